@@ -2,7 +2,7 @@
 
 - `graph`: orders and offsets of a tensor graph (`check_schedule`, `check_placement`).
 - `blocks`: packings of blocks.
-- `executable`: modules that were rewritten, and what XLA will really run, from first to last step.
+- `executable`: rewritten modules, and the schedule that XLA's executable runs.
 """
 
 from olla_xla.check.graph import check_placement, check_schedule, lifetime_peak

@@ -26,7 +26,7 @@ def check_blocks(
     group: Sequence[int] | None = None,
     space: Sequence[int] | None = None,
 ) -> dict[int, int]:
-    """Checks that no two blocks live at the same time share a byte, and every other promise.
+    """Checks that no two blocks that are live at once share a byte, and the constraints below.
 
     Args:
       lower, upper: block i is live at the times lower[i], ..., upper[i] - 1.
@@ -36,13 +36,13 @@ def check_blocks(
       alignment: bytes; every offset must be a multiple of it.
       fixed: the offset a block must have, or -1.
       group: blocks of one group must have one offset, and may overlap.
-      space: memory space of each block; blocks of different spaces never meet.
+      space: memory space of each block; blocks of different spaces never conflict.
 
     Returns:
       The least capacity of each memory space that holds its blocks, in bytes.
 
     Raises:
-      CheckError: a promise is broken; the message names the blocks.
+      CheckError: a constraint is violated; the message names the blocks.
     """
     n = len(size)
     label = [str(i) for i in range(n)] if names is None else [str(x) for x in names]
@@ -93,7 +93,7 @@ def _check_overlaps(
     label: Sequence[str],
     group: Sequence[int] | None,
 ) -> None:
-    """Sweeps over time; the live blocks stay sorted by place, so that only neighbours can clash."""
+    """Sweeps over time; live blocks stay sorted by offset, so that only neighbours can overlap."""
     events = sorted(
         event for i in blocks for event in ((int(lower[i]), 1, i), (int(upper[i]), 0, i))
     )

@@ -90,7 +90,7 @@ def _last(graph: TensorGraph, t: int, steps: Sequence[int]) -> int:
 
 
 def _check_aliases(graph: TensorGraph, steps: Sequence[int]) -> None:
-    """Tensors of one buffer may meet only where the later is made from the earlier."""
+    """Checks that no tensor is read after the next tensor of its buffer takes the buffer over."""
     buffers: dict[int, list[int]] = {}
     for t, tensor in enumerate(graph.tensors):
         buffers.setdefault(tensor.buffer, []).append(t)
@@ -131,7 +131,7 @@ def _handed(graph: TensorGraph, steps: Sequence[int]) -> dict[int, int]:
 
 
 def _intervals(graph: TensorGraph, steps: Sequence[int]) -> list[tuple[int, int]]:
-    """[start, stop) of every tensor, hand-overs counted once."""
+    """[start, stop) steps of every tensor; at a hand-over only the new tensor counts."""
     handed = _handed(graph, steps)
     result = []
     for t, tensor in enumerate(graph.tensors):
@@ -172,8 +172,8 @@ def check_placement(
       graph: the tensor graph. order: operator ids in execution order.
       offsets: tensor name -> (offset, size): the tensor occupies bytes [offset, offset + size).
       arena_bytes: the arena's size, or None for no limit.
-      one_offset: memory that passes on must begin where it began; else any overlap of such
-        tensors will do.
+      one_offset: a tensor that takes memory over must have the offset of the one before; else any
+        overlap of the two is allowed.
 
     Raises:
       CheckError: a tensor has no place, a wrong size, or leaves the arena; or two live tensors
@@ -201,10 +201,10 @@ def check_placement(
             a, b = graph.tensors[o], graph.tensors[t]
             other_offset, size = offsets[a.name]
             dies = dies_at(o, start)
-            # Callees that need less than operands and results together write over operands inside.
+            # A callee that needs less than operands and results together overwrites operands.
             inside = b.source < len(steps) and graph.operators[b.source].transient_bytes < 0
-            # Of what begins at one step, a callee's tensor and its caller's result, either may come
-            # first here; the callee's dies.
+            # A callee's tensor and its caller's result begin at one step, in any order here; the
+            # callee's dies in it.
             together = a.source == b.source and not a.live_in and dies_at(t, start)
             paired = frozenset((t, o)) in pairs
             passes_on = (dies and inside) or (paired and (dies or together))

@@ -54,7 +54,7 @@ class Case:
     """A planned executable and how it came about.
 
     Attributes:
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
       scheduled: HloModuleProto as XLA scheduled it; b"" where JAX's cache served the executable.
       planned: the same as it was handed back, with the plan in it.
       final: HloModuleProto of the executable; b"" before it is compiled.

@@ -105,7 +105,7 @@ def remedy(
     Args:
       module: as XLA scheduled it, serialized.
       view: the memory of what runs. options: of the plan, or of those that are tried.
-      target: "cpu" or "cuda". plan: that runs; None where nothing was planned.
+      target: "cpu", "cuda" or "tpu". plan: that runs; None where nothing was planned.
       device_kind: as for `plan_module`. donating: what could be donated.
 
     Returns:

@@ -1,11 +1,11 @@
-"""The referee of the compiled module: what XLA will really run, followed from first to last step.
+"""The referee of the compiled module: reads an executable's final HLO, in its final order.
 
-It reads an executable's final HLO, in its final order, and shows two things. No value is read
-after its memory was written again (`memory`), by the buffers that XLA must share and, where XLA's
-buffer assignment can be had, byte by byte. And the results are the expressions of the arguments
-that XLA's own module computes (`expressions`), whatever was moved, cloned or bound. It is written
-from XLA's definitions (HloDataflowAnalysis, HloAliasAnalysis, AliasInfo) and imports neither the
-planner nor any analysis that feeds it: it shares their proto, and nothing else.
+It shows two things. No value is read after its memory was overwritten (`memory`): this is checked
+on the buffers that XLA must share and, where XLA's buffer assignment is known, byte by byte. And
+the results are the same expressions of the arguments as in XLA's own module (`expressions`),
+whichever instructions were moved, cloned or bound to operands. It is written from XLA's definitions
+(HloDataflowAnalysis, HloAliasAnalysis, AliasInfo). It imports neither the planner nor any analysis
+that the planner uses: of `hlo` only the readers of XLA's formats.
 """
 
 from olla_xla.check.executable.kernels import KernelMemory, differing

@@ -1,8 +1,8 @@
-"""How many arrays a fusion is given that hold the same.
+"""From how many arrays a fusion reads equal values.
 
-XLA passes an array to a fusion's code once, whatever operands it is. Of two arrays that hold the
-same LLVM does not know that they do; where they become one, it finds arithmetic to be common, and
-may round sums of products otherwise.
+XLA passes an array to a fusion's code once, however many operands it is. LLVM does not know that
+two arrays hold equal values. Where a rewrite makes them one array, LLVM finds common
+subexpressions, and may round sums of products otherwise.
 """
 
 from __future__ import annotations
@@ -13,22 +13,19 @@ from olla_xla.check.executable.program import Op
 __all__ = ["Alike", "Arrays", "array_of"]
 
 Alike = dict[tuple[Op, int], object]
-"""(parameter of a loop's body, element of it that no iteration changes) -> the array that it begins
-as, and is: two elements that begin as one array are one."""
+"""(parameter of a loop's body, element of it that no iteration changes) -> the array that it is
+initialised with. Two elements with one initial array are that array."""
 
 _MOVED = {
     **dict.fromkeys("bitcast broadcast copy reshape reverse slice transpose".split(), 1),
     **dict.fromkeys(["dynamic-slice", "get-tuple-element"], 1),
     "dynamic-update-slice": 2,
 }
-"""Opcodes that hand on elements of their first operands, and of how many."""
+"""Opcode -> how many of its first operands its result takes elements from."""
 
 
 class Arrays:
-    """The arrays that values inside a fusion were taken from.
-
-    An array is an operation outside, before bitcasts.
-    """
+    """The arrays outside a fusion (`array_of`) that values inside it come from."""
 
     def __init__(self) -> None:
         self._from: dict[Op, frozenset[object]] = {}
@@ -36,14 +33,14 @@ class Arrays:
 
     @classmethod
     def of(cls, fusion: Op, alike: Alike) -> Arrays:
-        """Those of a fusion's operands; `alike` are the elements of loops' states that it knows."""
+        """The arrays of a fusion's operands; `alike` has those of loop states (see `Alike`)."""
         arrays = cls()
         for parameter, operand in zip(fusion.called[0].parameters, fusion.operands, strict=True):
             arrays._from[parameter] = frozenset([array_of(operand, alike)])
         return arrays
 
     def note(self, op: Op, read: list[Numbers]) -> None:
-        """Notes what an operation inside takes from them: numbers of its operands."""
+        """Notes which arrays an operation inside reads; `read` has its operands' numbers."""
         if op.opcode in ("concatenate", "tuple"):
             count = len(op.operands)
         else:
@@ -58,7 +55,7 @@ class Arrays:
                     self._read.setdefault(number, set()).update(origin)
 
     def several(self) -> bytes:
-        """What is computed with and taken from several arrays, and from how many; or nothing."""
+        """The numbers that were read from several arrays, each with the count; b"" if none."""
         return b"".join(
             number + hashed(named((len(arrays),)))
             for number, arrays in sorted(self._read.items())
@@ -67,7 +64,7 @@ class Arrays:
 
 
 def array_of(op: Op, alike: Alike) -> object:
-    """What tells an array from others."""
+    """The identity of an array: the operation that made it, or an element of its tuple."""
     while op.opcode == "bitcast":
         (op,) = op.operands
     if op.opcode == "get-tuple-element":

@@ -1,13 +1,14 @@
-"""Arrays of a loop's state whose slices are what another loop's iterations began with.
+"""Checkpoint arrays: each slice has a value with which an iteration of another loop began.
 
-A loop may keep what some of its iterations begin with, for each slice the last one that wrote it. A
-later loop may take such slices, move them, and put in what the iterations in between begin with,
-which it runs again. Whose each slice is at every time is computed here for all iterations, from
-the indices; nothing is said of how these come about. What is put into a slice must be another
-slice, or what the body of the first loop makes of slices of one iteration and of its number.
+A first loop writes such values of some of its iterations; of each slice the last write counts. A
+later loop may read slices, move them, and fill in the values of iterations in between, which it
+recomputes. The iteration that each slice belongs to is computed here for all iterations of the
+later loop, from the values of the indices; no rule for the indices is assumed. A value written to a
+slice must be another slice, or what the first loop's body computes from slices of one iteration and
+that iteration's number.
 
-What is taken then has the number that the element has at its iteration. All else must not depend on
-the arrays: with other names for them it has the same numbers.
+A slice that is read has the number of the element at its iteration. Nothing else may depend on the
+arrays: it must have the same numbers when the arrays have others.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ __all__ = ["kept", "slice_of_held", "tracked"]
 
 _UNKNOWN = -1
 _MOST_ITERATIONS = 1 << 18
-"""Of a loop that is followed iteration by iteration."""
+"""Limit for loops that are followed iteration by iteration."""
 
 _OTHER, _ITERATION, _COUNTER = (hashed(n.encode()) for n in "other turn counter".split())
 
 
 def slice_of_held(numbering: ElementNumbering, held: Held, at: bytes, part: Shape) -> bytes | None:
-    """The number of a slice of such an array; None if it is not known whose it is.
+    """The number of a slice of a checkpoint array; None if its iteration is not known.
 
     Args:
-      numbering: of the module. held: the array. at: number of the slice's index. part: its shape.
+      numbering: of the module. held: the array. at: number of the slice's index.
+      part: shape of the slice.
     """
     symbols = numbering.scalars.symbols(at)
     here = held.counted.get(next(iter(symbols))) if len(symbols) == 1 else None
@@ -58,11 +60,11 @@ def slice_of_held(numbering: ElementNumbering, held: Held, at: bytes, part: Shap
 
 
 def _number(numbering: ElementNumbering, array: Kept, whose: Values, here: Form) -> bytes | None:
-    """The number of slices that are of one iteration of the other loop after or before another.
+    """The number of slices that belong to consecutive iterations of the other loop, up or down.
 
     Args:
-      numbering: of the module. array: as it begins. whose: slices, by the other loop's
-        iterations. here: the iteration of this loop in terms of a symbol.
+      numbering: of the module. array: as this loop receives it. whose: for each iteration of this
+        loop, that of the other loop. here: the iteration of this loop in terms of a symbol.
     """
     loop, offset = array.loop, int(whose[0])
     factor = int(whose[1]) - offset if len(whose) > 1 else 0
@@ -76,12 +78,12 @@ def _number(numbering: ElementNumbering, array: Kept, whose: Values, here: Form)
 
 
 def _written(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes:
-    """The number of what an iteration writes, which makes `root` of its state."""
+    """The number of the slice that an iteration writes; `root` has its body's results."""
     return numbering.updates[root[array.index]].numbers[1]
 
 
 def _written_after(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes:
-    """The number of what the iteration after it writes; the same where there is no element."""
+    """What the next iteration writes: the element as this one leaves it; else as `_written`."""
     if array.element is None:
         return _written(numbering, array, root)
     return numbering.cast(root[array.element], array.shape, array.part)
@@ -90,12 +92,11 @@ def _written_after(numbering: ElementNumbering, array: Kept, root: Numbers) -> b
 def kept(
     numbering: ElementNumbering, loop: Loop, i: ShapeIndex, root: bytes, names: Numbers
 ) -> Kept | None:
-    """Element `i` of a loop's state as such an array; None if it is none.
+    """Element `i` of a loop's state as a checkpoint array; None if it is not one.
 
     Args:
-      numbering: of the module. loop: the loop. root: number of what an iteration makes of
-        the element.
-      names: numbers of the state in an iteration.
+      numbering: of the module. loop: the loop. root: number of the element after an iteration.
+      names: numbers of the state as the iteration begins.
     """
     update = _update(numbering, root, names[i])
     if update is None or loop.iterations > _MOST_ITERATIONS:
@@ -114,7 +115,7 @@ def kept(
 
 
 def _update(numbering: ElementNumbering, root: bytes, name: bytes) -> Update | None:
-    """The update of one slice of an element along its first dimension; None if it is none."""
+    """The update that `root` is, if it writes one slice along dimension 0 of `name`; else None."""
     update = numbering.updates.get(root)
     if update is None or update.numbers[0] != name:
         return None
@@ -125,7 +126,7 @@ def _update(numbering: ElementNumbering, root: bytes, name: bytes) -> Update | N
 
 
 def _within(where: Values, slices: int) -> Values:
-    """The slices that indices are of; XLA moves them into the array."""
+    """Indices clamped to [0, slices), as XLA does."""
     return np.clip(where, 0, slices - 1)
 
 
@@ -137,12 +138,12 @@ def tracked(
     counter: ShapeIndex,
     iterations: int,
 ) -> Tracked | None:
-    """The arrays that a loop changes; None if it cannot be followed whose slices they have.
+    """The checkpoint arrays that a loop changes; None if their slices cannot be followed.
 
     Args:
-      numbering: of the module. op: the loop. begun: elements of its state that begin as arrays.
+      numbering: of the module. op: the loop. begun: its elements that begin as checkpoint arrays.
       names: numbers of the state in an iteration. counter: the element that counts, from 0.
-      iterations: how many.
+      iterations: the trip count.
     """
     if iterations > _MOST_ITERATIONS or len({array.loop for array in begun.values()}) != 1:
         return None
@@ -163,12 +164,11 @@ def tracked(
 
 @dataclasses.dataclass(frozen=True)
 class _Move:
-    """What one iteration does to an array.
+    """What the iterations write to an array.
 
     Attributes:
-      at: the slice that it writes, in all iterations. source: what it puts there: an array, and the
-        number of the index at which that is taken; None for what an iteration that runs again
-        gives.
+      at: the slice written in each iteration. source: where the value is read: (array, number of
+        the index); None for the result of a recomputed iteration.
     """
 
     at: Values
@@ -176,7 +176,7 @@ class _Move:
 
 
 class _Check:
-    """Follows the arrays through a loop; arguments as for `tracked`, and a symbol that counts."""
+    """Follows the arrays through a loop; arguments as for `tracked`, and the counter's symbol."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class _Check:
         self._iterations = iterations
 
     def taken(self) -> dict[ShapeIndex, list[tuple[Values, Values]]] | None:
-        """For each array what the loop takes of it, as in `Held`."""
+        """For each array the slices that the loop reads, as in `Held`; None if not known."""
         numbering, names = self._numbering, self._names
         root = numbering.run(self._body, [names], [])
         arrays = {names[i]: i for i in self._begun}
@@ -219,7 +219,7 @@ class _Check:
         elements = [i for i in given if self._begun[i].element is not None]
         begins = [key for key in read if key[0] in elements]
         if len(begins) != len(elements):
-            return None  # each is taken at one place: to run its iteration again
+            return None  # each is read at one index only, to recompute its iteration
         whose, again = self._follow(read, moves, begins)
         if given:
             runs = functools.partial(self._runs, root, given, begins)
@@ -231,12 +231,12 @@ class _Check:
         return {i: [(read[k], whose[k]) for k in read if k[0] == i] for i in self._begun}
 
     def _values(self, at: bytes, i: ShapeIndex) -> Values | None:
-        """The slices of an array that an index is of, in all iterations."""
+        """The slice of an array that an index selects in each iteration; None if not known."""
         where = self._numbering.scalars.values(at, self._symbol, np.arange(self._iterations))
         return None if where is None else _within(where, len(self._begun[i].iterations))
 
     def _is_alike(self, i: ShapeIndex, other: ShapeIndex) -> bool:
-        """Whether an iteration wrote the same to two arrays."""
+        """Whether each iteration of the first loop writes one value to both arrays."""
         one, two = self._begun[i], self._begun[other]
         same = self._numbering.shape(one.part) == self._numbering.shape(two.part)
         return same and one.value == two.value
@@ -248,11 +248,11 @@ class _Check:
         begins: list[tuple[ShapeIndex, bytes]],
         count: Values | None = None,
     ) -> tuple[dict[tuple[ShapeIndex, bytes], Values], Values]:
-        """Whose the slices are that are taken, and the iterations that run again, -1 for none.
+        """The iterations that slices read belong to, and those recomputed; -1 for unknown.
 
         Args:
-          read: what is taken. moves: of each array. begins: which slices an iteration begins with.
-          count: what is taken for the number of the iteration that runs again, if anything is.
+          read: slices read. moves: of each array. begins: reads that a recomputed iteration starts
+            from. count: the recomputed iteration's counter, in each iteration; None if not read.
         """
         numbers = None if count is None else count.tolist()
         slices = {i: list(array.iterations) for i, array in self._begun.items()}
@@ -281,12 +281,11 @@ class _Check:
         begins: list[tuple[ShapeIndex, bytes]],
         iteration: bytes,
     ) -> bool:
-        """Whether what is put into arrays is what an iteration of the other loop made.
+        """Whether the values written to arrays are those of an iteration of the other loop.
 
         Args:
-          before: what an iteration makes of the state. given: the arrays.
-          begins: the slices that an iteration begins with.
-          iteration: number of what is taken for the number of that iteration.
+          before: numbers of the body's results. given: arrays with recomputed slices.
+          begins: as in `_follow`. iteration: number of the recomputed iteration's counter.
         """
         numbering, names, outer = self._numbering, self._names, self._numbering.given
         loop = next(iter(self._begun.values())).loop
@@ -305,16 +304,17 @@ class _Check:
         )
 
     def _count(self, number: bytes) -> Values | None:
-        """What a number is in all iterations."""
+        """A number's values in all iterations; None unless it depends on the counter alone."""
         scalars = self._numbering.scalars
         if scalars.symbols(number) != {self._symbol}:
             return None
         return scalars.values(number, self._symbol, np.arange(self._iterations))
 
     def _counts(self, again: Values) -> Iterator[bytes]:
-        """A number of no integer, and those that may be that of the iteration that runs again.
+        """Candidates for the number of the recomputed iteration's counter.
 
-        If the first one will do, nothing depends on the number of the iteration.
+        The first is a number of its own: if that will do, nothing depends on the counter. Others
+        have the right value in at least half of the iterations.
         """
         yield hashed(_ITERATION + self._symbol)
         for number in self._numbering.scalars.numbers():

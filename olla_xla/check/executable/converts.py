@@ -1,8 +1,8 @@
-"""What converts make of arrays, wherever these were moved to before, and what a slice of that is.
+"""Numbers of converts, and of slices of them, whatever bitcasts and transposes come before.
 
-A convert makes each element of one, so it is said of the array before bitcasts and transposes, and
-these of what it makes. One to a wider type loses nothing. Of another one it matters by which code
-it is made (`Numbering.code`).
+A convert is elementwise, so the array before bitcasts and transposes is converted, and these are
+applied to the result. A convert to a wider type is exact. Any other may round, and the code that
+computes it is part of its number (`Numbering.code`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
-"""Element types, f16, bf16, f32 and f64, from and to which converting keeps every value."""
+"""(from, to) element types, of f16, bf16, f32 and f64, between which a convert is exact."""
 
 _FLOATS = frozenset({10, 11, 12, 16})
 
 
 def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
-    """The number of what a convert gives of one, None if it is nothing but this operation."""
+    """The number of a convert's result; None if no rule applies, and it is numbered plainly."""
     if (found := narrowed(numbering, number, new)) is not None:
         return found
     if is_wider(old, new):
@@ -46,7 +46,7 @@ def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shap
 
 
 def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
-    """The number of a value in another element type, where no instruction of its own says so."""
+    """The number of a value that an instruction other than a convert converts."""
     found = convert_of(numbering, number, old, new)
     if found is None:
         found = _plain(numbering, number, new)
@@ -55,12 +55,12 @@ def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape
 
 
 def is_wider(old: Shape, new: Shape) -> bool:
-    """Whether each value of one element type is one of the other."""
+    """Whether a convert to the other element type is exact."""
     return (old.element_type, new.element_type) in _WIDER
 
 
 def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
-    """The number of what a convert gives of one, None if it is nothing but this operation."""
+    """The number of a convert that may round; None if layouts differ or a type is no float."""
     if old.minor_to_major != new.minor_to_major:
         return None
     if not {old.element_type, new.element_type} <= _FLOATS:
@@ -76,7 +76,7 @@ def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
 
 def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
-    """What code computes, as others see it."""
+    """The number outside a fusion of what its code computes."""
     result = hashed(code + number)
     if number in numbering.rounded:
         numbering.rounded[result] = numbering.rounded[number]._replace(code=code)
@@ -84,7 +84,7 @@ def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
 
 
 def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
-    """The number of what a convert to a wider type makes of a number."""
+    """The number of a convert to a wider type."""
 
     def made(number: bytes, old: Shape, new: Shape) -> bytes:
         result = _plain(numbering, number, new)
@@ -96,7 +96,7 @@ def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
 
 def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | None:
-    """What was converted to a wider type, if it was of the new type; moves stay outside."""
+    """The value before a convert to a wider type, moved alike, if of the new type; else None."""
     if number in numbering.widened:
         first, before, _ = numbering.widened[number]
         return first if before.element_type == new.element_type else None
@@ -114,10 +114,10 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
 def slice_of_converted(
     numbering: ElementNumbering, number: bytes, at: bytes, axis: int
 ) -> bytes | None:
-    """The number of one slice of what a convert gave; None where the number is no such thing.
+    """The number of one slice of a convert's result; None where `number` is not one.
 
     Args:
-      numbering: of the module. number: of the array. at: of the place. axis: along which.
+      numbering: of the module. number: of the array. at: of the index. axis: dimension sliced.
     """
     if number in numbering.widened:
         operand, old, new = numbering.widened[number]
@@ -142,7 +142,7 @@ def slice_of_converted(
 
 
 def _plain(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes:
-    """The number of a convert of a number: each element's, in whichever layout."""
+    """The number of an elementwise convert, whatever the layout."""
     shape = numbering.shape(row_major(new))
     return hashed(hashed(SHAPED + b"convert" + shape) + END + number)
 
@@ -154,7 +154,7 @@ def _behind_moves(
     new: Shape,
     made: Callable[[bytes, Shape, Shape], bytes],
 ) -> bytes:
-    """What is made of an array that was only moved, moved as it was."""
+    """Applies `made` to the array before bitcasts and transposes, and these to the result."""
     if number in numbering.transposes:
         row, flat, steps = numbering.transposes[number]
         wide = typed(flat, new)

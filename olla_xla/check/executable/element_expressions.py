@@ -1,19 +1,19 @@
 """What a module computes: a digest of its results as expressions of its arguments.
 
-Every value gets a number, the hash of its operation and of the numbers of what that reads; two
-values with one number hold the same bits. Order, names, copies, clones and in-place results leave
-no trace in it, a wrong operand, a lost update or an exchanged loop state does. Fusions are seen
-through, but for what decides the code that XLA makes of them (`Numbering.code`) where that may
-change a bit (`exact`); what they only move is not theirs, and what they compute element by element
-does not depend on where they put it. Loops are numbered element by element (`loops`). What the
-world outside can see (callbacks, random state) is counted in its order.
+Every value gets a number, the hash of its operation and of its operands' numbers; values with one
+number hold the same bits. Order, names, copies, clones and in-place results do not change the
+digest; a wrong operand, a lost update or swapped elements of a loop's state do. Fusions are
+inlined. Where a fusion's code may change a bit (`exact`), what decides the code is hashed too
+(`Numbering.code`). It is not hashed for elements that the fusion only moves, and elementwise
+results do not depend on where the fusion puts them. Loops are numbered element by element
+(`loops`). Visible effects (callbacks, random state) are hashed in their order.
 
-A collective counts for its value: it is the same where the groups, what they count (replicas,
-partitions or both), the reduction and the operands are. What else it does is that devices come to
-it together. All of them run one module, so they come alike to all of its entry computation, and of
-loops there of as many iterations as a constant says: nothing there depends on how many collectives
-there are. A branch, or another loop, may be for some of them: there it counts which groups meet,
-and not how often, as those that came to one collective come to the next one of the same groups.
+A collective's number has its device groups, what these count (replicas, partitions or both), its
+reduction and its operands. Its other effect is that devices meet. All devices run one module, so
+all reach the collectives of its entry computation, and of loops there with a constant trip count:
+the digest does not depend on how many these are. A branch, or another loop, may run on some devices
+only: there the digest has the groups that meet, but not how often, as devices that reach one
+collective also reach the next one of the same groups.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ __all__ = ["ElementExpressions", "program_digest"]
 
 
 def program_digest(program: Program, target: str) -> str:
-    """The digest of a module, 32 hex digits. The program cannot be used for anything else then."""
+    """The digest of a module, 32 hex digits. It clears fields of `program`: do not use it again."""
     root, effects = ElementExpressions(target).function(program.entry)
     seen = [effect for effect in effects if not is_exchange(effect)]
     return hashed(b"".join((all_of(root), EFFECT, *seen))).hex()
 
 
 class ElementExpressions(ElementNumbering):
-    """Numbers what fusions compute element by element wherever it stands, and loops likewise."""
+    """Numbers loops element by element, and elementwise results of fusions wherever they go."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self._arrays = Arrays()
-        """What was taken from arrays inside the fusion that is looked into."""
+        """The arrays that the fusion being numbered reads."""
         self._elementwise: dict[Body, bool] = {}
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -83,11 +83,11 @@ class ElementExpressions(ElementNumbering):
         return at[body.result]
 
     def taken(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
-        """The number of one slice of an array, by what that was made of."""
+        """The number of one slice of an array, by how the array was made."""
         return slice_of(self, number, at, shape, axis)
 
     def _settled(self, known: Known, kind: int, numbers: Callable[[], Numbers]) -> Numbers:
-        """Numbers of an integer of which something is known; `numbers` gives those of others."""
+        """Numbers of an integer, by its form where that is known, else by `numbers`."""
         if known.number is not None:
             return {(): known.number}
         if known.form is not None:
@@ -97,7 +97,7 @@ class ElementExpressions(ElementNumbering):
         return result
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """An operation that is nothing but its opcode, attributes, operands and callees."""
+        """An operation without a rule of its own: its opcode, attributes, operands and callees."""
         read = [number for numbers in operands for number in numbers.values()]
         kind = self.integers.type_of(op)
         known = self.integers.result(op, kind, read) if kind else None
@@ -122,7 +122,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.cast(number, op.operands[0].shape, op.shape)}
 
     def slice(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A dynamic-slice; of a scan residual what a loop wrote, of the whole the whole."""
+        """A dynamic-slice: of a scan residual what its loop wrote; of full size, its operand."""
         whole = op.operands[0]
         if self.shape(whole.shape) == self.shape(op.shape):
             return operands[0]  # XLA clamps the index to the only place there is
@@ -150,7 +150,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.joined(Concatenation(self.attributes(op), numbers, dimension, starts))}
 
     def part(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A slice; it may be all, or just what a concatenation was given."""
+        """A slice; if it is its whole operand, or one operand of a concatenation, that number."""
         (number,) = operands[0].values()
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
@@ -168,7 +168,7 @@ class ElementExpressions(ElementNumbering):
         return self.plain(op, operands, effects)
 
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A convert; one to a wider type loses nothing, so that back again is nothing."""
+        """A convert; one to a wider type and back is the value itself."""
         ((number,), old) = operands[0].values(), op.operands[0].shape
         if (found := convert_of(self, number, old, op.shape)) is not None:
             return {(): found}
@@ -179,7 +179,7 @@ class ElementExpressions(ElementNumbering):
         return hashed(participants(op.proto.SerializeToString(deterministic=True)))
 
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A transpose; what it does to a scan residual it does to each slice."""
+        """A transpose: its operand's elements in another order; sub-byte types are plain."""
         (operand,) = operands[0].values()
         before = op.operands[0].shape
         if before.element_bits < 8:
@@ -187,7 +187,7 @@ class ElementExpressions(ElementNumbering):
         return {(): transposed(self, operand, before, op.proto.dimensions, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A dynamic-update-slice; on a TPU it converts what it puts to the array's type."""
+        """A dynamic-update-slice; on a TPU it converts the update to the array's type."""
         array, value, *indices = (number for operand in operands for number in operand.values())
         whole, part = op.operands[0].shape, op.operands[1].shape
         if part.element_type != whole.element_type:
@@ -197,7 +197,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.updated(Update(self.attributes(op), numbers, whole, part))}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """What its computation gives for these operands, made by code of this kind."""
+        """A fusion: its computation's results, with its code where that may change bits."""
         outer = self._fused, self._arrays
         self._fused, self._arrays = set(), Arrays.of(op, self.alike)
         inside = self.run(op.called[0], operands, effects)
@@ -218,13 +218,13 @@ class ElementExpressions(ElementNumbering):
         return inside | found
 
     def _is_elementwise(self, body: Body) -> bool:
-        """Whether a fused computation is, as `is_elementwise` says, which is asked once."""
+        """`is_elementwise` of a fused computation, cached."""
         if body not in self._elementwise:
             self._elementwise[body] = is_elementwise(body)
         return self._elementwise[body]
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A while: its body and condition as functions of the state, and where that begins."""
+        """A while: its body and condition as functions of the state, and the initial state."""
         body, condition = op.called
         start = operands[0]
         symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
@@ -234,9 +234,7 @@ class ElementExpressions(ElementNumbering):
         before = self.stateful
         root = self.run(body, [symbols], inner)
         self.run(condition, [symbols], inner)
-        iterations = hashed(
-            op.proto.backend_config
-        )  # a known number of iterations, which XLA counts by
+        iterations = hashed(op.proto.backend_config)  # may hold a known trip count, which XLA uses
         if self.stateful == before:
             numbers, seen = number_loop(self, op, start, symbols, root, iterations)
             effects += [e for e in seen if e not in effects or not is_exchange(e)]

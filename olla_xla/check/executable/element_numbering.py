@@ -1,10 +1,9 @@
-"""What is known of the numbers of elements, and the operations that those need who use that.
+"""Base class of the numbering of elements: records of how values were made.
 
-Of many values the numbering of elements knows how they were made (`records`), and by that what a
-slice, a bitcast or a convert of them is. Here this is kept, with what needs nothing else: casts to
-and fro, scalar integers, and what belongs to the fusion that is looked into. How operations get
-their numbers is said by `element_expressions`, the one such numbering that there is. The files that
-help it take a numbering as it is described here, and so import nothing that imports them.
+From these (`records`) the number of a slice, a bitcast or a convert of a value follows. This class
+keeps them, with what needs nothing else: bitcasts, scalar integers, and the state of the fusion
+being numbered. Its one subclass, in `element_expressions`, gives operations their numbers. Helper
+modules take this class as their argument, so that imports have no cycle.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ _INTEGER, _REORDERED = hashed(b"integer"), hashed(b"turn")
 
 
 class ElementNumbering(Numbering, abc.ABC):
-    """A numbering that knows of elements how they were made.
+    """A numbering that records how values were made.
 
     Args:
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
 
     Attributes:
-      integers: what is known of scalar integers.
+      integers: forms and bounds of scalar integers.
       updates: by number, the dynamic-update-slice that it is.
       concatenations: by number, the concatenation that it is.
       repeated: by number, the broadcast that it is: its operand's number, dimensions and shape.
       comparisons: by number, the comparison of two known integers: direction, left, right.
-      bitcasts: by number, what was cast: its number, the shape it had, the one it was given.
-      residuals: by number, what a loop wrote slice by slice.
-      widened: by number, what was converted to a wider type: its number, its shape, the new one.
+      bitcasts: by number, the bitcast that it is: its operand's number, old shape, new shape.
+      residuals: by number, the scan residual that it is.
+      widened: by number, the convert to a wider type: its operand's number, old shape, new shape.
       rounded: by number, the convert that it is, to a type that is not wider.
-      transposes: by number, the row of which it has the elements in another order, its shape, and
-        steps over it.
+      transposes: by number, the row whose elements it has in another order: the row's number, its
+        shape, and steps over it (`element_order`).
       scalars: how scalar integers were computed.
-      cuts: by number, of one slice of an array: the array's, and that of the index.
-      given: numbers of slices, by the array's and the index's.
-      kept: by number, what a loop kept of some iterations. held: likewise, in an iteration of
-        another loop.
+      cuts: by number, the slice along dimension 0 that it is: numbers of the array and the index.
+      given: (array's number, index's number) -> number that its slice is to have.
+      kept: by number, a checkpoint array as its loop leaves it. held: likewise, in an iteration of
+        another loop (`checkpoints`).
       alike: elements of loops' states that are arrays from outside.
-      depth: in how many loops it is.
+      depth: how many loops enclose what is being numbered.
     """
 
     def __init__(self, target: str) -> None:
@@ -88,7 +87,7 @@ class ElementNumbering(Numbering, abc.ABC):
         self.alike: Alike = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
-        """Of the fusion that is looked into, the numbers of what it computes and not only moves."""
+        """Numbers that the fusion being numbered computes, and does not only move; or None."""
         self._lies: dict[Shape, bytes] = {}
 
     @abc.abstractmethod
@@ -96,27 +95,27 @@ class ElementNumbering(Numbering, abc.ABC):
         """The number of one slice of an array.
 
         Args:
-          number: of the array. at: of the place. shape: of the array. axis: along which.
+          number: of the array. at: of the index. shape: of the array. axis: dimension sliced.
         """
 
     def apart(self, body: Body, given: Numbers) -> Numbers:
-        """As `run`, of a body without effects, whatever is being looked into."""
+        """`run` of a body without effects, as outside any fusion."""
         fused, self._fused = self._fused, None
         result = self.run(body, [given], [])
         self._fused = fused
         return result
 
     def is_computed(self, number: bytes) -> bool:
-        """Whether the fusion that is looked into computes it."""
+        """Whether the fusion being numbered computes this value."""
         return self._fused is not None and number in self._fused
 
     def note_computed(self, number: bytes) -> None:
-        """Notes what the fusion that is looked into computes."""
+        """Notes a value that the fusion being numbered computes."""
         if self._fused is not None:
             self._fused.add(number)
 
     def note_moved(self, number: bytes, result: bytes) -> None:
-        """Notes what is nothing but a number's elements elsewhere: it is computed where that is."""
+        """Notes a result that only moves elements: it counts as computed if `number` does."""
         if self.is_computed(number):
             self.note_computed(result)
 
@@ -131,10 +130,10 @@ class ElementNumbering(Numbering, abc.ABC):
         return number
 
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The same bytes by another shape; there and back again is nothing.
+        """The number of a bitcast; one and its inverse cancel.
 
-        Where all have elements of one type, it is told by the elements and not by layouts: an array
-        may be copied into another layout in between, and a transpose may do what a layout does.
+        Between shapes of one element type it is numbered by the order of elements, not by layouts:
+        a copy may change the layout in between, and a transpose may do what a layout does.
         """
         first, began, made = self.bitcasts.get(number, (number, old, old))
         if self._lying(made) == self._lying(old):
@@ -152,13 +151,13 @@ class ElementNumbering(Numbering, abc.ABC):
         return self._noted(first, old, new)
 
     def arranged(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes:
-        """An array of a number's elements in another order.
+        """The number of an array that has another array's elements in another order.
 
         Args:
-          number: of the array whose elements they are. shape: that it has.
-          steps: the new array's elements, the first dimension outermost, over those of `shape`.
-          new: shape of the new array; if it can be told by no layout of the old array alone, its
-            own layout says what lies in the same order.
+          number: of the other array. shape: of the other array.
+          steps: the new array's row as steps over the other's row (`element_order`).
+          new: shape of the new array; its layout is used only where no layout of the other array
+            gives the order by itself.
         """
         while True:
             if number in self.transposes:
@@ -191,7 +190,7 @@ class ElementNumbering(Numbering, abc.ABC):
         return self._noted(result, flat, plain)
 
     def _noted(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The number of one seen by another shape."""
+        """The number of a bitcast, which is recorded; the operand's where it changes nothing."""
         if self._lying(old) == self._lying(new):
             return number
         result = hashed(BITCAST + number + self._lying(old) + self._lying(new))
@@ -200,7 +199,7 @@ class ElementNumbering(Numbering, abc.ABC):
         return result
 
     def _lying(self, shape: Shape) -> bytes:
-        """A number for how elements lie in memory: extents of 1 may stand anywhere in a layout."""
+        """A number for type, extents and layout; where extents of 1 are in it does not matter."""
         if shape not in self._lies:
             order = tuple(k for k in shape.minor_to_major if shape.dimensions[k] != 1)
             said = (shape.element_type, shape.element_bits, shape.dimensions, order)
@@ -208,28 +207,28 @@ class ElementNumbering(Numbering, abc.ABC):
         return self._lies[shape]
 
     def updated(self, update: Update) -> bytes:
-        """The number of what an update gives, which is known by it from now on."""
+        """The number of an update's result; records the update."""
         number = hashed(b"".join((update.made, END, *update.numbers)))
         self.updates[number] = update
         return number
 
     def joined(self, made: Concatenation) -> bytes:
-        """The number of what a concatenation gives, which is known by it from now on."""
+        """The number of a concatenation's result; records the concatenation."""
         number = hashed(b"".join((made.made, END, *made.numbers)))
         self.concatenations[number] = made
         return number
 
     def symbol(self, number: bytes, shape: Shape, iterations: int | None = None) -> None:
-        """Says that a number of its own is an integer, if it is one; and what it counts."""
+        """Declares a number a symbol, if it is a scalar integer; see `Integers.symbol`."""
         if shape.is_array and not shape.dimensions:
             self.integers.symbol(number, shape.element_type, iterations)
 
     def integer(self, form: Form, kind: int, *, whole: bool) -> bytes:
-        """A number for an integer of element type `kind` that is known so far.
+        """The number of an integer that has a form.
 
         Args:
-          form: of it. kind: its element type. whole: whether it is sure to be the form's value,
-            and not only what is left of that after wrapping around.
+          form: of it. kind: its element type. whole: whether it is certain to equal the form
+            without wrapping around.
         """
         known = self.integers
         if form.symbol is not None and form[1:] == (1, 0) and known.kind(form.symbol) == kind:
@@ -241,5 +240,5 @@ class ElementNumbering(Numbering, abc.ABC):
 
 
 def _typed(shape: Shape) -> tuple[int, int]:
-    """What an array's elements are: type and bits of each."""
+    """Element type, and bits of each element."""
     return shape.element_type, shape.element_bits

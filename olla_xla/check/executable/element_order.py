@@ -1,9 +1,9 @@
-"""In which order an array's elements are taken: what bitcasts and transposes say of it.
+"""Orders of an array's elements, by which bitcasts and transposes are numbered.
 
-An array as a row has its elements one after the other, those of the first dimension outermost. An
-order of them is said as steps over the row: (count, distance), the outermost first, each a digit of
-the place in the row. Steps of one element are none, and two that follow each other as one are one,
-so equal steps over one row are the same elements in the same order.
+An array's row has its elements in row-major order. Another order is given as steps over the row:
+(count, distance in elements) pairs, the outermost first, as of a strided loop nest. Each step is
+one mixed-radix digit of the position in the row. Steps of one element are dropped and contiguous
+ones merged, so equal steps over one row are the same elements in the same order.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = [
 
 
 def row_major(shape: Shape) -> Shape:
-    """The shape of an array that lies in memory as a row."""
+    """A shape with row-major layout."""
     order = tuple(reversed(range(len(shape.dimensions))))
     return dataclasses.replace(shape, minor_to_major=order, key=b"")
 
 
 def is_row_major(shape: Shape) -> bool:
-    """Whether an array lies in memory as a row."""
+    """Whether a shape's layout is row-major."""
     return shape.minor_to_major == tuple(reversed(range(len(shape.dimensions))))
 
 
 def as_row(shape: Shape) -> Shape:
-    """The shape of an array's elements as a row."""
+    """The one-dimensional shape of an array's row."""
     return dataclasses.replace(
         shape, dimensions=(shape.num_elements,), minor_to_major=(0,), key=b""
     )
@@ -57,7 +57,7 @@ def digits(shape: Shape) -> list[tuple[int, int]]:
 
 
 def permuted(shape: Shape, dimensions: Iterable[int]) -> Steps:
-    """The elements of an array by its dimensions in that order, the outermost first, over its row.
+    """Steps over an array's row that take its dimensions in an order, the outermost first.
 
     Args:
       shape: of the array. dimensions: all of its dimensions.
@@ -67,17 +67,17 @@ def permuted(shape: Shape, dimensions: Iterable[int]) -> Steps:
 
 
 def lying(shape: Shape) -> Steps:
-    """The elements of an array as they lie in memory, as steps over its row."""
+    """An array's elements in memory order, as steps over its row."""
     return permuted(shape, reversed(shape.minor_to_major))
 
 
 def as_dimensions(shape: Shape) -> Steps:
-    """The elements of an array as a row, as steps over how they lie in memory."""
+    """An array's row, as steps over its elements in memory order."""
     return joined(digits(shape))
 
 
 def composed(inner: Steps, outer: Steps) -> Steps | None:
-    """Steps over what steps `inner` give, as steps over what these are of.
+    """Steps `outer` over what steps `inner` give, as steps over the row that `inner` is of.
 
     Returns:
       The steps; None where a digit of `outer` divides one of `inner` unevenly.
@@ -92,10 +92,10 @@ def composed(inner: Steps, outer: Steps) -> Steps | None:
 
 
 def within(steps: Steps, count: int, distance: int) -> Steps | None:
-    """What a digit of the places in a row is as steps over what the row was taken from.
+    """One digit of the position in a row, as steps over what the row was taken from.
 
     Args:
-      steps: of the row. count: how many values the digit has. distance: of two in the row.
+      steps: that give the row. count: values of the digit. distance: between two, in elements.
 
     Returns:
       The steps; None where the digit's ends divide a step unevenly.
@@ -113,7 +113,7 @@ def within(steps: Steps, count: int, distance: int) -> Steps | None:
 
 
 def layout_of(shape: Shape, steps: Steps) -> Shape | None:
-    """An array with the layout by which its elements lie in the order of steps, if there is one.
+    """The shape with the layout whose memory order is the steps; None if there is none.
 
     Args:
       shape: of the array. steps: over its row.
@@ -134,7 +134,7 @@ def layout_of(shape: Shape, steps: Steps) -> Shape | None:
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Steps without those of one element, such as go on where the next ones end as one."""
+    """Steps without those of one element, and with contiguous ones merged."""
     found: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:

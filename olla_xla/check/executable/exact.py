@@ -1,10 +1,9 @@
-"""Which results of fused computations are the same bits by whatever code runs them.
+"""Which results of fused computations have the same bits whatever code computes them.
 
-They move elements of any type, compare them, and compute with integers alone, in which additions
-end in the same number whatever their order. XLA makes code for a fusion by its kind and its
-configuration, and its GPU backend changes both after a module was scheduled
-(FusionBlockLevelRewriter: some transposes and sums of integers become Triton's), so of these
-results neither is compared. A fusion may have others beside them, and lose those.
+They move elements of any type, compare them, or compute with integers, whose sums do not depend on
+the order of additions. XLA chooses a fusion's code by its kind and configuration. Its GPU backend
+changes both after scheduling (FusionBlockLevelRewriter: some transposes and sums of integers become
+Triton's), so neither is compared for these results. A fusion may have other results, and lose them.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ _MOVES = frozenset(
     "dynamic-update-slice get-tuple-element pad parameter reshape reverse select slice transpose "
     "tuple".split()
 )
-"""Opcodes that round nothing: their result's bits are those of operands, or what tells them."""
+"""Opcodes that round nothing: their results are operands' elements, literals or comparisons."""
 
 _COMPUTES = frozenset(
     "abs add and clamp convert iota maximum minimum multiply negate not or subtract xor".split()
 )
-"""Opcodes that have one result for integers, whatever they are."""
+"""Opcodes that are exact on integers."""
 
 _INTEGERS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 9})
 """Element types: pred, s8 to s64 and u8 to u64."""
 
 _IDEMPOTENT = frozenset("and maximum minimum or".split())
 _FROM_ZERO = frozenset("add xor".split())
-"""Reducers whose result depends neither on the order nor on how often the start is taken in: XLA
-may take it in once for each thread. It changes nothing where it is zero, in the second ones."""
+"""Reducers whose result depends neither on the order nor on how often the initial value is applied:
+XLA may apply it once for each thread. Those of the second set need an initial value of zero."""
 
 _SHAPE = 1
-"""Field of LiteralProto; in each other one that is there lie numbers, zero bytes where zero."""
+"""Field of LiteralProto; all others that are set hold elements, zeros as zero bytes."""
 
 
 def exact_results(body: Body) -> frozenset[ShapeIndex]:
@@ -79,7 +78,7 @@ def _is_integer(op: Op) -> bool:
 
 
 def _is_free(reduce: Op) -> bool:
-    """Whether the result of a reduction of integers does not depend on how they are taken in."""
+    """Whether a reduction of integers has the same result in any order."""
     (body,) = reduce.called
     step = body.result
     if set(step.operands) != set(body.parameters) or len(body.ops) != 3 or not _is_integer(step):

@@ -1,4 +1,4 @@
-"""What a collective that sums nothing gives of each of its operands."""
+"""Numbers of collectives without a reduction, for each operand by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STATE = hashed(b"state of a transfer")
 def _exchanged(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
-    """A collective that sums nothing: what it gives of an operand is that one's alone."""
+    """A collective without a reduction: each result depends on its own operand alone."""
     numbers = numbering.plain(op, operands, effects)
     made = _asked(op)
     parts = [part for _, part in leaves(op.shape)]
@@ -46,15 +46,15 @@ def _started(
 
 
 def _asked(op: Op) -> bytes:
-    """A number for who takes part in a collective, and how."""
+    """A number for a collective's attributes, its device groups among them."""
     proto = xla_pb2.HloInstructionProto()
-    proto.CopyFrom(op.proto)  # without what is not its own: `plain` has been there
+    proto.CopyFrom(op.proto)  # `plain` has cleared its ids, names and metadata
     proto.ClearField("shape")
     return hashed(groups_listed(proto.SerializeToString(deterministic=True)))
 
 
 def _extents(shape: Shape) -> bytes:
-    """A number for element type and extents; a number says nothing of where elements lie."""
+    """A number for element type and extents, without the layout."""
     return hashed(repr((shape.element_type, shape.dimensions, shape.element_bits)).encode())
 
 

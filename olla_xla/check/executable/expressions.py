@@ -1,11 +1,11 @@
 """What a module computes: a digest of its results as expressions of its arguments.
 
-Every value gets a number, the hash of its operation and of the numbers of what that reads; two
-values with one number hold the same bits. Order, names, copies, clones and in-place results leave
-no trace in it, a wrong operand, a lost update or an exchanged loop state does. Fusions are seen
-through, but for what decides the code that XLA makes of them (`Numbering.code`) where that may
-change a bit (`exact`). What the world outside can see (callbacks, random state, collectives) is
-counted in its order.
+Every value gets a number, the hash of its operation and of its operands' numbers; values with one
+number hold the same bits. Order, names, copies, clones and in-place results do not change the
+digest; a wrong operand, a lost update or swapped elements of a loop's state do. Fusions are
+inlined. Where a fusion's code may change a bit (`exact`), what decides the code is hashed too
+(`Numbering.code`). Visible effects (callbacks, random state) are hashed in their order, and
+collectives without it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ __all__ = ["program_digest"]
 
 
 def program_digest(program: Program, target: str) -> str:
-    """The digest of a module, 32 hex digits. The program cannot be used for anything else then."""
+    """The digest of a module, 32 hex digits. It clears fields of `program`: do not use it again."""
     return _Expressions(target).computation(program.entry).hex()
 
 
 class _Expressions(Numbering):
-    """Loops are numbered as a whole, and all of a fusion is of its kind."""
+    """Numbers each loop as a whole, and all results of a fusion that may round with its code."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self._bitcasts: dict[bytes, tuple[bytes, bytes]] = {}
 
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """The same bytes by another shape; there and back again is nothing."""
+        """A bitcast; one and its inverse cancel."""
         (number,) = operands[0].values()
         first, old = self._bitcasts.get(number, (number, self.shape(op.operands[0].shape)))
         new = self.shape(op.shape)
@@ -51,7 +51,7 @@ class _Expressions(Numbering):
         return {(): result}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """What its computation gives for these operands, made by code of this kind."""
+        """A fusion: its computation's results, with its code where that may change bits."""
         inside = self.run(op.called[0], operands, effects)
         rounded = {i: n for i, n in inside.items() if not self.is_free(op, i)}
         if not rounded:
@@ -60,7 +60,7 @@ class _Expressions(Numbering):
         return inside | {i: hashed(made + n) for i, n in rounded.items()}
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A while: its body and condition as functions of the state, and where that begins."""
+        """A while: its body and condition as functions of the state, and the initial state."""
         start = operands[0]
         symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
         inner: list[bytes] = []

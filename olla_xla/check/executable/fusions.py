@@ -1,8 +1,8 @@
-"""What a fusion computes itself, and what of that others see.
+"""Which values a fusion computes itself, and their numbers outside it.
 
-A fusion may round by the code that XLA makes of it, so that what it computes counts with that code.
-What it only moves, or computes in the same bits by whatever code, is not its own. Where all of it
-is computed element by element, the code counts for the elements, wherever the fusion puts them.
+A fusion's rounding may depend on the code that XLA makes of it, so values that it computes are
+numbered with that code. Values that it only moves, or computes with the same bits in any code, are
+not its own. In an elementwise fusion the code is hashed into elements, wherever these are put.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOVING = frozenset(
     "broadcast concatenate constant dynamic-slice dynamic-update-slice iota reshape reverse slice "
     "transpose".split()
 )
-"""Opcodes that compute nothing: whoever runs them, the bits are the same."""
+"""Opcodes that compute nothing: the bits are the same in any code."""
 
 _EACH = frozenset(
     "abs add and atan2 bitcast-convert cbrt ceil clamp clz compare convert cosine divide erf "
@@ -36,24 +36,24 @@ _EACH = frozenset(
     "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
     "shift-right-logical sign sine sqrt subtract tan tanh xor".split()
 )
-"""Opcodes that compute every element of their result for itself."""
+"""Opcodes that compute each element of their result independently of the others."""
 
 _EXACT = frozenset(
     "abs add and clamp compare convert maximum minimum multiply negate not or select sign subtract "
     "xor".split()
 )
 _WHOLE = frozenset(range(1, 10))
-"""Opcodes that round nothing where all they read and give is of these types: integers and pred."""
+"""Opcodes that are exact on these element types: integers and pred."""
 
 
 def note_own(
     numbering: ElementNumbering, op: Op, read: list[Numbers], result: Numbers, own: set[bytes]
 ) -> None:
-    """Notes what an operation inside a fusion computes, if it does not only move.
+    """Notes the results of an operation inside a fusion, if it does more than move elements.
 
     Args:
       numbering: of the module. op: the operation. read: numbers of its operands.
-      result: its own. own: gets the numbers of what the fusion computes itself.
+      result: numbers of its results. own: receives the numbers that the fusion computes itself.
     """
     if op.opcode in _PASSING or (op.opcode == "reduce-precision" and result == read[0]):
         return
@@ -75,31 +75,31 @@ def note_own(
 
 
 def _is_handed_on(numbering: ElementNumbering, whole: Numbers, result: Numbers) -> bool:
-    """Whether a slice gives just what a concatenation was given."""
+    """Whether a slice is one operand of a concatenation."""
     ((number,), (part,)) = whole.values(), result.values()
     made = numbering.concatenations.get(number)
     return made is not None and part in made.numbers
 
 
 def _is_exact(op: Op) -> bool:
-    """Whether it gives the same bits by whatever code it is computed."""
+    """Whether an operation gives the same bits in any code."""
     kinds = (o.shape.element_type for o in (op, *op.operands))
     return (op.opcode in _EXACT or divides(op)) and all(kind in _WHOLE for kind in kinds)
 
 
 def is_elementwise(body: Body) -> bool:
-    """Whether a fused computation has nothing that depends on how its code is arranged."""
+    """Whether a fused computation only computes elements independently and moves them."""
     return all(
         op.opcode in _EACH or op.opcode in _MOVING or op.opcode in _PASSING for op in body.ops
     )
 
 
 def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The number that others see of what an elementwise fusion gives, wherever it puts that.
+    """The number outside an elementwise fusion of one of its results.
 
     Args:
-      numbering: of the module. number: of what it gives, as it is inside. code: number of its code.
-      own: numbers of what it computes itself.
+      numbering: of the module. number: of the result inside. code: number of the fusion's code.
+      own: numbers that the fusion computes itself.
     """
 
     def seen(number: bytes) -> bytes:
@@ -126,11 +126,11 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
 
 def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The number that others see of what a fusion on a GPU or a TPU gives that is not elementwise.
+    """The number outside a fusion that is not elementwise, on a GPU or TPU, of one of its results.
 
-    Where it puts what it computes into an array, a GPU's code goes over the elements that are put
-    and computes each, whatever extents the array has (XLA's emitter of dynamic-update-slices in
-    place). A TPU's makes one window after the other, for all results that it is part of.
+    Where that is a dynamic-update-slice, a GPU's code computes the elements of the update, whatever
+    the array's extents (XLA's emitter of in-place dynamic-update-slices). A TPU's code computes one
+    window after the other, each for all results that it is part of.
 
     Args:
       numbering, number, code, own: as for `from_outside`.

@@ -1,9 +1,9 @@
 """Scalar integers that count a loop's iterations, or follow from such a count.
 
-XLA computes indices of slices in many ways, inside fusions and outside, from a loop's counter. As
-`factor * symbol + offset` they are one number each. Every number also has its bounds, if it is
-certain to be a form's value as it is and not what is left of that after wrapping around. By these
-a choice between two integers, or one that a limit makes, may be known, and is then no choice.
+XLA computes slice indices from a loop's counter in many ways, inside fusions and outside. Written
+as a form, `factor * symbol + offset`, equal ones have one number. A number has bounds if it is
+certain not to have wrapped around. Bounds may decide a select, a clamp, a minimum or a maximum,
+which is then one of its operands.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Known(NamedTuple):
 
     Attributes:
       number: of it, if it is a value that has one.
-      form: what it equals modulo 2 to the number of its bits; None if it has none.
-      bounds: the least and the greatest that it is; None if it may have wrapped around. With both,
-        it equals its form.
+      form: what it equals modulo 2**bits of its type; None if not known.
+      bounds: its least and greatest value; None if it may have wrapped around. With form and
+        bounds, it equals its form.
     """
 
     number: bytes | None
@@ -45,7 +45,7 @@ class Known(NamedTuple):
 
 
 class Integers:
-    """Forms of numbers, and what symbols count."""
+    """Forms, bounds and element types of numbers."""
 
     def __init__(self) -> None:
         self._forms: dict[bytes, Form] = {}
@@ -60,11 +60,11 @@ class Integers:
         return shape.element_type if scalar else 0
 
     def form(self, number: bytes) -> Form | None:
-        """What a number equals, maybe after wrapping around."""
+        """The form that a number equals, perhaps after wrapping around; None if not known."""
         return self._forms.get(number)
 
     def whole(self, number: bytes) -> Form | None:
-        """What a number equals as a whole number."""
+        """The form that a number equals without wrapping around; None if not known."""
         return self._forms.get(number) if number in self._bounds else None
 
     def kind(self, symbol: bytes) -> int:
@@ -72,14 +72,14 @@ class Integers:
         return self._kinds[symbol]
 
     def note(self, number: bytes, form: Form | None, bounds: Bounds | None) -> None:
-        """Says what a number is."""
+        """Records a number's form and bounds."""
         if form is not None:
             self._forms[number] = form
         if bounds is not None:
             self._bounds[number] = bounds
 
     def symbol(self, number: bytes, kind: int, iterations: int | None = None) -> None:
-        """A number of its own, of an element type; with `iterations`, in [0, iterations)."""
+        """Declares a number a symbol of an element type; with `iterations`, in [0, iterations)."""
         if kind not in INTEGERS:
             return
         self._forms.setdefault(number, Form(number, 1, 0))
@@ -94,14 +94,14 @@ class Integers:
         return 0 <= low and high < bound
 
     def over(self, form: Form) -> Bounds:
-        """What a form is between."""
+        """The bounds of a form."""
         if form.symbol is None:
             return form.offset, form.offset
         ends = [form.factor * end + form.offset for end in self._bounds[form.symbol]]
         return min(ends), max(ends)
 
     def result(self, op: Op, kind: int, operands: list[bytes]) -> Known | None:
-        """What an operation gives, if anything is known of it; `kind` is its element type."""
+        """What is known of an operation's result, or None; `kind` is its element type."""
         if op.opcode == "constant":
             value = scalar_integer(op.proto.literal, kind)
             return None if value is None else _fixed(value)
@@ -121,7 +121,7 @@ class Integers:
         return None if found is None else self._in_type(found, kind, same=True)
 
     def _in_type(self, known: Known, kind: int, *, same: bool) -> Known:
-        """What is left of an integer in a type; `same`, if it was computed in that."""
+        """An integer wrapped to an element type; `same`: it was computed in that type."""
         number = known.number if same else None
         if known.bounds is None:
             return known._replace(number=number)
@@ -202,7 +202,7 @@ class Integers:
         return Known(None, a.form if a.form == b.form else None, (low, high))
 
     def _rest(self, a: Known, b: Known) -> Known | None:
-        """What a division by a positive constant leaves, with the sign of what is divided."""
+        """The remainder of a division by a positive constant, with the dividend's sign."""
         by = _positive(b)
         if by is None or a.bounds is None:
             return None
@@ -222,7 +222,7 @@ class Integers:
         return _fixed(first) if first == last else Known(None, None, (first, last))
 
     def _masked(self, a: Known, b: Known) -> Known | None:
-        """Bits of one that are set in the other: all of it, if no bit is left out."""
+        """A bitwise and: one operand, if the other is a mask that keeps all its bits."""
         for one, mask in ((a, b), (b, a)):
             ones = None if mask.bounds is None else mask.bounds[0] + 1
             if ones is None or one.bounds is None or mask.bounds != (ones - 1, ones - 1):
@@ -280,7 +280,7 @@ def _form(symbol: bytes | None, factor: int, offset: int) -> Form:
 
 
 def _positive(a: Known) -> int | None:
-    """A constant above 0."""
+    """The value of a constant above 0; else None."""
     if a.bounds is None or a.bounds[0] != a.bounds[1] or a.bounds[0] < 1:
         return None
     return a.bounds[0]
@@ -358,4 +358,4 @@ _VERDICTS: Mapping[str, Callable[[int, int], bool | None]] = {
     "EQ": _is_equal,
     "NE": _flipped(_is_equal),
 }
-"""By direction, how a comparison ends where the first is between so much and so much more."""
+"""Direction -> the result of a comparison for bounds of left - right; None if undecided."""

@@ -1,8 +1,7 @@
-"""Which of the arrays that a kernel is given are the same memory in an executable.
+"""Which operands and results of a kernel are the same memory in an executable.
 
-XLA compiles a kernel from its fusion and from which of its slices of memory are equal. A kernel
-whose rounding may depend on that (`rounding`) is to have the pattern that it has in XLA's own
-executable.
+XLA compiles a kernel for its fusion and for the pattern of buffer slices that are equal. A kernel
+whose rounding may depend on that pattern (`rounding`) must have the one of XLA's own executable.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from olla_xla.check.executable.values import Frame, Value, Values, resolve
 __all__ = ["KernelMemory", "differing", "kernel_memory"]
 
 Pattern = tuple[int, ...]
-"""Of each array that a kernel reads or makes, operands first, the number of the first that is the
-same memory."""
+"""For each array that a kernel reads or writes, operands first: the position of the first one in
+the same memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelMemory:
-    """The pattern of a kernel: as found, and as it would be if only what must share memory did."""
+    """A kernel's pattern: as found, and as it would be if only buffers that must share did."""
 
     found: Pattern
     forced: Pattern
@@ -37,7 +36,7 @@ def kernel_memory(
 
     Args:
       values: of a program. shared: buffers that XLA must share. places: where values lie.
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
     """
     rounding, known = Rounding(target), {}
     found: dict[str, KernelMemory] = {}
@@ -54,7 +53,7 @@ def kernel_memory(
 
 
 def differing(found: Mapping[str, KernelMemory], expected: Mapping[str, Pattern]) -> list[str]:
-    """The kernels that have another pattern than is expected, or than must be where none is."""
+    """Kernels whose pattern is not the expected one; where none is expected, not the forced one."""
     return [
         name
         for name, memory in found.items()

@@ -1,10 +1,9 @@
-"""What the body of a loop makes of its state in one of its iterations, after the loop was numbered.
+"""What a loop's body computes in one of its iterations, after the loop was numbered.
 
-The body is numbered again, with a number for the iteration in place of the counter's. Every other
-element that changes gets one of its own number and the iteration's. These two decide what the
-element is then, as its own number says all equations that it depends on (`loops`). Arrays whose
-slices are another loop's iterations (`checkpoints`) get numbers by which it is known whose their
-slices are.
+The body is numbered again, with the iteration's number in place of the counter's. The number of any
+other element that changes is hashed from the element's own number and the iteration's. These
+determine its value, since its own number covers all equations that it depends on (`loops`).
+Checkpoint arrays (`checkpoints`) get numbers for which the iterations of their slices are recorded.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from olla_xla.check.executable.records import Held, Loop, Tracked
 __all__ = ["ARRAY", "follow", "note_counter"]
 
 ARRAY = hashed(b"array")
-"""What the numbers of such arrays begin with, before they are hashed."""
+"""Prefix of the bytes that a checkpoint array's number is hashed from."""
 
 
 def follow(numbering: ElementNumbering, loop: Loop, iteration: bytes, form: Form) -> Numbers | None:
-    """What the body makes of the state in an iteration; None while that is being found out.
+    """Numbers of the body's results in an iteration; None while the body is being numbered.
 
     Args:
-      numbering: of the module. loop: the loop. iteration: number of the iteration. form: of that.
+      numbering: of the module. loop: the loop. iteration: its number. form: of the iteration.
     """
     root = loop.runs.get(iteration)
     if root is None:
         if loop.is_followed:
-            return None  # it reads what has the number of a scan residual of its own
+            return None  # the body reads a value with the number of this loop's own scan residual
         given = loop.state(iteration)
         if loop.tracked is not None:
             given |= _arrays(numbering, loop.tracked, iteration, form)
@@ -40,7 +39,7 @@ def follow(numbering: ElementNumbering, loop: Loop, iteration: bytes, form: Form
 
 
 def _arrays(numbering: ElementNumbering, tracked: Tracked, iteration: bytes, form: Form) -> Numbers:
-    """Numbers of the arrays in one iteration, which has a number and is of a form."""
+    """Numbers of the arrays in one iteration, given by its number and its form."""
     numbers = {i: hashed(ARRAY + n + iteration) for i, n in tracked.names.items()}
     if form.symbol is not None:
         for i, held in tracked.arrays.items():
@@ -49,7 +48,7 @@ def _arrays(numbering: ElementNumbering, tracked: Tracked, iteration: bytes, for
 
 
 def note_counter(numbering: ElementNumbering, tracked: Tracked, symbol: bytes) -> None:
-    """Says that a symbol counts the iterations of the loop that changes the arrays."""
+    """Records a symbol that counts the iterations of the loop that changes the arrays."""
     for i, held in tracked.arrays.items():
         held.counted[symbol] = Form(symbol, 1, 0)
         numbering.held[tracked.names[i]] = held

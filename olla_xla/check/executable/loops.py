@@ -1,12 +1,12 @@
-"""Numbers of what loops compute, each element of the state for itself.
+"""Numbers of the results of loops, for each element of the state by itself.
 
-An element's number says all equations it depends on, and nothing of other elements: its own and
-those it reads, where each begins, and how many iterations the loop has. Elements that begin alike
-and change alike get one name, so that neither their order nor a second copy leaves a trace.
+An element's number covers all equations that it depends on, and no others: its own and those of
+elements it reads, their initial values, and the trip count. Elements with equal initial values and
+equal updates get one name, so that neither their order nor a second copy matters.
 
-For that the state gets names, round by round: a first one says where an element begins, and each
-next one also what an iteration makes of the names before. Once a round tells no more elements apart
-than the one before, none will.
+Names are found by partition refinement: an element's first name is its initial value's, and each
+next one also has what an iteration computes from the names before. Once a round tells no more
+elements apart than the one before, none will.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def number_loop(
     root: Numbers,
     whole: bytes,
 ) -> tuple[Numbers, list[bytes]]:
-    """Numbers of a loop's result, and its effects; none of these may have a state.
+    """Numbers of a loop's results, and its effects, none of which may be stateful.
 
     Args:
-      numbering: of the module. op: the loop. start: numbers of its state before.
-      symbols: different numbers for its state. root: what the body makes of these.
-      whole: number of what else the loop says of itself.
+      numbering: of the module. op: the loop. start: numbers of its initial state.
+      symbols: distinct numbers for its state. root: the body's results for these.
+      whole: number of the loop's backend_config.
     """
     numbering.depth += 1  # a loop inside another one has other names
     state, names = _begun(numbering, op, start, symbols, root)
@@ -73,13 +73,13 @@ def number_loop(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _State:
-    """What decides how a loop's state gets names.
+    """What the names of a loop's state follow from.
 
     Attributes:
-      op: the loop. start: numbers of its state before. level: says in how many loops it is.
+      op: the loop. start: numbers of its initial state. level: its nesting depth.
       fixed: elements that no iteration changes.
-      counter: the element that counts from 0, if one does. iterations: to what.
-      arrays: those of its elements that have slices of another loop's, if there are such.
+      counter: the element that counts from 0, if one does. iterations: the trip count, if so.
+      arrays: its checkpoint arrays of another loop, if it changes any.
     """
 
     op: Op
@@ -92,12 +92,12 @@ class _State:
 
     @property
     def body(self) -> Body:
-        """What an iteration runs."""
+        """The computation that each iteration runs."""
         return self.op.called[0]
 
     @property
     def condition(self) -> Body:
-        """What is asked before an iteration."""
+        """The computation that is run before each iteration."""
         return self.op.called[1]
 
     @property
@@ -107,11 +107,11 @@ class _State:
 
     @property
     def held(self) -> Numbers:
-        """Names of the arrays, the same in all rounds."""
+        """Names of the checkpoint arrays, the same in all rounds."""
         return {} if self.arrays is None else self.arrays.names
 
     def counted(self, numbering: ElementNumbering, names: Numbers) -> Numbers:
-        """The names, that of the counter with what it counts to."""
+        """The names, the counter's hashed with the trip count."""
         if self.counter is None:
             return names
         number = _hash(_COUNT, repr(self.iterations).encode(), names[self.counter])
@@ -124,7 +124,7 @@ class _State:
 def _begun(
     numbering: ElementNumbering, op: Op, start: Numbers, symbols: Numbers, root: Numbers
 ) -> tuple[_State, Numbers]:
-    """A loop's state and the first names of it; arguments as for `number_loop`."""
+    """A loop's state and its first names; arguments as for `number_loop`."""
     level = repr(numbering.depth).encode()
     body, condition = op.called
     shape = body.parameters[0].shape
@@ -144,8 +144,8 @@ def _begun(
 def _fixed(start: Numbers, symbols: Numbers, root: Numbers) -> set[ShapeIndex]:
     """Elements of a loop's state that are the same in all iterations.
 
-    An iteration hands on each itself, or another such one that begins alike: XLA:TPU copies what no
-    iteration changes from the device's main memory to VMEM again for each next one.
+    The body returns each one itself, or another such element with the same initial value: XLA:TPU
+    copies loop-invariant values from HBM to VMEM again for each next iteration.
     """
     fixed = {i for i in start if root[i] == symbols[i]}
     while True:
@@ -158,13 +158,13 @@ def _fixed(start: Numbers, symbols: Numbers, root: Numbers) -> set[ShapeIndex]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rounds:
-    """Names of a loop's state until they tell apart whatever equations do.
+    """Names of a loop's state, round by round, until no round tells more elements apart.
 
     Attributes:
       names: of each round. asked: the same as the condition reads them.
-      root: what an iteration makes of the names before the last ones.
-      tests: what the condition says of each round but the last one.
-      whole: number of what else the loop says of itself.
+      root: the body's results for the last names but one.
+      tests: the condition's result for each round but the last one.
+      whole: as in `number_loop`.
     """
 
     names: list[Numbers]
@@ -174,9 +174,9 @@ class _Rounds:
     whole: bytes
 
     def settled(self, equations: list[ShapeIndex]) -> tuple[int, bytes]:
-        """In which round some elements' names tell them apart, and what their equations are then.
+        """The round from which the names of some elements are settled, and their equations in it.
 
-        It is as many rounds as these take by themselves: others are to leave no trace.
+        Other elements do not affect the round, so that they do not change the equations.
         """
         k = next(
             k
@@ -204,7 +204,7 @@ def _rounds(numbering: ElementNumbering, state: _State, first: Numbers, whole: b
 def _once_more(
     numbering: ElementNumbering, state: _State, names: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """What an iteration makes of the names, and the next names by that, of what changes."""
+    """The body's results for the names, and the next names, of elements that change."""
     root = numbering.run(state.body, [names], [])
     changing = {i: n for i, n in root.items() if i not in state.fixed and i not in state.held}
     new = {i: _hash(_NAME, state.start[i], n, state.level) for i, n in changing.items()}
@@ -212,7 +212,7 @@ def _once_more(
 
 
 def _finals_of_arrays(state: _State, rounds: _Rounds) -> Numbers:
-    """Numbers of arrays of another loop's iterations afterwards: they say all of the loop."""
+    """Numbers of checkpoint arrays after the loop: each depends on the whole loop."""
     start, root = state.start, rounds.root
     everything = [n for k in sorted(start) for n in (start[k], root[k])]
     return {
@@ -224,9 +224,9 @@ def _finals_of_arrays(state: _State, rounds: _Rounds) -> Numbers:
 def _note_written(
     numbering: ElementNumbering, state: _State, rounds: _Rounds, finals: Numbers
 ) -> None:
-    """Notes what a loop wrote slice by slice; `finals` are the numbers of its state afterwards.
+    """Records scan residuals and checkpoint arrays that a loop wrote; `finals`: its results.
 
-    Another loop may have written the same before, and this one may read that.
+    Earlier records stay: another loop may have written the same, and this one may read it.
     """
     if state.counter is None:
         return
@@ -246,11 +246,11 @@ def _note_written(
 
 
 def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> list[bytes]:
-    """A loop's effects as one; groups that meet apart from that, where all have as many iterations.
+    """A loop's effects as one; collectives by themselves if the trip count is constant.
 
     Args:
       effects: of an iteration. counter: element that counts to a constant, if one does.
-      system: number of what decides all else.
+      system: number of the equations that the other effects depend on.
     """
     apart = [e for e in effects if counter is not None and is_exchange(e)]
     others = [e for e in effects if e not in apart]
@@ -258,7 +258,7 @@ def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> li
 
 
 def _note_alike(numbering: ElementNumbering, op: Op, fixed: set[ShapeIndex]) -> None:
-    """Notes which arrays elements of a loop's state are that no iteration changes."""
+    """Records the array that each state element is that no iteration changes."""
     (given,) = op.operands
     (state,) = op.called[0].parameters
     for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):
@@ -275,7 +275,7 @@ def _arrays(
     counter: ShapeIndex | None,
     iterations: int,
 ) -> Tracked | None:
-    """The elements of a loop's state that have slices of another loop's, and change."""
+    """The checkpoint arrays that a loop changes; None if there are none, or as `tracked`."""
     begun = {
         i: numbering.kept[n] for i, n in start.items() if i not in fixed and n in numbering.kept
     }
@@ -285,7 +285,9 @@ def _arrays(
 
 
 def _asked(numbering: ElementNumbering, state: _State, names: Numbers) -> Numbers:
-    """The names as the condition reads them, once more than there are iterations."""
+    """The names as the condition reads them: also after the last iteration, so the counter is
+    not bounded by the trip count.
+    """
     if state.counter is None:
         return names
     number = _hash(_ASKED, names[state.counter])
@@ -303,7 +305,7 @@ def _counter(
     """The element that goes 0, 1, ... while it is less than a constant, and that constant.
 
     Args:
-      numbering: of the module. condition: of the loop. start: numbers of its state before.
+      numbering: of the module. condition: of the loop. start: numbers of its initial state.
       names: those of the state in an iteration. steps: elements to which each iteration adds one.
     """
     integers, counters = numbering.integers, {}
@@ -326,9 +328,8 @@ def _counter(
 def _closures(
     op: Op, fixed: set[ShapeIndex]
 ) -> tuple[dict[ShapeIndex, list[ShapeIndex]], list[ShapeIndex]]:
-    """By element that changes, those whose equations it depends on, itself included.
-
-    And those on whose equations the effects depend.
+    """For each element that changes, the elements that it depends on, itself included; and those
+    that the effects depend on.
     """
     body, condition = op.called
     changing = [i for i, _ in leaves(body.parameters[0].shape) if i not in fixed]

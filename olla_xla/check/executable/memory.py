@@ -1,9 +1,9 @@
-"""Runs a module's schedule over memory and shows that whatever is read is what was written.
+"""Simulates a module's schedule over memory and shows that every read finds the value written.
 
-Memory holds values. An operation finds each value it reads still there, or the module is wrong;
-what it writes ends every value that shares a byte with it. Two kinds of memory are tried: the
-buffers that XLA must share, as its alias analysis defines them (`shared_buffers`), and, where XLA's
-buffer assignment is known, the bytes of its allocations (`assigned_places`).
+Memory holds values. Each value that an operation reads must still be there. A value that it writes
+ends all that share a byte with it. Two kinds of memory are simulated: the buffers that XLA must
+share, as its alias analysis defines them (`shared_buffers`), and, where XLA's buffer assignment is
+known, the bytes of its allocations (`assigned_places`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def assigned_places(
     """The places of XLA's buffer assignment, by the instruction and index that define a value.
 
     Raises:
-      CheckError: a value of some bytes has no place.
+      CheckError: a value of some bytes has no place, or a loop's state has two.
     """
     places = {}
     for value in values.defined:
@@ -107,11 +107,12 @@ def assigned_places(
 
 
 def run(program: Program, values: Values, places: Places, target: str) -> None:
-    """Runs the schedule once, loops and branches included.
+    """Simulates the schedule once, loops and branches included.
 
     Raises:
-      CheckError: something reads what was overwritten; a loop's or a branch's result lies elsewhere
-        than it is looked for; an argument that was not donated, or a result, is overwritten.
+      CheckError: a value is read after it was overwritten; the result of a loop, a branch or an
+        aliased output is not in the place that it must have; a constant, a result, or an argument
+        that was not donated is overwritten.
     """
     machine = _Machine(places, target)
     arguments = [(p, i, v) for p in program.entry.parameters for i, v in values.frame.at[p].items()]
@@ -134,7 +135,7 @@ def run(program: Program, values: Values, places: Places, target: str) -> None:
 
 
 class _Memory:
-    """What lies where: by allocation, values by increasing start, no two sharing a byte."""
+    """The values in memory: of each allocation by increasing start, no two sharing a byte."""
 
     def __init__(self) -> None:
         self._starts: dict[int, list[int]] = {}
@@ -144,7 +145,7 @@ class _Memory:
         self.log: list[tuple[bool, Value, Place]] = []
 
     def put(self, value: Value, place: Place, by: Op | None) -> None:
-        """Writes a value; all that shares a byte with it ends."""
+        """Writes a value; all values that share a byte with it end."""
         starts = self._starts.setdefault(place.allocation, [])
         held = self._held.setdefault(place.allocation, [])
         first = bisect.bisect_left(starts, place.start)
@@ -163,7 +164,7 @@ class _Memory:
         self.log.append((True, value, place))
 
     def undo(self, mark: int) -> set[Value]:
-        """Puts back what lay there when the log had `mark` entries; gives what had ended."""
+        """Restores memory to when the log had `mark` entries; returns the values ended since."""
         ended = set()
         while len(self.log) > mark:
             written, value, place = self.log.pop()
@@ -258,9 +259,9 @@ class _Machine:
                 self.read(result, f"what follows {op.name}", "one of its results")
 
     def _joins(self, frame: Frame, op: Op) -> bool:
-        """Whether an operation's result is what its operands are together, where they lie already.
+        """Whether an operation's result is its operands, joined without moving (`joined_at`).
 
-        They fill its place without a gap, in the order in which they were cut.
+        They fill its place without a gap, in the order of their positions in the sliced array.
         """
         starts = joined_at(op)
         whole = self._places.get(resolve(frame.at[op][()])) if starts is not None else None
@@ -277,7 +278,7 @@ class _Machine:
         return len(known) == len(starts) and fills and [s for _, _, s in known] == sorted(starts)
 
     def _begun_by(self, frame: Frame, op: Op) -> tuple[Value, ...]:
-        """What the start of an asynchronous operation has written by itself."""
+        """The results of an asynchronous operation's start that are not its operands."""
         start = op.operands[0]
         while start.opcode.endswith("-update"):
             start = start.operands[0]
@@ -291,7 +292,7 @@ class _Machine:
         return first.start < second.stop and second.start < first.stop
 
     def _reuse(self, op: Op, result: Value, value: Value, numbers: list[int]) -> None:
-        same = self._places[result] == self._places[value]  # elements of one size, too
+        same = self._places[result] == self._places[value]  # in size, too
         if not same or not may_overwrite(op, result.index, numbers, self._target):
             raise CheckError(f"{op.name} writes {result.name} over {value.name} while it reads it")
 
@@ -348,7 +349,7 @@ class _Machine:
 
 
 def _is_read(frame: Frame, op: Op, index: ShapeIndex) -> bool:
-    """Whether anything takes a part out of an operation's result."""
+    """Whether anything reads the part at `index` of an operation's result."""
     users = [user for user in frame.body.ops if op in user.operands]
     if op is frame.body.result or any(u.opcode != "get-tuple-element" for u in users):
         return True

@@ -30,10 +30,10 @@ def moves_only(op: Op) -> bool:
 
 
 def copied_slice(op: Op) -> tuple[int, int] | None:
-    """What an instruction copies that is a slice of an operand, or a fusion of one.
+    """The slice that an instruction copies, if it is a slice or a fusion of one.
 
     Returns:
-      Number of the operand, and of the first byte in it; None where it is something else.
+      (number of the operand, offset of the first byte in it); None for other instructions.
     """
     found = _behind(op.called[0].result) if op.opcode == "fusion" else op
     if found.opcode != "slice":
@@ -53,7 +53,7 @@ def copied_slice(op: Op) -> tuple[int, int] | None:
 
 
 def _behind(op: Op) -> Op:
-    """What a value is, behind what moves nothing."""
+    """The operation behind bitcasts and reshapes."""
     while op.opcode in _STILL:
         op = op.operands[0]
     return op

@@ -1,7 +1,7 @@
 """What both numberings of a module's values share: all but fusions, bitcasts and loops.
 
-Every value gets a number, the hash of its operation and of the numbers of what that reads; two
-values with one number hold the same bits.
+Every value gets a number, the hash of its operation and of its operands' numbers; values with one
+number hold the same bits.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _CLEARED = (
     "name id operand_ids control_predecessor_ids called_computation_ids metadata "
     "frontend_attributes output_operand_aliasing sharding statistics_viz"
 ).split()
-"""Fields of an instruction that say nothing of its result, or are hashed otherwise."""
+"""Fields of an instruction that do not affect its result, or are hashed separately."""
 
 _BARE = frozenset(
     "abs add and ceil clamp convert divide floor maximum minimum multiply negate not or remainder "
     "select sign subtract xor".split()
 )
-"""Opcodes that say nothing but their shape: most of what fusions hold."""
+"""Opcodes without attributes beside their shape: most operations in fusions."""
 
 _CONFIGURED = frozenset("fusion custom-call dot convolution while".split())
 """Opcodes whose backend_config decides what is computed, or by which code."""
@@ -71,13 +71,13 @@ _ELEMENTWISE = frozenset(
     "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply "
     "negate not or power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
 )
-"""Opcodes that XLA's tiled code generator for CPUs cannot have, and such as it always can."""
+"""Opcodes that XLA's tiled code generator for CPUs never takes, and those that it always takes."""
 
 _TILED_TYPES = frozenset({1, 2, 3, 4, 5, 10, 11, 12, 16})
-"""Element types that it knows: pred, s8 to s64, f16, f32, f64 and bf16."""
+"""Element types that it takes: pred, s8 to s64, f16, f32, f64 and bf16."""
 
 _SILENT = frozenset("parameter tuple get-tuple-element bitcast copy constant".split())
-"""Opcodes that compute nothing, and may come and go."""
+"""Opcodes that compute nothing, and that rewrites may add or remove."""
 
 _SIZE = 16
 """Bytes of a number. What is hashed is a list of numbers, so that no two lists read alike."""
@@ -99,20 +99,20 @@ def all_of(numbers: Numbers) -> bytes:
 
 
 def ordered(effects: list[bytes]) -> list[bytes]:
-    """Effects as they are hashed: in their order, but for what devices exchange.
+    """Effects as they are hashed: in their order, then collectives sorted.
 
-    That is the same in any order, as all devices run the same module.
+    The order of collectives does not matter, as all devices run the same module.
     """
     return sorted(effects, key=lambda effect: effect if is_exchange(effect) else b"")
 
 
 def is_exchange(effect: bytes) -> bool:
-    """Whether an effect is that devices exchange something, which it does not matter how often."""
+    """Whether an effect is a collective's: how often it happens does not matter."""
     return len(effect) > _SIZE
 
 
 def exchange(effect: bytes) -> bytes:
-    """An effect as one that is no more than that."""
+    """Marks an effect as a collective's."""
     return _EXCHANGE + effect
 
 
@@ -129,12 +129,12 @@ class Numbering:
     """Numbers the values of one module.
 
     Args:
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
 
     Attributes:
       handlers: opcode -> method (operation, numbers of its operands, effects so far -> numbers);
-        what has none is `plain`.
-      is_tpu: whether it is XLA:TPU's, which computes fusions one window after the other.
+        opcodes without one use `plain`.
+      is_tpu: whether the module is XLA:TPU's, which computes fusions one window after the other.
       stateful: how many effects it has met whose results depend on how often they ran.
     """
 
@@ -146,7 +146,7 @@ class Numbering:
         self.is_tpu = target == "tpu"
         self._parts = Parts() if self.is_tpu else None
         self._together: set[Op] = set()
-        """Fusions that are compiled together with others, by a code generator of their own."""
+        """Fusions that are compiled into one function with others (`call`)."""
         self._codes: dict[Op, bytes] = {}
         self._bodies: dict[Body, bytes] = {}
         self._exact: dict[Body, frozenset[ShapeIndex]] = {}
@@ -183,7 +183,7 @@ class Numbering:
         return at[body.result]
 
     def attributes(self, op: Op) -> bytes:
-        """A number for all that an instruction says of itself beside its operands and callees."""
+        """A number for an instruction's opcode, shape and attributes, without operands, callees."""
         found = self._attributes.get(op)
         if found is None and op.opcode in _BARE:
             made = op.opcode.encode() + b" " + op.proto.shape.SerializeToString()
@@ -200,8 +200,8 @@ class Numbering:
             elif self._parts is not None:
                 proto.backend_config = decisive_config(op)
             if may_repeat(op) and proto.channel_id:
-                # What XLA's rematerialization runs again gets a new one. That there is one says
-                # who takes part; which one says nothing of the result.
+                # XLA's rematerialization gives a repeated collective a new one. Whether there is
+                # one decides who takes part; its value does not affect the result.
                 proto.channel_id = 1
             if op.opcode.endswith("-start"):
                 proto.opcode = op.opcode.removesuffix("-start")
@@ -216,7 +216,7 @@ class Numbering:
         return found
 
     def is_free(self, op: Op, index: ShapeIndex) -> bool:
-        """Whether a fusion's result is the same by whatever code, so that it is seen through."""
+        """Whether a fusion's result has the same bits in any code, which is then not hashed."""
         (body,) = op.called
         if body not in self._exact:
             self._exact[body] = exact_results(body)
@@ -224,17 +224,17 @@ class Numbering:
         return () in exact or index[:1] in exact
 
     def code(self, op: Op) -> bytes:
-        """A number for what decides the code of a fusion beside what it computes.
+        """A number for what decides a fusion's code beside the expressions that it computes.
 
-        That is its kind and configuration, and those of fusions inside, which say how the arrays
-        are read that a dot adds products of. XLA's CPU backend has two code generators, and what
-        they make of an expression may round differently: one is for fusions of elementwise
-        operators, and perhaps of others if what these move can be tiled, as it is in the same
-        computation. Of a concatenation at the end each operand gets code of its own.
+        That is its kind and configuration, and those of nested fusions, which decide how a dot
+        reads its operands. XLA's CPU backend has two code generators, which may round an expression
+        differently. The tiled one takes fusions of elementwise operations, and perhaps those with
+        others that it can tile; these others are hashed. Of a concatenation at the end of a fusion
+        each operand gets code of its own.
         """
         found = self._codes.get(op)
         if found is None:
-            op.forget_shape()  # one result more or less leaves the others as they are
+            op.forget_shape()  # adding or removing a result does not change the others
             found = self.attributes(op)
             steps = [k for k in op.called[0].ops if k.opcode != "parameter"]
             if inner := [self.code(k) for k in steps if k.opcode == "fusion"]:
@@ -259,7 +259,7 @@ class Numbering:
         return found
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """An operation that is nothing but its opcode, attributes, operands and callees."""
+        """An operation without a rule of its own: its opcode, attributes, operands and callees."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]
@@ -278,7 +278,7 @@ class Numbering:
             if self._parts is not None and op.opcode in ("slice", "custom-call"):
                 return {(): self._parts.of(op, read, number)}
             return {(): number}
-        # Of a start the second element is the result, as of the same operation without one.
+        # Element 1 of a start's tuple is the result, numbered as the synchronous operation's.
         begun = op.opcode.endswith("-start")
         return {
             i: number if begun and i == (1,) else hashed(_PART + number + named(i[begun:]))
@@ -286,7 +286,7 @@ class Numbering:
         }
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
-        """A number for what a collective is to the devices that come to it."""
+        """A number for a collective's effect on the devices that meet in it."""
         return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
@@ -320,10 +320,10 @@ class Numbering:
         return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
 
     def call(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """What its computation gives for these operands.
+        """A call: its computation's results for these operands.
 
-        XLA:CPU makes one function of some calls. Where that may round otherwise if anything in it
-        changes, what it gives is a matter of all that is in it.
+        XLA:CPU compiles some calls to one function. Where its rounding may depend on any operation
+        in that function, all of them are hashed into the results.
         """
         if not self._generators or not _is_one_function(op):
             return self.run(op.called[0], operands, effects)
@@ -336,7 +336,7 @@ class Numbering:
         return {i: hashed(_TOGETHER + all_of_it + n) for i, n in result.items()}
 
     def _contents(self, bodies: list[Body]) -> Iterator[bytes]:
-        """A number for each operation of computations, but for those that only hand on."""
+        """Numbers of all operations in computations that compute something."""
         for body in bodies:
             for op in body.ops:
                 if op.opcode not in _SILENT:
@@ -357,7 +357,7 @@ class Numbering:
         return {(0,): number, (1,): number, (2,): _CONTEXT}
 
     def choose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A conditional; what all branches agree on does not depend on the choice."""
+        """A conditional; a result that is equal in all branches does not depend on the index."""
         branches, seen, acts = [], [], False
         for body, given in zip(op.called, operands[1:], strict=True):
             inner: list[bytes] = []
@@ -377,14 +377,14 @@ class Numbering:
     def whole_loop(
         self, op: Op, start: Numbers, symbols: Numbers, root: Numbers, effects: list[bytes]
     ) -> tuple[bytes, Numbers]:
-        """Number of a while, and of its results, all that change depending on all of it.
+        """Number of a while, and of its results; those that change depend on the whole loop.
 
         Args:
-          op: the while. start: numbers of its state before.
-          symbols: those of its state in an iteration. root: what the body makes of these.
+          op: the while. start: numbers of its initial state.
+          symbols: those of its state in an iteration. root: the body's results for these.
           effects: of an iteration.
         """
-        # It may say how often the loop runs; XLA counts by that and does not ask the condition.
+        # It may hold the trip count, which XLA then uses instead of the condition.
         config = hashed(op.proto.backend_config)
         tested = self.computation(op.called[1])
         made = (config, tested, all_of(root), EFFECT, *ordered(effects), all_of(start))
@@ -410,7 +410,7 @@ def _run_by(call: Op) -> list[Body]:
 
 
 def _ends_in_parts(body: Body) -> bool:
-    """Whether a concatenation is its result, but for elementwise operators."""
+    """Whether its result is a concatenation, perhaps behind operations that can be tiled."""
     waiting, seen = [body.result], set()
     while waiting:
         op = waiting.pop()
@@ -428,7 +428,7 @@ def _is_elementwise(op: Op) -> bool:
 
 
 def _normalise(precision: xla_pb2.PrecisionConfig) -> None:
-    """XLA names the default once for each operand, and not always for as many as there are."""
+    """Clears the default precision, which XLA lists for a varying number of operands."""
     if not any(precision.operand_precision):
         del precision.operand_precision[:]
 
@@ -447,4 +447,4 @@ HANDLERS: dict[str, Callable[..., Numbers]] = {
     "copy-start": Numbering.copy_start,
     "conditional": Numbering.choose,
 }
-"""Those that both have."""
+"""Handlers that both numberings have."""

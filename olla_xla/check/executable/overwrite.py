@@ -69,7 +69,7 @@ def _updates(fusion: Op, target: str) -> list[Pair]:
 
 
 def _origin(op: Op, index: ShapeIndex, target: str) -> tuple[Op, ShapeIndex]:
-    """What a value inside a fusion is, behind tuples and what moves nothing."""
+    """The operation and index of a value inside a fusion, behind tuples and bitcasts."""
     still = ("bitcast", "reshape") if target == "cuda" else ("bitcast",)
     while True:
         if op.opcode == "tuple" and index:
@@ -88,7 +88,7 @@ def may_overwrite(op: Op, result: ShapeIndex, numbers: list[int], target: str) -
     Args:
       op: reads the operands. result: index of the result.
       numbers: every operand number by which it reads the value that lies there.
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
     """
     if op.opcode == "fusion":
         return _fusion_may(op, result, numbers, target)
@@ -132,11 +132,11 @@ def _elementwise(op: Op, number: int) -> bool:
 
 def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str) -> bool:
     if any(index == result and numbers == [k] for index, k, _ in _updates(fusion, target)):
-        return True  # XLA writes the slice alone, and has seen to what else is read
+        return True  # XLA writes only the slice, and has checked the other reads
     body = fusion.called[0]
     if target == "tpu" and _exchanges(body):
-        # A part of a collective beside other work, as XLA wrote it: it hands its arrays on, and
-        # what it fills is its own.
+        # A fusion of XLA's with a part of a collective beside other work: it passes its arrays on,
+        # and writes only memory of its own.
         return any(index == result and numbers == [k] for index, k, _ in fusion.bound)
     kind = fusion.proto.fusion_kind
     if kind == "kOutput" and _adds_to_product(body, numbers):
@@ -147,7 +147,7 @@ def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str)
     outputs = [op for op in _outputs(body) if op in reached]
     if len(outputs) < 2:
         return True
-    # A GPU's emitter goes another way through the elements where a result is itself a transpose.
+    # A GPU's emitter visits the elements in another order where a result is itself a transpose.
     heroes = body.ops if target == "cpu" else [_hero(op) for op in outputs]
     return not any(_transposes(op) for op in heroes)
 
@@ -163,7 +163,7 @@ def _outputs(body: Body) -> tuple[Op, ...]:
 
 
 def _hero(op: Op) -> Op:
-    """What a result is, behind what moves nothing and steps from one element to one."""
+    """The operation behind bitcasts, reshapes and unary elementwise operations (XLA's hero)."""
     while op.opcode in ("bitcast", "reshape") or (
         op.opcode in _ELEMENTWISE and len(op.operands) == 1
     ):
@@ -172,14 +172,14 @@ def _hero(op: Op) -> Op:
 
 
 def _transposes(op: Op) -> bool:
-    """Whether a fusion with it may run in another order than that of its results' elements."""
+    """Whether a fusion with this operation may not visit its results' elements in order."""
     if op.opcode == "copy":
         return not _same_layout(op.shape, op.operands[0].shape)
     return op.opcode == "transpose"
 
 
 def _adds_to_product(body: Body, numbers: list[int]) -> bool:
-    """A dot or convolution to which the operand is added, the operand's only use."""
+    """Whether the operand's only use is to be added to a dot or convolution, as the result."""
     root = body.result
     if root.opcode != "add" or len(numbers) != 1:
         return False
@@ -190,7 +190,7 @@ def _adds_to_product(body: Body, numbers: list[int]) -> bool:
 
 
 class _Paths:
-    """What a fusion computes from a parameter, as long as all of it is elementwise."""
+    """The operations of a fusion that depend on parameters, as long as all are elementwise."""
 
     def __init__(self, body: Body, result: ShapeIndex, target: str, kind: str) -> None:
         self._body = body
@@ -204,8 +204,8 @@ class _Paths:
     def reached(self, numbers: list[int]) -> set[Op] | None:
         """All that depends on the parameters, or None if a step moves elements.
 
-        What a copy lays out otherwise may be laid out as it was further on: what counts is where
-        elements lie in the parameter, and in the end in the result.
+        A copy may change the layout and a later one restore it: only the elements' positions in the
+        parameter and in the result must agree.
         """
         starts = [self._body.parameters[k] for k in numbers]
         places: dict[Op, Shape] = {op: op.shape for op in starts}
@@ -214,8 +214,8 @@ class _Paths:
             current = queue.pop()
             for user, number in self._body.users.get(current, ()):
                 if self._reduces and user.opcode == "reduce":
-                    # On a GPU all is read before results are written, on a TPU what a tile of
-                    # them is made of.
+                    # A GPU reads all before it writes results; a TPU reads what a tile of them is
+                    # made of before it writes the tile.
                     continue
                 lie = self._lie(current, places[current], user, number)
                 if lie is None:
@@ -231,13 +231,13 @@ class _Paths:
         return set(places)
 
     def _lie(self, current: Op, places: Shape, user: Op, number: int) -> Shape | None:
-        """The shape and layout by which the elements of `user` lie where the parameter's did.
+        """The shape and layout that put the elements of `user` where the parameter's are.
 
         Args:
-          current: what `user` reads as operand `number`. places: the same of it.
+          current: what `user` reads as operand `number`. places: shape and layout of `current`.
 
         Returns:
-          None where `user` reads it elsewhere than at the places of its own elements.
+          None where `user` reads `current` at other positions than those of its own elements.
         """
         if user.opcode in ("tuple", "get-tuple-element"):
             return places
@@ -270,7 +270,7 @@ class _Paths:
 
 
 def _same_layout(a: Shape, b: Shape) -> bool:
-    """Whether equal indices lie at equal places; extents of one lie anywhere."""
+    """Whether equal indices are at equal offsets; dimensions of extent 1 do not matter."""
     if a.dimensions != b.dimensions:
         return False
     return [d for d in a.minor_to_major if a.dimensions[d] > 1] == [
@@ -279,7 +279,7 @@ def _same_layout(a: Shape, b: Shape) -> bool:
 
 
 def _same_slice(read: Op, write: Op) -> bool:
-    """A slice that is read where a slice of the same array is written."""
+    """Whether a slice is read where a slice of the same array is written."""
     if write.operands[0] is not read.operands[0] or not _equal(read.shape, write.operands[1].shape):
         return False
     return read.shape.num_elements == 1 or read.operands[1:] == write.operands[2:]

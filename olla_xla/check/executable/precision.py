@@ -1,4 +1,4 @@
-"""Rounding to the precision that a value's type has."""
+"""reduce-precision to the precision that a value's type has."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PRECISIONS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 def _rounded(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
-    """On a TPU it hands its operand on. Elsewhere it may make another NaN: XLA:CPU has one of all
-    of bf16.
+    """On a TPU this is its operand. Elsewhere it may change a NaN: XLA:CPU makes one of all in
+    bf16.
     """
     bits = op.proto.exponent_bits, op.proto.mantissa_bits
     if numbering.is_tpu and bits == _PRECISIONS.get(op.shape.element_type):

@@ -56,13 +56,13 @@ class Op:
 
     @property
     def shape(self) -> Shape:
-        """Of its result."""
+        """Shape of its result."""
         if self._shape is None:
             self._shape = shape_from_proto(self.proto.shape)
         return self._shape
 
     def forget_shape(self) -> None:
-        """Takes the shape out of the proto, once it is known here."""
+        """Clears the proto's shape, which is kept here."""
         if self.proto.HasField("shape"):
             self._shape = self.shape
             self.proto.ClearField("shape")
@@ -122,7 +122,7 @@ class Program:
 
     Attributes:
       name: of the module.
-      entry: where it begins.
+      entry: the entry computation.
       aliases: output index -> (parameter number, parameter index) whose memory it takes over.
       donors: (parameter number, parameter index) that may be overwritten without being an output.
       names: instruction id -> name.
@@ -142,12 +142,12 @@ _LEAVES: dict[Shape, tuple[tuple[ShapeIndex, Shape], ...]] = {}
 
 
 def acts(op: Op) -> bool:
-    """Whether others could see that an operation runs: state, exchange, callbacks."""
+    """Whether an operation has effects: state, exchange between devices, callbacks."""
     return _kind(op) in _EFFECTS or op.proto.custom_call_has_side_effect
 
 
 def is_effect(proto: xla_pb2.HloInstructionProto) -> bool:
-    """The same of an instruction as it was read."""
+    """`acts` of an instruction's proto."""
     return _half(proto.opcode) in _EFFECTS or proto.custom_call_has_side_effect
 
 
@@ -175,7 +175,7 @@ def _kind(op: Op) -> str:
 
 
 def _half(opcode: str) -> str:
-    """An opcode without what says that it is one half of an asynchronous operation."""
+    """An opcode without -start or -done."""
     return opcode.removesuffix("-start").removesuffix("-done")
 
 
@@ -192,7 +192,7 @@ def read_program(module: bytes) -> Program:
     """Reads a serialized HloModuleProto.
 
     Raises:
-      CheckError: it is none, or an id in it is not known, or a schedule leaves something out.
+      CheckError: it is no module, an id in it is unknown, or a schedule is not valid.
     """
     try:
         proto = parse_module_proto(module)
@@ -227,7 +227,7 @@ def read_program(module: bytes) -> Program:
 def _read(
     computation: xla_pb2.HloComputationProto, body: Body, bodies: dict[int, Body]
 ) -> dict[int, Op]:
-    """Fills a body; gives its operations by id. Callees stand before their callers."""
+    """Fills a body; returns its operations by id. Callees precede their callers."""
     ops: dict[int, Op] = {}
     controlled = []
     for proto in computation.instructions:
@@ -251,10 +251,10 @@ def _read(
 
 
 def _plain_form(op: Op) -> None:
-    """Says in HLO's usual way what XLA:TPU says otherwise, of what its SparseCore runs.
+    """Brings XLA:TPU's instructions for its SparseCore into HLO's usual form.
 
-    An async-start without the operands of what it wraps makes a context alone; the async-update
-    that brings them is the start. A custom call of a certain target is a call.
+    An async-start without the operands of what it wraps only makes a context; the async-update that
+    has them becomes the start. A custom call to `_CALLS` becomes a call.
     """
     if op.opcode == "async-update" and len(op.operands) > 1:
         start, *operands = op.operands
@@ -270,7 +270,7 @@ def _plain_form(op: Op) -> None:
 def _order(body: Body, sequence, ids: dict[int, Op], computation_id: int) -> None:
     """Puts a body's operations into the order of its schedule.
 
-    Raises CheckError unless the schedule has each once, after all that it needs.
+    Raises CheckError unless the schedule has each once, after its operands and predecessors.
     """
     high = computation_id << 32
     ops = [ids[k] if k in ids else ids[high | (k & _LOCAL)] for k in sequence]

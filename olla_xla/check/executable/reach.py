@@ -14,11 +14,11 @@ Reach = dict[ShapeIndex, int]
 
 
 def reach(body: Body, given: list[Reach], effects: list[int]) -> Reach:
-    """What the leaves of a body's result depend on, for what those of its parameters do.
+    """What each leaf of a computation's result depends on.
 
     Args:
-      body: a computation. given: of its parameters.
-      effects: gets what each effect depends on, but for what devices exchange.
+      body: the computation. given: what the leaves of its parameters depend on.
+      effects: receives what each effect depends on, except collectives.
     """
     at: dict[Op, Reach] = dict(zip(body.parameters, given, strict=True))
     for op in body.ops:
@@ -43,7 +43,7 @@ def _either(sets: Iterable[int]) -> int:
 
 
 def _plain(op: Op, operands: list[Reach]) -> Reach:
-    """Everything depends on everything."""
+    """Each leaf of the result depends on all operands."""
     whole = _either(found for operand in operands for found in operand.values())
     return {i: whole for i, _ in leaves(op.shape)}
 

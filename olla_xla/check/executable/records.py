@@ -1,8 +1,7 @@
-"""How values were made, of those that the numbering of elements knows more of than a number.
+"""Records of how values were made, kept by the value's number (`element_numbering`).
 
-A numbering keeps these by the number of the value (`element_numbering`). They are plain data, read
-off the module by the file that makes them, which also says what follows of them: `transposes` of
-steps, `converts`, `scan_residuals`, and `checkpoints` of what is kept, held and tracked.
+They are plain data. The file that makes a record also has the rules for it: `transposes` for steps,
+`converts`, `scan_residuals`, and `checkpoints` for what is kept, held and tracked.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ __all__ = [
 _AT = hashed(b"turn")
 
 Steps = tuple[tuple[int, int], ...]
-"""In which order a row's elements are taken: (count, distance) of each digit of the place, the
-outermost first (`transposes`)."""
+"""An order of a row's elements: (count, distance) pairs, the outermost first (`element_order`)."""
 
 
 class Update(NamedTuple):
-    """A dynamic-update-slice: number of its attributes, and of its operands; shapes.
+    """A dynamic-update-slice.
 
     Attributes:
+      made: number of its attributes. numbers: of its operands.
       shape: of the whole. part: of what is written.
     """
 
@@ -50,10 +49,11 @@ class Update(NamedTuple):
 
 
 class Concatenation(NamedTuple):
-    """A concatenation: number of its attributes, and of its operands.
+    """A concatenation.
 
     Attributes:
-      dimension: along which they lie. starts: where each does; and where the last one ends.
+      made: number of its attributes. numbers: of its operands.
+      dimension: the one concatenated. starts: of each operand in it; and the end of the last one.
     """
 
     made: bytes
@@ -66,7 +66,7 @@ class Rounded(NamedTuple):
     """A convert to a type that is not wider.
 
     Attributes:
-      code: number of the fusion's code that it is made by, empty inside of that and outside of any.
+      code: number of the code of the fusion that computes it; empty inside it and outside of any.
       operand: number of what is converted. old: its shape. new: shape of the result.
     """
 
@@ -78,14 +78,14 @@ class Rounded(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Loop:
-    """A counted loop whose elements have their numbers.
+    """A loop with a constant trip count that has been numbered.
 
     Attributes:
       body: of the loop. start: numbers of the state before it, finals: after it.
-      counter: the element that counts, from 0. type: its element type. iterations: how many.
+      counter: the element that counts, from 0. type: its element type. iterations: trip count.
       runs: by number of an iteration, the numbers of the body's result in it.
       is_followed: whether the body is being numbered for one of its iterations.
-      tracked: arrays of its state with what another loop's iterations began with.
+      tracked: its checkpoint arrays of another loop.
     """
 
     body: Body
@@ -99,7 +99,7 @@ class Loop:
     tracked: Tracked | None = None
 
     def state(self, iteration: bytes) -> Numbers:
-        """Numbers of the state as an iteration of this number begins with it."""
+        """Numbers of the state at the start of an iteration, given by its number."""
         given = {
             i: n if self.finals[i] == n else hashed(_AT + self.finals[i] + iteration)
             for i, n in self.start.items()
@@ -116,9 +116,9 @@ class ScanResidual:
       loop: the loop. index: of the element.
       axis: dimension that counts slices.
       factor, offset: iteration t writes slice factor * t + offset; the factor is 1 or -1.
-      cast: the element's shape and the one in which a bitcast lets slices be written, where these
-        lie apart in memory: they are slices of that shape only. None: of the element's own, or of
-        any in which they lie one after the other.
+      cast: (element's shape, shape after a bitcast in which slices are written), where slices are
+        not contiguous: they are slices of that shape only. None: slices are of the element's own
+        shape, or of any in which they follow each other in memory.
     """
 
     loop: Loop
@@ -131,11 +131,11 @@ class ScanResidual:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kept:
-    """An array of slices that a counted loop wrote.
+    """A checkpoint array, as the loop that wrote it leaves it.
 
     Attributes:
       loop: the loop. index: of the array in its state. value: number of what an iteration writes.
-      element: of the state, where each iteration writes what that is as it begins; else None.
+      element: of the state, whose value as an iteration begins is what it writes; None if none is.
       shape: of the element. part: of a slice.
       iterations: for each slice the iteration that wrote it last, or -1 where that is not known.
     """
@@ -151,13 +151,13 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Held:
-    """Such an array in an iteration of a loop that changes it.
+    """A checkpoint array in an iteration of another loop, which changes it.
 
     Attributes:
-      kept: what it begins as.
-      taken: for each index that the loop takes slices at, the slices in all its iterations, and
-        whose they are: iterations of the other loop.
-      counted: symbols that count the loop's iterations -> the iteration in terms of it.
+      kept: the array as this loop receives it.
+      taken: for each index that the loop reads slices at: the slice in each iteration, and the
+        iteration of the first loop that the slice belongs to.
+      counted: symbol that counts the loop's iterations -> the iteration in terms of it.
     """
 
     kept: Kept
@@ -167,11 +167,11 @@ class Held:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tracked:
-    """The arrays that a loop changes.
+    """The checkpoint arrays of another loop that a loop changes.
 
     Attributes:
-      names: by element of the loop's state, their numbers in its iterations.
-      arrays: what they are.
+      names: by element of the loop's state, the array's number in its iterations.
+      arrays: likewise, the array.
     """
 
     names: Numbers

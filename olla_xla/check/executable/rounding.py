@@ -1,9 +1,9 @@
-"""Which kernels may round otherwise where other buffers of theirs are the same memory.
+"""Which kernels' rounding may depend on which of their buffers share memory.
 
-A compiler that may fuse a multiplication into the addition that reads it has a choice where an
-addition reads two products, and what it chooses depends on all of the kernel's code, loads and
-stores included. Where no addition does, it has none. Written from XLA's definitions of operations
-and without the planner's own test, so that neither has the other's mistakes.
+A compiler may contract a multiplication and the addition that reads it to an FMA. Where an addition
+reads two products it can contract either; which one may depend on all of the kernel's code, loads
+and stores included. Where no addition does, there is no choice. Written from XLA's definitions of
+operations, without the planner's own test, so that the two do not share mistakes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXACT = frozenset(
     "abs ceil clamp compare constant floor iota is-finite maximum minimum parameter "
     "round-nearest-afz round-nearest-even sign sqrt".split()
 )
-"""Opcodes whose floating-point result is rounded, or read, before anything is added to it."""
+"""Opcodes whose floating-point result is no product: it is rounded, or read, before it is added."""
 
 _WHOLE = frozenset("and gather not or rng xor".split())
 """Others whose result is no product."""
@@ -42,20 +42,20 @@ _TILES = frozenset(
     "negate not or parameter power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
 )
 _TILE_TYPES = (1, 2, 3, 4, 5, _HALF, _SINGLE, _DOUBLE, _BRAIN)
-"""What XLA's tiled generator for CPUs takes; its code is the same wherever buffers lie."""
+"""What XLA's tiled code generator for CPUs takes; its code does not depend on shared memory."""
 
 
 _STRAIGHT = 8192
-"""Elements: over so few a compiler may leave no loop, so that fusions are one piece of code."""
+"""Elements: loops over at most so many may be unrolled, so that fusions share one code block."""
 
 _ADDING = frozenset("add subtract reduce reduce-window".split())
 
 
 def is_settled(bodies: Iterable[Body]) -> bool:
-    """Whether rounding in a function leaves its compiler no choice, whatever else stands in it.
+    """Whether a compiler has no choice in the rounding of a function, whatever else is in it.
 
     Args:
-      bodies: what it runs step by step.
+      bodies: the computations that the function runs.
     """
     adds = multiplies = False
     for body in bodies:
@@ -76,7 +76,7 @@ def is_settled(bodies: Iterable[Body]) -> bool:
 
 
 def _is_short(op: Op) -> bool:
-    """Whether it takes or gives floating-point numbers, no array of them a long one."""
+    """Whether it is on floating-point numbers, in arrays of at most `_STRAIGHT` elements."""
     shapes = [part for o in (op, *op.operands) for _, part in o.shape.indices() if part.is_array]
     floating = any(s.element_type >= 19 or s.element_type in _FLOATS for s in shapes)
     return floating and all(math.prod(s.dimensions) <= _STRAIGHT for s in shapes)
@@ -86,14 +86,14 @@ class Rounding:
     """The kernels of a module.
 
     Args:
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
     """
 
     def __init__(self, target: str) -> None:
         self._tiles = target == "cpu"
 
     def depends_on_memory(self, op: Op) -> bool:
-        """Whether what an operation gives may depend on where its buffers lie."""
+        """Whether an operation's result may depend on which of its buffers share memory."""
         if op.opcode != "fusion":
             return _computes_complex(op)
         (body,) = op.called
@@ -117,11 +117,11 @@ class _Sums:
     """The additions of a computation.
 
     Args:
-      body: it. products: numbers of parameters that may be products.
+      body: the computation. products: numbers of parameters that may be products.
 
     Attributes:
-      is_open: whether one has two products, so that there is a choice. gives_product: whether the
-        result may be a product.
+      is_open: whether an addition may read two products, so that there is a choice.
+      gives_product: whether the result may be a product.
     """
 
     def __init__(self, body: Body, products: tuple[int, ...]) -> None:

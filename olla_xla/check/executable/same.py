@@ -1,6 +1,6 @@
-"""Whether a module is another in a different order, and nothing else.
+"""Whether two modules differ in the order of their instructions only.
 
-Most plans are that. Then the results are XLA's own, and no value need be numbered to see it.
+Most plans do. Their results are XLA's own, which is shown without numbering any value.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ _Edges = dict[tuple[int, int], frozenset[int]]
 def is_reordered(before: bytes, after: bytes) -> bool:
     """Whether two serialized modules differ in order, memory and frontend attributes alone.
 
-    The second one may have more control edges, which its order keeps or it cannot be read; its
-    fusions may write other results over operands, which `memory` follows; and it may have more
-    bitcasts that nothing reads.
-    What others can see has to keep its order, so False where there is any of it (`is_effect`).
+    The second one may have more control edges (`read_program` checks that its order keeps them),
+    other aliasing of fusions' results (`memory` checks it), and more bitcasts that nothing reads.
+    Effects must keep their order, so False where a module has any (`is_effect`).
     """
     try:
         modules = [parse_module_proto(module) for module in (before, after)]
@@ -39,7 +38,7 @@ def is_reordered(before: bytes, after: bytes) -> bool:
 
 
 def _drop_holds(before: xla_pb2.HloModuleProto, after: xla_pb2.HloModuleProto) -> None:
-    """Takes the bitcasts out of a module that nothing reads and that it has beyond another."""
+    """Removes from `after` the bitcasts that nothing reads and that `before` does not have."""
     known = {c.id: {i.id for i in c.instructions} for c in before.computations}
     for computation in after.computations:
         ids = known.get(computation.id)
@@ -57,7 +56,7 @@ def _drop_holds(before: xla_pb2.HloModuleProto, after: xla_pb2.HloModuleProto) -
 
 
 def _bared(module: xla_pb2.HloModuleProto) -> _Edges:
-    """Takes out of a module what its order decides, and gives its control edges."""
+    """Clears what may differ in a module, its order included; returns its control edges."""
     edges: _Edges = {}
     for computation in module.computations:
         if computation.id in module.schedule.sequences:

@@ -1,7 +1,7 @@
-"""What scalar integers are in every iteration of a loop, computed for all of them.
+"""Values of scalar integers in all iterations of a loop.
 
-How an index follows from a loop's counter by divisions and remainders is said by no form
-(`integers`); what it is can be computed, iteration by iteration, as XLA defines its operations.
+An index that follows from a loop's counter by divisions and remainders has no form (`integers`).
+Its values are computed here for each iteration, as XLA defines the operations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Values = NDArray[np.int64]
 """64-bit integers, one for each iteration."""
 
 _S32, _S64 = 4, 5
-_LARGE = 1 << 31  # what forms have that could leave 64 bits
+_LARGE = 1 << 31  # factors and offsets of forms from which on 64 bits could overflow
 
 
 class _Made(NamedTuple):
@@ -33,7 +33,7 @@ class _Made(NamedTuple):
 
 
 class Scalars:
-    """The scalar integers of 32 and 64 bits with a sign that were met.
+    """How the s32 and s64 scalars of a module were computed.
 
     Args:
       integers: forms of numbers.
@@ -50,16 +50,16 @@ class Scalars:
             self._made.setdefault(number, _Made(op.opcode, kind, tuple(operands)))
 
     def type(self, number: bytes, kind: int) -> None:
-        """Says of which element type an integer is that has a form."""
+        """Records the element type of an integer that has a form."""
         if kind in (_S32, _S64):
             self._made.setdefault(number, _Made("", kind, ()))
 
     def numbers(self) -> list[bytes]:
-        """Those that were noted."""
+        """The numbers that were recorded."""
         return list(self._made)
 
     def symbols(self, number: bytes) -> frozenset[bytes]:
-        """What a number is computed from, in the end."""
+        """The symbols that a number is computed from."""
         found = self._symbols.get(number)
         if found is None:
             form, made = self._integers.form(number), self._made.get(number)
@@ -73,7 +73,7 @@ class Scalars:
         return found
 
     def values(self, number: bytes, symbol: bytes, counted: Values) -> Values | None:
-        """What a number is where a symbol is so much; None where that is not known."""
+        """A number's values where `symbol` has the values `counted`; None if not known."""
         if self.symbols(number) - {symbol}:
             return None
         return self._values(number, symbol, counted, {})
@@ -108,7 +108,7 @@ class Scalars:
 
 
 def _wrapped(values: Values, kind: int) -> Values:
-    """What is left of 64 bits in an element type."""
+    """64-bit values wrapped to an element type."""
     return values.astype(np.int32).astype(np.int64) if kind == _S32 else values
 
 

@@ -1,10 +1,9 @@
 """Scan residuals: elements of a loop's state of which each iteration writes a slice of its own.
 
-A slice of one, taken after the loop at an index in range, is what the iteration that wrote there
-put into it: as the iterations write all slices, every one once, no other did. Its number is the one
-of the written value with the index in place of the counter (`loop_iterations`). So a residual that
-is read slice by slice, and a value computed again from the same elements' values at the same
-iteration, are one number.
+The iterations write each slice once. A slice that is read after the loop, at an index in range, is
+therefore what one iteration wrote, and has the number of the written value with that iteration in
+place of the counter (`loop_iterations`). So a slice of a residual, and the same value computed
+again from the state at the same iteration, have one number.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ _PROBE = hashed(b"any array")
 def residual_of(
     numbering: ElementNumbering, loop: Loop, i: ShapeIndex, root: bytes, names: Numbers
 ) -> ScanResidual | None:
-    """Element `i` of a loop's state as a scan residual; None if it is none.
+    """Element `i` of a loop's state as a scan residual; None if it is not one.
 
     Args:
-      numbering: of the module. loop: the loop. root: number of what an iteration makes of the
-        element.
-      names: numbers of the state in an iteration.
+      numbering: of the module. loop: the loop. root: number of the element after an iteration.
+      names: numbers of the state as the iteration begins.
     """
     update = numbering.updates.get(numbering.first(root))
     if update is None or numbering.first(update.numbers[0]) != names[i]:
@@ -64,10 +62,9 @@ def _is_put_back(numbering: ElementNumbering, taken: bytes, result: bytes) -> bo
 def slice_of_residual(
     numbering: ElementNumbering, number: bytes, at: bytes, shape: Shape, part: Shape
 ) -> bytes | None:
-    """The number of a slice of a scan residual as its loop wrote it, or None if it is no such
-    slice.
+    """The number of a slice of a scan residual as its loop wrote it; None if it is not one.
 
-    A number stands for an array whatever its layout is, so layouts matter to bitcasts alone.
+    A number stands for an array in any layout, so layouts matter to bitcasts alone.
 
     Args:
       numbering: of the module. number: what is sliced.
@@ -84,7 +81,7 @@ def slice_of_residual(
         same &= _is_seen(numbering, number, residual)
         return _written(numbering, residual, at) if same else None
     if axis != 0:
-        return None  # what follows is said of the first dimension
+        return None  # the rest handles dimension 0 only
     if (cast := numbering.bitcasts.get(number)) is not None:
         first, old, new = cast
         if not is_leading(old, iterations) or not is_leading(new, iterations):
@@ -105,7 +102,7 @@ def _is_seen(numbering: ElementNumbering, number: bytes, residual: ScanResidual)
 
 
 def _written(numbering: ElementNumbering, residual: ScanResidual, at: bytes) -> bytes | None:
-    """What the iteration wrote that wrote a slice of a scan residual; None if that is not known."""
+    """The number of the value written to a scan residual at an index; None if not known."""
     loop, form = residual.loop, numbering.integers.whole(at)
     if form is None or not numbering.integers.within(at, loop.iterations):
         return None

@@ -19,16 +19,17 @@ def one_of(shape: Shape, axis: int) -> Shape:
 
 
 def is_leading(shape: Shape, iterations: int) -> bool:
-    """Whether it is `iterations` slices of whole bytes along dimension 0, one after the other."""
+    """Whether it is `iterations` contiguous slices along dimension 0, of whole bytes."""
     if shape.dimensions[:1] != (iterations,) or shape.element_bits < 8:
         return False
     return shape.minor_to_major[-1] == 0
 
 
 def sliced_axis(part: Shape, shape: Shape) -> int | None:
-    """The dimension along which a part is one slice of an array of whole bytes, if it is one.
+    """The dimension along which a part is one slice of an array; None if it is not one, or its
+    elements are smaller than a byte.
 
-    Where more than one could be meant, since there is one slice only, the first.
+    A part that is the whole array is a slice along dimension 0, if that has extent 1.
     """
     if part.minor_to_major != shape.minor_to_major or part.element_type != shape.element_type:
         return None

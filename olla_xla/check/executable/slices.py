@@ -1,9 +1,9 @@
-"""One slice of an array, by what the array was made of.
+"""The number of one slice of an array, by how the array was made.
 
-A slice of what was updated there is the update, and one of a scan residual is what a loop wrote.
-One of what repeats is what is repeated, and one of what was moved or converted is the moved or
-converted slice. Any other one is nothing but a slice. So it leaves no trace whether elements were
-taken out before they were moved or converted, or after that.
+A slice of an array that was updated there is the update. One of a scan residual is what the loop
+wrote, and one of a broadcast is the operand. One of an array that was moved or converted is the
+moved or converted slice, so that it does not matter which was done first. Any other slice is
+numbered plainly.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SLICE = hashed(b"slice")
 def given_slice(
     numbering: ElementNumbering, number: bytes, at: bytes, axis: int, part: Shape
 ) -> bytes | None:
-    """What a slice is of an array that has another loop's iterations; None where that is not known.
+    """The number of a slice of a checkpoint array; None where it is not known.
 
     Args:
-      numbering: of the module. number: of the array. at: of the place. axis: along which.
+      numbering: of the module. number: of the array. at: of the index. axis: dimension sliced.
       part: shape of the slice.
     """
     if axis or number not in numbering.held:
@@ -42,8 +42,8 @@ def slice_of(
     """The number of one slice of an array.
 
     Args:
-      numbering: of the module. number: of the array. at: of the place. shape: of the array.
-      axis: along which.
+      numbering: of the module. number: of the array. at: of the index. shape: of the array.
+      axis: dimension sliced.
     """
     part = one_of(shape, axis)
     if (held := _updated_there(numbering, number, at, shape, part)) is not None:
@@ -70,11 +70,11 @@ def slice_of(
 def _updated_there(
     numbering: ElementNumbering, number: bytes, at: bytes, shape: Shape, part: Shape
 ) -> bytes | None:
-    """What a slice is of an array that was just updated there, or that repeats it.
+    """The number of a slice that was just updated, or that a broadcast repeats; else None.
 
     Args:
       numbering: of the module. number: of the array.
-      at: of the place, which XLA moves into the array for both alike.
+      at: of the index, which XLA clamps alike for update and slice.
       shape: of the array. part: of the slice.
     """
     axis = sliced_axis(part, shape)
@@ -97,6 +97,6 @@ def _updated_there(
 
 
 def _is_one_place(numbering: ElementNumbering, one: bytes, other: bytes) -> bool:
-    """Whether two indices are equal, of whichever types they are."""
+    """Whether two indices are equal, whatever their types."""
     left, right = numbering.integers.whole(one), numbering.integers.whole(other)
     return one == other or (left is not None and left == right)

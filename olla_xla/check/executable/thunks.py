@@ -1,11 +1,10 @@
-"""What a GPU will do, thunk by thunk, against what the module says: the same bytes, in that order.
+"""Checks a GPU executable's thunks against its module: the same bytes, in the same order.
 
-`memory.run` shows that the module's values survive in the places that XLA assigned. A GPU does not
-run the module but thunks, which name bytes. Here each thunk is held to its instruction: it reads at
-the operands' places and writes at the results', thunks follow the schedule, and while something
-runs on another stream nothing touches its bytes. So each thunk reads what was last written there,
-and that is what the module says. Commands that may run concurrently in a graph do not change this:
-XLA runs those that share bytes in their order.
+`memory.run` shows that the module's values survive in the places that XLA assigned. A GPU runs
+thunks, which name slices of allocations. Here each thunk is compared with its instruction: it reads
+the operands' bytes and writes the results', thunks follow the schedule, and nothing touches bytes
+that are in use on another stream. So each thunk reads the values that the module says. Commands
+that may run concurrently in a CUDA graph do not change this: XLA orders those that share bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MAY_BE_NOTHING = frozenset(("copy", "custom-call"))
 """Opcodes that need no thunk where their results are in the memory of their operands."""
 
 _UNCLEAR = frozenset("cublas_lt_matmul norm ragged_all_to_all select_k".split())
-"""Kinds of which some slice may be an operand or a result."""
+"""Kinds of thunks with slices that may be operands or results."""
 
 _FILLS = frozenset(("memzero", "memset32bit_value"))
 """Kinds that write a part of what the thunks after them complete."""
@@ -36,7 +35,7 @@ _FILLS = frozenset(("memzero", "memset32bit_value"))
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An instruction of a sequence of thunks: its place in the order, and whose run it is in."""
+    """An instruction of a sequence of thunks: its position, and the run that it belongs to."""
 
     position: int
     frame: Frame
@@ -63,7 +62,7 @@ def check_thunks(
 def _check_interface(
     program: Program, values: Values, walk: _Walk, executable: GpuExecutable
 ) -> None:
-    """Arguments are where the caller puts them, results where it looks for them."""
+    """Checks that arguments and results are where the caller puts and expects them."""
     for allocation, (number, index) in executable.parameters.items():
         found = walk.place(values.frame.at[program.entry.parameters[number]].get(index))
         if found is not None and (found.allocation, found.offset) != (allocation, 0):
@@ -87,7 +86,7 @@ class _Walk:
         self._sizes = executable.sizes
         self._mocks_calls = executable.mocks_calls
         self._running: dict[int, tuple[GpuThunk, list[Access]]] = {}
-        """By number of an execution, what runs on another stream, and what it touches."""
+        """Number of an execution -> what runs on another stream, and its accesses."""
         self._touched: list[Access] = []
 
     def place(self, value: Value | None) -> Slice | None:
@@ -126,7 +125,7 @@ class _Walk:
     # What a thunk touches.
 
     def _accesses(self, step: _Step, thunk: GpuThunk) -> Sequence[Access]:
-        """What a thunk itself touches: one of an unknown kind, all that its instruction does."""
+        """A thunk's own accesses; for an unknown kind, its instruction's operands and results."""
         if not thunk.is_known:
             read = [Access(place, True, False) for place in self._operands(step)]
             return [*read, *(Access(place, False, True) for place in self._results(step))]
@@ -153,7 +152,7 @@ class _Walk:
                     )
 
     def _check(self, step: _Step, thunks: list[GpuThunk]) -> None:
-        """Holds the last of an instruction's thunks to its operands and results."""
+        """Checks the last of an instruction's thunks against its operands and results."""
         *before, thunk = thunks
         operands, results = self._operands(step), self._results(step)
         found = [access for access in thunk.accesses if access.slice.size]
@@ -179,7 +178,7 @@ class _Walk:
             raise CheckError(f"{_said(thunk)} writes over a result of {step.op.name}")
 
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
-        """What a copy of a slice reads; None where a thunk is none."""
+        """The bytes that a copy of a slice reads; None where a thunk is not one."""
         part = copied_slice(step.op) if thunk.kind.endswith("copy") else None
         if part is None:
             return None
@@ -324,7 +323,7 @@ def _within(a: Slice, b: Slice) -> bool:
 
 
 def _in_order(found: Iterable[Slice], expected: Iterable[Slice]) -> bool:
-    """Whether all that was found is expected, in the same order."""
+    """Whether `found` is a subsequence of `expected`."""
     left = iter(expected)
     return all(any(one == other for other in left) for one in found)
 

@@ -13,11 +13,11 @@ from olla_xla.check.executable.program import Op
 __all__ = ["Parts", "decisive_config", "joined_at", "nowhere"]
 
 _JOINED = "ConcatBitcast"
-"""Target of the custom call that parts of one array, side by side in memory, are handed to."""
+"""Target of the custom call that joins adjacent parts of one array in memory."""
 
 
 def decisive_config(op: Op) -> bytes:
-    """What of an instruction's backend_config decides what it computes, on a TPU.
+    """The part of an instruction's backend_config that decides what it computes, on a TPU.
 
     That is a custom call's own. The rest says how XLA runs it, and is chosen after the scheduler:
     windows, priorities, memory for intermediates.
@@ -36,7 +36,7 @@ def decisive_config(op: Op) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A slice: of which number, that one's shape, and [start, limit) in each dimension."""
+    """A slice: its source's number and shape, and [start, limit) in each dimension."""
 
     source: bytes
     shape: Shape
@@ -50,10 +50,10 @@ class Parts:
         self._found: dict[bytes, _Part] = {}
 
     def of(self, op: Op, read: Sequence[bytes], number: bytes) -> bytes:
-        """The number of a slice, or of a custom call, which is an array's if it joins all of it.
+        """The number of a slice or custom call; if it joins all parts of an array, the array's.
 
         Args:
-          op: the operation. read: numbers of its operands. number: its own, as any other's.
+          op: the operation. read: numbers of its operands. number: its plain number.
         """
         if op.opcode == "slice":
             self._note(op, read[0], number)
@@ -69,15 +69,15 @@ class Parts:
             self._found[number] = _Part(source, op.operands[0].shape, ranges)
 
     def _whole(self, shape: Shape, numbers: Sequence[bytes]) -> bytes | None:
-        """The number of the array that parts, side by side along a dimension, are all of.
+        """The number of the array that adjacent parts along a dimension make up.
 
-        XLA lists them as they arrive, and not as they lie.
+        XLA lists them in the order of arrival, not of position.
 
         Args:
           shape: of what is joined. numbers: of the parts.
 
         Returns:
-          None if they are no such parts, or what is joined is laid out otherwise than the array.
+          None if they do not make up an array, or what is joined has another shape or layout.
         """
         parts = [self._found[n] for n in numbers if n in self._found]
         if len(parts) < max(len(numbers), 1) or len({p.source for p in parts}) > 1:
@@ -95,7 +95,7 @@ class Parts:
 
 
 def joined_at(op: Op) -> list[tuple[int, ...]] | None:
-    """Of an operation that joins slices in place, where each begins in the array; else None."""
+    """Where each slice begins in the array that an operation joins in place; else None."""
     if op.proto.custom_call_target != _JOINED:
         return None
     found = []
@@ -110,7 +110,7 @@ def joined_at(op: Op) -> list[tuple[int, ...]] | None:
 
 
 def nowhere(shape: xla_pb2.ShapeProto) -> None:
-    """Takes the memory that a value lies in out of its shape."""
+    """Clears the memory space in a shape's layouts."""
     if shape.layout.memory_space:
         shape.layout.memory_space = 0
     for part in shape.tuple_shapes:
@@ -118,6 +118,6 @@ def nowhere(shape: xla_pb2.ShapeProto) -> None:
 
 
 def _are_alike(a: Shape, b: Shape) -> bool:
-    """Whether two shapes are the same but for the memory that they lie in."""
+    """Whether two shapes are equal except for the memory space."""
     blank = {"memory_space": 0, "key": b""}
     return dataclasses.replace(a, **blank) == dataclasses.replace(b, **blank)

@@ -1,6 +1,6 @@
-"""What transposes make of arrays, and what a slice of that is.
+"""Numbers of transposes, and of slices of them.
 
-A slice of one element along one digit of the places in a row (`element_order`) is a row without
+A slice of one element along one digit of the position in a row (`element_order`) is a row without
 that digit.
 """
 
@@ -34,7 +34,7 @@ def transposed(
     dimensions: Sequence[int],
     after: Shape,
 ) -> bytes:
-    """The number of what a transpose gives.
+    """The number of a transpose's result.
 
     Args:
       numbering: of the module. operand: number of what is transposed. before: its shape.
@@ -44,17 +44,17 @@ def transposed(
 
 
 def reordered(numbering: ElementNumbering, row: bytes, flat: Shape, steps: Steps) -> bytes:
-    """A row's elements in the order of steps over it."""
+    """The number of a row's elements in the order of steps over it."""
     return numbering.arranged(row, flat, steps, flat)
 
 
 def slice_of_transposed(
     numbering: ElementNumbering, number: bytes, at: bytes, axis: int
 ) -> bytes | None:
-    """The number of one slice of what a transpose gave; None where the number is no such thing.
+    """The number of one slice of a transpose's result; None where `number` is not one.
 
     Args:
-      numbering: of the module. number: of the array. at: of the place. axis: along which.
+      numbering: of the module. number: of the array. at: of the index. axis: dimension sliced.
     """
     if number not in numbering.bitcasts:
         return None
@@ -83,7 +83,7 @@ def slice_of_transposed(
 
 
 def same_digit(old: Shape, new: Shape, axis: int) -> int | None:
-    """The dimension of an array that is the dimension `axis` of a bitcast of it."""
+    """The dimension of an array that is dimension `axis` of its bitcast; None if none is."""
     digit = digits(new)[axis]
     if old.element_bits != new.element_bits or new.element_bits < 8 or digit[0] == 1:
         return None
@@ -91,18 +91,18 @@ def same_digit(old: Shape, new: Shape, axis: int) -> int | None:
 
 
 def _dimension(shape: Shape, digit: tuple[int, int]) -> int | None:
-    """The dimension of an array that is a digit of the places where its elements lie."""
+    """The dimension with an (extent, distance) in memory; None if there is none."""
     return next((k for k, other in enumerate(digits(shape)) if other == digit), None)
 
 
 def _slice_of_row(
     numbering: ElementNumbering, row: bytes, at: bytes, flat: Shape, digit: tuple[int, int]
 ) -> bytes:
-    """A row without a digit, where that is what an index says.
+    """The number of a row's elements whose digit equals an index: a row without that digit.
 
     Args:
-      numbering: of the module. row: number of it. at: of the index. flat: shape of the row.
-      digit: (how many values it has, distance of two).
+      numbering: of the module. row: its number. at: number of the index. flat: shape of the row.
+      digit: (count of its values, distance between two in elements).
     """
     if row in numbering.bitcasts:
         first, old, _ = numbering.bitcasts[row]

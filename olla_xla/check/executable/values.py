@@ -1,8 +1,8 @@
-"""Which value stands at which position, as XLA's HloDataflowAnalysis (SSA form) has it.
+"""The value at each shape index of each operation, as in XLA's HloDataflowAnalysis (SSA form).
 
 A value is one array that an operation writes. Tuples, bitcasts and their like only pass values on.
-A loop's state is a value of its own for each element that the body changes; an element that it
-hands back as it came is the value that went in.
+Each element of a loop's state that the body changes is a value of its own; an element that the body
+returns unchanged is the initial value.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Follower:
         return value
 
     def define(self, op: Op, passed: At | None = None) -> At:
-        """A value for each leaf, but for those at which `passed` has one already."""
+        """A value for each leaf: `passed`'s where it has one, else a new one."""
         passed = passed or {}
         return {
             index: passed[index] if index in passed else self.value(op, index)
@@ -126,7 +126,7 @@ class _Follower:
         return frame.at[frame.body.result]
 
     def other(self, frame: Frame, op: Op) -> At:
-        """What an operation defines, but for what the tuple of a start repeats of its operands."""
+        """The values that an operation defines; a start's tuple repeats those of its operands."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(frame, op)
         prefix = _REPEATED.get(op.opcode)
@@ -168,7 +168,7 @@ class _Follower:
         return _below(values, prefix) if op.shape.is_tuple else {(): values[prefix]}
 
     def enter(self, frame: Frame, op: Op, body: Body, given: list[At]) -> At:
-        """Runs a callee on the given values; gives its result's."""
+        """Runs a callee on the given values; returns those of its result."""
         if len(given) != len(body.parameters):
             raise CheckError(f"{op.name} begins without its operands, which is not followed")
         inner = Frame(body)
@@ -225,9 +225,9 @@ class _Follower:
 
 
 def _find_unchanged(state: At, start: At, root: At) -> None:
-    """Says of a loop's state what it is where it is always what went in.
+    """Marks the elements of a loop's state that always have their initial value.
 
-    The body hands it back as it came, or puts there another such element that began alike.
+    The body returns such an element unchanged, or the same initial value in its place.
     """
     found = True
     while found:

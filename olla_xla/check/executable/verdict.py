@@ -1,4 +1,4 @@
-"""What the referee says of a rewritten module, and of the executable made of it."""
+"""The referee's checks of a rewritten module, and of the executable made from it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_planned(scheduled: bytes, planned: bytes, target: str) -> Accepted:
 
     Args:
       scheduled: the module as XLA scheduled it. planned: as it is handed back.
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
 
     Raises:
       CheckError: it does not; the message names the instructions.
@@ -74,7 +74,7 @@ def check_places(
     donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
     executable: GpuExecutable | None = None,
 ) -> Mapping[str, KernelMemory]:
-    """What is left of `check_executable` for an executable that runs an accepted module as it is.
+    """The rest of `check_executable`, for an executable that runs an accepted module unchanged.
 
     Args:
       accepted: the module. module: the executable's, which has other ids, serialized.
@@ -111,19 +111,19 @@ def check_executable(
 
     Args:
       module: its final HloModuleProto, serialized.
-      target: "cpu" or "cuda".
+      target: "cpu", "cuda" or "tpu".
       results: `results_digest` of XLA's own module; None leaves this part out.
       assignment: its serialized BufferAssignmentProto where the backend gives it, else b"".
       donated: (parameter number, index) of the arguments whose memory an output is to take over.
       executable: a GPU's executable, where it could be read; it has the assignment of its own.
 
     Returns:
-      By name, which arrays of the kernels that may round otherwise are the same memory; nothing
-      where the assignment is not known.
+      By name, the memory patterns of the kernels whose rounding may depend on them; empty where the
+      assignment is not known.
 
     Raises:
-      ResultsError: the results are others. XLA may make other code of a fusion after its scheduler;
-        then those of the executable that it makes of its own module are the same.
+      ResultsError: the results differ. XLA's own passes after its scheduler may cause it, by other
+        code for a fusion; then the executable that XLA makes of its own module has these results.
       CheckError: it does not; the message names the instructions.
     """
     program = read_program(module)
@@ -147,7 +147,7 @@ def _run_on_bytes(
     assignment: bytes,
     executable: GpuExecutable | None,
 ) -> Mapping[Value, Place]:
-    """Runs a schedule over the bytes that XLA assigned, and a GPU's thunks; gives the places."""
+    """Checks a schedule on the bytes that XLA assigned, and a GPU's thunks; returns the places."""
     if executable is not None:
         assignment = executable.assignment
     places = assigned_places(values, _places(assignment, names))
@@ -194,9 +194,9 @@ def results_digest(module: bytes, target: str, *, loops: bool = False) -> str:
     """The digest of a serialized module's results as expressions of its arguments.
 
     Args:
-      module: HloModuleProto. target: "cpu" or "cuda".
-      loops: number what loops compute element by element, so that a loop that computes again what
-        another had kept is the same; such a digest says so.
+      module: HloModuleProto. target: "cpu", "cuda" or "tpu".
+      loops: number loops element by element, so that recomputing a scan residual does not change
+        the digest; such a digest begins with `_LOOPS`.
 
     Raises:
       CheckError: the module cannot be read.
@@ -209,7 +209,7 @@ _LOOPS = "loops:"
 
 def _digest(program: Program, target: str, loops: bool) -> str:
     if loops:
-        # The larger half of the referee, which only modules with changed loops need.
+        # Imported here: the larger half of the referee, which only modules with changed loops need.
         from olla_xla.check.executable.element_expressions import program_digest as element_digest
 
         return _LOOPS + element_digest(program, target)
@@ -222,11 +222,11 @@ def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = Fal
 
     Args:
       before: the module as XLA scheduled it. after: as it is handed back.
-      target: "cpu" or "cuda".
-      loops: whether loops may compute again what they kept, as in `results_digest`.
+      target: "cpu", "cuda" or "tpu".
+      loops: whether loops may recompute scan residuals, as in `results_digest`.
 
     Raises:
-      CheckError: an order breaks a dependence, a control edge is lost, or a result is another.
+      CheckError: an order breaks a dependence, a control edge is lost, or a result differs.
     """
     check_control(before, after)
     old, new = (results_digest(module, target, loops=loops) for module in (before, after))
@@ -256,7 +256,7 @@ def check_control(before: bytes, after: bytes) -> None:
 
 
 def _check_channels(old: xla_pb2.HloModuleProto, new: xla_pb2.HloModuleProto) -> None:
-    """Raises CheckError if more instructions are on one channel than there were, and than one."""
+    """Raises CheckError if a channel has more than one instruction, and more than before."""
     before, after = _channels(old), _channels(new)
     for channel, names in after.items():
         if len(names) > max(len(before.get(channel, ())), 1):
