@@ -1,4 +1,4 @@
-"""What XLA says of an executable: its total on the device, its final module, its donations."""
+"""What XLA reports of an executable: its total on the device, its final module, its donations."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class Final(NamedTuple):
 
     @classmethod
     def of(cls, compiled: jax.stages.Compiled) -> Final:
-        """Asked for once: XLA reads the executable of an absent GPU anew each time.
+        """Reads both once: XLA parses the executable of an absent GPU again at each request.
 
         Raises:
-          OllaError: the backend does not give it back.
+          OllaError: the backend does not give its executable back.
         """
         module = executable_module(compiled)
         return cls(module, module.as_serialized_hlo_module_proto())
@@ -97,9 +97,9 @@ _STATS: weakref.WeakKeyDictionary[jax.stages.Compiled, Future[Any]] = weakref.We
 
 
 def ask_ahead(compiled: jax.stages.Compiled) -> None:
-    """Has XLA count an executable's memory in a thread of its own, for what will ask for it soon.
+    """Starts XLA's memory analysis of an executable in a thread, for callers that need it soon.
 
-    It serializes the whole buffer assignment, and does not hold Python's lock meanwhile.
+    The analysis serializes the whole buffer assignment. It does not hold the GIL meanwhile.
     """
     pool = ThreadPoolExecutor(1, "olla_xla accounting")
     _STATS[compiled] = pool.submit(compiled.memory_analysis)
@@ -107,9 +107,9 @@ def ask_ahead(compiled: jax.stages.Compiled) -> None:
 
 
 def _stats(compiled: jax.stages.Compiled) -> Any:
-    """XLA's memory analysis or None, asked for once."""
+    """XLA's memory analysis or None, computed once."""
     if compiled not in _STATS:
-        stats = compiled.memory_analysis()  # what it raises is nothing to remember
+        stats = compiled.memory_analysis()  # an error is not cached
         _STATS[compiled] = found = Future()
         found.set_result(stats)
     return _STATS[compiled].result()
@@ -123,10 +123,10 @@ class _Account(NamedTuple):
 
 
 def _account(compiled: jax.stages.Compiled) -> _Account | None:
-    """XLA's account of an executable's memory, or None where the backend has none.
+    """An executable's memory by XLA, or None where the backend has no memory analysis.
 
-    A TPU's is that of its buffer assignment, where that is given: libtpu's memory analysis (0.0.50)
-    adds what aligns its temporaries a second time, and (0.0.52) leaves out those of some programs.
+    A TPU's is read from its buffer assignment, where that is given: libtpu's memory analysis counts
+    the padding of temporaries twice (0.0.50), or leaves out those of some programs (0.0.52).
     """
     stats = _stats(compiled)
     if stats is None:
@@ -161,21 +161,21 @@ def temporary_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def output_bytes(compiled: jax.stages.Compiled) -> int:
-    """Bytes of an executable's results, those in donated arguments' memory too."""
+    """Bytes of an executable's results, those in donated arguments' memory included."""
     stats = _stats(compiled)
     return 0 if stats is None else stats.output_size_in_bytes
 
 
 _MADE_NOWHERE = frozenset(("parameter", "constant"))
 _HANDED_ON = frozenset("tuple get-tuple-element bitcast while optimization-barrier".split())
-"""Opcodes whose results are, or lie in, the memory of their operands."""
+"""Opcodes whose results are in the memory of their operands."""
 
 
 def scratch_peak(module: Module) -> int:
-    """Most bytes that values made while a module runs take together, in its own order.
+    """Peak bytes of the live values that a module makes, in its own order.
 
-    Values that share memory are counted apart, so XLA's temporaries and outputs take no more but
-    for what lies between them. It takes a moment, and neither numba nor the planner.
+    Values that share memory are counted separately, so XLA's temporaries and outputs take no more,
+    except for fragmentation. It is fast, and needs neither numba nor the planner.
     """
     peaks: dict[Computation, int] = {}
     for computation in module.control_computations:
@@ -184,7 +184,7 @@ def scratch_peak(module: Module) -> int:
 
 
 def _scratch_peak(computation: Computation, peaks: Mapping[Computation, int]) -> int:
-    """The same of one computation, for those of its callees."""
+    """`scratch_peak` of one computation, given those of its callees."""
     order = computation.schedule or tuple(computation.instructions)
     makers: dict[Instruction, frozenset[Instruction]] = {}
     last: dict[Instruction, int] = {}
@@ -211,7 +211,7 @@ def _scratch_peak(computation: Computation, peaks: Mapping[Computation, int]) ->
 
 
 _TPU: weakref.WeakKeyDictionary[jax.stages.Compiled, bytes] = weakref.WeakKeyDictionary()
-"""Of executables for TPUs, what `assignment_proto` gives: they are serialized whole for it."""
+"""TPU executable -> its `assignment_proto`, kept because it takes serializing the executable."""
 
 
 def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
@@ -227,8 +227,8 @@ def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
     """The serialized BufferAssignmentProto of an executable, or b"" where it is not given.
 
     Args:
-      compiled: the executable; a GPU's has it among other things (`read_gpu_executable`).
-      target: name of the platform that it is for. What cannot be read of a TPU's is logged.
+      compiled: the executable; for a GPU, `read_gpu_executable` gives its assignment too.
+      target: name of the platform that it is for. If a TPU's cannot be read, that is logged.
     """
     if platform(target) is TPU:
         if compiled not in _TPU:

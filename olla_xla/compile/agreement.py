@@ -1,12 +1,12 @@
-"""Agreement between processes: a question that is answered once, and alike for all of them.
+"""Agreement between processes: one decision on a question, the same for all of them.
 
-Processes meet in the key-value store of JAX's distributed runtime, where what is written first
-under a key stays. The answer to a question is one such key. "Yes" is written by the leader alone,
-once the votes of all members are there and equal; "no" by anyone at any time: who refuses, who has
-gave up waiting, who leaves. Whoever wants to write reads back what is there. So no process acts on
-"yes" while another acts on "no", whatever order they come in, whoever dies; and nobody waits for
-what no longer beats. An answer lasts as long as the runtime: who asks later, again or after a
-restart, finds it.
+Processes communicate through the key-value store of JAX's distributed runtime, where the first
+value written to a key stays. The decision on a question is one such key. Only the leader writes
+"yes", once the votes of all members are there and equal. Any member may write "no" at any time: if
+it refuses, gives up waiting or leaves. Every writer then reads back what is stored. So no process
+acts on "yes" while another acts on "no", in whatever order they arrive and whichever dies; and none
+waits for a process that sends no heartbeats. A decision lasts as long as the runtime, so later
+askers, also after a restart, find it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _T = TypeVar("_T")
 
 _ROOT = "olla_xla"
 _LONGEST = 1800.0
-"""Seconds after which a process is no longer waited for, even if it beats."""
+"""Seconds after which a process is no longer waited for, even if it sends heartbeats."""
 _BEATS = 12
-"""A process shows that it lives this often within the others' patience."""
+"""Heartbeats that a process sends within the others' patience."""
 _NOT_THERE, _THERE, _NOT_IN_TIME = "NOT_FOUND", "ALREADY_EXISTS", "DEADLINE_EXCEEDED"
-"""Answers of the runtime; the last is one only where it was asked to wait."""
+"""Statuses of the runtime; the last counts as an answer only for a request that waits."""
 _TRIES = 3
 """Attempts at a request that the runtime does not answer."""
 
@@ -68,11 +68,11 @@ class KeyValues:
         self._client = client
 
     def put(self, key: str, value: bytes) -> None:
-        """Writes, over what may be there."""
+        """Writes a value, also over an earlier one."""
         self._asked(lambda: self._client.key_value_set_bytes(key, value, allow_overwrite=True))
 
     def put_first(self, key: str, value: bytes) -> bytes:
-        """Writes where nothing is yet; returns what is there then."""
+        """Writes a value unless there is one; returns the value that is there then."""
         with contextlib.suppress(_Refused):
             self._asked(lambda: self._client.key_value_set_bytes(key, value))
         found = self.get(key)
@@ -81,7 +81,7 @@ class KeyValues:
         return found
 
     def get(self, key: str, seconds: float = 0.0) -> bytes | None:
-        """What is there, now or within so many seconds; or None."""
+        """The value, now or once it is there within so many seconds; else None."""
         try:
             if seconds <= 0:
                 return self._asked(lambda: self._client.key_value_try_get_bytes(key))
@@ -93,19 +93,19 @@ class KeyValues:
             return None
 
     def under(self, folder: str) -> Mapping[str, bytes]:
-        """What is there below a folder, by the last part of its key."""
+        """The values below a folder, by the last part of their keys."""
         with contextlib.suppress(_Refused):
             found = self._asked(lambda: self._client.key_value_dir_get_bytes(f"{folder}/"))
             return {key.rsplit("/", 1)[-1]: value for key, value in found}
         return {}
 
     def remove(self, key: str) -> None:
-        """Removes what is there, if anything."""
+        """Removes a value, if there is one."""
         with contextlib.suppress(_Refused):
             self._asked(lambda: self._client.key_value_delete(key))
 
     def _asked(self, request: Callable[[], _T], no: str = _NOT_THERE) -> _T:
-        """What the runtime answers. Raises _Refused where that is `no`, or "there already"."""
+        """The runtime's answer. Raises _Refused for NOT_FOUND, ALREADY_EXISTS and `no`."""
         for last in range(_TRIES):
             try:
                 return request()
@@ -125,12 +125,12 @@ class _Refused(Exception):
 
 
 class Agreement:
-    """One question, seen by one of the processes that it is put to; a context while it is open.
+    """One question in one of the processes that decide it; a context manager while it is open.
 
     Args:
       store: where they meet.
       topic: names the question; equal topics are the same question.
-      name: of the program, for messages: processes that have it under different topics disagree.
+      name: of the program, for messages; processes with one name and different topics disagree.
       me: this process. members: all that take part, in ascending order; the first one leads.
       patience: seconds without a sign of life after which a member is given up.
     """
@@ -146,7 +146,7 @@ class Agreement:
     ) -> None:
         self._store, self._topic, self._name = store, topic, name
         self._me, self._members, self._patience = me, members, patience
-        self._slice = min(1.0, patience / 4)  # Ctrl-C is served as often
+        self._slice = min(1.0, patience / 4)  # seconds of a wait, between which Ctrl-C is handled
         self._over = threading.Event()
         self._decision: Decision | None = None
         self._beating = threading.Thread(
@@ -186,7 +186,7 @@ class Agreement:
         return self._decision
 
     def offer(self, data: bytes) -> None:
-        """Shows the members what they are to vote on; the first offer of a topic stays."""
+        """Gives the members the plan to vote on; the first offer of a topic stays."""
         self._store.put_first(self._key("offer"), data)
 
     def offered(self, wait: bool = True) -> bytes | None:
@@ -210,7 +210,7 @@ class Agreement:
         """Votes, and waits for the decision.
 
         Args:
-          digest: of what this process would use. reason: why it would not; "no" for all then.
+          digest: of what this process would use. reason: why it would not, which decides "no".
 
         Raises:
           AgreementError: the runtime does not answer.
@@ -225,7 +225,7 @@ class Agreement:
     # How it comes about.
 
     def _counted(self, digest: str) -> Decision:
-        """The leader's: yes when all votes are there and equal."""
+        """The leader's part: decides "yes" when all votes are there and equal."""
         watches = {p: _Watch(self, p) for p in self._members if p != self._me}
         while not (found := self.settled()):
             votes = self._store.under(self._key("votes"))
@@ -235,7 +235,7 @@ class Agreement:
                 del watches[p]
             if not watches:
                 return self._decide(Decision(digest))
-            beats = self._store.under(self._key("beats"))  # of all at once: there may be many
+            beats = self._store.under(self._key("beats"))  # one request for all
             lost = (watch.lost(beats.get(str(p))) for p, watch in watches.items())
             if reason := next(filter(None, lost), ""):
                 return self._decide(Decision("", reason))
@@ -243,7 +243,7 @@ class Agreement:
         return found
 
     def _awaited(self) -> Decision:
-        """A follower's: what the leader says, or no if it is lost."""
+        """A follower's part: waits for the decision, or decides "no" if the leader is lost."""
         watch = _Watch(self, self._members[0])
         while self._store.get(self._key("decision"), self._slice) is None:
             if lost := watch.lost(self._beat_of(self._members[0])):
@@ -265,7 +265,7 @@ class Agreement:
         return f"{_ROOT}/at/{member}/{self._topic}"
 
     def elsewhere(self, member: int) -> str:
-        """Why a member will not come: it has that program under another topic; or ""."""
+        """Why a member will not take part: its program of this name has another topic; or ""."""
         for topic, data in self._store.under(f"{_ROOT}/at/{member}").items():
             about = json.loads(data)
             if topic == self._topic or about.pop("name") != self._name:
@@ -282,7 +282,7 @@ class Agreement:
         return ""
 
     def _beat_of(self, member: int) -> bytes | None:
-        """A member's latest sign of life."""
+        """A member's latest heartbeat."""
         return self._store.get(self._key(f"beats/{member}"))
 
     @property
@@ -302,7 +302,7 @@ class Agreement:
 
 
 class _Watch:
-    """Whether a member that is waited for still lives."""
+    """Tells whether a member that is waited for is still alive."""
 
     def __init__(self, agreement: Agreement, member: int) -> None:
         self._agreement, self._member = agreement, member
@@ -311,10 +311,10 @@ class _Watch:
         self._looked = -math.inf
 
     def lost(self, beat: bytes | None) -> str:
-        """Says why the process that is waited for is taken for dead; "" while it is not.
+        """Why the member is given up; "" while it is not.
 
         Args:
-          beat: the heartbeat that it wrote last; None before its first.
+          beat: its latest heartbeat; None before the first.
         """
         now, patience = time.monotonic(), self._agreement.patience
         if beat != self._beat:

@@ -1,4 +1,4 @@
-"""`olla_xla.analyze`: compiles a step, and says what its memory is used for."""
+"""`olla_xla.analyze`: compiles a step, and reports what its memory is used for."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def analyze(
     advice: bool | dict[str, Any] = False,
     **kwargs: Any,
 ) -> Analysis:
-    """Says what is in memory at the peak of a function, and why.
+    """Reports what is in memory at the peak of a function, and why.
 
-    The function is compiled and not run, so shapes do for arguments.
+    The function is compiled and not run, so its arguments may be shapes.
 
     Args:
       fn: made by `jax.jit` or `olla_xla.plan`, or a plain function. A planned one is analysed in
@@ -51,9 +51,9 @@ def analyze(
         where the arguments are.
       plan: whether to plan it too, with `olla_xla.plan`'s options if a dict.
       title: of tables and reports; by default the function's name.
-      advice: whether to try what would help, where a plan, if there is one, saves little:
-        recomputation, planned for up to 10 s, and donation, which takes another compile. With
-        `olla_xla.plan`'s options if a dict; where it is planned, the plan's hold.
+      advice: whether to try recomputation (planned for up to 10 s) and donation (one more compile),
+        unless a plan saves much. With `olla_xla.plan`'s options if a dict; if the function is
+        planned, with those of its plan.
 
     Raises:
       InputError: the function cannot be jitted, or the target is not known.
@@ -105,7 +105,7 @@ def analyze(
 def _donating(
     fn: Any, args: Any, kwargs: Any, found: Analysis, taken: list[Leaf]
 ) -> Donating | None:
-    """What could be donated of a function's arguments and is not, by its audit; None if nothing."""
+    """The arguments that the donation audit finds could be donated and are not; None if none."""
     function, options = getattr(fn, "__wrapped__", None), jit_parameters(fn)
     if found.donation is None or function is None or options is None:
         return None
@@ -134,9 +134,9 @@ class _Step(NamedTuple):
     """A compiled function.
 
     Attributes:
-      platform: name of its memory rules. executable: what it runs, or would run if it fitted.
-      leaves: what it takes and returns; None where XLA refused it.
-      available_bytes: what the device has, where XLA refused it; else None.
+      platform: its name, by which memory rules are found. executable: what it runs, or would run
+        if that fitted. leaves: what it takes and returns; None where XLA refused it.
+      available_bytes: the device's memory, where XLA refused it; else None.
       devices: that run it.
     """
 
@@ -148,9 +148,9 @@ class _Step(NamedTuple):
 
 
 def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
-    """Compiles a function, as far as XLA goes."""
+    """Compiles a function; if XLA refuses it for its memory, up to the buffer assignment."""
     with warnings.catch_warnings():
-        # The audit says it with names and reasons.
+        # The donation audit reports these with names and reasons.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
         lowered = jax_stage(fn.lower(*args, **kwargs))
     platform = _platform((args, kwargs), where)
@@ -176,7 +176,7 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
 
 
 def _platform(args: Any, where: Target | None) -> str:
-    """The name of the memory rules that hold where a function is compiled for."""
+    """The name of the platform that a function is compiled for."""
     if where is not None:
         return where.platform
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]

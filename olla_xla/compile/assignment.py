@@ -1,8 +1,8 @@
 """XLA's real buffer assignment against the plan, tensor by tensor.
 
-The executable is the truth and the plan a forecast: the order must be the plan's, every tensor must
-be there with its size, no two live ones may share a byte, and the total must be the one reported.
-Where in its allocation a tensor lies may differ from the forecast without harm; that is counted.
+The executable is compared with the plan's prediction: its order must be the plan's, every tensor
+must be there with its size, no two live ones may share a byte, and the total must be the one
+reported. A tensor's offset may differ from the prediction without harm; such tensors are counted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Places = Mapping[str, tuple[Allocation, Assigned]]
 
 
 _AGAIN = re.compile(r"(.+?)\.remat\d*(\.\d+)*$")
-"""What XLA's rematerialization computes once more, by its name: the name of the original."""
+"""Name of a clone by XLA's rematerialization; group 1 is the name of the original."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,16 +63,16 @@ class AssignmentReport:
 
     Attributes:
       tensors: tensors of the plan that XLA assigned, each with the size the plan has.
-      as_predicted: those that lie where predicted: with the same neighbours, at the same distances.
+      as_predicted: those at the predicted offsets relative to the rest of their allocation.
       elsewhere_bytes: bytes of the others.
-      assigned_bytes: XLA's total. predicted_bytes: the plan's forecast of it.
+      assigned_bytes: XLA's total. predicted_bytes: the plan's prediction of it.
       peak_bytes: lifetime peak of the executable's order, recomputed by the referee.
-      added: working instructions that XLA's last passes added to the plan's.
-      dropped: instructions that they removed: they define no tensor, or XLA's rematerialization
-        computes it elsewhere.
-      unread: tensors of fusions that they took results out of which nobody reads.
-      thunks: of a GPU, the steps that it will run, each of which was held to the module byte by
-        byte; 0 on a CPU, or where the executable cannot be read.
+      added: instructions that XLA's last passes added and that are not idle (`order.IDLE`).
+      dropped: instructions that these passes removed: they define no tensor, or XLA's
+        rematerialization computes it elsewhere.
+      unread: tensors of fusions from which these passes removed unread results.
+      thunks: number of a GPU executable's thunks, each compared with the module byte by byte; 0 on
+        a CPU, or where the executable cannot be read.
     """
 
     tensors: int
@@ -98,7 +98,7 @@ class AssignmentReport:
 
 
 def dump_options(directory: Path) -> dict[str, Any]:
-    """Compiler options under which XLA leaves its buffer assignment in `directory`."""
+    """Compiler options with which XLA dumps its buffer assignment to `directory`."""
     return {"xla_dump_to": str(directory), "xla_dump_hlo_as_proto": True}
 
 
@@ -106,13 +106,13 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
     """Checks the buffer assignment of an executable against the plan it was compiled with.
 
     Args:
-      compiled: a `jax.stages.Compiled`, or what a planned function compiles to.
+      compiled: a `jax.stages.Compiled` or `PlannedCompiled`.
       plan: the plan it runs.
       dump: directory given to `dump_options` when it was compiled; needed on a GPU whose
         executables cannot be read.
 
     Raises:
-      CheckError: they differ; see `check_assignment`. On a GPU: what it will run is not what its
+      CheckError: they differ; see `check_assignment`. On a GPU also: the thunks do not do what the
         module says; see `check.executable.check_executable`.
     """
     executable = _gpu_executable(compiled, plan.target)
@@ -125,7 +125,7 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
 
 
 def _gpu_executable(compiled: Any, target: str) -> GpuExecutable | None:
-    """A GPU's executable; None elsewhere."""
+    """A GPU's executable; None on other platforms, or where it cannot be read."""
     if not platform(target).lists_thunks:
         return None
     return read_or_say(serialized_executable(compiled))
@@ -148,7 +148,7 @@ def read_assignment(
 def _read(
     compiled: Any, target: str, gpu: GpuExecutable | None, dump: Path | None
 ) -> tuple[bytes, BufferAssignment]:
-    """The same, where a GPU's executable is at hand."""
+    """`read_assignment`, with a GPU's executable already read."""
     executable = compiled.runtime_executable()
     if executable is None:
         raise CheckError("the backend does not give its executable back; nothing can be checked")
@@ -171,7 +171,7 @@ def _read(
 
 
 def _dumped(module: bytes, target: str, dump: Path | None) -> BufferAssignment:
-    """The buffer assignment of the one dumped module that is this module, order included."""
+    """The buffer assignment of the latest dump that has this module in this order."""
     if dump is None:
         raise CheckError(
             "the backend does not give its buffer assignment back; compile with "
@@ -239,8 +239,8 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
 def _unread(plan: Plan, planned: PlannedModule) -> set[str]:
     """The plan's tensors of fusions that make fewer results than planned.
 
-    On a GPU XLA takes results that nobody reads out of their fusions after scheduling. Those that
-    are left are numbered anew, so none of such a fusion can be compared by its name.
+    On a GPU XLA removes unread results from fusions after scheduling. The remaining results are
+    renumbered, so no result of such a fusion can be compared by its name.
     """
     fusions = {
         i.name
@@ -256,8 +256,8 @@ def _unread(plan: Plan, planned: PlannedModule) -> set[str]:
 def _inlined(plan: Plan, planned: PlannedModule) -> set[str]:
     """The plan's tensors of computations that the executable does not have.
 
-    Where nothing stands between a start and its done XLA:GPU makes one instruction of both, whose
-    name is new.
+    Where no instruction is between a start and its done, XLA:GPU replaces both by one instruction
+    with a new name.
     """
     here = {c.name for c in planned.module.control_computations}
     gone = {n for name, order in plan.order.items() if name not in here for n in order}
@@ -265,10 +265,10 @@ def _inlined(plan: Plan, planned: PlannedModule) -> set[str]:
 
 
 def _made_again(plan: Plan, added: Collection[str], dropped: Collection[str]) -> set[str]:
-    """The plan's tensors whose instruction XLA's rematerialization has put others in place of.
+    """The plan's tensors whose instruction XLA's rematerialization has replaced by clones.
 
-    It runs after the scheduler where a module takes more than a device has, and takes out what
-    nobody reads any more. What it adds is named for what it repeats.
+    The pass runs after the scheduler where a module does not fit the device, and removes
+    instructions that are no longer read. A clone's name has the original's (`_AGAIN`).
     """
     repeated = {match[1] for name in added if (match := _AGAIN.match(name))}
     gone = repeated.intersection(dropped)
@@ -306,8 +306,8 @@ def _compare_tensors(plan: Plan, places: Places, unread: Collection[str]) -> lis
 def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
     """Checks that no two live tensors overlap, in any computation.
 
-    Where it is not known over which operands fusions may write, what they read there is followed
-    instead, byte by byte.
+    On a platform whose in-place rules for fusions are not known, the values that are read are
+    followed byte by byte instead.
 
     Returns:
       The lifetime peak of the entry in bytes, recomputed by the referee.
@@ -345,11 +345,11 @@ def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
 
 
 def _with_callees(graph: TensorGraph, called: Mapping[int, Sequence[Tensor]]) -> TensorGraph:
-    """The graph with what its callees hold: tensors that live while their caller runs.
+    """The graph with its callees' tensors, which are live while their caller runs.
 
-    They are given one buffer for each caller, since among themselves they were checked where they
-    live. A tensor that the caller reads or writes is seen by the callee too and checked there; if
-    it dies here, the callee may use its memory after the last use.
+    All callees' tensors of one caller get one buffer, since their overlaps among themselves were
+    checked in the callee. A tensor that the caller reads or writes is also the callee's, and is
+    checked there; if it dies at the caller, the callee may reuse its memory after the last use.
     """
     tensors = list(graph.tensors)
     pairs = list(graph.inplace)
@@ -369,9 +369,10 @@ def _with_callees(graph: TensorGraph, called: Mapping[int, Sequence[Tensor]]) ->
 def _as_predicted(plan: Plan, places: Places, names: Sequence[str]) -> set[str]:
     """The tensors that XLA placed as predicted.
 
-    The plan lays the allocations end to end in one arena, so a tensor's predicted offset less its
-    real one is where its allocation begins, equal for all that lie as predicted. The beginning
-    that holds most of an allocation's bytes counts, and no two allocations may have the same place.
+    The plan puts the allocations end to end in one arena. So a tensor's predicted offset minus its
+    offset in XLA's allocation is the allocation's base, equal for all tensors placed as predicted.
+    The base with most of an allocation's bytes counts; allocations that overlap another are left
+    out.
     """
     by_allocation: dict[int, list[str]] = {}
     sizes: dict[int, int] = {}

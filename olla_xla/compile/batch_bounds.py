@@ -1,4 +1,4 @@
-"""What is known of the largest batch in one way, and which size tells the most next."""
+"""Bounds on the largest batch that fits in one way, and the choice of the next size to compile."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from olla_xla.compile.batch_ways import NotCompiled, Way
 __all__ = ["Bounds"]
 
 _STRAIGHT = 3
-"""Of so many sizes between two bounds all but one are along a line, the last is in the middle."""
+"""Every so many compiles between two bounds, the middle is tried instead of where a line points."""
 
 _APART = 0.9
-"""Part of the larger of two compiled sizes that the other is at most, for a slope between them."""
+"""Largest ratio of two compiled sizes, the smaller to the larger, for a slope between them."""
 
 _BEYOND = 0.2
-"""Part of a line's distance that is added where the last compile is to find what fits."""
+"""The last compile goes below the line's answer, by this part of its distance to `high`, to fit."""
 
 
 class Bounds:
-    """The largest size that fits in a way, the least that does not, and a line between.
+    """The largest size known to fit in a way, the least known not to, and a line between them.
 
     Args:
       way: how sizes are compiled. unit: sizes are multiples of it.
@@ -28,7 +28,7 @@ class Bounds:
     Attributes:
       low: the largest that was compiled this way and fits; 0 where none was.
       high: the least that does not fit; 0 where none was found.
-      refused: why no size is compiled this way any more, or "".
+      refused: why no further size is compiled this way, or "".
     """
 
     def __init__(self, way: Way, unit: int) -> None:
@@ -37,14 +37,14 @@ class Bounds:
         self.refused = ""
         self._tries = 0
         self._last = 0  # the size that was compiled last
-        self._first = 0  # that was predicted
+        self._first = 0  # the size that predictions point at
 
     def predict(self, floor: int, start: int, most: int, off: float = 1.0) -> None:
-        """Finds where predicted totals point.
+        """Finds the size that predicted totals point at.
 
         Args:
-          floor: fits this way too. start: to try first. most: compiles of all ways at the end.
-          off: XLA's total over the predicted one in the way before.
+          floor: a size that fits. start: to try first. most: compiles so far, of all ways, at which
+            to stop. off: ratio of XLA's total to the predicted one in the previous way.
         """
         prediction = Prediction(self.way, self.unit)
         self._first = prediction.largest(floor, start, lambda: self.work.compiles < most)
@@ -53,7 +53,7 @@ class Bounds:
             self._first = int(self._meets(self.work.memory / off))
 
     def off(self) -> float:
-        """XLA's total over the predicted one, of the size that was compiled last."""
+        """Ratio of XLA's total to the predicted one, for the size that was compiled last."""
         self._learn()
         exact, predicted = self.way.exact(), self.way.on_line()
         if exact.get(self._last) and predicted.get(self._last):
@@ -82,10 +82,10 @@ class Bounds:
         return bool(self.refused) or 0 < self.high <= floor + self.unit
 
     def doubt(self, floor: int) -> float:
-        """The part of the answer by which it may be larger, by what is known; 0 where it cannot.
+        """By which part of it the answer may still grow; 0 where it cannot.
 
         Args:
-          floor: fits this way too, as it does in the way before; or 0.
+          floor: a size that fits, as it does in the previous way; or 0.
         """
         least = max(self.low, floor)
         if self.is_closed(least):
@@ -95,7 +95,7 @@ class Bounds:
         return ((self.high or self.expected(floor) + self.unit) - least) / least
 
     def expected(self, floor: int) -> int:
-        """The largest size that fits by a line through what is known, within the bounds."""
+        """The largest size that fits by a line through known totals, within the bounds."""
         least = max(self.low, floor)
         meets = max(self._meets(), least)
         at = rounded(int(meets), self.unit) if meets >= self.unit else 0
@@ -105,7 +105,7 @@ class Bounds:
         """The size to compile next.
 
         Args:
-          floor: fits this way too, or 0. is_last: whether it is the last of this way.
+          floor: a size that fits, or 0. is_last: whether it is the last compile of this way.
         """
         self._learn()
         least = max(self.low, floor)
@@ -116,7 +116,7 @@ class Bounds:
             at = (least + self.high) // 2 if turn or meets >= self.high else meets
         elif self.high:
             at = self._down(is_last)
-        else:  # by one first, which is most often too large
+        else:  # first one unit above, most often too large; then doubled
             at = max(int(self._meets()), least + self.unit * 2 ** (self._tries - 1))
         at = max(rounded(at, self.unit), least + self.unit)
         return min(at, self.high - self.unit) if self.high else at
@@ -130,11 +130,11 @@ class Bounds:
         totals, memory = self._corrected(), self.work.memory
         fitting = [b for b, size in totals.items() if b < self.high and size <= memory]
         surely = max(fitting, default=0)
-        if is_last:  # it is to fit: further than the line says
+        if is_last:  # this size should fit: go below the line's answer
             meets = self._meets()
             at = math.floor(meets - _BEYOND * (self.high - meets))
             return max(at, surely, self.unit) if self.way.exact() else surely
-        if self._meets() >= self.high:  # the line knows nothing of this
+        if self._meets() >= self.high:  # the line contradicts the bound
             return (surely + self.high) // 2
         at = min(math.floor(self._meets()), self.high - self.unit * 2 ** (self._tries - 1))
         if at > surely or not surely:
@@ -143,7 +143,7 @@ class Bounds:
         return surely + int((memory - totals[surely]) / rise * (self.high - surely))
 
     def _corrected(self) -> dict[int, int]:
-        """Totals of sizes; predicted ones are corrected by how far off that of `high` was."""
+        """Totals by size; predicted ones are scaled by the error that was seen at `high`."""
         exact, predicted = self.way.exact(), self.way.on_line()
         off = 1.0
         if exact.get(self.high) and predicted.get(self.high):
@@ -151,7 +151,7 @@ class Bounds:
         return {b: int(off * size) for b, size in predicted.items()} | exact
 
     def _meets(self, memory: float = 0.0) -> float:
-        """Where a line through what is known meets a memory; by default that of the device."""
+        """The size at which a line through known totals meets a memory, by default the device's."""
         exact, predicted, memory = self.way.exact(), self.way.on_line(), memory or self.work.memory
         totals = exact or predicted
         if not totals:
@@ -162,9 +162,9 @@ class Bounds:
 
 
 def _slope(totals: dict[int, int], memory: float) -> float:
-    """Bytes that one more adds near a memory, by two sizes that are apart; 0: there are none.
+    """Bytes per unit of batch near a memory, from two sizes that are far enough apart; else 0.
 
-    Sizes of which one fits and one does not come first: between them a bend does least harm.
+    Two sizes of which one fits and one does not are preferred: between them a curve errs least.
     """
     near = sorted(totals, key=lambda b: (abs(totals[b] - memory), b))
     across = [b for b in near if (totals[b] <= memory) != (totals[near[0]] <= memory)]

@@ -1,4 +1,4 @@
-"""Where a line through predicted totals says that the largest batch lies."""
+"""The largest batch by a line through predicted totals."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from olla_xla.errors import LimitError
 __all__ = ["Prediction", "rounded"]
 
 _LARGEST = 2**24
-"""A batch that nothing is looked for beyond: its size does not seem to matter."""
+"""Largest batch that is tried: if it fits, its size does not seem to matter."""
 
 _REACH = 512
-"""Times the largest size of a line up to which the line is followed."""
+"""A line is extrapolated to at most so many times its largest size."""
 
 _FAR = 1024
-"""Times a size from which on another size that takes as much does not matter to the step."""
+"""If a size so many times larger takes as much, the step does not use the size."""
 
 _APART = 32
-"""Times the first size that the second is at least: what two near ones differ by is no slope."""
+"""Ratio of the first two sizes, at least: the totals of nearby sizes give no useful slope."""
 
 _NEAR = 2
-"""Times a total up to which the memory is near it: half of its size makes a line, then."""
+"""Ratio of memory and a total below which they are near: half of that size then makes a line."""
 
 _GROWTH = 4
-"""Times the largest size known to fit that is tried next, where nothing points at one."""
+"""So many times the largest size known to fit is tried next, where no line points at a size."""
 
 
 class Prediction:
     """The largest size that fits by the predicted totals of a way.
 
-    Near the memory a line tells the rest, and what is compiled then confirms or corrects it.
+    Near the memory a line is extrapolated; full compiles then confirm or correct it.
 
     Args:
-      way: whose totals. unit: sizes are multiples of it.
+      way: whose totals are used. unit: sizes are multiples of it.
     """
 
     def __init__(self, way: Way, unit: int) -> None:
         self.way, self.work, self.memory, self.unit = way, way.work, way.work.memory, unit
 
     def largest(self, low: int, start: int, may_compile: Callable[[], bool]) -> int:
-        """The largest size whose predicted total fits, or all but fits.
+        """The largest size whose predicted total fits, or nearly fits.
 
         Args:
-          low: fits. start: to try first. may_compile: whether one more size may be compiled.
+          low: a size that fits. start: to try first. may_compile: whether another size may be
+            compiled.
 
         Raises:
           LimitError: no size is too large.
         """
         high, rounds = None, 0
-        # Sizes that are compiled already cost no compile: two of them make a line.
+        # Sizes whose schedules are known cost no compile: two of them make a line.
         points = [(b, self.way.predicted(b)) for b in self.work.known()]
         for b, size in points:
             self.work.point(self.way.name, b, size)
@@ -87,7 +88,7 @@ class Prediction:
         return max(guess, low)
 
     def _half(self, points: list[tuple[int, int]]) -> int:
-        """Half of the one size that is known, where that is near the memory; else 0."""
+        """Half of the only known size, where its total is near the memory; else 0."""
         if len(points) != 1 or points[0][0] < 2 * self.unit:
             return 0
         ((batch, size),) = points
@@ -106,7 +107,7 @@ class Prediction:
         if batch == other or (size - other_size) / (batch - other) <= 0:
             return rounded(middle, self.unit)
         meets = batch + (self.memory - size) * (batch - other) / (size - other_size)
-        if len(near) == 1:  # through the origin: it meets too early, not too late
+        if len(near) == 1:  # a line through the origin gives too small a size, not too large a one
             apart = max(meets, _APART * batch) if meets > batch else min(meets, batch / _APART)
             return rounded(int(apart), self.unit)
         reach = _REACH * max(low, *(b for b, _ in near))
@@ -114,7 +115,7 @@ class Prediction:
 
 
 def _rises(points: list[tuple[int, int]]) -> bool:
-    """Whether totals are on a line that meets the memory."""
+    """Whether the totals of the two largest sizes rise, so that their line meets the memory."""
     if len(points) < 2:
         return False
     (batch, size), (other, other_size) = sorted(points)[-2:]
@@ -122,5 +123,5 @@ def _rises(points: list[tuple[int, int]]) -> bool:
 
 
 def rounded(batch: int, unit: int) -> int:
-    """The multiple of a unit that is not above a size, and at least the unit."""
+    """A size rounded down to a multiple of a unit, and at least the unit."""
     return max(batch // unit, 1) * unit

@@ -1,4 +1,4 @@
-"""Ways in which a batch fits a memory: in XLA's order, planned, with recomputation."""
+"""Ways to fit a batch into a memory: in XLA's order, planned, with recomputation."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Make = Callable[[int], jax.stages.Lowered]
 Progress = Callable[[str], None]
 
 _QUICK = {"xla_backend_optimization_level": 0}
-"""Compiler options: nothing is run, and machine code has no part in memory."""
+"""Compiler options: nothing is run, and memory does not depend on the machine code."""
 
 _APART = 0.7
-"""Part of the larger of two sizes that the other is at most, for a line through them."""
+"""Largest ratio of two sizes, the smaller to the larger, for a line through them."""
 
 
 class Batches:
@@ -48,9 +48,9 @@ class Batches:
       make: lowers the step for a size. progress: called with a line at each compile.
 
     Attributes:
-      memory: what a device has for the step, in bytes.
+      memory: a device's memory for the step, in bytes.
       points: (way, batch, predicted bytes), in order.
-      compiles: that were made so far, as far as a schedule or in full.
+      compiles: how many were made so far, up to the schedule or in full.
     """
 
     def __init__(self, make: Make, memory: int, progress: Progress) -> None:
@@ -71,7 +71,7 @@ class Batches:
         return self._captured[batch]
 
     def lowered(self, batch: int) -> Compiles:
-        """A batch size that is about to be compiled, once."""
+        """The compiles of a batch size; counts as one compile."""
         self.compiles += 1
         return Compiles(self.make(batch), _QUICK, {})
 
@@ -80,17 +80,17 @@ class Batches:
         return batch in self._captured
 
     def keep(self, batch: int, captured: Captured) -> None:
-        """Keeps what XLA scheduled in a compile of its own accord."""
+        """Keeps the schedule of a full compile, if none is known for the size."""
         self._captured.setdefault(batch, captured)
 
     def known(self) -> list[int]:
-        """Two sizes whose schedules are at hand and that are apart; or fewer."""
+        """Two sizes with known schedules that are far enough apart (`_APART`); or fewer."""
         sizes = sorted(self._captured)
         lesser = [b for b in sizes if b <= _APART * sizes[-1]] if sizes else []
         return [lesser[-1], sizes[-1]] if lesser else sizes[-1:]
 
     def is_refusal(self, error: Exception) -> bool:
-        """Whether XLA ended a compile as the size takes more than its device has."""
+        """Whether XLA ended a compile because the size does not fit its device."""
         return any(is_refusal(error, found.platform) for found in self._captured.values())
 
     def point(self, way: str, batch: int, size: int) -> None:
@@ -100,7 +100,7 @@ class Batches:
 
 
 class NotCompiled(Exception):
-    """A size cannot be compiled in a way; it says why."""
+    """A size cannot be compiled in a way; the message says why."""
 
 
 class Way(abc.ABC):
@@ -108,8 +108,8 @@ class Way(abc.ABC):
 
     Attributes:
       name: of the way.
-      margin: part by which a total may come out above the line, as a search does not always get as
-        low: the first size that is compiled allows for it.
+      margin: part by which a total may exceed the line, since a search does not always reach it;
+        the first size that is compiled allows for it.
     """
 
     name = "xla"
@@ -118,38 +118,38 @@ class Way(abc.ABC):
     def __init__(self, work: Batches) -> None:
         self.work = work
         self._assigned: dict[int, int] = {}
-        self._unmet: dict[int, int] = {}  # sizes for which there is nothing to run
+        self._unmet: dict[int, int] = {}  # without an executable: bytes above the memory
 
     @abc.abstractmethod
     def predicted(self, batch: int) -> int:
-        """The predicted total, nearly on a line; of what was planned, what the plan comes to."""
+        """The predicted total, nearly linear in the batch; if a plan was made, the plan's."""
 
     @abc.abstractmethod
     def compiled(self, batch: int) -> int | None:
-        """XLA's total of the batch, compiled this way; None where there is nothing to compile.
+        """XLA's total of the batch, compiled this way; None where no plan meets the budget.
 
         Raises:
-          NotCompiled: what was planned is not what would run.
+          NotCompiled: the executable would not run the plan.
         """
 
     @abc.abstractmethod
     def on_line(self) -> dict[int, int]:
-        """Predicted totals that are known, of sizes that are nearly on a line."""
+        """Known predicted totals that are nearly linear in the batch, by size."""
 
     def exact(self) -> dict[int, int]:
-        """XLA's totals of sizes that were compiled, as far as they are on that line."""
+        """XLA's totals of compiled sizes, as far as they are nearly linear too, by size."""
         return self._assigned
 
     def learn(self, batch: int) -> None:
-        """Predicts what `on_line` has of a size that was compiled."""
+        """Adds the prediction for a compiled size to `on_line`."""
         self.predicted(batch)
 
     def overhead(self, batch: int) -> float:
-        """Predicted time that is added, as a part of the step's."""
+        """Predicted time that recomputation adds, as a part of the step's."""
         return 0.0
 
     def assigned(self, batch: int) -> int:
-        """XLA's total; where there is nothing to run, what was predicted, above the memory."""
+        """XLA's total; if there is no executable, the prediction, and more than the memory."""
         if batch not in self._assigned and batch not in self._unmet:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
             try:
@@ -167,7 +167,7 @@ class Way(abc.ABC):
         return self._assigned.get(batch) or self._unmet[batch]
 
     def is_compiled(self, batch: int) -> bool:
-        """Whether `assigned` is XLA's."""
+        """Whether `assigned` is XLA's total, not a prediction."""
         return batch in self._assigned
 
 
@@ -203,7 +203,7 @@ class Xla(Way):
 
 
 class Planned(Way):
-    """A planned order; that of the size before is one that competes."""
+    """A planned order; the previous size's order competes in each search."""
 
     name = "planned"
 
@@ -214,7 +214,7 @@ class Planned(Way):
         self._last: Plan | None = None
 
     def plan(self, batch: int) -> Plan | int:
-        """The plan for a batch, or the least that was reached where the budget cannot be met."""
+        """The plan for a batch; if the budget cannot be met, the least bytes that were reached."""
         if batch not in self._plans:
             self._plans[batch] = self._made(self.work.captured(batch))
         return self._plans[batch]
@@ -245,7 +245,7 @@ class Planned(Way):
         if found is None:
             return self._within(batch)
         self.work.compiles += 1
-        # With no budget: what XLA assigns is compared with it by the caller.
+        # Without a budget: the caller compares XLA's total with the memory.
         outcome = compile_given(
             self.work.make(batch), found, PlanOptions(), compiler_options=_QUICK
         )
@@ -256,7 +256,7 @@ class Planned(Way):
         return {batch: _bytes(found) for batch, found in self._plans.items()}
 
     def _within(self, batch: int) -> int | None:
-        """Plans inside of the one compile that then runs the plan."""
+        """Plans and applies the plan within one compile."""
         compiles, seen = self.work.lowered(batch), []
 
         def answer(platform: str, module: bytes) -> bytes | None:
@@ -300,7 +300,7 @@ def _bytes(found: Plan | int) -> int:
 
 
 class Recomputed(Planned):
-    """A plan that computes things again, to fit.
+    """A plan with recomputation, to fit the memory.
 
     Args:
       work: the sizes. options: with the memory as the budget.
@@ -314,9 +314,10 @@ class Recomputed(Planned):
         self._least = Planned(work, dataclasses.replace(options, memory_budget=None))
 
     def predicted(self, batch: int) -> int:
-        """As `Way.predicted`; before a plan, the least within the time that may be added.
+        """As `Way.predicted`; before a plan, the least total within the allowed overhead.
 
-        A plan that meets a budget computes no more again than it must: those are on no line.
+        A plan for a budget recomputes no more than it must, so its totals are not linear in the
+        batch.
         """
         if batch in self._plans:
             return super().predicted(batch)
@@ -328,7 +329,7 @@ class Recomputed(Planned):
         return self._least.on_line() | missed
 
     def exact(self) -> dict[int, int]:
-        """As `Way.exact`: none, as what meets a budget is on no line."""
+        """As `Way.exact`: none, as the totals of plans for a budget are not linear."""
         return {}
 
     def learn(self, batch: int) -> None:

@@ -1,4 +1,4 @@
-"""A lowered function as XLA compiles it, copied out; or with its scheduled module rewritten."""
+"""Compiles a lowered function and copies its modules out, or rewrites its scheduled module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Compiled(Captured):
     Attributes:
       assigned_bytes: XLA's total.
       final: the executable's module. assignment: its BufferAssignmentProto, or b"".
-      is_refused: whether XLA made no executable of it, as it does not fit.
+      is_refused: whether XLA made no executable, because it does not fit.
     """
 
     assigned_bytes: int = 0
@@ -52,11 +52,11 @@ def capture(lowered: jax.stages.Lowered) -> Compiled:
 def compile_rewritten(
     lowered: jax.stages.Lowered, rewrite: Callable[[bytes], bytes]
 ) -> jax.stages.Compiled:
-    """Compiles `lowered` with the scheduled module rewritten, whatever comes of it.
+    """Compiles `lowered` with the scheduled module rewritten; the result is not checked.
 
     Args:
       lowered: JAX's lowered stage; calls of its function never run the executable.
-      rewrite: serialized HloModuleProto as XLA scheduled it -> the one to go on with.
+      rewrite: serialized HloModuleProto as XLA scheduled it -> the one that XLA compiles on.
 
     Raises:
       OllaError: the backend has no hook. Whatever `rewrite` or XLA raises.

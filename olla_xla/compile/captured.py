@@ -16,13 +16,13 @@ class Captured:
     """A function as XLA scheduled it.
 
     Attributes:
-      platform: it was compiled for. module: as XLA scheduled it.
-      alternative_orders: gives other orders of XLA's, as `planner.module_order` does, for part of
-        the time that a compile takes; None where XLA has no other scheduler.
-      seconds: what XLA took to get there, or None.
+      platform: that it was compiled for. module: as XLA scheduled it.
+      alternative_orders: returns orders by another scheduler of XLA's, computation -> instruction
+        names, by a compile up to the schedule; None where XLA has no other scheduler.
+      seconds: that XLA took up to the schedule, or None.
       device_kind: JAX's name of the devices, or "".
-      device_bytes: what each has for a step; None where that is not known.
-      view: of the module, read once for all that look at it (hlo.module.module_from_bytes).
+      device_bytes: memory of each for a step; None where that is not known.
+      view: the module, parsed once for all readers (hlo.module.module_from_bytes).
     """
 
     platform: str
@@ -34,5 +34,5 @@ class Captured:
 
     @functools.cached_property
     def view(self) -> Module:
-        """The module, read."""
+        """The module, parsed."""
         return module_from_bytes(self.module)

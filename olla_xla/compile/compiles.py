@@ -1,8 +1,9 @@
 """Compiles of one lowered stage: with XLA's own schedule, with a plan's, or up to the schedule.
 
-Public API only: `Lowered.compile()` keeps one executable, the one that a call of the jitted
-function then runs; `compile(compiler_options={})` does not. So a stage is compiled under one token
-(tokens.py) after another, and `compile()` under the winner's token costs nothing.
+`Lowered.compile()` keeps one executable, which calls of the jitted function then run;
+`compile(compiler_options={})` keeps none. So a stage is compiled with the latter, under a token
+(tokens.py) of its own each time. A last `compile()` under the token of the executable that was
+chosen then finds it in JAX's memo.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class Applied(NamedTuple):
     """An executable with a plan.
 
     Attributes:
-      reason: why it is to be rejected, or "". objects: whether the referee says so.
-      results: of the plan (`Plan.results`); "" where nothing is known.
-      digest: of what the referee accepted, "" if it did not. is_known: whether it did so before.
+      reason: why it is to be rejected, or "". objects: whether the referee rejected it.
+      results: of the plan (`Plan.results`); "" where not known.
+      digest: of the accepted executable; "" if rejected. is_known: whether it was accepted before.
     """
 
     compiled: jax.stages.Compiled
@@ -89,27 +90,27 @@ class Compiles:
         compiler_options: dict[str, Any] | None,
         compile_kwargs: dict[str, Any],
     ) -> None:
-        # That of a planned function, which a program may have in jit's place, plans when compiled.
+        # The stage of a planned function would plan when compiled: JAX's own stage is taken.
         self._lowered: jax.stages.Lowered = getattr(lowered, "stage", lowered)
         self.stablehlo = StableHlo(self._lowered)
         self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
         self._tokens: set[bytes] = set()
         self._made: dict[int, tuple[Token, Any]] = {}
-        """By an executable's id: its token, and the executable, so that the id stays its own."""
+        """id of an executable -> its token, and the executable, which keeps the id from reuse."""
         self._own: jax.stages.Compiled | None = None
         self._case: objection.Case | None = None
         self._accepted: Accepted | None = None
-        """The planned module, once the referee has seen it."""
+        """The planned module, once the referee has accepted it."""
         self._text: Future[str] | None = None
-        """What XLA prints of a plan that is an order alone, found while XLA goes on compiling."""
+        """XLA's text of a planned module that only changes the order, made during the compile."""
         self._kernels: Mapping[str, KernelMemory] = {}
-        """Of the last executable that the referee has seen."""
+        """Memory patterns of kernels in the last executable that the referee checked."""
         self._results: Future[str] | None = None
-        """Of another plan: the digest of what XLA scheduled."""
+        """For any other plan: the digest of the results of the module that XLA scheduled."""
 
     @property
     def name(self) -> str:
-        """The module's, for messages."""
+        """The module's name, for messages."""
         return self.stablehlo.name
 
     # Compiles.
@@ -117,7 +118,7 @@ class Compiles:
     def handed_over(
         self, key: str, answer: Callable[[str, bytes], bytes | None]
     ) -> jax.stages.Compiled:
-        """Compiles under the token of a key, with XLA's schedule shown to `answer`."""
+        """Compiles under the token of a key; `answer` gets platform and scheduled module."""
         asked: list[str] = []
 
         def shown(platform: str, module: bytes) -> bytes | None:
@@ -125,7 +126,7 @@ class Compiles:
             return answer(platform, module)
 
         compiled = self._compiled(Token(key), shown)
-        if not asked:  # JAX's persistent cache had an executable, of a plan that is not known.
+        if not asked:  # JAX's persistent cache had an executable, of an unknown plan.
             compiled = self._compiled(Token(), shown)
         if not asked:
             raise OllaError(NO_HOOK)
@@ -142,7 +143,7 @@ class Compiles:
         return self._captured(platform, module), compiled
 
     def capture(self) -> Captured:
-        """XLA's own schedule; the compile ends with it."""
+        """XLA's own schedule; the compile is ended after the scheduler."""
         found: list[tuple[str, bytes]] = []
         self._scheduled({}, found)
         if not found:
@@ -153,14 +154,14 @@ class Compiles:
         return self.taken(platform, module, None)
 
     def taken(self, platform: str, module: bytes, seconds: float | None) -> Captured:
-        """A module as XLA scheduled it, with what there is to say of the devices."""
+        """A module as XLA scheduled it, with the kind and memory of its devices."""
         kind, size = device_kind(self._lowered), device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 
     def alternative_orders(
         self, platform: str
     ) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
-        """Gives the orders of XLA's scheduler for memory, where the platform has one."""
+        """Returns a function for the orders of XLA's scheduler for memory; None without one."""
         other = PLATFORMS[platform].memory_scheduler
         return None if other is None else functools.partial(self._orders_with, dict(other))
 
@@ -172,7 +173,7 @@ class Compiles:
         return module_from_bytes(found[-1][1]).order if found else {}
 
     def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
-        """Compiles as far as the schedule."""
+        """Compiles up to the schedule, which is added to `found`."""
         token = Token()
         request = Request(token.bytes, lambda *seen: found.append(seen), last=True)
         options = {**(self._kwargs["compiler_options"] or {}), **more_options}
@@ -184,7 +185,7 @@ class Compiles:
         """Compiles with the plan's schedule.
 
         Args:
-          plan: to apply. key: that it is stored under, or "".
+          plan: the plan to apply. key: under which it is stored, or "".
           accepted: digests of executables of this plan that the referee has accepted before.
 
         Raises:
@@ -211,7 +212,7 @@ class Compiles:
             final = Final.of(compiled)
         known = _accepted_digest(final.proto, digest)
         if known not in accepted and self._case is None and not _says_results(plan, final):
-            # An executable of JAX's cache, with nothing at hand to judge its results by.
+            # An executable of JAX's cache, and nothing is known to check its results against.
             compiled = self._compiled(Token(), answer)
             if objects:
                 return Applied(compiled, objects, True)
@@ -222,16 +223,16 @@ class Compiles:
         return self.judged(compiled, plan, final)
 
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
-        """A scheduled module with a plan in it, and what the referee says against it, or "".
+        """A scheduled module with a plan applied, and the referee's objection to it, or "".
 
-        It is asked before XLA, which may abort over a module that is wrong.
+        The referee runs before XLA goes on, since XLA may abort on an invalid module.
 
         Raises:
           PlanMismatchError: the module is not the plan's.
         """
         began = time.monotonic()
         mark = plan_mark(plan_store.plan_digest(plan))
-        view = module_from_bytes(module)  # kept for all that read it here
+        view = module_from_bytes(module)  # a reference keeps the cached parse alive
         planned = loading.planner().apply_plan(module, plan, mark)
         self._case = objection.Case(
             target=plan.target,
@@ -252,10 +253,10 @@ class Compiles:
     def judged(
         self, compiled: jax.stages.Compiled, plan: Plan, final: Final | None = None
     ) -> Applied:
-        """An executable with a plan, after the referee and the check of its order.
+        """Checks an executable with a plan: its order, the referee, and a GPU's limits.
 
         Args:
-          compiled, plan: see above. final: the executable's module, if it is at hand.
+          compiled, plan: the executable and its plan. final: its module, if already read.
         """
         final = final or Final.of(compiled)
         results, accepted = self._expected(final, plan)
@@ -291,16 +292,16 @@ class Compiles:
         return Applied(compiled, "", False, results, digest)
 
     def _cost(self, plan: Plan) -> CostModel:
-        """Prices operators on the devices that it is compiled for."""
+        """The cost model of the devices that the stage is compiled for."""
         return CostModel(device(plan.target, device_kind(self._lowered)), plan.target)
 
     def _own_ran(self) -> Ran:
-        """What runs XLA's own order on a GPU."""
+        """The module and executable of XLA's own order on a GPU."""
         own = self.own()
         return Ran(final_module(own), read_or_say(serialized_executable(own)))
 
     def _expected(self, final: Final, plan: Plan) -> tuple[str, Accepted | None]:
-        """What tells the results of a plan; and the planned module, if it runs as it is."""
+        """The digest of a plan's results; and the planned module, if it runs unchanged."""
         if self._results is not None:
             return self._results.result(), None
         if self._text is None or self._case is None:
@@ -312,16 +313,17 @@ class Compiles:
         return digest, None
 
     def _own_results(self, plan: Plan) -> str:
-        """What tells the results of XLA's own executable.
+        """The digest of the results of XLA's own executable.
 
-        XLA makes other code of some fusions after its scheduler, of its own module's as of ours; so
-        where an executable differs from what was scheduled, it is the executables that must agree.
+        After scheduling XLA changes the code of some fusions, in its own module as in a planned
+        one. So where an executable differs from the scheduled module, the two executables must
+        agree.
         """
         own = final_module(self.own())
         return results_digest(own, plan.target, loops=_by_elements(plan))
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
-        """What the referee says against a case, and where the case is kept; or ""."""
+        """The referee's objection to a case, and where the case is saved; or ""."""
         try:
             self._accepted, self._kernels = case.check()
         except CheckError as error:
@@ -329,7 +331,7 @@ class Compiles:
         return ""
 
     def _saved(self, case: objection.Case, plan: Plan, error: CheckError) -> str:
-        """What the referee said against a case, and where the case is kept."""
+        """Saves a case; returns the referee's objection to it, and the path."""
         case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
         try:
             where = f"the case is in {objection.save(case, plan, error)}"
@@ -338,14 +340,15 @@ class Compiles:
         return f"the referee objects: {error}; {where}"
 
     def _other_kernels(self, case: objection.Case, plan: Plan) -> str:
-        """What the referee says of kernels that have other memory than in XLA's own order, or "".
+        """The referee's objection to kernels whose memory pattern is not that of XLA's own order.
 
-        The plan says what they have there, by a simulation; in doubt XLA's own executable does.
+        The plan has the patterns of XLA's order by simulation; where they differ, XLA's own
+        executable is compiled and decides. "" if there is no objection.
         """
         doubtful = differing(self._kernels, plan.kernels)
         if not doubtful:
             return ""
-        if not platform(plan.target).keeps_arrays:  # memory was not seen to choose how to round
+        if not platform(plan.target).keeps_arrays:  # rounding was not seen to depend on memory
             _logger.info("%s: other memory than planned: %s", plan.module, ", ".join(doubtful))
             return ""
         _logger.info("%s: XLA's own order is compiled for %s", plan.module, ", ".join(doubtful))
@@ -366,7 +369,7 @@ class Compiles:
         return self._saved(case, plan, error)
 
     def rewritten(self, rewrite: Callable[[bytes], bytes]) -> jax.stages.Compiled:
-        """Compiles with the scheduled module as `rewrite` makes it."""
+        """Compiles with the scheduled module rewritten by `rewrite`."""
         seen: list[str] = []
 
         def answer(platform: str, module: bytes) -> bytes:
@@ -394,7 +397,7 @@ class Compiles:
     def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
         """Makes an executable the one that later calls of the jitted function run, and returns it.
 
-        It is the last compile of this object: it ends with JAX's own record of the function.
+        Call it after all other compiles of this object: JAX keeps the executable from then on.
         """
         if self._kwargs == {"compiler_options": None} and keep_executable(self._lowered, compiled):
             return compiled
@@ -414,7 +417,7 @@ class Compiles:
 
     @contextlib.contextmanager
     def _under(self, token: Token) -> Iterator[None]:
-        """What is compiled inside has the token in its module and its own entry in JAX's memo."""
+        """Compiles inside have the token in their module, and their own entry in JAX's memo."""
         self._tokens.add(token.bytes)
         with marked(self._lowered, token.bytes), token.scope():
             with contextlib.nullcontext() if token.lasting else no_cache_writes():
@@ -428,22 +431,22 @@ class Compiles:
 
 
 def _by_elements(plan: Plan) -> bool:
-    """Whether loops of an executable are compared element by element, as they are not the same."""
+    """Whether loops are compared element by element, since the plan or XLA changes them."""
     return bool(plan.loops or plan.sunk) or platform(plan.target).changes_loops
 
 
 def _accepted_digest(final: bytes, plan: str) -> str:
-    """Names an executable of a plan, by its module and the plan's digest, and who looks at it."""
+    """Names an executable of a plan: version of the referee, the plan's digest, the module's."""
     return f"{__version__} {plan} {module_digest(final)}"
 
 
 def _says_results(plan: Plan, final: Final) -> bool:
-    """Whether a stored plan tells what an executable of it computes."""
+    """Whether a stored plan has a digest to check an executable's results against."""
     if is_text_digest(plan.results):
         return text_digest(text_of(final.module)) == plan.results
     return bool(plan.results)
 
 
 def _copied(found: Mapping[str, tuple[int, ...]], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """The patterns of a plan's clones, which are to be those of their originals."""
+    """The memory patterns that a plan's clones must have: those of their originals."""
     return {c: found[original] for c, original, *_ in plan.clones if original in found}

@@ -76,40 +76,42 @@ def plan(
     """Plans the memory of a JAX function: like `jax.jit`, with less memory.
 
     Args:
-      fn: a plain function, or one made by `jax.jit`, whose donated and static arguments then
-        hold where no argument of `jax.jit` is given. Where one is, or where `fn` is planned
-        already or jitted by another library, it is what `jax.jit` would make of `fn`: a function
-        that calls it, with these arguments alone. Without it, returns a decorator.
+      fn: a plain function, or one made by `jax.jit`, whose donated and static arguments are then
+        used, as are those of a planned function that gets other options of ours here. If an
+        argument of `jax.jit` is given, or if `fn` is otherwise planned already or jitted by another
+        library, `fn` is inlined into a new jitted function with these arguments alone, as in
+        `jax.jit(fn)`. Without `fn`, returns a decorator.
       verify: whether the first call of each planned executable also runs XLA's own on copies of
         the arguments and compares the outputs bit for bit; if they differ, XLA's own is used from
         then on. It costs one more compile, one more run, and for that run the memory of the copies
         and of both results. Functions with side effects are not run twice, hence not verified.
-        None: as the environment has it, OLLA_XLA_VERIFY=1 or 0; where that is not set, on a GPU the
-        first plan of each kind (order, bindings, clones, residuals) on its kind of card and jaxlib,
-        if its memory allows.
+        None: as the environment variable OLLA_XLA_VERIFY says, 1 or 0. If it is not set, on a GPU
+        the first plan of each kind (order, bindings, clones, residuals) is verified for each kind
+        of card and version of jaxlib, if the memory allows.
       plan: one made before, `olla_xla.Plan.load(path)`, to apply instead of looking for one. It
         fits one program: the same function, shapes, devices, jax and XLA flags.
       enabled: False compiles as `jax.jit` does, and plans nothing: a switch for comparisons.
-      fission: with `memory_budget`: what makes the largest values may run a piece at a time, as by
-        `olla_xla.fission`, in the fewest pieces with which a plan meets the budget in no more
-        predicted time. Where it does, results differ from those of `jax.jit` by rounding.
+      fission: with `memory_budget`: operators that make the largest values may run a piece at a
+        time, as by `olla_xla.fission`, in the fewest pieces with which a plan meets the budget and
+        is predicted to take no longer than more pieces. Results then differ from those of `jax.jit`
+        by rounding.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
         `in_place`, `memory_budget`, `max_overhead`, `loops`, `collectives`, `method`, `backend`),
-        and `jax.jit`'s own arguments. By default nothing is computed twice; with
-        `memory_budget="10GiB"` as much as that budget takes, and with `max_overhead=0.05` as much
-        as lowers memory most within 5% more predicted time.
+        and `jax.jit`'s own arguments. By default nothing is recomputed that adds predicted time.
+        `memory_budget="10GiB"` allows as much recomputation as that budget takes, and
+        `max_overhead=0.05` what lowers memory most within 5% more predicted time.
 
     Returns:
       A function that behaves as `jax.jit`'s do, with the same results, bit for bit. Each new
       signature is planned when first called or compiled.
 
     Raises:
-      JitError: an InputError that is a TypeError too, as `jax.jit` raises: `fn` cannot be jitted,
-        or an option is unknown.
+      JitError: `fn` cannot be jitted, or an option is unknown. It is an InputError, and a TypeError
+        as `jax.jit` raises.
       InputError: an option is of the wrong type.
       LimitError: a limit is not positive.
       BudgetError: when first called or compiled, if the memory budget cannot be met; it names the
-        least that was reached.
+        least total that was reached.
       PlanMismatchError: when first called or compiled, if `plan` is of another program.
       VersionError: JAX is too old, or newer than what was tested.
 
@@ -146,7 +148,7 @@ def plan(
 
 
 def _in_pieces(*jitted: Any) -> FissionFunction:
-    from olla_xla.compile.in_pieces import fission_function  # it adds to JAX's configuration
+    from olla_xla.compile.in_pieces import fission_function  # importing changes JAX's configuration
 
     return fission_function(*jitted)
 
@@ -161,7 +163,7 @@ def _check_own(plan: Any, **switches: Any) -> None:
 
 
 def _is_jits(name: str, value: Any) -> bool:
-    """Whether an option of a name that `jax.jit` has too is meant for it: a platform, no solver."""
+    """Whether an option that `jax.jit` has too is meant for it: `backend` may name a solver."""
     return name in _JIT_NAMES and value not in SOLVERS
 
 
@@ -183,10 +185,10 @@ def _to_jit(
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function to be jitted, and `jax.jit`'s arguments.
 
-    Of a jitted function it is what that was made of, if it says how; of any other the function
-    itself, which is inlined, as in `jax.jit(jax.jit(f))`. A planned one is like that to a program
-    that has `jax.jit = olla_xla.plan`, and like a jitted one where it is to be planned otherwise:
-    as `given`, which is None where no option of ours was given.
+    A function made by `jax.jit` is unwrapped, with its arguments, unless `jit_options` are given.
+    Any other is jitted itself, and inlined, as in `jax.jit(jax.jit(f))`. So is a planned function,
+    for programs that set `jax.jit = olla_xla.plan`, unless it is to be planned otherwise: then it
+    is unwrapped too. `given` is None where no option of ours was given.
     """
     kind = type(fn).__name__
     if isinstance(fn, jax.stages.Lowered | jax.stages.Compiled):

@@ -1,9 +1,9 @@
-"""A module that was dumped before XLA's pipeline, in the place of a lowered stage of JAX's.
+"""A module that was dumped before XLA's pipeline, in place of one of JAX's lowered stages.
 
-What compiles stages (compiles.py) asks little of them: a StableHLO module, and `compile`. So a dump
-is compiled, captured and planned as a step is, though no function of it is left; the executables
-are never run. Private parts of JAX are its compile options, the list of devices that a client takes
-and the client itself; where one is missing, InputError says so.
+`Compiles` needs little of a stage: a StableHLO module, and `compile`. So a dump is compiled,
+captured and planned as a step is, without its function; the executables are never run. Private
+parts of JAX that are used: its compile options, a client's list of devices, and the client itself.
+Where one is missing, InputError says so.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DumpedExecutable", "DumpedStage"]
 
-"""By platform, options under which custom calls of libraries that are not here are compiled."""
 _NOTES = "mhlo.frontend_attributes"
 _DONOR = "jax.buffer_donor"
 _LAYOUT = "mhlo.layout_mode"
 _DENSE = re.compile(r"dense<(\[[\d, ]*\]|\d*)>")
 _LONGEST = 300
-"""Characters of a reason: some hold a whole operation."""
+"""Characters of a reason at most: some have a whole operation in them."""
 _TILINGS = "result_tilings"
 _SHARDINGS = ("mhlo.sharding", "sdy.sharding")
 
@@ -49,26 +48,24 @@ class DumpedExecutable:
     """The part of `jax.stages.Compiled` that planning uses, of an executable that is not run.
 
     Args:
-      executable: XLA's.
-      device: one that it is for.
+      executable: XLA's own.
+      device: one of its devices.
     """
 
     def __init__(self, executable: Any, device: Any) -> None:
         self._found, self.device = executable, device
 
     def runtime_executable(self) -> Any:
-        """XLA's own."""
+        """XLA's own executable."""
         return self._found
 
     def memory_analysis(self) -> Any:
-        """XLA's account of its memory."""
+        """XLA's memory analysis of it."""
         return self._found.get_compiled_memory_stats()
 
 
 class _Lowered:
-    """The part of `jax.stages.Lowered` that planning uses, of a step that is compiled and not
-    run.
-    """
+    """The part of `jax.stages.Lowered` that planning uses, of a step that is only compiled."""
 
     def __init__(self, module: LoweredModule, devices: Sequence[Any], mocked: dict[str, Any]):
         from jax.extend.mlir import ir
@@ -82,7 +79,7 @@ class _Lowered:
             self._arguments = _marked(self._module, module.donors)
             _drop_tilings(self._module)
         self._compiled: dict[str, DumpedExecutable] = {}
-        # JAX's own stage has its devices there (jax_private.device_kind).
+        # The attribute in which JAX's own stage has its devices (jax_private.devices_of).
         self._lowering = types.SimpleNamespace(_device_list=self._devices)
 
     def compiler_ir(self, dialect: str | None = None) -> ir.Module:
@@ -95,7 +92,7 @@ class _Lowered:
         return str(self._module)
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> DumpedExecutable:
-        """Compiles; once for the same options and notes in the module, as JAX does.
+        """Compiles, once for the same options and frontend attributes, as JAX does.
 
         Raises:
           jax.errors.JaxRuntimeError: XLA cannot compile it.
@@ -147,15 +144,15 @@ class _Lowered:
 
 
 class DumpedStage:
-    """A dumped module that XLA's pipeline compiles, with its own schedule or planned.
+    """A dumped module that XLA's pipeline compiles, with XLA's own schedule or a planned one.
 
     Args:
       module: the dump.
       target: the devices, as many as the module is for.
 
     Raises:
-      InputError: XLA cannot read the module, there are other numbers of devices, or it is a part
-        of a whole and the target a CPU.
+      InputError: JAX cannot read the module, the target has another number of devices, or the
+        module is partitioned already and the target is a CPU.
     """
 
     def __init__(self, module: LoweredModule, target: Target) -> None:
@@ -198,7 +195,7 @@ class DumpedStage:
         """Compiles with a plan.
 
         Args:
-          options: of the plan. given: one to apply instead of looking for one.
+          options: of the plan. given: a plan to apply instead of searching for one.
           compiler_options: XLA's.
 
         Raises:
@@ -222,7 +219,7 @@ class DumpedStage:
         )
 
     def _of_xla[T](self, work: Callable[[], T]) -> T:
-        """What `work` returns, with what XLA says against the module in one line."""
+        """What `work` returns. Raises OllaError, in one line, if XLA cannot compile the module."""
         try:
             return work()
         except jax.errors.JaxRuntimeError as error:
@@ -230,15 +227,15 @@ class DumpedStage:
 
 
 def _compile_of(client: Any) -> Callable[..., Any]:
-    """What compiles a module and does not load it."""
+    """The client's function that compiles a module and does not load it."""
     return client.compile
 
 
 def _marked(module: ir.Module, donors: Sequence[int]) -> list[dict[str, Any]]:
-    """Has a module's arguments and results say what JAX's do; returns what each argument says.
+    """Sets JAX's attributes of arguments and results; returns the attributes of each argument.
 
-    That is which arguments are donated, and in which layouts they and the results are: clients
-    look for these there, and not where a dump has them.
+    These say which arguments are donated, and the layouts of arguments and results. Clients read
+    them there, and not from the module's attributes, where a dump has them.
     """
     from jax.extend.mlir import ir
 
@@ -261,7 +258,7 @@ def _marked(module: ir.Module, donors: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _said(main: Any, name: str, count: int) -> list[dict[str, Any]]:
-    """What a function says of each argument or result."""
+    """The attributes of each argument or result of a function."""
     from jax.extend.mlir import ir
 
     given = main.attributes[name] if name in main.attributes else None
@@ -282,7 +279,7 @@ def _layouts(module: ir.Module, name: str, count: int) -> list[str]:
 
 
 def _drop_tilings(module: ir.Module) -> None:
-    """Drops an attribute that says nothing and that XLA's plugins do not all know yet."""
+    """Drops an attribute where it is empty: not all of XLA's plugins know it yet."""
     from jax.extend.mlir import ir
 
     def without(operation: Any) -> Any:
@@ -295,12 +292,12 @@ def _drop_tilings(module: ir.Module) -> None:
 
 
 def _unsharded(arguments: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """By argument, whether XLA may choose its sharding: where none is given, as JAX has it."""
+    """For each argument, whether XLA may choose its sharding: where none is given, as in JAX."""
     return [not any(name in said for name in _SHARDINGS) for said in arguments]
 
 
 def _line(error: Exception) -> str:
-    """What an error says first; and what comes next where the first line only leads to it."""
+    """The first line of an error; also the second where the first ends in a colon or semicolon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -1,4 +1,4 @@
-"""Environment variables, read when they matter: each is on with 1, off with 0 or nothing."""
+"""Environment variables, read when they are needed; switches are on with 1, off with 0 or unset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE = 60.0
 
 
 def switch(name: str) -> bool:
-    """Whether a variable is 1. Raises InputError if it is neither 0 nor 1."""
+    """Whether a variable is 1. Raises InputError if it is set to other than 0 or 1."""
     text = os.environ.get(name, "")
     if text not in ("", "0", "1"):
         raise InputError(f"{name}={text!r} must be 0 or 1")
@@ -35,27 +35,27 @@ def switch_if_set(name: str) -> bool | None:
 
 
 def disabled() -> bool:
-    """OLLA_XLA_DISABLE: planned functions are jit's own, and nothing is planned."""
+    """OLLA_XLA_DISABLE: planned functions run as `jax.jit`'s, and nothing is planned."""
     return switch("OLLA_XLA_DISABLE")
 
 
 def any_jax() -> bool:
-    """OLLA_XLA_ANY_JAX: a JAX newer than those that were tested is used all the same."""
+    """OLLA_XLA_ANY_JAX: allow a JAX that is newer than those that were tested."""
     return switch("OLLA_XLA_ANY_JAX")
 
 
 def strict() -> bool:
-    """OLLA_XLA_STRICT: where XLA's schedule would be fallen back on, an error says why."""
+    """OLLA_XLA_STRICT: raise an error that says why, instead of falling back on XLA's schedule."""
     return switch("OLLA_XLA_STRICT")
 
 
 def report_at_exit() -> bool:
-    """OLLA_XLA_REPORT: whether the table of all plans is written as the program ends."""
+    """OLLA_XLA_REPORT: whether the table of all plans is written when the program ends."""
     return switch("OLLA_XLA_REPORT")
 
 
 def log_is_json() -> bool:
-    """OLLA_XLA_LOG: whether the line of log that a plan gets is JSON."""
+    """OLLA_XLA_LOG: whether the log line of each plan is JSON."""
     text = os.environ.get("OLLA_XLA_LOG", "")
     if text not in ("", "text", "json"):
         raise InputError(f"OLLA_XLA_LOG={text!r} must be text or json")
@@ -63,7 +63,7 @@ def log_is_json() -> bool:
 
 
 def patience() -> float:
-    """OLLA_XLA_PATIENCE: seconds that a process waits for another that gives no sign of life."""
+    """OLLA_XLA_PATIENCE: seconds that a process waits for another without a heartbeat from it."""
     text = os.environ.get("OLLA_XLA_PATIENCE", "")
     try:
         seconds = float(text or _PATIENCE)

@@ -1,4 +1,4 @@
-"""What is told of every plan: one line of log, and whoever asked to be told."""
+"""Events of plans: a log line for each, and calls of registered listeners."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _lock = threading.Lock()
 
 
 def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
-    """Has a function called for every signature that is planned from now on, on that thread.
+    """Registers a function to be called for every signature planned from now on, in its thread.
 
     Args:
-      listener: what it raises is logged, and goes no further.
+      listener: exceptions that it raises are logged, and not passed on.
 
     Returns:
-      A function that ends it.
+      A function that removes the listener.
 
     Examples:
       >>> stop = olla_xla.on_plan(lambda event: metrics.gauge("bytes", event.bytes))
@@ -45,7 +45,7 @@ def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
 
 
 def tell(event: PlanEvent) -> None:
-    """Logs an event in one line, as JSON where OLLA_XLA_LOG=json, and passes it on."""
+    """Logs an event in one line, as JSON if OLLA_XLA_LOG=json, and calls the listeners."""
     text = json.dumps(dataclasses.asdict(event)) if log_is_json() else str(event)
     _logger.info("%s", text)
     report.add(event)

@@ -1,10 +1,10 @@
 """The first plan of each kind on a device: its results are compared with XLA's own, once.
 
-The bits of plans on a CPU are tested with this package. Of a card it is found out where the card
-is: the first executable that changes the order, binds results to operands, computes something
-again or does without residuals is run beside XLA's own on copies of the arguments, as
-`verify=True` has it, if the device's memory allows. What came of it is kept for the device's name
-and the version of jaxlib, in the user's cache folder.
+On a CPU, this package's tests compare results bit for bit. On other devices they are compared at
+first use: the first executable that changes the order, binds results to operands, has clones or
+recomputes residuals is run beside XLA's own on copies of the arguments, as with `verify=True`, if
+the device's memory allows. The outcome is kept in the user's cache folder, by the device's name and
+the version of jaxlib.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = ("order", "bindings", "clones", "residuals")
 """Kinds of what a plan changes."""
 
 SAME, DIFFERENT = "same", "different"
-"""What came of a comparison."""
+"""Outcomes of a comparison."""
 
 
 class FirstUse(NamedTuple):
@@ -43,7 +43,7 @@ class FirstUse(NamedTuple):
     where: str
 
     def remember(self, *, same: bool) -> None:
-        """Keeps what came of it; a difference does away with nothing but what was the same."""
+        """Stores the outcome for these kinds; those of other kinds stay."""
         found = {kind: SAME if same else DIFFERENT for kind in self.kinds}
         known = verified()
         known[self.where] = known.get(self.where, {}) | found
@@ -57,7 +57,7 @@ class FirstUse(NamedTuple):
 
 
 def kinds(plan: Plan) -> frozenset[str]:
-    """What a plan changes."""
+    """The kinds of what a plan changes."""
     changes = {
         "order": True,
         "bindings": plan.aliases or plan.holds,
@@ -68,7 +68,7 @@ def kinds(plan: Plan) -> frozenset[str]:
 
 
 def due(plan: Plan, devices: Iterable[Any]) -> FirstUse | None:
-    """What is to be verified of a plan on devices; None where all is known, or tested here."""
+    """What is to be verified of a plan on devices; None if all is known, or tested (CPU)."""
     device = next(iter(devices), None)
     if device is None or platform_of_jax(device.platform).has_tested_bits:
         return None
@@ -81,7 +81,7 @@ def due(plan: Plan, devices: Iterable[Any]) -> FirstUse | None:
 def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
     """Why a device cannot run a plan and XLA's own order one after the other, or "".
 
-    The arguments are there twice, and the planned results while XLA's own come about.
+    The arguments are in memory twice, and the planned results while XLA's own are computed.
     """
     limit, used = (device_bytes(device, f) for f in ("bytes_limit", "bytes_in_use"))
     if limit is None or used is None:
@@ -97,7 +97,7 @@ def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
 
 
 def verified() -> dict[str, dict[str, str]]:
-    """What was found out so far: where -> kind -> `SAME` or `DIFFERENT`."""
+    """The outcomes so far: device and jaxlib -> kind -> `SAME` or `DIFFERENT`."""
     try:
         known = json.loads(_path().read_text())
     except (OSError, ValueError, RuntimeError):
@@ -116,7 +116,7 @@ def _path() -> Path:
 
 
 def _write(known: dict[str, dict[str, str]]) -> None:
-    """Writes the file in one step: nobody ever reads half of it."""
+    """Writes the file atomically."""
     path = _path()
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as beside:

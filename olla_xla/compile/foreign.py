@@ -1,4 +1,4 @@
-"""Jitted functions of other libraries, which are no functions of arrays: what to write instead."""
+"""Jitted functions of other libraries, which take more than arrays: what to write instead."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _CAUTIONS = {
         "its start; `return eqx.filter((model, opt_state), eqx.is_array), loss` at its end"
     ),
 }
-"""By library, what is lost, and the three lines that make a planned step of one that it jits."""
+"""Library -> what is lost, and the three lines that turn a step it jits into a planned one."""
 
 
 def caution(fn: Any) -> str:
-    """What to know of a function that nnx.jit or equinox.filter_jit returned; "" of any other.
+    """The caution for a function that nnx.jit or equinox.filter_jit returned; "" for any other.
 
-    Both split objects into arrays and the rest at every call. Inlined into another jitted function
-    the first updates copies of objects, and the second loses its donations. What offers no `lower`
-    is the function that such a library gives to `jax.jit` itself, and is as good as any.
+    Both split objects into arrays and the rest at every call. If inlined into another jitted
+    function, the first updates copies of the objects, and the second loses its donations. An object
+    without `lower` is the function that such a library passes to `jax.jit`, and needs no caution.
     """
     if not hasattr(fn, "lower"):
         return ""
@@ -47,10 +47,10 @@ def caution(fn: Any) -> str:
 
 
 def jax_stage(stage: Any) -> Any:
-    """JAX's own lowered function, which another library's holds; our own and JAX's as they are.
+    """The `jax.stages.Lowered` in another library's wrapper; our own and JAX's are returned as is.
 
-    Libraries that split objects into arrays and the rest (Flax's nnx, equinox) wrap what `lower()`
-    gives, and their wrappers have some of JAX's attributes.
+    Libraries that split objects into arrays and the rest (Flax's nnx, equinox) wrap the result of
+    `lower()`; the wrappers have only some of JAX's attributes.
 
     Raises:
       InputError: it holds none.

@@ -1,4 +1,4 @@
-"""A GPU's executable as XLA serializes it: what it will do is known without the GPU."""
+"""A GPU's executable as XLA serializes it, from which its thunks are read without the GPU."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _logger = logging.getLogger("olla_xla")
 
 _FLAG = "xla_gpu_command_buffer_scheduling_mode"
 _UNORDERED = {"1": "CONCURRENT", "3": "CONCURRENT_REGIONS"}
-"""Modes in which XLA assigns memory by what depends on what, by their numbers."""
+"""Number -> mode in which XLA assigns memory by dependencies, not by the schedule."""
 
 
 def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
-    """A GPU's executable, serialized; b"" where JAX or XLA does not give it, which is said once."""
+    """A GPU's executable, serialized; b"" where JAX or XLA cannot, which is logged once."""
     executable: Any = compiled.runtime_executable()
     try:
         return executable.serialize()
@@ -35,7 +35,7 @@ def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
 
 
 def read_or_say(data: bytes) -> GpuExecutable | None:
-    """What `serialized_executable` gave, read; None where it cannot be, which is said once."""
+    """Parses what `serialized_executable` gave; None where that fails, which is logged once."""
     if not data:
         return None
     try:
@@ -67,17 +67,17 @@ def _say_unknown(kinds: str) -> None:
 
 
 def reason_without_order(executable: GpuExecutable | None) -> str:
-    """Why an order means nothing to an executable, naming the flag; or ""."""
+    """Why an executable's memory does not depend on an order, naming the flag; or ""."""
     if executable is None:
         return ""
     return _reason(str(executable.scheduling_mode))
 
 
 def without_order(options: Iterable[tuple[str, Any]]) -> str:
-    """Why an order would mean nothing to an executable compiled so, naming the flag; or "".
+    """Why memory would not depend on an order with compiler options, naming the flag; or "".
 
     Args:
-      options: compiler options as (name, value); XLA_FLAGS count where they do not say.
+      options: compiler options as (name, value); XLA_FLAGS count where these do not set the flag.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     said = re.findall(rf"--{_FLAG}=(\w+)", flags)[-1:]

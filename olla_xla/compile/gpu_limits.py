@@ -1,7 +1,7 @@
-"""What a plan must not make worse on a GPU: a run's predicted time, and loads taken for invariant.
+"""What a plan must not make worse on a GPU: predicted time, and loads wrongly taken for invariant.
 
-Both are read from the final module and executable, which XLA's passes after the scheduler have been
-over. XLA's own are compiled for comparison only where the planned ones are not plainly as good.
+Both are computed from the final module and executable, after XLA's passes behind the scheduler.
+XLA's own order is compiled for comparison only if the plan may be worse.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Ran(NamedTuple):
 
 
 def reason_of_plan(plan: Plan) -> str:
-    """Why a plan is not compiled, where it says itself that a run takes too long; or ""."""
+    """Why a plan is not compiled, if by its own prediction a run takes too long; or ""."""
     if not plan.xla_path_seconds or not plan.is_longer(plan.path_seconds):
         return ""
     return _longer(plan.path_seconds, plan.xla_path_seconds)
@@ -37,8 +37,8 @@ def worse(plan: Plan, ran: Ran, own: Callable[[], Ran], cost: CostModel, *, as_i
     """What an executable of a plan makes worse than XLA's own does, or "".
 
     Args:
-      plan: the plan. ran: what runs it. own: gives what runs XLA's own order.
-      cost: prices operators. as_it_is: whether the module is the plan's, unchanged.
+      plan: the plan. ran: what runs it. own: returns what runs XLA's own order.
+      cost: the cost model. as_it_is: whether the final module is the planned one, unchanged.
     """
     seconds = plan.path_seconds
     if not as_it_is and plan.xla_path_seconds:

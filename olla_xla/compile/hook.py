@@ -1,9 +1,9 @@
 """XLA's one entry point into olla_xla: the scheduled module, handed over inside a compile.
 
 XLA calls the hook for every module of the process, on the thread that compiles it, and waits. So
-the planner runs where the caller is: Ctrl-C, warnings and JAX settings are as usual. A module is
-ours when it carries a token, a module-level frontend attribute that survives to POST_SCHEDULER; all
-others are left alone.
+the planner runs on the caller's thread, with its Ctrl-C, warnings and JAX settings. A module is
+ours if it has a token, a module-level frontend attribute that is kept up to POST_SCHEDULER. Other
+modules are not changed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Request:
 
     Attributes:
       token: marks the module.
-      transform: (platform, module) -> module or None for no change; what it raises ends it.
-      last: whether the compile ends there, with an error from XLA.
+      transform: (platform, module) -> module or None for no change; an error ends the compile.
+      last: whether the compile ends after `transform`, with an error from XLA.
       error: what `transform` raised.
     """
 
@@ -43,15 +43,14 @@ class Request:
 
 
 class _Ended(Exception):
-    """Ends a compile of which no more is wanted."""
+    """Raised to XLA to end a compile."""
 
 
 class _Hook:
-    """What is registered with XLA, from the first request on.
+    """The callbacks that are registered with XLA, from the first request on.
 
-    It is never cleared: XLA may be about to call it on another thread, which compiles something
-    else, and would call what is gone. (xla.clear_hlo_module_transformation, jaxlib 0.12: a
-    segmentation fault.)
+    They are never cleared: XLA may be about to call one on another thread, for another compile
+    (xla.clear_hlo_module_transformation, jaxlib 0.12: a segmentation fault).
     """
 
     def __init__(self) -> None:
@@ -96,7 +95,7 @@ class _Hook:
                 self._platforms += (platform,)
 
     def _callback(self, platform: str, module: bytes) -> bytes | None:
-        """Takes no lock: `_register` may wait for XLA with ours."""
+        """XLA's callback. It takes no lock: `_register` may hold ours while it waits for XLA."""
         if not self._requests:
             return None
         found = _TOKEN.search(module)

@@ -32,7 +32,7 @@ __all__ = ["FissionChoice", "FissionFunction", "Trial", "compiled_cost", "fissio
 _logger = logging.getLogger("olla_xla")
 
 _LITTLE = 0.01
-"""The part of the total by which twice as many pieces must lower it, or no more are tried."""
+"""Part of the total that doubling the pieces must save, or no more pieces are tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +41,10 @@ class Trial:
 
     Attributes:
       pieces: how many; 1: the function as it is. xla_bytes: XLA's total in its own order.
-      xla_seconds: predicted time of a step in that order. seconds: with what a plan adds to it.
-      planned_bytes: XLA's total of the plan, the least that a plan reached where the budget is not
-        met, or None where none was tried.
+      xla_seconds: predicted time of a step in that order. seconds: the same with the plan's
+        overhead.
+      planned_bytes: XLA's total of the plan; if the budget is not met, the least that was reached;
+        None where no plan was tried.
     """
 
     pieces: int
@@ -58,8 +59,8 @@ class FissionChoice:
     """What was chosen for one signature.
 
     Attributes:
-      pieces: how many; 1: the function is not cut. trials: all that were compiled, by pieces.
-      plan: what is cut, or None. reason: why nothing can be, or "".
+      pieces: how many; 1: the function is not cut. trials: those compiled, by number of pieces.
+      plan: what is cut, or None. reason: why nothing can be cut, or "".
     """
 
     pieces: int
@@ -71,9 +72,9 @@ class FissionChoice:
 class FissionFunction:
     """A planned function that is cut into the fewest pieces that meet its memory budget.
 
-    Each new signature is compiled in XLA's own order with 1, 2, 4, ... pieces, up to the first that
-    meets the budget or to where more save nothing. Then fewer are planned, as long as plans meet
-    the budget and what these compute again is predicted to take no longer than more pieces.
+    Each new signature is compiled in XLA's own order with 1, 2, 4, ... pieces, until one meets the
+    budget or more pieces save nothing. Then plans with fewer pieces are tried, as long as they meet
+    the budget and are predicted to take no longer than with more pieces.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class FissionFunction:
         return self._for(args, kwargs)(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
-        """As `jax.jit`'s: lowers for these arguments, in the pieces that were chosen."""
+        """As `jax.jit`'s: lowers for these arguments, in the chosen number of pieces."""
         return self._for(args, kwargs).lower(*args, **kwargs)
 
     def choice(self, *args: Any, **kwargs: Any) -> FissionChoice:
         """What is chosen for these arguments, arrays or shapes.
 
         Raises:
-          BudgetError: no number of pieces meets the budget, with what forbids more.
+          BudgetError: no number of pieces meets the budget; it says why no more can be cut.
         """
         return self._chosen(args, kwargs)[0]
 
@@ -119,7 +120,7 @@ class FissionFunction:
         return f"<olla_xla.plan of {self.__name__}: in {chosen or 'no'} pieces so far>"
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedFunction:
-        # Inside another function's trace nothing is planned: it is what jax.jit would make of it.
+        # Inside another function's trace nothing is planned, and it is inlined as by jax.jit.
         return self._plain if under_trace(args, kwargs) else self._chosen(args, kwargs)[1]
 
     def _chosen(
@@ -138,7 +139,7 @@ class FissionFunction:
 def fission_function(
     function: Callable[..., Any], jit_options: Mapping[str, Any], plan_settings: PlanSettings
 ) -> FissionFunction:
-    """The form of a function that is planned in pieces. Raises InputError without a budget."""
+    """A function that is planned in pieces. Raises InputError without a budget."""
     if (
         plan_settings.options.budget_bytes is None
         or plan_settings.plan is not None
@@ -172,7 +173,7 @@ def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class _Search:
-    """The choice for one signature."""
+    """The search for the number of pieces of one signature."""
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class _Search:
         self._reason = ""
 
     def run(self) -> tuple[FissionChoice, PlannedFunction]:
-        """The choice, and what it is planned as."""
+        """The choice, and the planned function with that number of pieces."""
         pieces = self._fewest_unplanned()
         if pieces is None:
             least = min(t.xla_bytes for t in self._trials.values())
@@ -252,13 +253,13 @@ class _Search:
         return plain_jit(self._in(pieces), **self._jit_options)
 
     def _compile(self, pieces: int) -> None:
-        """Compiles in XLA's own order."""
+        """Compiles with a number of pieces in XLA's own order, and records the trial."""
         lowered = self._jitted(pieces).lower(*self._args, **self._kwargs)
         total, seconds = compiled_cost(lowered)
         self._trials[pieces] = Trial(pieces, total, seconds, seconds)
 
     def _plans_within(self, pieces: int) -> bool:
-        """Whether a plan with so many pieces meets the budget."""
+        """Whether a plan with a number of pieces meets the budget; records the trial."""
         function = planned_function(self._in(pieces), self._jit_options, self._plan_settings)
         trial = self._trials[pieces]
         try:

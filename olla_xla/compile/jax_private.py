@@ -1,4 +1,4 @@
-"""The private JAX attributes olla_xla reads, each with what happens when it is missing."""
+"""The private JAX attributes that olla_xla reads, each with a fallback for when it is missing."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ __all__ = [
 _logger = logging.getLogger("olla_xla")
 
 plain_jit = own_jit
-"""JAX's own, where a program has said `jax.jit = olla_xla.plan`, to plan all that it jits."""
+"""JAX's own `jit`, also where a program has set `jax.jit = olla_xla.plan` to plan all functions."""
 
 _Jitted: Any = type(plain_jit(lambda: None))
-"""The class of functions that `jax.jit` makes, whatever else offers `lower` and `trace`."""
+"""The class of functions that `jax.jit` makes; other objects may have `lower` and `trace` too."""
 
 
 def jit_parameters(fn: Any) -> dict[str, Any] | None:
-    """The keyword arguments a function was made with, read from `fn._jit_info`; None if not by jit.
+    """The keyword arguments that `jax.jit` made a function with; None if `jax.jit` did not make it.
 
-    JAX offers no public way to read a jitted function's donated and static arguments back. What
-    `pjit` made (by another reading of shardings), or another library, is a function like any other.
+    They are read from `fn._jit_info`: JAX has no public way to read donated and static arguments
+    back. Functions made by `pjit`, which reads shardings otherwise, or by another library give
+    None.
 
     Raises:
       InputError: jit made it, and the attribute is missing (another JAX).
@@ -62,7 +63,7 @@ def jit_parameters(fn: Any) -> dict[str, Any] | None:
         parameters: dict[str, Any] = {}
         for kind in ("static", "donate"):
             pair = {n: getattr(info, n) for n in (f"{kind}_argnums", f"{kind}_argnames")}
-            # Where one of the two is given alone, jit infers the other one, maybe differently.
+            # If only one of the two is given, jit infers the other, perhaps differently.
             parameters |= pair if any(pair.values()) else {}
         return parameters | {
             "in_shardings": in_shardings,
@@ -85,7 +86,7 @@ def jit_parameters(fn: Any) -> dict[str, Any] | None:
 
 
 def _with_layouts(info: Any, side: str) -> Any:
-    """The in_shardings or out_shardings tree as given to jit, layouts put back in Formats."""
+    """The in_shardings or out_shardings tree as given to jit, with layouts in Formats again."""
     from jax.experimental.layout import Format
 
     shardings = getattr(info, f"{side}_shardings_leaves")
@@ -101,8 +102,8 @@ def _with_layouts(info: Any, side: str) -> Any:
 def lowering_identity(lowered: jax.stages.Lowered) -> Hashable:
     """The object that `jitted.lower(*args)` and the call `jitted(*args)` share.
 
-    Without `lowered._lowering` it is the StableHLO module: as good, unless one module is compiled
-    for several devices; then only the first is planned for calls.
+    Without `lowered._lowering` it is the StableHLO module. If that is compiled for several devices,
+    only the first compile is then planned for calls.
     """
     return getattr(lowered, "_lowering", None) or lowered.compiler_ir("stablehlo")
 
@@ -110,23 +111,22 @@ def lowering_identity(lowered: jax.stages.Lowered) -> Hashable:
 def device_kind(lowered: jax.stages.Lowered) -> str:
     """JAX's name of the devices that `lowered` is for.
 
-    "" where it has none, or another JAX another attribute: a GPU is then priced as an H100.
+    "" where it has none, or JAX has changed the attribute: a GPU's costs are then those of an H100.
     """
     return next((device.device_kind for device in devices_of(lowered)), "")
 
 
 def device_bytes(lowered: jax.stages.Lowered) -> int | None:
-    """What a device that `lowered` is for has for a step; None where that is not known.
+    """Memory for a step of a device that `lowered` is for; None where it is not known.
 
-    Devices that are here say it themselves; of those that are compiled for alone it is known by
-    their name.
+    Devices that are present report it; for compile-only devices it is found by their name.
     """
     device = next(iter(devices_of(lowered)), None)
     if device is None or is_host(device.platform):
         return None
     try:
         return (device.memory_stats() or {})["bytes_limit"]
-    except (KeyError, jax.errors.JaxRuntimeError):  # the latter of a device that is not here
+    except (KeyError, jax.errors.JaxRuntimeError):  # the latter for a compile-only device
         cards = (targets.card(n) for n, p in targets.TARGETS.items() if not PLATFORMS[p].is_host)
         return next((c.memory_bytes for c in cards if c.kind == device.device_kind), None)
 
@@ -134,19 +134,18 @@ def device_bytes(lowered: jax.stages.Lowered) -> int | None:
 def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
     """The devices that a lowered function is for, from `lowered._lowering._device_list`.
 
-    () where only its compile will say.
-
-    A function that is lowered for an abstract mesh has none; JAX has no public way to ask.
+    () where they are known only once it is compiled, as for an abstract mesh. JAX has no public way
+    to ask.
     """
     devices = getattr(getattr(lowered, "_lowering", None), "_device_list", None)
     return () if devices is None else tuple(devices)
 
 
 def platform_of(compiled: Any) -> str:
-    """JAX's name of the platform that an executable is for; "" where nothing says it.
+    """JAX's name of the platform that an executable is for; "" where it is not known.
 
-    By the shardings of what it takes and returns. Public are trees of them, which a user's own
-    pytrees refuse to hold where they look at what they are given.
+    It is read from the shardings of arguments and results. The public attributes are pytrees of
+    these, which fails with user-defined pytree nodes that check their leaves.
     """
     executable = getattr(compiled, "_executable", None)
     found = [getattr(executable, f"_{part}_shardings", ()) for part in ("in", "out")]
@@ -156,10 +155,10 @@ def platform_of(compiled: Any) -> str:
 
 
 def own_module(private: str, public: str) -> Any:
-    """A module of JAX's where it lies, or, where another JAX has it elsewhere, by its public name.
+    """A module of JAX by its private name or, if JAX has moved it, by its public name.
 
-    The public names are all in `jax.extend`, whose import adds to JAX's configuration: what was
-    compiled before it is compiled once more when it is next called.
+    The public names are all in `jax.extend`, whose import adds to JAX's configuration: functions
+    that were compiled before are then compiled again at their next call.
 
     Raises:
       ImportError: JAX has neither.
@@ -171,7 +170,7 @@ def own_module(private: str, public: str) -> Any:
 
 
 def trace_state() -> Any:
-    """What tells one trace from another, and from none."""
+    """An object that differs between traces, and outside of any."""
     return own_module("jax._src.core", "jax.extend.core").get_opaque_trace_state()
 
 
@@ -189,8 +188,8 @@ def distributed_client() -> Any:
 def forget_compiles(lowered: jax.stages.Lowered) -> None:
     """Drops JAX's memo of the compiles of `lowered`; executables in use stay.
 
-    There is no public way to drop it for one program. Without it the executable that lost to the
-    other takes memory for its code (50 MB for a ResNet-50 on CPU) as long as the program exists.
+    There is no public way to drop it for one program. Otherwise an executable that is not chosen
+    keeps memory for its code (50 MB for a ResNet-50 on CPU) as long as the program exists.
     """
     try:
         pxla = importlib.import_module("jax._src.interpreters.pxla")
@@ -202,8 +201,8 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
 def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> bool:
     """Makes a compile of `lowered` the one that calls of its function run; whether that worked.
 
-    There is no public way but to compile once more, which JAX's memo of compiles makes cheap, where
-    it has not dropped the executable meanwhile.
+    The only public way is to compile again, which JAX's memo of compiles makes cheap unless it has
+    dropped the executable meanwhile.
     """
     try:
         lowering: Any = lowered._lowering
@@ -217,10 +216,10 @@ def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) 
 
 
 def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
-    """Within it this thread writes nothing to JAX's persistent compilation cache.
+    """A context in which this thread writes nothing to JAX's persistent compilation cache.
 
     JAX's setting is public, but its thread-local form is not. Without it a compile under a token
-    that is used once leaves an entry on disk that nothing will read.
+    that is used once leaves an entry on disk that is never read.
     """
     try:
         config = importlib.import_module("jax._src.config")
@@ -238,12 +237,13 @@ def with_miss_handler(
 ) -> Any:
     """`jitted`, calling `handler(args, kwargs)` before JAX traces, lowers or compiles for a call.
 
-    What the handler returns is called after that, if JAX raised nothing. The caller keeps what
-    `handler` is a method of, through the call.
+    What the handler returns is called after that, if JAX raised nothing. The caller must keep the
+    object that `handler` is a method of alive during the call.
 
-    A jitted function's pickling state names the Python function that C++ calls when it has no
-    executable for a signature; a copy is made with another one. Where JAX has no such state the
-    handler runs before every call: the same results, at the cost of lowering's look-up each time.
+    A jitted function's pickling state has the Python function that C++ calls when it has no
+    executable for a signature; a copy is made with another function there. If JAX has no such
+    state, the handler runs before every call: the same results, but each call looks up its
+    lowering.
     """
     try:
         state = jitted.__getstate__()
@@ -253,7 +253,7 @@ def with_miss_handler(
 
         copy.__setstate__({**state, "cache_miss": _between(handler, jax_miss)})
         if hasattr(jitted, "_fun"):
-            copy._fun = jitted._fun  # what JAX runs again to say where a NaN came up
+            copy._fun = jitted._fun  # which JAX runs again to locate a NaN
         return copy
     except (AttributeError, KeyError, TypeError, RuntimeError):
         _logger.warning("JAX %s: every call is looked up in Python, slowly", jax.__version__)
@@ -262,7 +262,7 @@ def with_miss_handler(
 
 
 def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, with the handler before it, and after it what the handler returns."""
+    """A function that calls the handler, `call`, and then what the handler returned."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         method = handler()

@@ -1,4 +1,4 @@
-"""The arrays that a compiled function takes and returns, by name, and what of them to donate."""
+"""The arrays that a compiled function takes and returns, by name, and which to donate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["device_count", "donatable", "donation_hint", "leaves"]
 _logger = logging.getLogger("olla_xla")
 
 _NOTEWORTHY, _NOTEWORTHY_SHARE = 2**20, 0.01
-"""Bytes, and the part of the total, below which nothing is said."""
+"""Bytes, and part of the total, below which there is no hint."""
 
 
 def leaves(
@@ -32,14 +32,14 @@ def leaves(
 
     Args:
       compiled: a `jax.stages.Compiled`.
-      module: the one that it runs, which has the arguments' names; without it they are numbered.
-      static: numbers of the positional arguments that are no arrays.
+      module: the one that it runs, which has the arguments' names; without it, names are paths.
+      static: numbers of the static positional arguments.
     """
     return _taken(compiled, module, static), _returned(compiled)
 
 
 def device_count(compiled: Any) -> int:
-    """How many devices run a `jax.stages.Compiled`, by where its arguments and results lie."""
+    """How many devices run a `jax.stages.Compiled`, by the shardings of arguments and results."""
     shardings = (
         *jax.tree.leaves(compiled.input_shardings),
         *jax.tree.leaves(compiled.output_shardings),
@@ -56,7 +56,7 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
     found = donatable(compiled, static)
     size = sum(argument.bytes for argument in found)
     if size < _NOTEWORTHY or size < _NOTEWORTHY_SHARE * assigned_bytes(compiled):
-        return ""  # XLA's own count takes it a while, so it comes last.
+        return ""  # XLA's total takes a while to compute, so it comes last.
     first = max(found, key=lambda argument: argument.bytes).path
     one = len(found) == 1
     which = (
@@ -71,21 +71,22 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
 
 
 def donatable(compiled: Any, static: Collection[int] = (), least: int = _NOTEWORTHY) -> list[Leaf]:
-    """The arguments that could be donated and are not; none where they come to little.
+    """The arguments that could be donated and are not; none if they are small in total.
 
     Args:
       compiled: a `jax.stages.Compiled`. static: as in `leaves`.
-      least: bytes of all of them below which none is named.
+      least: bytes of all together below which none is returned.
     """
     try:
-        # Formats take a while, so what no output is like in shape and type is left out before.
+        # Formats take a while, so arguments of which no output has shape and type are ruled out
+        # first.
         alike = {_type(info) for info in jax.tree.leaves(compiled.out_info)}
         given = [info for info in jax.tree.leaves(compiled.args_info) if not info.donated]
         if sum(_bytes(i) for i in given if _type(i) in alike) < least:
             return []
         if not _possible(*leaves(compiled, static=static)):
             return []
-        # Only now is it worth while to read the module: it has names, and tells derivatives.
+        # The module has names, and tells which results are derivatives; reading it takes longest.
         module = _module(compiled)
         taken, returned = leaves(compiled, module, static)
         return _possible(taken, [r for r in returned if r.number not in derivatives(module)])
@@ -131,7 +132,7 @@ def _taken(compiled: Any, module: Module | None, static: Collection[int]) -> lis
 
 
 def _argnum(path: Sequence[Any], static: Collection[int]) -> int | None:
-    """As `donate_argnums` counts, static arguments too; None of a keyword argument."""
+    """The argument's number in `donate_argnums`, which counts static ones; None for a keyword."""
     if len(path) < 2 or path[0].idx:  # (args, kwargs)
         return None
     passed = (n for n in itertools.count() if n not in static)
@@ -148,12 +149,12 @@ def _returned(compiled: Any) -> list[Leaf]:
 
 
 def _flat(infos: Any, formats: Any) -> list[Any]:
-    """The format of each leaf of `infos`: a tree may have Nones of its own besides its leaves."""
+    """The format of each leaf of `infos`; None where `formats` has none for a leaf."""
     return jax.tree.structure(infos).flatten_up_to(formats)
 
 
 def _path(path: Sequence[Any]) -> str:
-    """The path of an argument whose name nobody wrote down: (args, kwargs) come first."""
+    """The name of an argument by its path in (args, kwargs), where the module has none."""
     return "argument " + jax.tree_util.keystr(tuple(path[1:]))
 
 

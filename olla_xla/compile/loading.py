@@ -1,7 +1,7 @@
-"""Loads the planner while others wait for something else: Python for a model, XLA for a schedule.
+"""Loads the planner in a thread, while Python builds a model or XLA makes a schedule.
 
-It begins as a function is decorated, with what needs no compiler, and is done with before XLA has a
-schedule; after a fresh installation what is to be compiled begins with the first large step.
+Loading begins when a function is decorated, with what needs no compilation, and usually ends before
+XLA has a schedule. After a fresh installation loops are compiled, from the first large step on.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ _logger = logging.getLogger("olla_xla")
 def begin(compile: bool = False) -> None:
     """Starts to load the planner, in a thread of its own, once in a process.
 
-    An error shows where what is loaded is used.
+    An error is raised where the planner is used.
 
     Args:
-      compile: also compile loops that no earlier process left on disk.
+      compile: also compile loops that are not on disk from an earlier process.
     """
     _thread(compile)
 
 
 def planner():
-    """The package `olla_xla.planner`, which takes numba with it: not needed until a plan is."""
+    """The package `olla_xla.planner`, imported only when a plan is needed: it takes a while."""
     import olla_xla.planner
 
     return olla_xla.planner
 
 
 def what() -> str:
-    """What loading does: the first time after installation it compiles the planner's loops."""
+    """What loading does, for messages: after installation it compiles the planner's loops once."""
     loops = importlib.import_module("olla_xla.memory.lifetimes").live_spans
     return "loading" if loops.is_kept else _FIRST
 
 
 def finish() -> None:
-    """Loads all that there is to load, or waits for that."""
+    """Loads and compiles everything, or waits for the thread that does."""
     _thread(compile=True).join()
 
 
 @functools.cache
 def _thread(compile: bool) -> threading.Thread:
-    # Not a daemon: a process must not end amid compiled loops being loaded.
+    # Not a daemon: a process must not end while compiled loops are being loaded.
     thread = threading.Thread(target=_load, args=(compile,), name="olla_xla loading")
-    # A child that is forked meanwhile would wait for locks of imports that nobody releases.
+    # A child forked meanwhile would wait for import locks that no thread of it releases.
     os.register_at_fork(before=functools.partial(_wait, thread))
     thread.start()
     return thread

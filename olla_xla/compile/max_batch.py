@@ -1,11 +1,11 @@
 """The largest batch that fits a memory: in XLA's order, planned, and with recomputation.
 
-A compile that ends at XLA's schedule is enough to predict the totals of a batch size, of all ways.
-Totals lie nearly on a line, so two of them point at the answers. One compile in full for each way
-confirms or corrects where its line points: the totals that are reported are XLA's own. What is left
-of the compiles goes, one by one, to the way whose answer is in most doubt. Six compiles are enough
-for that; an answer may then lie between a size that fits and one that does not, or the next size is
-known by a line alone.
+A compile up to XLA's schedule is enough to predict the totals of a batch size in all ways. Totals
+are nearly linear in the batch, so two sizes give a line that points at each answer. One full
+compile for each way confirms or corrects it: the totals that are reported are XLA's own. The
+remaining compiles go, one by one, to the way whose answer is least certain. After six compiles an
+answer may still be between a size that fits and one that does not, or have no size above it that
+was compiled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from olla_xla.problem.options import PlanOptions, parse_bytes
 __all__ = ["LargestBatch", "MaxBatch", "max_batch"]
 
 _LEAST_COMPILES = 5
-"""Two that predict, and one for each of three ways."""
+"""Two for predictions, and one for each of three ways."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,15 +38,15 @@ class LargestBatch:
       batch: the largest that was found to fit; 0 where none was.
       bytes: XLA's assigned total for it, on each device; 0 where none fits.
       next_batch: the least that was found not to fit; 0 where none was.
-      next_bytes: what that takes at least: XLA's assigned total, or where `next_is_predicted` the
-        least for which a plan was found.
+      next_bytes: its total: XLA's assigned one, or if `next_is_predicted` the least predicted
+        total of a plan for it.
       predicted_bytes: the predicted total of the batch.
-      overhead: predicted time that is added by computing things again, as a part of the step's.
-      reason: why the answer is that of the way before: a size cannot be compiled this way, or none
-        was found to fit; or "".
-      is_largest: whether `next_batch` is the next size; else the largest that fits may be any from
-        `batch` on that is less than `next_batch`.
-      expected: the largest that fits by a line through the totals that are known.
+      overhead: predicted time that recomputation adds, as a part of the step's.
+      reason: why the answer is that of the previous way: a size cannot be compiled this way, or
+        none larger was found to fit; or "".
+      is_largest: whether `next_batch` is the next size; else the largest that fits is in
+        [`batch`, `next_batch`).
+      expected: the largest that fits by a line through the known totals.
     """
 
     way: str
@@ -67,13 +67,13 @@ class MaxBatch:
     """What `max_batch` found.
 
     Attributes:
-      memory_bytes: what a device has for the step.
-      xla, planned, recomputed: the largest batch in each way; `recomputed` is None where nothing
-        was to be computed again.
-      points: every total that was predicted on the way, as (way, batch, bytes), in order; for
-        "recomputed" the least that was reached.
-      seconds: of it all.
-      compiles: of it all, as far as XLA's schedule or in full.
+      memory_bytes: a device's memory for the step.
+      xla, planned, recomputed: the largest batch in each way; `recomputed` is None where no
+        recomputation was allowed.
+      points: every predicted total, as (way, batch, bytes), in order; for "recomputed" the least
+        that was reached.
+      seconds: of the whole search.
+      compiles: of the whole search, up to XLA's schedule or in full.
     """
 
     memory_bytes: int
@@ -86,7 +86,7 @@ class MaxBatch:
 
     @property
     def tried(self) -> tuple[int, ...]:
-        """Batch sizes that were compiled as far as their schedule, ascending."""
+        """Batch sizes for which a total was predicted, ascending."""
         return tuple(sorted({batch for _, batch, _ in self.points}))
 
 
@@ -103,23 +103,22 @@ def max_batch(
 ) -> MaxBatch:
     """Finds the largest batch that fits a memory, for XLA alone, planned, and with recomputation.
 
-    XLA's own rematerialization is off: where a step comes near the card's memory it adds time that
-    nobody predicts, to XLA's order and to ours. Larger batches are taken to need more memory. No
-    order or choice of what to compute again is proven to be the best, so a larger batch than was
-    found may fit.
+    XLA's own rematerialization is off: near the device's memory it would add time that is not
+    predicted, to XLA's order and to ours. Larger batches are assumed to need more memory. No order
+    or choice of recomputation is proven to be the best, so a larger batch than was found may fit.
 
     Args:
       make: lowers the step for a batch size: `lambda n: jax.jit(step).lower(state, batch_of(n))`,
-        with shapes as arguments; on a target that need not be there with those that its `place`
-        gives (`olla_xla.targets`). Batches divided among devices count as a whole.
-      memory: what each device has for the step, in bytes or as in "30GiB".
-      max_overhead: predicted time that may be added by computing things again, as a part of the
-        step's; 0 looks for no such answer.
-      multiple_of: batches are multiples of it, as of the number of devices.
+        with shapes as arguments. For a compile-only target the shapes are those that its `place`
+        gives (`olla_xla.targets`). A batch that is sharded counts as a whole.
+      memory: of each device for the step, in bytes or as in "30GiB".
+      max_overhead: predicted time that recomputation may add, as a part of the step's; 0 leaves
+        `recomputed` out.
+      multiple_of: batches are multiples of it, for example of the number of devices.
       start: the first size that is tried.
-      compiles: made at most, for all ways together. More narrow an answer that lies between two
-        sizes.
-      options: limits and seed of each plan; a budget and an overhead in them are not used.
+      compiles: how many at most, for all ways together. More of them narrow an answer that is
+        between two sizes.
+      options: limits and seed of each plan; their budget and overhead are ignored.
       progress: called with a line at each size.
 
     Raises:
@@ -154,7 +153,7 @@ def max_batch(
 
 @contextlib.contextmanager
 def _no_rematerialization() -> Iterator[None]:
-    """Within it XLA computes nothing again by itself. JAX's setting is one of the whole process."""
+    """A context without XLA's own rematerialization. JAX's setting is one of the whole process."""
     before = jax.config.jax_compiler_enable_remat_pass  # pyright: ignore
     jax.config.update("jax_compiler_enable_remat_pass", False)
     try:
@@ -164,11 +163,11 @@ def _no_rematerialization() -> Iterator[None]:
 
 
 def _answers(ways: Sequence[Way], unit: int, start: int, most: int) -> list[LargestBatch]:
-    """The largest batch in each way; what fits in one fits in those after it.
+    """The largest batch in each way; a size that fits in one way fits in all later ones.
 
     Args:
       ways: in order. unit: sizes are multiples of it. start: to try first.
-      most: compiles of all ways.
+      most: compiles of all ways together.
     """
     work, bounds = ways[0].work, [Bounds(way, unit) for way in ways]
     off = 1.0
@@ -180,7 +179,7 @@ def _answers(ways: Sequence[Way], unit: int, start: int, most: int) -> list[Larg
             off = one.off()
             if (
                 one.doubt(0) == math.inf and work.compiles + kept <= most
-            ):  # what fits here fits in each way
+            ):  # a size that fits here fits in all ways
                 one.compile(one.next(0, is_last=work.compiles + kept == most))
     while work.compiles < most:
         floors = _floors(bounds)
@@ -196,12 +195,12 @@ def _answers(ways: Sequence[Way], unit: int, start: int, most: int) -> list[Larg
 
 
 def _floors(bounds: Sequence[Bounds]) -> list[int]:
-    """The largest size that fits in a way before each."""
+    """For each way, the largest size that fits in an earlier way."""
     return [max((one.low for one in bounds[:k]), default=0) for k in range(len(bounds))]
 
 
 def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
-    """What was found in a way, or the answer of the way before where that is no less."""
+    """The answer in a way, or that of the previous way where this one is not larger."""
     way, low, high = bounds.way, bounds.low, bounds.high
     floor = before.batch if before else 0
     if before and bounds.refused:

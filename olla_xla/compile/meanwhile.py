@@ -1,4 +1,4 @@
-"""Work beside XLA's compile, on another thread, that begins once the caller is back in XLA."""
+"""Work on another thread during XLA's compile, which begins once the caller is back in XLA."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hlo import gc_pause
 __all__ = ["meanwhile"]
 
 _HEAD_START, _HEAD_START_PART = 0.02, 0.2
-"""Seconds in which a caller gets back into XLA, and part of those that writing a plan took, for it
-frees what it made; what XLA does for a thread holds Python's lock."""
+"""Seconds, and part of the time that writing a plan took, for the caller to free what it made and
+get back into XLA. Work on another thread before that would hold the GIL."""
 
 
 def meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """What a function finds, in a thread of its own, while the caller goes on.
+    """Runs a function in a thread of its own, while the caller goes on; returns its result.
 
-    Nor does the caller collect garbage before it is back in XLA.
+    Garbage collection is off until the caller is back in XLA.
 
     Args:
-      began: when the caller did, on the monotonic clock. find, arguments: the function and its own.
+      began: when the caller began, by the monotonic clock. find, arguments: what to call.
     """
     head_start = max(_HEAD_START, _HEAD_START_PART * (time.monotonic() - began))
 

@@ -1,7 +1,7 @@
-"""What a step takes of memory when it runs: predicted, assigned and measured, side by side.
+"""The memory of a step: predicted, assigned and measured, side by side.
 
-Every measurement is of a fresh process that is handed the executable and the arguments, so that
-neither tracing nor compiling nor planning is in its memory.
+Each measurement is made in a fresh process, which gets the executable and the arguments. So its
+memory does not include tracing, compiling and planning.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["MeasuredMemory", "Measurement", "measure"]
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredMemory:
-    """Memory of one executable, in bytes; all but the arguments' are totals on the device.
+    """Memory of one executable, in bytes; totals on the device, except `arguments`.
 
     Attributes:
       way: "xla" or "planned".
       predicted: by our model; None where nothing was planned.
       assigned: XLA's total, arguments + outputs - aliases + temp.
-      measured: the most that was in use while it ran in a fresh process, the arguments with it: by
-        the device's allocator, or on CPU resident memory. None where it was not run.
+      measured: the peak in use while it ran in a fresh process, arguments included: by the device's
+        allocator, or resident memory on CPU. None where it was not measured.
       arguments: the arguments' own part of `measured`.
       profiled: the peak that JAX's profiler saw; None without XProf, and on CPU.
       reason: why nothing was measured, or "".
@@ -87,18 +87,18 @@ class Measurement:
 def measure(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Measurement:
     """Runs a function in XLA's order and planned, each in a fresh process, and measures memory.
 
-    On a GPU the processes share it with this one, which therefore must not hold most of it: set
-    XLA_PYTHON_CLIENT_PREALLOCATE=false before JAX starts. Nothing is measured of functions on
-    several devices, or for a target that is not there (`olla_xla.targets`).
+    A GPU is shared by these processes and this one, which therefore must not hold most of its
+    memory: set XLA_PYTHON_CLIENT_PREALLOCATE=false before JAX starts. Functions on several devices,
+    or for a compile-only target (`olla_xla.targets`), are not measured.
 
     Args:
-      fn: planned, jitted or plain; what is not planned is planned with default options. It must
-        not call back to Python, which no other process can.
+      fn: planned, jitted or plain; if not planned, it is planned with default options. It must not
+        call back to Python, which another process cannot do.
       *args: its arguments; `jax.ShapeDtypeStruct`s stand for zeros. **kwargs: likewise.
 
     Raises:
-      InputError: `fn` cannot be planned, or its executable cannot be handed to another process. A
-        process that fails is a `reason`.
+      InputError: `fn` cannot be planned, or its executable cannot be serialized for another
+        process. If that process fails, `reason` says so.
     """
     planned = fn if isinstance(fn, PlannedFunction) else plan(fn)
     jit_options = planned.jit_options
@@ -139,7 +139,7 @@ def _device(compiled: jax.stages.Compiled) -> tuple[Any, str]:
 def _leaves(
     fn: Callable[..., Any], jit_options: Mapping[str, Any], args: Any, kwargs: Any
 ) -> list[Any]:
-    """The leaves of the arguments that are no static ones."""
+    """The leaves of the arguments that are not static."""
     numbers = _tuple(jit_options.get("static_argnums"))
     names = set(_tuple(jit_options.get("static_argnames")))
     try:
@@ -160,7 +160,7 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _run(compiled: jax.stages.Compiled, leaves: list[Any], platform: str) -> dict[str, Any]:
-    """Fields of `MeasuredMemory` from a fresh process that runs an executable."""
+    """Runs an executable in a fresh process; returns fields of `MeasuredMemory`."""
     infos = jax.tree.leaves(compiled.args_info)
     if len(infos) != len(leaves):
         raise InputError("measure cannot tell which arguments are static; pass those by position")
@@ -208,7 +208,7 @@ def _environment(platform: str) -> dict[str, str]:
 
 
 def _write(path: Path, leaf: Any) -> dict[str, Any]:
-    """Writes an argument's bytes, unless it is but a shape; says what it is."""
+    """Writes an argument's bytes, unless it is only a shape; returns its shape and types."""
     key = ""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         leaf = leaf if hasattr(leaf, "dtype") else jax.numpy.asarray(leaf)

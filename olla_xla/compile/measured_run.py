@@ -1,6 +1,6 @@
-"""Runs a serialized executable in this process, which is to be a fresh one, and measures it.
+"""Runs a serialized executable in this process, which should be fresh, and measures its memory.
 
-`python -m olla_xla.compile.measured_run FOLDER`, with what `compile.measure` left there; prints a
+`python -m olla_xla.compile.measured_run FOLDER`, where `compile.measure` wrote FOLDER; prints a
 line of JSON.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["main", "run_twice"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Loads the executable, runs it twice, and prints what the second run took."""
+    """Loads the executable, runs it twice, and prints the memory of the second run."""
     folder = Path(arguments[0])
     request = json.loads((folder / "request.json").read_text())
     device = jax.devices()[0]
@@ -54,13 +54,13 @@ def main(arguments: Sequence[str]) -> int:
 def run_twice(
     executable: Callable[..., Any], arguments: Callable[[], list[Any]], device: Any
 ) -> tuple[int | None, int]:
-    """Runs an executable twice, and measures it; nothing else is on the device meanwhile.
+    """Runs an executable twice, and measures its memory; nothing else may use the device meanwhile.
 
     Args:
       executable: to run. arguments: makes them on the device, new each time. device: it runs on.
 
     Returns:
-      The most bytes that were in use, or None where nobody tells; bytes of the arguments.
+      (peak bytes in use, or None where the system does not tell; bytes of the arguments).
     """
     on_device = process_memory.DevicePeak(device)
     # The first run starts thread pools and loads kernels, once for all.

@@ -1,4 +1,4 @@
-"""What the referee objected to, in one file: all that is needed to look at the case again."""
+"""Cases that the referee objected to, each in one file with all that is needed to reproduce it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _MEMBERS = ("scheduled", "planned", "final", "assignment", "executable")
 
 
 class Seen(NamedTuple):
-    """What the referee has seen and does not object to.
+    """What the referee has accepted.
 
     Attributes:
-      accepted: the planned module, where one was judged.
-      kernels: of the executable, which arrays of a kernel are the same memory.
+      accepted: the planned module, if that was checked.
+      kernels: if an executable was checked, which arrays of a kernel are the same memory.
     """
 
     accepted: Accepted | None = None
@@ -51,18 +51,18 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A planned executable and how it came about.
+    """A planned executable and what it was made from.
 
     Attributes:
       target: "cpu", "cuda" or "tpu".
       scheduled: HloModuleProto as XLA scheduled it; b"" where JAX's cache served the executable.
-      planned: the same as it was handed back, with the plan in it.
+      planned: the same module with the plan applied, as it was handed back to XLA.
       final: HloModuleProto of the executable; b"" before it is compiled.
       assignment: its BufferAssignmentProto, or b"" where the backend does not give it.
-      executable: of a GPU, itself as XLA serializes it, or b"" where it is not given.
-      results: `check.executable.results_digest` of XLA's own module, or "": of `scheduled`, if that
-        is there.
-      donated: (parameter number, index) of the arguments that it takes over the memory of.
+      executable: a GPU's executable as XLA serializes it, or b"" where it is not given.
+      results: `check.executable.results_digest` of XLA's own module; if "", that of `scheduled` is
+        used where it is there.
+      donated: (parameter number, index) of the arguments whose memory outputs take over.
       stablehlo: the lowered step's text.
       plan: the text of a plan file.
       objection: what the referee said.
@@ -82,23 +82,23 @@ class Case:
 
     @functools.cached_property
     def gpu(self) -> GpuExecutable | None:
-        """The executable as it was read; None where it is none of a GPU, or cannot be read."""
+        """The executable, parsed; None where it is not a GPU's, or cannot be read."""
         return read_or_say(self.executable)
 
     def with_results(self, results: str) -> Case:
-        """The same with other results; what was read is not read again."""
+        """The same case with other `results`; the executable is not parsed again."""
         other = dataclasses.replace(self, results=results)
         other.__dict__["gpu"] = self.gpu
         return other
 
     def check(self, accepted: Accepted | None = None) -> Seen:
-        """Asks the referee: of the executable, or before there is one of the planned module.
+        """Has the referee check the executable or, before there is one, the planned module.
 
         Args:
-          accepted: the planned module where it is known that the executable runs it as it is.
+          accepted: the planned module, if the executable is known to run it unchanged.
 
         Raises:
-          CheckError: it objects.
+          CheckError: the referee objects.
         """
         if not self.final:
             return Seen(check_planned(self.scheduled, self.planned, self.target))
@@ -144,7 +144,7 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
 
 
 def load(path: Path) -> Case:
-    """Reads a case back. Raises InputError if the file is none."""
+    """Reads a case from a file. Raises InputError if the file has none."""
     try:
         with zipfile.ZipFile(path) as file:
             held = set(file.namelist())  # files of earlier versions have fewer

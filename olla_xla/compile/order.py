@@ -1,9 +1,9 @@
-"""Whether an executable runs a plan's order: the one rule for it.
+"""Whether an executable runs a plan's order.
 
 Passes after the hook may add, drop or replace instructions (copies, asynchronous pairs,
-optimization barriers); those that are in both and do any work must stand in the plan's order. On a
-TPU instructions move between memories, and names say little: what counts there is that values stay
-the same, which the referee follows through the executable, and XLA's total.
+optimization barriers). Instructions that are in both and are not idle (`IDLE`) must be in the
+plan's order. On a TPU these passes move values between memories and rename instructions, so the
+order is not compared there: the referee checks the values, and XLA's total is compared.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ IDLE = frozenset(
 """Opcodes that neither read nor write memory when they run."""
 
 _LOCAL = 2**32 - 1
-"""Part of an instruction's id that is its own in its computation; schedules may have that alone."""
+"""Low bits of an instruction's id, unique in its computation; schedules may have only these."""
 
 _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
-"""Clones that compute nothing; XLA may do without them."""
+"""Names of clones that compute nothing; XLA may remove these."""
 
 
 def order_difference(plan: Plan, final: bytes) -> str:
-    """What keeps the order of an executable's module (serialized) from being the plan's, or ""."""
+    """Why the order of an executable's module (serialized) is not the plan's, or ""."""
     try:
         _compare(plan, _schedules(final))
     except CheckError as error:
@@ -46,11 +46,11 @@ def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[s
       plan: the plan. module: the executable's.
 
     Returns:
-      Working instructions added, and instructions dropped, of the computations in both.
+      (instructions added that are not idle, instructions dropped), of the computations in both.
 
     Raises:
-      CheckError: naming the first instruction out of order, or a clone that is missing; or if most
-        of the plan is, and where XLA keeps names, most of a computation.
+      CheckError: most instructions of the plan are missing. Where XLA keeps names also: an
+        instruction is out of order, a clone is missing, or most of a computation is missing.
     """
     return _compare(
         plan,
@@ -104,14 +104,14 @@ def _compare(
             raise CheckError(f"most instructions of the plan of {name} are not in the executable")
         every += len(ours)
         left += len(ours & theirs)
-    # A small computation may have other instructions throughout where XLA renames them.
+    # Where XLA renames instructions, all names of a small computation may be new.
     if 2 * left < every:
         raise CheckError("most instructions of the plan are not in the executable")
     return tuple(added), tuple(dropped)
 
 
 def _check_clones(plan: Plan, names: set[str]) -> None:
-    # A clone that was read for dropped outputs alone (hlo.rewrite.trim) is in no order.
+    # A clone that only dropped outputs read (hlo.rewrite.trim) is in no order.
     ordered = {name for order in plan.order.values() for name in order}
     clones = [clone for clone, *_ in plan.clones if clone in ordered]
     made = [clone for clone in clones if not _FORWARDING.match(clone)]

@@ -1,4 +1,4 @@
-"""What comes of compiling a function with a plan, and how a plan that is not used is described."""
+"""Outcomes of compiling a function with a plan; descriptions of plans that are not used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 _logger = logging.getLogger("olla_xla")
 
 NO_GAIN = "no better order was found"
-"""Why XLA's own schedule is used where nothing went wrong."""
+"""The reason for XLA's own schedule if nothing went wrong."""
 
 
 _EXACT = 1e-6  # part of an assigned total by which a prediction may be off
@@ -46,7 +46,7 @@ _CERTAIN = 0.01  # part of the gain by which a prediction may be off
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A compiled function and how it came to its schedule.
+    """A compiled function, and why it has its schedule.
 
     Attributes:
       compiled: JAX's compiled stage, with the plan's schedule or XLA's own.
@@ -54,10 +54,10 @@ class Outcome:
       planned: True when the schedule in use is not XLA's own.
       reason: why XLA's own schedule is used, or "".
       error: what went wrong in planning, or None.
-      objection: what the referee said against the planned executable, with the file that has the
-        case in it, or "".
+      objection: the referee's objection to the planned executable, with the path of the saved
+        case, or "".
       members: numbers of the processes that agreed on it; () where it concerns this one only.
-      accepted: digest of the planned executable, which the referee has accepted; or "".
+      accepted: digest of the planned executable that the referee accepted; or "".
     """
 
     compiled: jax.stages.Compiled
@@ -71,7 +71,7 @@ class Outcome:
 
     @property
     def fell_back(self) -> bool:
-        """Whether XLA's schedule is used although a better one might have been."""
+        """Whether XLA's schedule is used for another reason than `NO_GAIN`."""
         return not self.planned and self.reason != NO_GAIN
 
 
@@ -82,13 +82,13 @@ def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: 
 
 
 def failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
-    """XLA's own executable, and what went wrong in planning."""
+    """The outcome with XLA's own executable, and what went wrong in planning."""
     _logger.debug("planning failed", exc_info=error)
     return Outcome(compiled, None, False, error_text(error), error)
 
 
 def error_text(error: Exception) -> str:
-    """What a user is told of an error."""
+    """The text of an error for users."""
     text = str(error) or type(error).__name__
     return text if isinstance(error, OllaError) else f"{type(error).__name__}: {text}"
 
@@ -103,7 +103,8 @@ def chosen(
 ) -> Outcome:
     """The planned executable, or XLA's own where the planned one is to be rejected.
 
-    XLA's own total is predicted, so it is compiled where predictions prove wrong.
+    The total of XLA's own order is only predicted. If the plan's prediction was wrong, XLA's own
+    order is compiled too, for the comparison.
     """
     compiled, reason, objects = applied[:3]
     if applied.is_known and plan.assigned_bytes is not None:
@@ -136,7 +137,7 @@ def chosen(
 
 
 def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
-    """What XLA assigns to its own order; None where that is more than it compiles for."""
+    """XLA's total for its own order; None where XLA refuses to compile it for its memory."""
     try:
         return assigned_bytes(compiles.own())
     except jax.errors.JaxRuntimeError as error:
@@ -147,7 +148,7 @@ def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
 
 
 def _is_surprise(plan: Plan, assigned: int) -> bool:
-    """Whether a prediction is so far off that XLA's own total may not be as predicted either."""
+    """Whether a prediction is so far off that XLA's own order may be predicted wrongly too."""
     error, gain = abs(assigned - plan.predicted_bytes), plan.xla_predicted_bytes - assigned
     return error > _EXACT * assigned and error > _CERTAIN * gain
 
@@ -155,7 +156,7 @@ def _is_surprise(plan: Plan, assigned: int) -> bool:
 def rejected(
     own: jax.stages.Compiled, plan: Plan, captured: Captured, reason: str, objection: str
 ) -> Outcome:
-    """XLA's own executable instead of a plan's."""
+    """The outcome with XLA's own executable instead of a plan's."""
     if reason != NO_GAIN:
         _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
     kept = unplanned(plan, captured, assigned_bytes(own))
@@ -163,7 +164,7 @@ def rejected(
 
 
 def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
-    """XLA's own order of a module that has next to no temporaries."""
+    """A plan that describes XLA's own order, for a module with few temporaries."""
     view, total = captured.view, assigned_bytes(compiled)
     return Plan(
         module=view.name,

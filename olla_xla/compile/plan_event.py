@@ -1,4 +1,4 @@
-"""What one signature of a planned function came to."""
+"""The event of compiling one signature of a planned function."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class PlanEvent:
       function: its name.
       planned: whether it runs another order than XLA's own.
       reason: why it does not, or "".
-      fell_back: whether that is because something went wrong, rather than nothing gained.
+      fell_back: whether XLA's order is used because something went wrong, not for lack of a gain.
       bytes: XLA's total for what runs. xla_bytes: for its own order, assigned or predicted.
         lower_bound_bytes: no order takes fewer. All per device; None where nothing was planned.
-      overhead: predicted time that the plan adds by computing things again, as a part of the
-        step's; None where nothing was planned.
+      overhead: predicted time that recomputation adds, as a part of the step's; None where nothing
+        was planned.
       seconds: that this process took to plan and to compile.
       search_seconds: that the search for the plan took, maybe in another process or run.
       processes: how many processes agreed on it; 1 where only this one was concerned.

@@ -1,9 +1,9 @@
-"""Stored plans as files, which many processes share: each is whole, or is known not to be.
+"""Stored plans as files, which many processes share; each is checked when it is read.
 
-A file is two lines: a header of JSON with the plan's key, a digest of the second, and digests of
-the executables that the referee has accepted; the second is the text of a plan file. It appears
-under its name in one step. What was cut off, changed, written by another version or put there by
-somebody else is found out when it is read, and refused.
+A file has two lines. The first is a header in JSON with the plan's key, a digest of the second
+line, and digests of the executables that the referee has accepted. The second is the text of a plan
+file. A file is written atomically. If it is truncated, changed, of another version or under another
+key, reading it fails.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from olla_xla.problem.plan import Plan
 __all__ = ["SUFFIX", "Entry", "Stored", "entries", "prune", "read", "read_stored", "write"]
 
 SUFFIX = ".plan"
-"""Of a stored plan's file, after its key."""
+"""Suffix of a stored plan's file, after its key."""
 
 _FORMAT, _VERSION = "olla_xla.stored_plan", 1
 _LARGEST = 2**28
 """Bytes of a file above which it is not read."""
 _ABANDONED = 3600.0
-"""Seconds after which a file that is being written is taken to be nobody's."""
+"""Seconds after which a temporary file is taken to be abandoned."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Entry:
     Attributes:
       path: of the file. bytes: its size.
       used: when it was last read or written, in seconds since 1970.
-      plan: what is in it; None where it cannot be used, and `trouble` says why.
+      plan: the plan in it; None where it cannot be used, and `trouble` says why.
     """
 
     path: Path
@@ -66,7 +66,7 @@ def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
       path: the file. plan: to write. accepted: digests of executables.
 
     Raises:
-      OSError: it cannot be written; what was there stays.
+      OSError: it cannot be written; an earlier file stays.
     """
     text = plan_file.dumps(plan)
     header = {
@@ -81,7 +81,7 @@ def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
         with temporary.open("wb") as file:
             file.write(json.dumps(header).encode() + b"\n" + text)
             file.flush()
-            os.fsync(file.fileno())  # a full disk says so here, not after the renaming
+            os.fsync(file.fileno())  # a full disk raises here, not after the renaming
         os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ def read_stored(path: Path) -> Stored:
     """Reads a file, and notes that it was used.
 
     Raises:
-      PlanFileError: it cannot be read, or is not what was written under that name.
+      PlanFileError: it cannot be read, or is not what was written for its key.
     """
     try:
         with path.open("rb") as file:
@@ -123,7 +123,7 @@ def read_stored(path: Path) -> Stored:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """What is in a folder, by name: stored plans, and what only looks like one."""
+    """The files of a folder, by name: stored plans, and files that are none."""
     try:
         paths = sorted(folder.iterdir())
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def entries(folder: Path) -> Iterator[Entry]:
         if path.suffix == SUFFIX:
             try:
                 plan = read(path)
-                with contextlib.suppress(OSError):  # looking at it is no use of it
+                with contextlib.suppress(OSError):  # listing does not count as use
                     os.utime(path, (about.st_atime, about.st_mtime))
             except PlanFileError as error:
                 trouble = str(error)
@@ -153,14 +153,14 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[Entry]:
-    """Removes what cannot be used, what was not used for so long, and the longest unused.
+    """Removes files without a usable plan, those unused for long, and those beyond a size limit.
 
     Args:
-      folder: of stored plans. seconds: since a file was last used.
-      most_bytes: that the others may take together; None for no limit.
+      folder: of stored plans. seconds: files that were not used for so long are removed.
+      most_bytes: that the others may take together, the latest used first; None for no limit.
 
     Returns:
-      What was removed.
+      The entries that were removed.
 
     Raises:
       PlanFileError: the folder cannot be read, or a file cannot be removed.

@@ -1,9 +1,9 @@
 """Reuse of plans: what a plan depends on, its digest, and where it is kept.
 
-A function lowered again to the same StableHLO, with the same options and devices, gets the plan it
-had, without a search; and its module gets a token made from the plan's key, so JAX's persistent
-compilation cache, where it is on, serves the planned executable. Plans are then kept on disk too,
-in a folder of that cache.
+A function lowered again to the same StableHLO, with the same options and devices, gets its earlier
+plan without a search. Its module gets a token made from the plan's key, so that JAX's persistent
+compilation cache, if it is on, serves the planned executable. Plans are then also kept on disk, in
+a folder of that cache.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from olla_xla.problem.plan import VERSION, Plan
 __all__ = ["PlanStore", "is_filled", "plan_digest", "plan_key", "process_store", "stored_folder"]
 
 _FORMAT = 7
-"""Part of every key, of plans and of JAX's persistent cache; raised when what an older olla_xla
-made must not be used again. Before 4, in-place results could overwrite what was still read;
-before 6 the referee's digests told channels of collectives apart; before 7 kernels could be given
-other memory than in XLA's own order, and round otherwise."""
+"""Part of every key, of plans and in JAX's persistent cache; raised when plans of older versions
+must not be used again. Before 4, in-place results could overwrite operands that were still read.
+Before 6, the referee's digests depended on the channel ids of collectives. Before 7, kernels could
+have other memory patterns than in XLA's own order, and round otherwise."""
 
 _FOLDER = "olla_xla"
-"""Where plans lie in the directory of JAX's persistent compilation cache."""
+"""Folder of plans in the directory of JAX's persistent compilation cache."""
 
 _COMPILE_SETTINGS = (
     "jax_optimization_level",
     "jax_memory_fitting_level",
     "jax_compiler_enable_remat_pass",
 )
-"""JAX settings that reach XLA beside the module."""
+"""JAX settings that are passed to XLA beside the module."""
 
 _MOST_ACCEPTED = 8
 """Digests of executables that are kept with a plan."""
@@ -66,7 +66,7 @@ def plan_key(
     config: Any = jax.config
     parts = (
         _FORMAT,
-        VERSION,  # plan files of another are not even looked for
+        VERSION,  # plan files of other versions are not found
         jax.__version__,
         importlib.metadata.version("jaxlib"),
         os.environ.get("XLA_FLAGS", ""),
@@ -81,7 +81,7 @@ def plan_key(
 
 
 def plan_digest(plan: Plan) -> str:
-    """Digest of a plan's module and of all that is written into it: 32 hex digits."""
+    """Digest of a plan's module and of all changes to it: 32 hex digits."""
     written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases), dict(plan.holds)]
     written += [plan.clones, plan.loops, plan.sunk]
     text = json.dumps(written, sort_keys=True)
@@ -159,7 +159,7 @@ class PlanStore:
 
     def _read(self, key: str) -> plan_files.Stored | None:
         path = self._path(key)
-        if path is None or not os.path.exists(path):  # false, too, where we may not look
+        if path is None or not os.path.exists(path):  # also false without permission
             return None
         try:
             return plan_files.read_stored(path)
@@ -186,7 +186,7 @@ class PlanStore:
 
 
 def process_store() -> PlanStore:
-    """This process's store; it keeps files where JAX's persistent compilation cache is on."""
+    """This process's store; it keeps files if JAX's persistent compilation cache is on."""
     return _store(stored_folder())
 
 

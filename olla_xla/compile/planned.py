@@ -1,9 +1,10 @@
-"""Compiles a function with a planned schedule: one compile, with the planner in its session.
+"""Compiles a function with a planned schedule: one compile, inside which the planner runs.
 
-1. The first time: XLA hands the module over as it has scheduled it (hook.py) and waits; the planner
-   runs, and the schedule goes straight back. XLA's own total is the predicted one. Should XLA
-   assign another total than predicted, XLA's own order is compiled too, and the better one kept.
-2. With a stored plan: the same compile, and the hook only writes the schedule.
+1. Without a stored plan: XLA hands over the scheduled module (hook.py) and waits while the planner
+   runs, then goes on with the planned schedule. The total of XLA's own order is only predicted. If
+   XLA assigns the plan another total than predicted, XLA's own order is compiled too, and the
+   better one is kept.
+2. With a stored plan: the same compile, in which the hook only applies the plan.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["compile_given", "compile_planned"]
 
 _logger = logging.getLogger("olla_xla")
 
-_BUDGET_TRIES = 3  # plans for a budget, each allowing for how far the one before was off
+_BUDGET_TRIES = 3  # plans for a budget, each corrected by the error of the one before
 
 
 def compile_planned(
@@ -57,14 +58,14 @@ def compile_planned(
     Args:
       lowered: JAX's lowered stage; nothing else may compile it meanwhile.
       options: limits and seed.
-      environment: part of the key of reusable plans: names the devices, their runtime and the
-        compiler options that `lowered` brings along.
+      environment: part of the key of stored plans: names the devices, their runtime and the
+        compiler options of `lowered`.
       store: where plans are kept for reuse; the process's own by default.
       compiler_options: as for `Lowered.compile`; other arguments of it in `compile_kwargs`.
 
     Raises:
       BudgetError: XLA assigns more than the options' memory budget to the best plan.
-      Whatever XLA raises compiling its own schedule. Trouble with the plan is in the outcome.
+      Whatever XLA raises compiling its own schedule. Errors in planning are in the outcome.
     """
     compiles = Compiles(lowered, compiler_options, compile_kwargs)
     try:
@@ -84,7 +85,7 @@ def compile_given(
     compiler_options: dict[str, Any] | None = None,
     **compile_kwargs: Any,
 ) -> Outcome:
-    """Compiles `lowered` with a plan that was made before; the referee sees it as any other.
+    """Compiles `lowered` with a plan that was made before; the referee checks it like any other.
 
     Raises:
       PlanMismatchError: the plan was made for another program.
@@ -120,7 +121,7 @@ def _compile(
     store: plan_store.PlanStore | None,
     compiler_options: dict[str, Any] | None,
 ) -> Outcome:
-    """The best executable, planned or XLA's own; trouble with the plan is in the outcome."""
+    """The better executable, planned or XLA's own; errors in planning are in the outcome."""
     try:
         key = plan_store.plan_key(
             compiles.stablehlo.bytecode, environment, compiler_options, options
@@ -145,7 +146,7 @@ def _compile(
 
 
 def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) -> Outcome:
-    """The executable of a stored plan, which is judged if it is none of the `accepted` ones.
+    """The executable of a stored plan; the referee checks it unless it is among `accepted`.
 
     Raises:
       PlanMismatchError: the module is not the plan's.
@@ -157,7 +158,7 @@ def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) ->
 
 
 def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
-    """Plans inside one compile; plans again for less where that takes more than allowed.
+    """Plans inside one compile; plans again for less memory if XLA exceeds the budget.
 
     Raises:
       BudgetError: the budget cannot be met.
@@ -174,7 +175,7 @@ def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
 def _fitted(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
 ) -> Outcome:
-    """The outcome, planned anew for less while XLA assigns more than the budget after all."""
+    """The outcome, planned again for less memory while XLA assigns more than the budget."""
     budget = options.budget_bytes
     for _ in range(_BUDGET_TRIES - 1):
         plan = outcome.plan

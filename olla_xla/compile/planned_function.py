@@ -1,9 +1,8 @@
 """What `olla_xla.plan` returns: a jitted function whose executables run planned schedules.
 
-It is a thin layer over a jitted function of its own. JAX serves calls of known signatures from C++;
-for a new one it calls a Python handler, before which ours runs: it lowers, plans and compiles,
-once. JAX keeps the executable for `lower(...).compile()` and for the call alike, so from then on
-the call is jit's own.
+It wraps a jitted function of its own. JAX serves calls of known signatures from C++. For a new one
+it calls a Python handler; ours runs before it, and lowers, plans and compiles once. JAX uses the
+executable both for `lower(...).compile()` and for the call, so later calls are `jax.jit`'s own.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ __all__ = ["PlanWarning", "PlannedFunction", "PlanSettings", "planned_function",
 _logger = logging.getLogger("olla_xla")
 
 _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
-"""Where a warning is not located: it points at the caller's line."""
+"""Folders of frames that a warning skips, so that it points at the caller's line."""
 
 
 _BENCHMARK = "benchmarks of this machine are not planned"
@@ -72,7 +71,7 @@ class PlanWarning(UserWarning):
 
 
 class PlanSettings(NamedTuple):
-    """How a function is planned: options, and the arguments of `plan` beside them."""
+    """How a function is planned: options, and the other arguments of `plan`."""
 
     options: PlanOptions
     verify: bool | None = None
@@ -83,7 +82,7 @@ class PlanSettings(NamedTuple):
 def planned_function(
     function: Callable[..., Any], jit_options: dict[str, Any], plan_settings: PlanSettings
 ) -> PlannedFunction:
-    """The planned form of a function, jitted with these arguments."""
+    """A planned function, jitted with these arguments."""
     function, alike = shared(
         function, (plan_settings, jit_options), functools.partial(_jitted, jit_options)
     )
@@ -98,7 +97,7 @@ def _jitted(jit_options: dict[str, Any], function: Callable[..., Any]) -> jax.st
 
 
 class _First(NamedTuple):
-    """The first call of a planned executable: copies of its arguments, and what is due."""
+    """The first call of a planned executable: copies of its arguments, and the comparison due."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -106,12 +105,12 @@ class _First(NamedTuple):
 
 
 class _Plans(tuple["Plan", ...]):
-    """Plans, whose IndexError says why there is none."""
+    """A tuple of plans whose IndexError says why there is none."""
 
     _message = ""
 
     def named(self, name: str, why: str) -> _Plans:
-        """The same, of a function, with the reason why there are no more."""
+        """Sets the function's name and the reason why there are no more plans."""
         self._message = f"{name} has {len(self) or 'no'} plan{'s' * (len(self) > 1)}: {why}"
         return self
 
@@ -123,13 +122,13 @@ class _Plans(tuple["Plan", ...]):
 
 
 class PlannedFunction:
-    """What `olla_xla.plan` returns; see there. Offers what functions made by `jax.jit` do.
+    """What `olla_xla.plan` returns; see there. It has the methods of functions by `jax.jit`.
 
     Args:
       function: the plain function.
-      alike: what it shares with functions of it that are planned alike.
+      alike: state shared with other planned functions of it that have the same settings.
       plan_settings: how it is planned.
-      jit_options: the arguments that `jitted` was made with.
+      jit_options: the arguments that `alike.jitted` was made with.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class PlannedFunction:
         ):
             loading.begin()
         functools.update_wrapper(self, function)
-        # An object's own attributes hide no method: `_compiled` and `lower` are names of its too.
+        # Attributes of the function must not hide our methods: it may have a `lower` of its own.
         for name in vars(self).keys() & vars(PlannedFunction).keys():
             if not name.startswith("__"):
                 del vars(self)[name]
@@ -155,8 +154,8 @@ class PlannedFunction:
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self._shared, self._jitted = alike, alike.jitted
         self._plan_settings, self._options = plan_settings, plan_settings.options
-        # Held weakly: what the function refers to goes when the planned one does, not in some later
-        # garbage collection.
+        # A weak reference avoids a cycle: the function is freed with the planned one, and not in a
+        # later garbage collection.
         before_miss = weakref.WeakMethod(self._before_miss)
         self._call = (
             with_miss_handler(self._jitted, before_miss) if plan_settings.enabled else self._jitted
@@ -178,7 +177,7 @@ class PlannedFunction:
             self._pending.first = None
             outputs = self._call(*args, **kwargs)
         except OllaError as error:
-            # Its one line says all: the calls of ours, of JAX and of XLA are left out.
+            # The message says all: frames of ours, of JAX and of XLA are left out.
             raise error.with_traceback(None) from error.__cause__
         first: _First | None = self._pending.first
         self._pending.first = None
@@ -199,7 +198,7 @@ class PlannedFunction:
         return expected[0]
 
     def _difference(self, expected: Any, found: Any, comparison: verification.Comparison) -> str:
-        """Where outputs differ, here or in another process that runs the same plan; or ""."""
+        """Where outputs differ, in this process or another one with the same plan; or ""."""
         difference, members = verification.difference(expected, found), comparison.members
         if len(members) > 1:
             topic = f"results of {comparison.digest}"
@@ -210,10 +209,10 @@ class PlannedFunction:
     def _before_miss(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], None] | None:
-        """Has the executable planned that JAX is about to compile and run for these arguments.
+        """Plans the executable that JAX is about to compile and run for these arguments.
 
         Returns:
-          What is to be done once JAX has run it, or None.
+          A function to call once JAX has run the executable, or None.
         """
         config: Any = jax.config
         if config.jax_no_tracing or config.jax_disable_jit or under_trace(args, kwargs):
@@ -235,10 +234,10 @@ class PlannedFunction:
         return None
 
     def _not_lowered(self, error: Exception) -> Callable[[], None]:
-        """Leaves a call to JAX, and returns the warning for where that can lower it.
+        """Leaves a call to JAX, and returns a function that warns if the call succeeds.
 
-        What it cannot it raises itself. What it can: `lower()` has pytrees of the user's own hold
-        descriptions of arrays, which some refuse; a call does not.
+        JAX raises its own error if it cannot lower the call either. It can if only `lower()` fails:
+        that builds the user's pytrees with descriptions of arrays as leaves, which some reject.
         """
         _logger.debug("lowering failed", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
@@ -252,7 +251,7 @@ class PlannedFunction:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles as what was given to `plan`; executables do not travel."""
+        """Copies and pickles the arguments of `plan`, without executables."""
         return planned_function, (self.__wrapped__, self._jit_options, self._plan_settings)
 
     def __repr__(self) -> str:
@@ -279,13 +278,13 @@ class PlannedFunction:
         return self._jitted.eval_shape(*args, **kwargs)
 
     def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """What the plan for these arguments keeps of scans, as a policy of `jax.checkpoint`.
+        """The scan residuals that the plan for these arguments keeps, as a `jax.checkpoint` policy.
 
-        It plans them if that was not done. Residuals go by the names that `checkpoint_name` gave
-        them; the policy says which are kept and have none.
+        It plans the signature if that was not done. Residuals are named by `checkpoint_name`; the
+        policy lists those that are kept and have no name.
 
         Raises:
-          CheckError: there is no plan for them.
+          CheckError: there is no plan for the signature.
 
         Examples:
           >>> print(step.as_policy(state, batch))
@@ -296,7 +295,7 @@ class PlannedFunction:
         outcome = self._outcome(lowered, _device_key(args, kwargs))
         if outcome.plan is None:
             raise CheckError(f"{self.__name__} has no plan: {outcome.reason}")
-        from olla_xla.compile.policy import policy_of  # it adds to JAX's configuration
+        from olla_xla.compile.policy import policy_of  # importing changes JAX's configuration
 
         return policy_of(traced.jaxpr, capture(lowered).view, outcome.plan)
 
@@ -307,7 +306,7 @@ class PlannedFunction:
             self._shared.outcomes.clear()
 
     def _cache_size(self) -> int:
-        """As `jax.jit`'s: how many signatures calls have met; programs count compiles by it."""
+        """As `jax.jit`'s: how many signatures were called; programs count compiles by it."""
         return getattr(self._call, "_cache_size", self._jitted._cache_size)()
 
     @property
@@ -320,7 +319,7 @@ class PlannedFunction:
         """The plans made so far, in the order their signatures were compiled.
 
         Raises:
-          IndexError: one is asked for that is not there; it says why.
+          IndexError: when indexed, if there is no such plan; it says why.
         """
         why = self._shared.unplanned or "call or compile the function first"
         return _Plans(self._shared.plans).named(self.__name__, why)
@@ -328,15 +327,15 @@ class PlannedFunction:
     def _outcome(
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome:
-        """Plans and compiles `lowered`, once; the module's docstring says who keeps what."""
+        """Plans and compiles `lowered`, once for each set of compile arguments."""
         if settings.disabled():
             return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
-        if is_measuring():  # whoever calls it then: planning waits for the benchmarks
+        if is_measuring():  # planning waits for these benchmarks, which call jitted functions
             return Outcome(lowered.compile(**compile_kwargs), None, False, _BENCHMARK)
         variant = repr(sorted(compile_kwargs.items()))
         with self._shared.lock:
             known = self._shared.outcomes.setdefault(lowering_identity(lowered), Outcomes())
-        # Other signatures are planned meanwhile: this one's lock alone is held through the search.
+        # Only this signature's lock is held during the search: others can be planned meanwhile.
         with known.lock:
             outcomes = known.by_variant
             if variant not in outcomes:
@@ -416,7 +415,7 @@ class PlannedFunction:
 
 
 def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) -> str:
-    """Why an order means nothing where a function is compiled with these options; or ""."""
+    """Why memory does not depend on an order with these compiler options; or ""."""
     if not any(platform_of_jax(device.platform).lists_thunks for device in devices_of(lowered)):
         return ""
     return without_order(options)
@@ -442,7 +441,7 @@ def _device_key(args: Any, kwargs: Any) -> str:
     for leaf in jax.tree.leaves((args, kwargs)):
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, jax.sharding.Sharding):  # those of tracers are abstract
-            # On an abstract mesh there are none; the compile will say which.
+            # An abstract mesh has none; they are known only once it is compiled.
             with contextlib.suppress(ValueError):
                 devices |= sharding.device_set
     devices = devices or {jax.local_devices()[0]}
