@@ -44,11 +44,11 @@ _TRIES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The answer to a question.
+    """The decision on a question.
 
     Attributes:
-      digest: of what all members voted for; "" for no.
-      reason: why no, or "".
+      digest: of what all members voted for; "" for "no".
+      reason: for "no", or "".
     """
 
     digest: str
@@ -190,10 +190,10 @@ class Agreement:
         self._store.put_first(self._key("offer"), data)
 
     def offered(self, wait: bool = True) -> bytes | None:
-        """The plan that the leader puts to the vote, serialized; None if it will not come any more.
+        """The plan that the leader offers for the vote, serialized; None if it will not come.
 
         Args:
-          wait: wait for it as long as the leader lives; otherwise None means not yet.
+          wait: wait for it as long as the leader is alive; if False, None also means not yet.
         """
         watch = _Watch(self, self._members[0])
         while (found := self._store.get(self._key("offer"), self._slice * wait)) is None:

@@ -81,7 +81,7 @@ class Compiles:
     """The compiles of one lowered stage; nothing else may compile it meanwhile.
 
     Attributes:
-      stablehlo: what is compiled.
+      stablehlo: the stage's module.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Compiles:
         self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
         self._tokens: set[bytes] = set()
         self._made: dict[int, tuple[Token, Any]] = {}
-        """id of an executable -> its token, and the executable, which keeps the id from reuse."""
+        """An executable's id -> its token, and the executable, which keeps the id from reuse."""
         self._own: jax.stages.Compiled | None = None
         self._case: objection.Case | None = None
         self._accepted: Accepted | None = None

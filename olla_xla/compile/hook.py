@@ -60,7 +60,7 @@ class _Hook:
 
     @contextlib.contextmanager
     def listening(self, request: Request) -> Iterator[None]:
-        """Serves `request` inside; raises what its `transform` raised, at the end."""
+        """A context in which `request` is served; at its end, raises what `transform` raised."""
         with self._lock:
             self._requests += (request,)
             self._register()
@@ -118,7 +118,7 @@ _hook = _Hook()
 
 
 def listening(request: Request) -> contextlib.AbstractContextManager[None]:
-    """Serves `request` inside.
+    """A context in which `request` is served.
 
     Raises:
       Whatever `request.transform` raises, at the end.

@@ -38,8 +38,8 @@ class LargestBatch:
       batch: the largest that was found to fit; 0 where none was.
       bytes: XLA's assigned total for it, on each device; 0 where none fits.
       next_batch: the least that was found not to fit; 0 where none was.
-      next_bytes: its total: XLA's assigned one, or if `next_is_predicted` the least predicted
-        total of a plan for it.
+      next_bytes: its total: XLA's assigned one, or if `next_is_predicted` the predicted one, and
+        more than the memory.
       predicted_bytes: the predicted total of the batch.
       overhead: predicted time that recomputation adds, as a part of the step's.
       reason: why the answer is that of the previous way: a size cannot be compiled this way, or

@@ -13,7 +13,7 @@ __all__ = ["meanwhile"]
 
 _HEAD_START, _HEAD_START_PART = 0.02, 0.2
 """Seconds, and part of the time that writing a plan took, for the caller to free what it made and
-get back into XLA. Work on another thread before that would hold the GIL."""
+get back into XLA, before the other thread's work takes the GIL."""
 
 
 def meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:

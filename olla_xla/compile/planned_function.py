@@ -300,7 +300,7 @@ class PlannedFunction:
         return policy_of(traced.jaxpr, capture(lowered).view, outcome.plan)
 
     def clear_cache(self) -> None:
-        """As `jax.jit`'s: forgets what was traced and compiled. Plans are kept for reuse."""
+        """As `jax.jit`'s: clears traces and executables. Plans are kept for reuse."""
         with self._shared.lock:
             self._jitted.clear_cache()
             self._shared.outcomes.clear()

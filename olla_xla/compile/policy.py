@@ -1,8 +1,8 @@
-"""A plan as what people keep in their code: the names for a policy of `jax.checkpoint`.
+"""A plan's scan residuals as a policy of `jax.checkpoint`, for use in a user's code.
 
-A plan says which scan residuals loops keep, by the elements of XLA's loops; a policy says it by
-names that `checkpoint_name` gave. Names leave no trace in what XLA compiles, so the residuals of
-XLA's loops are held against those of the function's scans, in order, by sizes and operations.
+A plan says which scan residuals are kept, by the elements of XLA's loops; a policy, by names that
+`checkpoint_name` gave. Such names are not in XLA's module, so the residuals of XLA's loops are
+aligned with those of the function's scans, in order, by sizes and operations.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Unnamed(NamedTuple):
     """A scan residual that a plan keeps and that no `checkpoint_name` names.
 
     Attributes:
-      bytes: of all its slices. operation: what makes it, such as "dot_general", or "".
-      line: "file:line" of that, or "".
+      bytes: of all its slices. operation: that makes it, such as "dot_general", or "".
+      line: "file:line" of the operation, or "".
     """
 
     bytes: int
@@ -43,13 +43,13 @@ class Unnamed(NamedTuple):
 class CheckpointPolicy:
     """Which scan residuals a plan keeps, as a policy of `jax.checkpoint`; it prints as code.
 
-    What enters a scan's body is kept by every policy, and stands in neither list.
+    Inputs of a scan's body are kept by every policy, and are in no list.
 
     Attributes:
       names: of residuals that are kept, in the order of the program.
-      recomputed: names of those that are made again.
-      unnamed: those that are kept and have no name, largest first: without names for them the
-        policy makes them again, and its total differs from the plan's.
+      recomputed: names of residuals that are recomputed.
+      unnamed: residuals that are kept and have no name, largest first. Unless they get names, the
+        policy recomputes them, and its total differs from the plan's.
     """
 
     names: tuple[str, ...]
@@ -79,7 +79,7 @@ class CheckpointPolicy:
 
 
 class _Residual(NamedTuple):
-    """What a scan stacks: its bytes, primitive and names; whether it enters the body as it is."""
+    """A stacked output of a scan: its bytes, primitive, names; whether it is the body's input."""
 
     bytes: int
     primitive: str
@@ -88,11 +88,11 @@ class _Residual(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """What `checkpoint_name` names in a scan's body.
+    """A value that `checkpoint_name` names in a scan's body.
 
     Attributes:
-      name: that. bytes: of all iterations together. primitive: what makes it, or "".
-      lines: "file:line" of all callers of that.
+      name: its name. bytes: of all iterations together. primitive: that makes it, or "".
+      lines: "file:line" of all frames that called the primitive.
     """
 
     name: str
@@ -102,7 +102,7 @@ class _Named(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """A scan of the function: its length, what it stacks, and what is named in its body."""
+    """A scan of the function: its length, stacked outputs, and the named values in its body."""
 
     length: int
     stacked: list[_Residual]
@@ -110,7 +110,7 @@ class _Scan(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A scan residual of a loop of XLA's: its bytes, the operation and line that make it.
+    """A scan residual of one of XLA's loops: its bytes, the operation that makes it, and its line.
 
     kept: whether the plan keeps it.
     """
@@ -125,7 +125,7 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
     """The policy that comes nearest to what a plan keeps.
 
     Args:
-      jaxpr: of the function, as `jax.jit(f).trace(...).jaxpr` is.
+      jaxpr: the function's, as in `jax.jit(f).trace(...).jaxpr`.
       module: as XLA scheduled it. plan: of that module.
     """
     scans = list(_scans(jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr))
@@ -163,7 +163,7 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
 
 
 def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
-    """The name of a value of a scan's body; None where none is known to be its."""
+    """The name of a value in a scan's body; None where none, or more than one, fits."""
     named = [] if scan is None else scan.named
     alike = [n for n in named if (n.bytes, n.primitive) == (value.bytes, value.operation)]
     names = {n.name for n in alike}
@@ -173,7 +173,7 @@ def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
 
 
 def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]:
-    """(name, iterations, stacks) of every loop that stacks for another."""
+    """(name, iterations, scan residuals) of every loop that keeps residuals for another loop."""
     records = {record[:2]: record for record in plan.loops}
     for pair in pairs(module, plan.target):
         record = records.get((pair.writer.i.name, pair.reader.i.name))
@@ -193,7 +193,7 @@ def _stacked(pair: Pair, gone: frozenset[int]) -> list[_Kept]:
 
 
 def _scans(jaxpr: Any) -> Iterator[_Scan]:
-    """Every scan of a jaxpr, those inside of others too."""
+    """Every scan of a jaxpr, nested ones too."""
     for equation in inlined(jaxpr).equations:
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
@@ -205,7 +205,7 @@ def _scans(jaxpr: Any) -> Iterator[_Scan]:
 
 
 def _scan(scan: Any) -> _Scan:
-    """What a scan stacks, in order, and names; what its body returns as it entered is marked."""
+    """A scan's stacked outputs, in order, and named values; outputs that are inputs are marked."""
     body, length = scan.params["jaxpr"], scan.params["length"]
     body = getattr(body, "jaxpr", body)
     equations, outputs, _ = inlined(body)
@@ -220,7 +220,7 @@ def _scan(scan: Any) -> _Scan:
     found = []
     for outer, inner in zip(scan.outvars, outputs, strict=True):
         if tuple(outer.aval.shape) != (length, *inner.aval.shape):
-            continue  # carried on
+            continue  # a carry
         maker = made.get(id(inner))
         while maker is not None and maker.primitive.name == "name":
             maker = made.get(id(maker.invars[0]))
@@ -238,11 +238,11 @@ def _lines(equation: Any) -> frozenset[str]:
 
 
 def _names(equations: Sequence[Any]) -> dict[int, tuple[str, ...]]:
-    """By a variable's id: the names that it has, or that what it is made of elementwise has.
+    """Variable's id -> its name, or that of the one named value it follows from elementwise.
 
-    A derivative's factor, as cos(x) of sin(x), is made of what is named and takes no fewer bytes:
-    where that is kept, nothing else of it need be. What a name is given to has none itself: a
-    policy does not keep it for what reads it beside the named value, such as tanh's derivative.
+    A factor of a derivative, such as cos(x) for sin(x), follows from the named x at no fewer bytes:
+    if x is kept, the factor need not be. The operand of `checkpoint_name` itself has no name: a
+    policy does not keep it for other readers, such as tanh's derivative.
     """
     named = {
         id(equation.outvars[0]): equation.params["name"]
@@ -267,7 +267,7 @@ def _names(equations: Sequence[Any]) -> dict[int, tuple[str, ...]]:
 
 
 def _fit(row: _Kept, residual: _Residual) -> float:
-    """How well a stack of XLA's fits a residual of a scan; 0 where it cannot be it."""
+    """How well a residual of XLA's loop fits one of a scan; 0 where they cannot be the same."""
     if row.bytes != residual.bytes:
         return 0.0
     if residual.enters:
@@ -276,7 +276,7 @@ def _fit(row: _Kept, residual: _Residual) -> float:
 
 
 def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.float64]:
-    """float64 [rows + 1, residuals + 1]: the best fit of what begins at either, in order."""
+    """float64 [rows + 1, residuals + 1]: best total fit of rows[i:] and residuals[j:], in order."""
     best = np.zeros((len(rows) + 1, len(residuals) + 1))
     for i in range(len(rows) - 1, -1, -1):
         for j in range(len(residuals) - 1, -1, -1):
@@ -293,7 +293,7 @@ def _weight(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> float:
 def _aligned(
     rows: Sequence[_Kept], residuals: Sequence[_Residual]
 ) -> Iterator[tuple[_Kept, _Residual | None]]:
-    """Each stack of XLA's with the residual that it is, or None where it is none that is known."""
+    """Each residual of XLA's loop with the scan's residual that it is aligned with, or None."""
     best, j = _table(rows, residuals), 0
     for i, row in enumerate(rows):
         while j < len(residuals) and best[i, j + 1] == best[i, j]:

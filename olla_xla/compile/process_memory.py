@@ -1,4 +1,4 @@
-"""What this process and its devices hold: resident memory, allocators, the profiler's figure."""
+"""Memory of this process and its devices: resident memory, allocators, the profiler's peak."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
 
 
 def give_memory_back() -> None:
-    """Has malloc return what it holds free, else steps would use it and look cheaper."""
+    """Has malloc return its free memory, or steps that use it would seem to take less."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others do not
     if trim is not None:
         trim(0)
 
 
 def reset_peak() -> bool:
-    """Resets the peak of resident memory; False where the system does not let us."""
+    """Resets the peak of resident memory; False where the system does not allow it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -53,9 +53,9 @@ def device_bytes(device: Any, field: str) -> int | None:
 
 
 class DevicePeak:
-    """The most that a device's allocator has in use, beyond what it holds when this is made.
+    """The peak of a device's allocator, beyond the bytes in use when this object was made.
 
-    Allocators keep one peak, which cannot be reset: what came before may have been more.
+    Allocators keep one peak, which cannot be reset: an earlier peak may have been higher.
     """
 
     def __init__(self, device: Any) -> None:
@@ -64,7 +64,7 @@ class DevicePeak:
         self._before = device_bytes(device, "peak_bytes_in_use")
 
     def bytes(self) -> int | None:
-        """None where the device does not tell, or its peak is of something that came before."""
+        """None where the device does not report its peak, or an earlier peak was as high."""
         peak = device_bytes(self._device, "peak_bytes_in_use")
         if peak is None or self._held is None or self._before is None or peak <= self._before:
             return None

@@ -1,4 +1,4 @@
-"""A step that XLA refuses to compile as it does not fit: what it would have run."""
+"""Steps that XLA refuses to compile because they do not fit: what it would have run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["is_refusal", "refused_executable"]
 
 
 def is_refusal(error: Exception, target: str) -> bool:
-    """Whether XLA ended a compile for a platform as the program takes too much memory."""
+    """Whether XLA ended a compile for a platform because the program takes too much memory."""
     return platform(target).refuses_what_does_not_fit and "RESOURCE_EXHAUSTED" in str(error)
 
 
@@ -28,7 +28,7 @@ def refused_executable(
 ) -> tuple[bytes, BufferAssignment]:
     """The scheduled module, serialized, and the buffer assignment that XLA found too large.
 
-    It is compiled once more, with a dump; XLA ends before it makes code, which takes longest.
+    The step is compiled again, with a dump. XLA stops before code generation, which takes longest.
 
     Args:
       lowered: what was refused. target: name of the platform. compiler_options: XLA's.

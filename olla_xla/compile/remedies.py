@@ -1,4 +1,4 @@
-"""Tries what would help a step's memory beside an order: recomputation, donation."""
+"""Tries other ways than an order to lower a step's memory: recomputation, donation."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from olla_xla.problem.plan import Plan
 __all__ = ["Donating", "remedy"]
 
 _LITTLE = 0.1
-"""Part of XLA's total below which what an order saves is little, and other remedies are tried."""
+"""Other remedies are tried where an order saves a smaller part of XLA's total."""
 
 _OVERHEADS = (0.2, 0.5)
-"""Parts of the step's predicted time that recomputation is allowed, one after another until one
-helps: a fifth is what most steps give much for, and half is more than computing all of it again."""
+"""Overheads allowed to recomputation, as parts of the step's predicted time, tried until one helps.
+With 0.2 most steps save much; 0.5 is more than recomputing everything takes."""
 
 _SECONDS = 10.0
-"""Most that trying recomputation may take, where the options have no limit."""
+"""Most seconds for trying recomputation, where the options have no limit."""
 
 _LEAST_SECONDS = 2.0
-"""That a trial gets, whatever those before it took."""
+"""Seconds that each trial gets at least, whatever earlier ones took."""
 
 _NOTHING = 2**16
-"""Bytes of a step below which there is nothing to help: they are 0.0 MB in print."""
+"""Bytes of a step below which nothing is tried: they are printed as 0.0 MB."""
 
 _MOST_INSTRUCTIONS = 20_000
-"""Modules larger than that are not planned for advice alone: that takes longer than the limit."""
+"""Larger modules are not planned for advice alone: planning would take longer than the limit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Donating:
 
     Attributes:
       function: the plain function. jit_options: what it is jitted with.
-      args, kwargs: its arguments, where they are compiled for.
+      args, kwargs: its arguments, on the devices that it is compiled for.
       leaves: the arguments to donate.
     """
 
@@ -59,7 +59,7 @@ class Donating:
     leaves: Sequence[Leaf]
 
     def trial(self, options: PlanOptions | None, device_kind: str) -> Trial:
-        """Compiles with the donation, and plans that module where there are options for it.
+        """Compiles with the donation, and plans that module if `options` are given.
 
         Raises OllaError where XLA's hook or planning fails.
         """
@@ -77,7 +77,7 @@ class Donating:
         return Trial(to_donate(self.leaves), total, options is None, when=done)
 
     def _donated(self) -> dict[str, Any]:
-        """The options of `jax.jit`, with these arguments donated too."""
+        """The options of `jax.jit`, with these arguments donated as well."""
         options = dict(self.jit_options)
         numbers = options.pop("donate_argnums", None) or ()
         names = options.pop("donate_argnames", None) or ()
@@ -100,16 +100,16 @@ def remedy(
     device_kind: str = "",
     donating: Donating | None = None,
 ) -> Remedy | None:
-    """Tries what would help a step where little was found for it.
+    """Tries what would lower a step's memory, unless its plan saves much already.
 
     Args:
       module: as XLA scheduled it, serialized.
-      view: the memory of what runs. options: of the plan, or of those that are tried.
-      target: "cpu", "cuda" or "tpu". plan: that runs; None where nothing was planned.
+      view: the memory of the executable in use. options: for the plans that are tried.
+      target: "cpu", "cuda" or "tpu". plan: in use; None if none is.
       device_kind: as for `plan_module`. donating: what could be donated.
 
     Returns:
-      None where the plan saves much, and where nothing is left to try.
+      None where the plan saves much, or nothing was tried.
     """
     total = view.total_bytes
     if plan is not None:
@@ -138,7 +138,7 @@ def _recomputed(
     target: str,
     device_kind: str,
 ) -> list[Trial]:
-    """What a plan comes to that may compute things again; nothing where it fails."""
+    """The trial of a plan with recomputation, at most one; none where planning fails."""
     trials: list[Trial] = []
     limit, began = options.time_limit or _SECONDS, time.monotonic()
     for overhead in _OVERHEADS:

@@ -1,4 +1,4 @@
-"""`olla_xla.report`: one table over all that this process planned."""
+"""`olla_xla.report`: one table of all functions that this process planned."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from olla_xla.compile.plan_event import PlanEvent
 __all__ = ["Report", "add", "report"]
 
 _KEPT = 1000
-"""Signatures that are kept, the latest."""
+"""How many signatures are kept, the latest ones."""
 
 _SHOWN = 40
 """Rows of a table at most."""
 
 _HEADINGS = ("function", "XLA, MB", "planned", "less %", "time +%", "seconds")
 _NAME = 34
-"""Characters of a function's name that a row has room for, so that it has 80."""
+"""Characters of a function's name in a row, so that rows have at most 80."""
 
 _events: collections.deque[PlanEvent] = collections.deque(maxlen=_KEPT)
 _lock = threading.Lock()
@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report:
-    """What the functions came to that were planned in this process; it prints as a table.
+    """The outcomes of all functions planned in this process; it prints as a table.
 
     Attributes:
       events: one for each signature, in the order in which they were compiled; the last thousand.
@@ -91,7 +91,7 @@ def _row(event: PlanEvent) -> tuple[str, ...]:
 
 
 def report() -> Report:
-    """One table over all functions that this process planned: MB before and after, time, seconds.
+    """One table of all functions that this process planned: MB before and after, time, seconds.
 
     With OLLA_XLA_REPORT=1 it is also written to standard error at the end of the program.
 
@@ -112,5 +112,5 @@ def add(event: PlanEvent) -> None:
 
 @functools.cache
 def _at_exit() -> None:
-    """Has the table written when the program ends, once."""
+    """Registers the table to be written once, when the program ends."""
     atexit.register(lambda: print(report(), file=sys.stderr))

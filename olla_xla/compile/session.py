@@ -1,4 +1,4 @@
-"""Plans inside a compile of XLA's: it has handed its module over, and waits for the schedule."""
+"""Plans inside XLA's compile, which has handed its module over and waits for the schedule."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ __all__ = ["PlanningSession", "planned_within"]
 _logger = logging.getLogger("olla_xla")
 
 _SMALL = 2**20
-"""Bytes of a step's own values, at most live together, up to which none is planned by default."""
+"""Peak bytes of the values that a step makes, up to which it is not planned by default."""
 
 
 _NOTHING = 256 * 2**10
-"""Bytes below which a gain is none by default."""
+"""Bytes below which a gain is ignored by default."""
 
 
 _ALL_OF_PLANNING = 8
-"""What all of planning takes at the least, in terms of what reading the module took."""
+"""Least time for all of planning, as a multiple of the time for reading the module."""
 
 
 _LATE, _TOO_LATE = 0.5, 1.5
-"""Seconds, and part of a limit that was asked for, by which planning may take longer."""
+"""Planning may take so many seconds more than this multiple of a time limit."""
 
 
 class PlanningSession:
     """Plans while XLA waits. `answer` is called inside the compile, `outcome` after it.
 
     Attributes:
-      captured: the module as XLA scheduled it, once it has. plan: the plan that was made, if any.
+      captured: the module as XLA scheduled it; None before that. plan: that was made, if any.
     """
 
     def __init__(self, compiles: Compiles, options: PlanOptions) -> None:
@@ -73,7 +73,7 @@ class PlanningSession:
 
     @without_collection()
     def answer(self, platform: str, module: bytes) -> bytes | None:
-        """The module with a plan in it, or None to leave XLA's schedule.
+        """The module with a plan applied, or None to keep XLA's schedule.
 
         Raises:
           BudgetError: the budget cannot be met.
@@ -82,7 +82,7 @@ class PlanningSession:
         captured = compiles.taken(platform, module, taken)
         self.captured = captured
         began = time.thread_time()
-        small = scratch_peak(captured.view) <= _SMALL  # read here, and kept for all that follow
+        small = scratch_peak(captured.view) <= _SMALL  # parsed once, for all later readers
         if options.is_default and small:
             return None
         if trouble := _too_late(options, _ALL_OF_PLANNING * (time.thread_time() - began)):
@@ -90,7 +90,7 @@ class PlanningSession:
             return None
         with waiting(
             compiles.name, loading.what()
-        ):  # What is loaded, or compiled once, is no search.
+        ):  # loading, and compiling loops once, do not count as search
             loading.finish()
         try:
             plan = self.plan = planned_within(compiles.name, captured, options, options)
@@ -106,7 +106,7 @@ class PlanningSession:
 
     @without_collection()
     def outcome(self, compiled: jax.stages.Compiled) -> Outcome:
-        """What came of the compile in which `answer` was asked."""
+        """The outcome of the compile in which `answer` was called."""
         plan, captured = self.plan, self.captured
         if captured is None:
             return failed(compiled, OllaError(NO_HOOK))
@@ -126,7 +126,7 @@ class PlanningSession:
         return chosen(compiles, plan, compiles.judged(compiled, plan), captured)
 
     def _is_idle(self, plan: Plan) -> bool:
-        """Whether a plan gains nothing that would be worth a compile's while."""
+        """Whether a plan gains too little to be compiled."""
         gain = plan.xla_predicted_bytes - plan.predicted_bytes
         least = platform(plan.target).least_gain * plan.xla_predicted_bytes
         small = gain < least or (self._options.is_default and gain < _NOTHING)
@@ -134,7 +134,7 @@ class PlanningSession:
 
     @property
     def why_not(self) -> str:
-        """Why `answer` left XLA's schedule."""
+        """Why `answer` kept XLA's schedule."""
         if self._error is not None:
             return error_text(self._error)
         longer = "" if self.plan is None else reason_of_plan(self.plan)
@@ -142,7 +142,7 @@ class PlanningSession:
 
 
 def _too_late(options: PlanOptions, least: float) -> str:
-    """Why a time limit is too short where planning takes at least so many seconds; or ""."""
+    """Why a time limit is too short if planning takes at least `least` seconds; or ""."""
     limit = options.time_limit
     if limit is None or least <= _TOO_LATE * limit + _LATE:
         return ""
@@ -155,10 +155,10 @@ def _too_late(options: PlanOptions, least: float) -> str:
 def planned_within(
     name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions
 ) -> Plan:
-    """A plan of the captured module within the limits of an attempt at the options.
+    """A plan of the captured module with the options `attempt`.
 
     Raises:
-      BudgetError: the budget cannot be met; it names the options' own.
+      BudgetError: the budget cannot be met; it names the budget of `options`.
     """
     try:
         with waiting(name) as progress:

@@ -1,8 +1,8 @@
-"""What planned functions of one function share, as functions that `jax.jit` makes of one do.
+"""State shared by planned functions of one function, as by functions that `jax.jit` makes of one.
 
-`jax.jit(f)(x)` twice traces and compiles once: JAX knows what it has made of `f`. A planned
-function must not share that with a plain one, which would run its executables, nor with one that
-is planned otherwise. So JAX is given a partial of the function, one for each way of planning it.
+Calling `jax.jit(f)(x)` twice traces and compiles once, since JAX caches by `f`. A planned function
+must not share this cache with a plain one, which would run its executables, nor with one that has
+other settings. So JAX gets a partial of the function, one for all planned alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Outcomes", "Shared", "shared"]
 
 
 class Outcomes:
-    """What the compiles of one signature came to, and the lock under which that is found out."""
+    """The outcomes of compiling one signature, and the lock that is held meanwhile."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -33,13 +33,13 @@ class Outcomes:
 
 
 class Shared:
-    """What is known of a function that is planned in one way.
+    """State of a function that is planned with one set of settings.
 
     Attributes:
-      jitted: a jitted form of it that only functions planned alike use.
-      lock: of what follows. outcomes: by JAX's lowering. plans: in the order they were made.
-      unplanned: why the last compile that has no plan has none; or "".
-      said: what the user has been told.
+      jitted: the jitted function, used only by functions planned alike.
+      lock: for the rest. outcomes: by JAX's lowering. plans: in the order they were made.
+      unplanned: why the last compile has no plan, or "".
+      said: messages that the user has got.
       refused: digests of lowered modules whose planned results differed from XLA's.
     """
 
@@ -58,33 +58,33 @@ def shared(
     way: Any,
     jit: Callable[[Callable[..., Any]], jax.stages.Wrapped],
 ) -> tuple[Callable[..., Any], Shared]:
-    """What functions share that are planned like this one.
+    """The state shared by functions that are planned like this one.
 
     Args:
-      function: what is planned. way: all that says how, in tuples, lists and dictionaries.
-      jit: makes its jitted form.
+      function: that is planned. way: all settings, in tuples, lists and dictionaries.
+      jit: jits a function.
 
     Returns:
-      The function to hold, the first that was equal to it, and what is shared.
+      (the first function equal to this one, for the caller to keep alive; the shared state).
     """
     try:
         key = _frozen(way)
         hash((key, function))
         weakref.ref(function)
-    except TypeError:  # one of them cannot be looked up again: nothing is shared
+    except TypeError:  # not hashable, or no weak references: nothing is shared
         return function, Shared(jit(_partial(function, function)))
     with _lock:
         made_before = _known.setdefault(function, {})
         if key in made_before and (first := made_before[key][0]()) is not None:
             return first, made_before[key][1]
-        # Held weakly, or the function, which is the key, would live as long as what it leads to.
+        # A weak reference: otherwise the value would keep the function, which is its key, alive.
         made = Shared(jit(_partial(weakref.proxy(function), function)))
         made_before[key] = weakref.ref(function), made
         return function, made
 
 
 class _Called(functools.partial[Any]):
-    """A call of a function, which reads as the function itself in JAX's messages."""
+    """A partial of a function that prints as the function itself in JAX's messages."""
 
     def __repr__(self) -> str:
         return self._text("__repr__")
@@ -93,7 +93,7 @@ class _Called(functools.partial[Any]):
         return self._text("__str__")
 
     def _text(self, method: str) -> str:
-        """What a method of the function says; of what a proxy is to, not of the proxy."""
+        """The result of the function's own method; a proxy's is that of its referent."""
         try:
             return getattr(self.func, method)()
         except ReferenceError:
@@ -101,9 +101,9 @@ class _Called(functools.partial[Any]):
 
 
 def _partial(called: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """A partial of its own, under the function's name, by which JAX's messages call it.
+    """A new partial with the function's name, for JAX's messages.
 
-    It says what the function takes where a proxy does not (ufuncs).
+    It gets the function's signature where a proxy does not give it (ufuncs).
     """
     made = _Called(called)
     for name in ("__name__", "__qualname__"):
@@ -112,7 +112,7 @@ def _partial(called: Callable[..., Any], function: Callable[..., Any]) -> Callab
     try:
         inspect.signature(made)
     except (ValueError, TypeError):
-        with contextlib.suppress(ValueError, TypeError):  # the function does not say so either
+        with contextlib.suppress(ValueError, TypeError):  # the function has no signature either
             made.__signature__ = inspect.signature(function)  # pyright: ignore[reportAttributeAccessIssue]
     return made
 

@@ -1,4 +1,4 @@
-"""A lowered step as StableHLO: its text, what tells it from others, how large its tensors are."""
+"""A lowered step as StableHLO: its text, its bytecode for keys, the sizes of its tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StableHlo:
     """The StableHLO module of a lowered stage.
 
     Args:
-      lowered: the stage. Where JAX gives no module of it, its text stands for that.
+      lowered: the stage. If JAX gives no module for it, its text is used instead.
     """
 
     def __init__(self, lowered: jax.stages.Lowered) -> None:
@@ -36,13 +36,13 @@ class StableHlo:
 
     @property
     def name(self) -> str:
-        """The module's, for messages."""
+        """The module's name, for messages."""
         attributes = {} if self._module is None else self._module.operation.attributes
         return str(attributes["sym_name"]).strip('"') if "sym_name" in attributes else "a step"
 
     @property
     def text(self) -> str:
-        """The module, printed: for people, as it takes a while."""
+        """The module as text, which takes a while to print."""
         return self._lowered.as_text()
 
     @property
@@ -60,14 +60,14 @@ class StableHlo:
         return output.getvalue()
 
     def mentions_more(self, limit: int) -> bool:
-        """Whether its tensor types, each as often as it is there, have more bytes than `limit`.
+        """Whether all occurrences of tensor types in it have more bytes than `limit` in total.
 
-        Their bytes are far more than the step will need.
+        That is far more than the step will need.
         """
         return _bytes(self._signature(), limit) > limit or _bytes(self.text, limit) > limit
 
     def _signature(self) -> str:
-        """The types of the functions, which are part of the text; of a large step they say it."""
+        """The types of the functions: a part of the text that is enough for large steps."""
         functions = () if self._module is None else self._module.body.operations
         types = (
             f.attributes["function_type"] for f in functions if "function_type" in f.attributes

@@ -1,7 +1,7 @@
 """JAX's stages of a planned function: traced, lowered, and compiled with its plan.
 
-Each is an instance of JAX's own class, whose attributes are left unset and are found in the stage
-that it stands for: code that asks what it was given, or reads what is not public, finds JAX's.
+Each is an instance of JAX's own class, whose attributes are not set and are looked up in the JAX
+stage that it wraps. So `isinstance` and reads of private attributes work as with JAX's stages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["PlannedCompiled", "PlannedLowered", "PlannedTraced"]
 
 
 class _Function(Protocol):
-    """What stages ask of the planned function that they came from (planned_function.py)."""
+    """What stages use of the planned function that they came from (planned_function.py)."""
 
     __name__: str
     _verify: bool | None
@@ -45,7 +45,7 @@ class _Function(Protocol):
 
 
 class _Stage:
-    """A stage of JAX's and the planned function it came from; offers all that the stage does."""
+    """One of JAX's stages, with all its attributes, and the planned function it came from."""
 
     def __init__(self, function: _Function, stage: Any, device_key: str) -> None:
         self._function = function
@@ -82,7 +82,7 @@ class PlannedLowered(_Stage, jax.stages.Lowered):
             kwargs["compiler_options"] = compiler_options
         try:
             outcome = self._function._outcome(self._stage, self._device_key, **kwargs)
-        except OllaError as error:  # at the caller's line, as of a call
+        except OllaError as error:  # at the caller's line, as for a call
             raise error.with_traceback(None) from error.__cause__
         return PlannedCompiled(self._function, outcome, self._device_key, self._stage)
 
@@ -105,7 +105,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
     ) -> None:
         super().__init__(function, outcome.compiled, device_key)
         self._lowered = lowered
-        self._outcome: Outcome | None = outcome  # until it was called, and verified where due
+        self._outcome: Outcome | None = outcome  # None after the first call
         self.plan = outcome.plan
         self.planned = outcome.planned
         self.reason = outcome.reason
@@ -145,7 +145,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
         return donation(self._stage)
 
     def graphs(self) -> list[TensorGraph]:
-        """The tensor graphs of what runs, in its order: callees first, the step itself last.
+        """The tensor graphs of the executable, in its order: callees first, the step itself last.
 
         `olla_xla.problem.to_networkx.to_networkx` makes a networkx graph of one, and
         `olla_xla.problem.graphml.write_graphml` writes it.
@@ -160,16 +160,16 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
     def check(self, dump: Path | None = None) -> AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.
 
-        On a GPU each thunk of the executable is held to the module as well, byte by byte.
+        On a GPU each thunk of the executable is compared with the module as well, byte by byte.
 
         Args:
-          dump: where XLA left its buffer assignment; needed on a GPU whose executables cannot be
+          dump: where XLA dumped its buffer assignment; needed on a GPU whose executables cannot be
             read: `.compile(compiler_options=compile.assignment.dump_options(dump))`.
 
         Raises:
           CheckError: they differ, or there is no plan.
         """
-        # It takes numba, for which a step that is planned again need not wait.
+        # Imported here: it takes numba, which a step with a stored plan does not need.
         from olla_xla.compile.assignment import check_compiled
 
         if self.plan is None:

@@ -1,10 +1,10 @@
 """Compiles a function that runs on devices of several processes: one plan for all, or none.
 
 Every process compiles the same program and hands its module to us. The one with the lowest number
-plans, and offers the plan through JAX's distributed runtime; the others wait for it inside
-their own compile, write it into their module and have it judged, as if they had made it. Then all
-vote, on the plan and on the order and the bytes that came of it (agreement.py): only where all have
-the same does anybody keep the planned executable; else all compile XLA's own.
+plans, and offers the plan through JAX's distributed runtime. The others wait for it inside their
+own compile, apply it to their module, and have the referee check it. Then all vote on the plan, and
+on the executable's order and bytes (agreement.py). If all votes are equal, all keep the planned
+executable; else all use XLA's own.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def reason_not_to() -> str:
 
 
 def settled_together(members: tuple[int, ...], topic: str, name: str, trouble: str) -> str:
-    """What any of the processes has against something, the same text in all; or "".
+    """An objection of one of the processes, the same text in all; "" if none objects.
 
     Args:
       members: process numbers. topic: names the question. name: of the function, for messages.
-      trouble: what this process has against it, or "".
+      trouble: the objection of this process, or "".
 
     Raises:
-      AgreementError: the runtime does not answer, or agreed before on what is in trouble now.
+      AgreementError: the runtime does not answer, or all had agreed before this process objects.
     """
     with _agreement(topic, name, members) as agreed:
         decision = agreed.settle("" if trouble else "fine", trouble)
@@ -98,18 +98,18 @@ def compile_together(
     Args:
       lowered, options, environment, store, compiler_options, compile_kwargs: see there.
       members: numbers of the processes whose devices the function is for, in ascending order.
-      given: a plan to use, the same in all processes, in place of one that is looked for.
+      given: a plan to use, the same in all processes, instead of searching for one.
 
     Raises:
       BudgetError: in all processes, if the budget cannot be met.
       AgreementError: the runtime does not answer, or the others run a plan that this process
-        cannot: it stops before a step in which they would wait for each other for ever.
+        cannot run: it is raised before a step that would deadlock.
       Whatever XLA raises compiling its own schedule.
     """
     compiles = Compiles(lowered, compiler_options, compile_kwargs)
     key = plan_store.plan_key(compiles.stablehlo.bytecode, environment, compiler_options, options)
     store = store or plan_store.process_store()
-    if given is not None:  # Kept apart: what is agreed on it says nothing of plans that are made.
+    if given is not None:  # in a key and store of its own, apart from plans that are made
         key = hashlib.sha256(f"{key} {plan_store.plan_digest(given)}".encode()).hexdigest()[:32]
         store = plan_store.PlanStore()
         store.save(key, given)
@@ -127,7 +127,7 @@ def compile_together(
 
 
 def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
-    """The outcome that all agree on."""
+    """The outcome that all processes agree on."""
     decision = agreed.settled()
     if decision is not None and not decision.digest:
         return Outcome(compile.compiles.own(compile.key), None, False, decision.reason)
@@ -148,13 +148,13 @@ def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
 
 
 def _signed(reason: str) -> str:
-    """Why XLA's schedule is used, with the process where that came up."""
+    """The reason for XLA's schedule, with the number of the process that has it."""
     known = not reason or reason == NO_GAIN or reason.startswith(_IN)
     return reason if known else f"{_IN}{jax.process_index()}: {reason}"
 
 
 def _digest(outcome: Outcome) -> str:
-    """Names what a process would run: the plan, the executable's order and its bytes."""
+    """Digest of what a process would run: the plan, the executable's order and its bytes."""
     assert outcome.plan is not None
     compiled = outcome.compiled
     order = json.dumps(module_from_bytes(final_module(compiled)).order, sort_keys=True)
@@ -174,7 +174,7 @@ class _Compile:
     captured: Captured | None = None
 
     def outcome(self) -> Outcome:
-        """The planned executable, or XLA's own and why; trouble with the plan is in the outcome.
+        """The planned executable, or XLA's own and why; errors in planning are in the outcome.
 
         Raises:
           BudgetError: the budget cannot be met, here or in the process that planned.
@@ -190,7 +190,7 @@ class _Compile:
             return failed(self.compiles.own(), error)
 
     def without(self, outcome: Outcome, reason: str) -> Outcome:
-        """XLA's own executable, after a "no"."""
+        """The outcome with XLA's own executable, after the decision "no"."""
         if not outcome.planned:
             return dataclasses.replace(outcome, reason=reason)
         assert outcome.plan is not None
@@ -198,14 +198,14 @@ class _Compile:
         return rejected(self.compiles.own(), outcome.plan, captured, reason, "")
 
     def _with(self, offer: _Offer) -> Outcome:
-        """With a plan that is known before the compile."""
+        """The outcome with a plan that is known before the compile."""
         plan = offer.plan()
         if plan is None or offer.reason or without_gain(plan):
             return Outcome(self.compiles.own(self.key), plan, False, offer.reason or NO_GAIN)
         return chosen(self.compiles, plan, self.compiles.apply(plan, self.key))
 
     def _led(self) -> Outcome:
-        """Plans, unless a plan is stored, and offers it as soon as it is there."""
+        """The leader's part: plans, unless a plan is stored, and offers the plan at once."""
         plan = self.store.load(self.key)
         if plan is not None:
             offer = _Offer.of(plan, NO_GAIN if without_gain(plan) else "")
@@ -234,7 +234,7 @@ class _Compile:
         return outcome
 
     def _followed(self) -> Outcome:
-        """Waits inside the compile for what the leader offers."""
+        """A follower's part: waits inside its compile for the leader's offer."""
         offer = _Offer(reason=_UNSETTLED)
         objection = ""
 
@@ -268,7 +268,7 @@ class _Compile:
 
 @dataclasses.dataclass(frozen=True)
 class _Offer:
-    """What the leader tells the others.
+    """What the leader sends to the others.
 
     Attributes:
       text: of a plan file, or "".
@@ -282,17 +282,17 @@ class _Offer:
 
     @classmethod
     def of(cls, plan: Plan | None, reason: str) -> _Offer:
-        """A plan, or why there is none."""
+        """The offer of a plan, or why there is none."""
         return cls("" if plan is None else plan_file.dumps(plan).decode(), reason)
 
     @classmethod
     def over(cls, error: BudgetError) -> _Offer:
-        """A budget that cannot be met."""
+        """The offer that says that a budget cannot be met."""
         return cls(reason=str(error), budget=error.__reduce__()[1])
 
     @classmethod
     def read(cls, data: bytes) -> _Offer:
-        """As `data` wrote it. Raises BudgetError if it is one."""
+        """Parses what `data` made. Raises BudgetError if that says so."""
         fields = json.loads(zlib.decompress(data))
         offer = cls(fields["text"], fields["reason"], tuple(fields["budget"]))
         if offer.budget:
@@ -300,9 +300,9 @@ class _Offer:
         return offer
 
     def data(self) -> bytes:
-        """To send."""
+        """The offer, serialized."""
         return zlib.compress(json.dumps(dataclasses.asdict(self)).encode(), 1)
 
     def plan(self) -> Plan | None:
-        """The plan. Raises PlanFileError if it is none that this version reads."""
+        """The plan, or None. Raises PlanFileError if this version cannot read it."""
         return plan_file.loads(self.text, "the plan of another process") if self.text else None

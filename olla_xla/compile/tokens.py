@@ -1,11 +1,11 @@
-"""Tokens: a lowered stage compiled again and again, each time as if it were another module.
+"""Tokens: they let a lowered stage be compiled several times, each time as another module.
 
-Compiles of one `Lowered` are memoized under the module's text and JAX's trace context. A token, a
-module-level frontend attribute, makes the text another, and a harmless context of its own
-(`_next_scope`) the trace context. Were the memo gone, a stage would compile once more.
+JAX memoizes compiles of one `Lowered` by the module's text and JAX's trace context. A token is a
+module-level frontend attribute, which changes the text. A harmless setting (`_next_scope`) changes
+the trace context. If JAX drops its memo, a stage is compiled once more.
 
-A token made from a plan's key is part of the key of JAX's persistent cache. What that serves says
-in attributes of its instructions (`plan_mark`) which plan it runs.
+A token made from a plan's key is part of the key of JAX's persistent cache. The instructions of an
+executable from there have an attribute that names its plan (`plan_mark`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _KEY = "olla_xla.request"
 _MARKED = re.compile(rb"olla_xla-applied-([0-9a-f]{32})")
 
 _SCOPES = itertools.cycle(itertools.product(("allow", "warn", "raise"), ("standard", "strict")))
-"""Values of two settings that matter in tracing only, hence not to a compile."""
+"""Values of two settings that affect tracing only, and so no compile."""
 
 
 def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Makes contexts under which JAX memoizes compiles apart from all recent ones."""
+    """Makes contexts in which JAX's memo has separate entries from those of recent contexts."""
     config: Any = jax.config
     current = (config.jax_numpy_rank_promotion, config.jax_numpy_dtype_promotion)
     rank, dtype = next(scope for scope in _SCOPES if scope != current)
@@ -48,11 +48,11 @@ def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 
 class Token:
-    """Marks the module of one compile, which so has an entry of its own in JAX's memo.
+    """Marks the module of one compile, to give it an entry of its own in JAX's memo.
 
     Attributes:
-      lasting: whether JAX's persistent cache may keep the executable: the token means the same in
-        another process. bytes: the token. scope: makes the JAX context to compile in.
+      lasting: whether JAX's persistent cache may keep the executable: the token has the same
+        meaning in other processes. bytes: the token. scope: makes the JAX context to compile in.
     """
 
     def __init__(self, key: str = "") -> None:
@@ -63,7 +63,7 @@ class Token:
 
 
 def plan_mark(digest: str) -> str:
-    """What instructions say of the plan they run, by its digest."""
+    """The attribute of instructions that names their plan by its digest."""
     return f"olla_xla-applied-{digest}"
 
 
@@ -73,14 +73,14 @@ def mark_of(compiled: jax.stages.Compiled) -> str:
 
 
 def mark_in(module: bytes) -> str:
-    """The digest of the plan that stands in a serialized module, or ""."""
+    """The digest of the plan that a serialized module names, or ""."""
     found = _MARKED.search(module)
     return found.group(1).decode() if found else ""
 
 
 @contextlib.contextmanager
 def marked(lowered: jax.stages.Lowered, token: bytes) -> Iterator[None]:
-    """The module of a lowered stage carries the token inside."""
+    """A context in which the module of a lowered stage has the token."""
     ir = own_module("jaxlib.mlir.ir", "jax.extend.mlir.ir")
     module = lowered.compiler_ir("stablehlo")
     if module is None:

@@ -1,4 +1,4 @@
-"""`verify=True`: the first results of a planned executable against XLA's own, bit for bit."""
+"""`verify=True`: compares a planned executable's first results with XLA's own, bit for bit."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _VARIABLE = "OLLA_XLA_VERIFY"
 
 
 def wanted(verify: bool | None) -> bool | None:
-    """Whether to verify: as asked for, or else as the environment variable OLLA_XLA_VERIFY says.
+    """Whether to verify: the argument, or else the environment variable OLLA_XLA_VERIFY.
 
-    None where neither says: then the first plan of each kind on a device (`first_use`).
+    None where neither is set: then the first plan of each kind on a device is (`first_use`).
 
     Raises:
-      InputError: either is neither true nor false.
+      InputError: the argument is no bool, or the variable is set to other than 0 or 1.
     """
     if verify is None:
         return switch_if_set(_VARIABLE)
@@ -50,11 +50,11 @@ def wanted(verify: bool | None) -> bool | None:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A comparison of an executable's first results with XLA's own, that is due.
+    """A comparison of an executable's first results with XLA's own that is to be made.
 
     Attributes:
       digest: names the lowered function. members: numbers of the processes that make it together.
-      use: what it shows of the device; None where it was asked for.
+      use: the kinds of plans that it verifies on the device; None where the user asked for it.
       say: tells the user a line.
     """
 
@@ -64,7 +64,7 @@ class Comparison:
     say: Callable[[str], None]
 
     def expected(self, own: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
-        """What XLA's own executable gives; None where it fails and nobody has asked for it."""
+        """The results of XLA's own executable; None where it fails and the user did not ask."""
         try:
             return (jax.block_until_ready(own(*args, **kwargs)),)
         except Exception as error:  # it runs out of memory, or cannot be traced twice
@@ -75,7 +75,7 @@ class Comparison:
             return None
 
     def settle(self, difference: str) -> None:
-        """Remembers what came of it, where it was not asked for."""
+        """Stores the outcome, where the user did not ask for the comparison."""
         if self.use is not None:
             self.use.remember(same=not difference)
 
@@ -86,17 +86,17 @@ def due(
     lowered: jax.stages.Lowered,
     say: Callable[[str], None],
 ) -> Comparison | None:
-    """The comparison that is due when an executable is first called, if any.
+    """The comparison to make when an executable is first called, if any.
 
     Args:
-      verify: as `wanted` gives it. outcome: the executable. lowered: what it was made of.
-      say: tells the user a line: why there is none.
+      verify: as from `wanted`. outcome: the executable. lowered: the stage it was compiled from.
+      say: tells the user in a line why there is none.
     """
     use, reason, plan = None, "", outcome.plan
     if verify is False or not outcome.planned or plan is None:
         return None
     if verify is None:
-        # What several processes do together, each of them must do; one of them may know more.
+        # Several processes must all compare or none, and their stored outcomes may differ.
         devices = devices_of(lowered)
         use = first_use.due(plan, devices) if len(outcome.members) < 2 else None
         if use is None:
@@ -109,12 +109,12 @@ def due(
 
 
 def is_of(digests: set[str], lowered: jax.stages.Lowered) -> bool:
-    """Whether a lowered function is one of those that comparisons name."""
+    """Whether a lowered function is among `digests`, as in `Comparison.digest`."""
     return bool(digests) and _digest(lowered) in digests
 
 
 def copies(tree: Any) -> Any:
-    """The same arguments in arrays of their own, which a call may take as donated."""
+    """The same arguments with copies of all arrays, which a call may donate."""
     return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
 
 
@@ -124,7 +124,7 @@ def _digest(lowered: jax.stages.Lowered) -> str:
 
 
 def reason_not_to(compiled: jax.stages.Compiled) -> str:
-    """Why an executable is not run twice, or ""."""
+    """Why an executable must not be run twice, or ""."""
     module = module_from_bytes(final_module(compiled))
     for computation in module.control_computations:
         for i in computation.instructions:
@@ -145,7 +145,7 @@ def difference(expected: Any, found: Any) -> str:
 
 
 def report(name: str, where: str) -> str:
-    """What the user is switch_if_set of a difference."""
+    """The warning for users about a difference."""
     return (
         f"planned results of {name} differ from XLA's own at {where}; XLA's own executable is used "
         "from now on. This is a bug: please report it with `step.lower(...).as_text()`"

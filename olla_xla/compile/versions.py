@@ -12,6 +12,6 @@ __all__ = ["versions"]
 
 
 def versions() -> dict[str, str]:
-    """By name, those of JAX, jaxlib and this package."""
+    """Name -> version of JAX, jaxlib and this package."""
     jaxlib = importlib.metadata.version("jaxlib")
     return {"jax": jax.__version__, "jaxlib": jaxlib, "olla-xla": __version__}

@@ -1,4 +1,4 @@
-"""What a user sees while planning takes longer than a moment."""
+"""Messages for users while planning takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["waiting"]
 _logger = logging.getLogger("olla_xla")
 
 _PATIENCE = 2.0
-"""Seconds after which a line says what is being done."""
+"""Seconds after which there is a message."""
 
 
 @contextlib.contextmanager
 def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]]:
-    """After two seconds inside, says what is being done: to the log, and on a terminal that waits.
+    """A context that, after two seconds, logs what is being done and shows it on a terminal.
 
     Args:
-      name: of what is planned. doing: what is done first.
+      name: of what is planned. doing: what is done first, for the message.
 
     Yields:
       A function that takes lines of progress.
@@ -42,7 +42,7 @@ def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]
         nonlocal shown
         with lock:
             _logger.info("%s", line())
-            # Where the log goes elsewhere, as to the command line's own progress, that shows it.
+            # If the log does not propagate, its own handler shows it (the command line's progress).
             if sys.stderr.isatty() and _logger.propagate:
                 shown = True
                 status.start()
@@ -65,7 +65,7 @@ def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]
 
 
 class _Line:
-    """What stands beside the spinner: drawn anew several times a second, so that seconds pass."""
+    """The text beside the spinner, rendered several times a second to count the seconds."""
 
     def __init__(self, line: Callable[[], str]) -> None:
         self._line = line

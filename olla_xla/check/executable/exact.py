@@ -58,7 +58,7 @@ def exact_results(body: Body) -> frozenset[ShapeIndex]:
 
 
 def divides(op: Op) -> bool:
-    """Whether an operation divides a scalar integer by a positive constant, or gives the rest."""
+    """Whether an operation is a divide or remainder of a scalar integer by a positive constant."""
     if op.opcode not in ("divide", "remainder") or op.operands[1].opcode != "constant":
         return False
     value = scalar_integer(op.operands[1].proto.literal, op.proto.shape.element_type)

@@ -258,7 +258,7 @@ def _seen(effects: list[bytes], counter: ShapeIndex | None, system: bytes) -> li
 
 
 def _note_alike(numbering: ElementNumbering, op: Op, fixed: set[ShapeIndex]) -> None:
-    """Records the array that each state element is that no iteration changes."""
+    """Records which arrays the state elements are that no iteration changes."""
     (given,) = op.operands
     (state,) = op.called[0].parameters
     for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):

@@ -290,7 +290,7 @@ class Numbering:
         return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
-        """What the end of an asynchronous operation takes out of its start's tuple."""
+        """The result of an asynchronous -done: elements of its start's tuple."""
         if op.opcode == "all-reduce-done":
             return start
         first = 0 if op.opcode in ("copy-done", "recv-done") else 1

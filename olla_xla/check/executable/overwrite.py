@@ -1,8 +1,8 @@
 """When an operation may write a result over an operand that it reads, by XLA's definitions.
 
-An operation may if it reads each element of the operand before it writes the element that lies in
-the same place. That holds where every path from the operand to a result is elementwise; for the
-rest XLA names the exceptions (updates of slices, scatter, sort, reductions that end before anything
+An operation may if it reads each element of the operand before it writes the result's element at
+the same address. That holds where every path from the operand to a result is elementwise; beyond
+these XLA has exceptions (updates of slices, scatter, sort, reductions that end before anything
 is written). The sources are HloDataflowAnalysis::CanShareOperandBufferWithUser, AliasInfo and, for
 fusions on GPU, GpuAliasInfo.
 """
@@ -250,7 +250,7 @@ class _Paths:
         return user.shape
 
     def _keeps(self, current: Op, user: Op, number: int) -> bool:
-        """Whether `user` reads `current` only where its own result will lie."""
+        """Whether `user` reads `current` only at the addresses where its own result will be."""
         if user.opcode == "bitcast" or (user.opcode == "reshape" and self._target == "cuda"):
             return user.shape.element_bits == current.shape.element_bits
         if user.opcode == "copy":

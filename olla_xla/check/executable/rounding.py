@@ -28,13 +28,13 @@ _EXACT = frozenset(
 """Opcodes whose floating-point result is no product: it is rounded, or read, before it is added."""
 
 _WHOLE = frozenset("and gather not or rng xor".split())
-"""Others whose result is no product."""
+"""Other opcodes whose result is no product."""
 
 _TRANSPARENT = frozenset(
     "bitcast broadcast concatenate convert copy dynamic-slice dynamic-update-slice "
     "get-tuple-element negate pad reshape reverse select slice transpose tuple".split()
 )
-"""Opcodes that hand on elements, or their negatives."""
+"""Opcodes whose results are elements of operands, or their negatives."""
 
 _TILES = frozenset(
     "abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "

@@ -135,8 +135,8 @@ class _Walk:
         return [dataclasses.replace(a, writes=a.slice in results) for a in thunk.accesses]
 
     def _touch(self, step: _Step, thunk: GpuThunk) -> None:
-        """Raises CheckError where a thunk leaves its allocations, or touches what something on
-        another stream works on.
+        """Raises CheckError where a thunk leaves its allocations, or touches bytes that are in use
+        on another stream.
         """
         found = self._accesses(step, thunk)
         for access in found:
