@@ -1,9 +1,8 @@
 """Compiles of one lowered stage: with XLA's own schedule, with a plan's, or up to the schedule.
 
 `Lowered.compile()` keeps one executable, which calls of the jitted function then run;
-`compile(compiler_options={})` keeps none. So a stage is compiled with the latter, under a token
-(tokens.py) of its own each time. A last `compile()` under the token of the executable that was
-chosen then finds it in JAX's memo.
+`compile(compiler_options={})` keeps none. So a stage is compiled with the latter, each time under a
+token of its own (tokens.py). A last `compile()` under the chosen token finds it in JAX's memo.
 """
 
 from __future__ import annotations
@@ -316,8 +315,7 @@ class Compiles:
         """The digest of the results of XLA's own executable.
 
         After scheduling XLA changes the code of some fusions, in its own module as in a planned
-        one. So where an executable differs from the scheduled module, the two executables must
-        agree.
+        one. Where an executable differs from the scheduled module, both executables must agree.
         """
         own = final_module(self.own())
         return results_digest(own, plan.target, loops=_by_elements(plan))

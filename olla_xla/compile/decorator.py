@@ -78,9 +78,8 @@ def plan(
     Args:
       fn: a plain function, or one made by `jax.jit`, whose donated and static arguments are then
         used, as are those of a planned function that gets other options of ours here. If an
-        argument of `jax.jit` is given, or if `fn` is otherwise planned already or jitted by another
-        library, `fn` is inlined into a new jitted function with these arguments alone, as in
-        `jax.jit(fn)`. Without `fn`, returns a decorator.
+        argument of `jax.jit` is given, or if `fn` is otherwise planned or jitted, it is inlined in
+        a new jitted function with these arguments alone. Without `fn`, returns a decorator.
       verify: whether the first call of each planned executable also runs XLA's own on copies of
         the arguments and compares the outputs bit for bit; if they differ, XLA's own is used from
         then on. It costs one more compile, one more run, and for that run the memory of the copies
@@ -92,9 +91,8 @@ def plan(
         fits one program: the same function, shapes, devices, jax and XLA flags.
       enabled: False compiles as `jax.jit` does, and plans nothing: a switch for comparisons.
       fission: with `memory_budget`: operators that make the largest values may run a piece at a
-        time, as by `olla_xla.fission`, in the fewest pieces with which a plan meets the budget and
-        is predicted to take no longer than more pieces. Results then differ from those of `jax.jit`
-        by rounding.
+        time, as by `olla_xla.fission`, in the fewest pieces with which a plan meets the budget in
+        no more predicted time. Results then differ from those of `jax.jit` by rounding.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
         `in_place`, `memory_budget`, `max_overhead`, `loops`, `collectives`, `method`, `backend`),
         and `jax.jit`'s own arguments. By default nothing is recomputed that adds predicted time.

@@ -407,10 +407,7 @@ class AssignmentModel:
         )
 
     def _shared_in_heap(self, alone: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """(ptr, idx): value -> operands whose memory it may take over in the heap (CSR).
-
-        A done's result is one of them only if its pair is in `alone`.
-        """
+        """CSR: value -> operands whose memory it may take in the heap; dones' if in `alone`."""
         pair, (ptr, idx) = self._heap_share_pair, self._heap_share
         if (pair < 0).all():
             return ptr, idx
