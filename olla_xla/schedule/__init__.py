@@ -1,8 +1,8 @@
 """Orders of a tensor graph: heuristics and an improving search.
 
 - `candidates(graph)`: orders by simple rules, by name.
-- `by_priority(arrays, priority)`: the legal order nearest to a given one.
-- `search.phases.search(graph, starts, ...)`: from some orders towards the least objective.
+- `by_priority(arrays, priority)`: the legal order that takes ready operators by priority.
+- `search.phases.search(graph, starts, ...)`: lowers an objective, starting from given orders.
 """
 
 from olla_xla.schedule.rules.all import candidates

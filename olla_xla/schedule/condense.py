@@ -1,12 +1,12 @@
-"""The condensed graph that the search works on: operators that cost nothing ride with others.
+"""The condensed graph that the search works on: free operators are grouped with a neighbour.
 
 A `free` operator (parameter, constant, bitcast, tuple, get-tuple-element) that makes no tensor of
 its own is put into a group with a neighbour, so that only groups are moved:
 - without predecessors: into the prologue, which is always group 0 and runs first;
 - with all predecessors in one group: at the end of that group;
 - else, with one successor that is not free and reads what it reads: right before it, in its group.
-None of these takes an order away or lengthens a lifetime: any legal order, contracted and expanded
-again, is legal and has no higher peak, and a condensed order has exactly the peak of its expansion.
+None of these raises the least peak: any legal order, contracted and expanded again, is legal and
+has no higher peak, and a condensed order has exactly the peak of its expansion.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def _reads(g: GraphArrays, v: int) -> set[int]:
 
 
 def _condensed(full: GraphArrays, group: NDArray[np.int64], n: int, prologue: bool) -> GraphArrays:
-    """The arrays over groups, without empty and ever-live tensors (these become transient)."""
+    """The arrays over groups, without empty tensors; ever-live ones count as transient bytes."""
     constant = full.live_in & full.live_out
-    # Of a buffer that passes on both tensors stay, even if one is empty.
+    # Both tensors of a forced in-place pair stay, even if one is empty.
     must = np.concatenate([full.pair_b[full.pair_must], full.pair_a[full.pair_must]])
     passes = np.isin(np.arange(full.m), must)
     keep = np.flatnonzero(((full.bytes > 0) | passes) & ~constant)

@@ -1,9 +1,9 @@
 """Control edges that make weight updates run early (section 4.3 of the paper).
 
-Nothing reads an updated weight, so that a solver sees no reason to run its update before the end,
-and has every place until then to try. An edge of zero bytes from the update to an anchor, an
-operator that runs soon after in any sensible order, takes these places away. It also takes orders
-away: the optimum may rise, and a bound found with such edges holds only with them.
+Nothing reads an updated weight, so its update may run at any step up to the end, and a solver has
+to try them all. An edge of zero bytes from the update to an anchor, an operator that runs soon
+after in any sensible order, excludes the later steps. Since this excludes orders, the optimum may
+rise, and a bound found with such edges holds only with them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def weight_updates(graph: TensorGraph) -> list[int]:
 def control_edges(graph: TensorGraph) -> list[tuple[int, int]]:
     """An edge (update, anchor) for each weight update that has an anchor.
 
-    The search starts at the operators that the update reads from and widens to theirs. Of all that
-    read from those met, the anchor is the one earliest in the reversed levelization, farthest from
-    the end, of those on a higher level than the update; ties by level and number. Levels rise along
-    every edge, old and new, so that no cycle closes.
+    The search goes from the update's predecessors to theirs, and stops where one has a successor on
+    a higher level than the update that is no update itself. Of these the anchor is the one farthest
+    from the end (earliest in the reversed levelization); ties by level and number. Levels rise
+    along every edge, old and new, so that no cycle closes.
 
     Raises:
       GraphError: a cycle.

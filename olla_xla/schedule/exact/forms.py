@@ -1,4 +1,4 @@
-"""Orders of least peak by a solver: a form of the problem behind one call, its answer refereed."""
+"""Orders of least peak by a solver: any form of the problem; the referee checks its answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger("olla_xla")
 
 
 class Formulation(Protocol):
-    """A linear model of all orders of a graph, and the way from one to the other and back."""
+    """A linear model of all orders of a graph, with maps from orders to points and back."""
 
     model: Model
     scale: Scale
@@ -72,9 +72,9 @@ class Form:
 
     Attributes:
       name: of the form.
-      task: states a prepared graph; of its equations those given, or all where None; with a known
-        lower bound on the peak in bytes.
-      backends: names of those that take it.
+      task: (prepared graph, equations to use or None for all, known lower bound on the peak in
+        bytes) -> the task.
+      backends: names of the backends that can solve it.
       plain: whether it counts only what the paper counts (`plain_graph`).
     """
 
@@ -129,7 +129,7 @@ class ExactOrder:
 
     Attributes:
       order: int64 [n], operators in execution order; accepted by the referee.
-      peak_bytes: its lifetime peak, in the reading of the form.
+      peak_bytes: its lifetime peak, as the form counts it.
       bound_bytes: no order has a smaller one.
       status: OPTIMAL (`peak_bytes` is the least of all), FEASIBLE at a limit, or ERROR: every
         backend failed, and the order is the start.
@@ -166,21 +166,21 @@ def least_peak(
 ) -> ExactOrder:
     """Finds an order of least lifetime peak, or the best within limits.
 
-    A backend that fails, is not licensed or returns a point that is no order of the peak it claims
-    is logged and reported in `failures`, and the next one is used.
+    If a backend fails, is not licensed, or returns a point that is no order or has another peak
+    than it claims, that is logged and reported in `failures`, and the next backend is used.
 
     Args:
       graph: the graph. form: how the problem is stated.
       equations: of a linear form, those to use; all by default.
-      limits: of each solver; building comes off its seconds, and its watch is told bytes.
+      limits: of each solver, less the seconds that building takes; `watch` is called with bytes.
       backends: names, in the order to try them; HiGHS and CP-SAT by default.
       start: int64 [n], an order to begin with; by default some legal one.
-      bound_bytes: a known lower bound on the peak, in the reading of the form.
+      bound_bytes: a known lower bound on the peak, as the form counts it.
       reduce: condense the graph first; the optimum stays the same.
-      edges: control edges more, (before, after). They take orders away, so that only `bound_bytes`
-        then bounds the peak.
-      cuts: tighten the model by the least live bytes at each operator (`memory.mincut`), which
-        no order's peak is below; the optimum stays the same.
+      edges: additional control edges, (before, after). They exclude orders, so that only
+        `bound_bytes` then bounds the peak.
+      cuts: tighten the model by the least live bytes at each operator (`memory.mincut`), a lower
+        bound on the peak of every order; the optimum stays the same.
 
     Raises:
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.
@@ -219,7 +219,7 @@ def least_peak(
 
 
 def _watched_in_bytes(limits: Limits, scale: Scale) -> Limits:
-    """The limits with a watch that is told units."""
+    """The limits for a solver that reports in units; the caller's watch still gets bytes."""
     watch = limits.watch
     if watch is None:
         return limits
@@ -274,7 +274,7 @@ def _first_sound(
 def _verified_peak(
     graph: TensorGraph, order: NDArray[np.int64], result: Result, scale: Scale
 ) -> int:
-    """The referee's peak of an order, held against what the solver claims."""
+    """The referee's peak of an order; raises SolverError if the solver's claims contradict it."""
     peak = check_schedule(graph, order.tolist())
     value = math.inf if result.value is None else scale.to_bytes(result.value)
     proven = result.status is Status.OPTIMAL and peak != value

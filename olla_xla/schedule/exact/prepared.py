@@ -23,7 +23,7 @@ class Prepared:
     """What a formulation orders.
 
     Attributes:
-      graph: the graph that the referee judges orders of; plain if that was asked for.
+      graph: the graph whose orders the referee judges; plain if `plain` was set.
       arrays: what is ordered: the graph's operators or groups of them.
       start: int64 [arrays.n], a legal order of them.
       back: from an order of them to one of the graph's operators.

@@ -1,13 +1,13 @@
-"""In-place reuse as rows: which outputs take over the memory of which dying inputs.
+"""In-place reuse as rows of the ILP: which outputs take over the memory of which dying inputs.
 
 The evaluator (`memory.lifetimes`) fixes who shares: at the step of operator v, an input of v that
-no other operator still needs passes its memory to an output of the same buffer; of the other
-pairs (output b, input a), taken in the graph's order, each shares whose a and b are both still
-free. Here a binary G[k,t] says that pair k shares at step t.
+no other operator still needs passes its memory to an output of the same buffer. The other pairs
+(output b, input a) are taken in the graph's order, and one shares if its a and b are both still
+unmatched. Here a binary G[k,t] says that pair k shares at step t.
 
-Mostly it is enough to forbid that two inputs go to one output, because the greedy rule reaches a
-largest matching and all sizes are equal: where every output could take every input. Elsewhere
-("strict" operators) the rule itself is written down, with D[a,t]: a dies at v, which runs at t.
+Where every output can take every input, all of one size, the greedy rule is a maximum matching, and
+a row that gives each output one input at most is enough. At other operators ("strict"), the rule
+itself becomes rows, with binaries D[a,t]: a dies at v, which runs at t.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sharing:
       pairs: optional pairs, by operator, in the graph's order.
       of_input: (input, operator) -> its optional pairs.
       forced: (output, operator) -> inputs that pass on to it first.
-      strict: operators at which the greedy rule has to be written down.
+      strict: operators at which the greedy rule itself needs rows.
       others: (input, operator) -> the other operators that need the input, the latest only.
     """
 
@@ -138,7 +138,7 @@ def shared_pairs(g: GraphArrays, position: NDArray[np.int64], stop: NDArray[np.i
 
     Args:
       g: the graph. position: step of each operator.
-      stop: int64 [m], one past the last step at which each tensor is needed, nothing shared.
+      stop: int64 [m], one past the last step at which each tensor is needed, before sharing.
     """
     given: set[int] = set()
     taken: set[int] = set()
@@ -268,7 +268,7 @@ class SharingRows:
             terms.into(self._model, lower=0, tag="share greedy")
 
     def _add_death(self, a: int, v: int, t: int) -> None:
-        """D[a,t] = 1 exactly if v runs at t and all that needs a, but v, has run before."""
+        """D[a,t] = 1 exactly if v runs at t and all other operators that need a ran before."""
         death = self.deaths[a, v, t]
         self._runs(Terms().plus(death), v, t, -1).into(self._model, upper=0, tag="dies")
         least = self._runs(Terms().plus(death), v, t, -1)
@@ -279,7 +279,7 @@ class SharingRows:
 
 
 def needed_until(g: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [m]: one past the last step at which each tensor is needed, nothing shared."""
+    """int64 [m]: one past the last step at which each tensor is needed, before sharing."""
     last = position[g.source]
     owner = np.repeat(np.arange(g.m), np.diff(g.sink_ptr))
     np.maximum.at(last, owner, position[g.sink_idx])

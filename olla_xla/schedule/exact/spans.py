@@ -48,7 +48,7 @@ class Reach:
         return [u for u in users if not any(self.before[w] >> u & 1 for w in users)]
 
     def direct(self, g: GraphArrays) -> list[tuple[int, int]]:
-        """The precedence (u, v) that follows from no other."""
+        """The pairs (u, v), u before v, of the transitive reduction."""
         pairs = []
         for v in range(g.n):
             near = g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]].tolist()

@@ -34,7 +34,7 @@ def dfs_order(g: GraphArrays) -> NDArray[np.int64]:
 
 
 def _sinks_first(g: GraphArrays) -> NDArray[np.int64]:
-    """Where the visit starts: operators without successors, then all (none is left by then)."""
+    """Where the visit starts: operators without successors, from which all others are reached."""
     return np.flatnonzero(np.diff(g.succ_ptr) == 0)
 
 

@@ -24,7 +24,7 @@ __all__ = ["backward_order", "by_priority", "least_peak_order", "list_order"]
 
 
 def by_priority(g: GraphArrays, priority: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the operators that are ready, always that of least priority, int64 [n]; ties by index."""
+    """The order that takes the ready operator of least priority, int64 [n]; ties by index."""
     waiting = np.diff(g.pred_ptr)
     heap = [(int(priority[v]), int(v)) for v in np.flatnonzero(waiting == 0)]
     heapq.heapify(heap)
@@ -74,7 +74,7 @@ class _State(NamedTuple):
       waiting: int64 [n], predecessors that have not run. done: bool [n].
       uses: int64 [m], readers that have not run, one more if it is live to the end.
       made: int64 [n], bytes that appear at an operator.
-      freed: int64 [n], bytes that go once it has run, if it were the next one.
+      freed: int64 [n], bytes that an operator would free if it ran next.
     """
 
     waiting: NDArray[np.int64]
@@ -85,7 +85,7 @@ class _State(NamedTuple):
 
 
 def _state(g: GraphArrays) -> _State:
-    """Before the first operator."""
+    """The state before the first operator."""
     uses = np.diff(g.sink_ptr) + g.live_out
     freed = np.zeros(g.n, np.int64)
     unused = uses == 0
@@ -203,7 +203,7 @@ def _backward(
             if taken[a]:
                 continue
             taken[a] = True
-            for u in sinks[a]:  # free for its other readers now
+            for u in sinks[a]:  # it is live now, so other readers do not add its bytes
                 if not done[u]:
                     net[u] -= sizes[a]
                     if left[u] == 0:

@@ -1,14 +1,14 @@
-"""Branch and bound on who runs first, where minimum cuts alone leave a gap.
+"""Branch and bound on which of two operators runs first, where minimum cuts leave a gap.
 
 A minimum cut gives the least bytes at one operator, with a set of operators that has then run
-(`memory.mincut`). Those sets, one for each operator that matters, need not fit together: by one
-of them u runs before v, by the other v before u. So both cases are tried, each with its order of
-the two as a precedence for all cuts, and the lower of their bounds holds for the graph. Where all
-sets of a case fit together they make an order. If that has more live bytes than the case's bound,
-the operators that are to blame join those that matter.
+(`memory.mincut`). The sets of two operators u and v can contradict each other: by one of them u
+runs before v, by the other v before u. Then the case is split in two, each with one order of u and
+v as a precedence for all cuts; the lower of their bounds holds for the graph. If no sets of a case
+contradict each other, they give an order. If its peak exceeds the case's bound, operators that
+cause this are added to those whose cuts are made (`matter`).
 
-Cases with the least bound come first (Land and Doig 1960), so the bound that is known when the
-search ends holds whenever that is.
+Cases with the least bound come first (Land and Doig 1960), so the bound proven so far holds
+whenever the search ends.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from olla_xla.schedule.search.cuts import Cuts, needs
 
 __all__ = ["branch"]
 
-_FIRST = 24  # operators that matter at first
+_FIRST = 24  # operators whose cuts are made, at first
 _MOST = 96  # and at most
-_PAIRS = 6  # pairs of which the one that raises the bound most is taken
-_JOIN = 4  # operators that join at a time, at most
+_PAIRS = 6  # pairs tried for a split; the one that raises the bound most is taken
+_JOIN = 4  # operators added at a time, at most
 _WORK = 3_000_000  # cuts times the graph's size, at most
 
 
 @dataclasses.dataclass(eq=False)
 class _Case:
-    """Some precedences, and what cuts say under them.
+    """A subproblem: the graph with precedences added, and its minimum cuts.
 
     Attributes:
-      graph: with the precedences. bound: bytes. cuts: by operator that matters.
+      graph: with the precedences. bound: bytes. cuts: by operator.
     """
 
     graph: GraphArrays
@@ -110,7 +110,7 @@ class _Branching:
         heapq.heappush(self.heap, (case.bound, next(self.count), case))
 
     def run(self) -> None:
-        """Takes cases until the least bound is the peak, or the work is done."""
+        """Takes cases until the least bound meets the peak, or `_WORK` is spent."""
         closed = self.peak  # the least bound of cases that could not be split
         while self.heap and self.made * self.graph.n < _WORK:
             bound, _, case = heapq.heappop(self.heap)
@@ -144,12 +144,12 @@ class _Branching:
     def conflict(self, case: _Case) -> list[_Case] | None:
         """Splits a case at two operators whose minimum cuts contradict each other.
 
-        Each operator's cut says which others run before it; two cuts contradict each other where
-        both, or neither, say so of the other's operator.
+        Each operator's cut says which others run before it. The cuts of u and v contradict each
+        other if both say that the other operator runs first, or neither does.
 
         Returns:
-          The case with the one operator first, and with the other first, without what is
-          infeasible; None where no two cuts contradict each other.
+          The case with u before v and the case with v before u, less infeasible ones; None if no
+          two cuts contradict each other.
         """
         before = np.array([case.cuts[v].before[self.matter] for v in self.matter])
         first, second = np.nonzero(np.triu(before == before.T, 1))
@@ -163,7 +163,7 @@ class _Branching:
             parts = [p for p in (self.case(case, u, v), self.case(case, v, u)) if p is not None]
             bounds = sorted(min(p.bound, self.peak) for p in parts)
             rank = (bounds[0] if bounds else self.peak, sum(bounds) if len(bounds) > 1 else 0)
-            if len(parts) < 2:  # the order of the two is settled already
+            if len(parts) < 2:  # precedence already fixes the order of the two
                 return parts
             if best is None or rank > best[0]:
                 best = rank, parts
@@ -182,7 +182,7 @@ class _Branching:
         return _Case(graph, max(case.bound, *(c.bytes for c in cuts.values())), cuts)
 
     def joined(self, case: _Case) -> bool:
-        """Makes the order that a case without conflicts stands for; whether that led anywhere."""
+        """Makes the order of a case without conflicts; whether it meets its bound or joins some."""
         rank = np.full(self.graph.n, len(self.matter), np.int64)
         by_size = sorted(self.matter, key=lambda v: (int(case.cuts[v].before.sum()), v))
         for k, v in reversed(list(enumerate(by_size))):
@@ -195,7 +195,7 @@ class _Branching:
         if live.max() < self.peak:
             self.peak, self.order = int(live.max()), order
         if self.peak <= case.bound:
-            return True  # it ends when the case is taken next
+            return True  # the search ends when the case is taken next
         at = int(live.argmax())
         v = int(order[at])
         if v not in self.matter:
@@ -206,7 +206,7 @@ class _Branching:
         return self.join(other[np.argsort(-self.need[other], kind="stable")].tolist())
 
     def join(self, operators: list[int]) -> bool:
-        """Lets some more operators matter."""
+        """Adds operators to those whose cuts are made; whether there were any to add."""
         new = [v for v in operators if v not in self.matter][:_JOIN]
         new = new[: _MOST - len(self.matter)]
         self.matter += new

@@ -1,9 +1,9 @@
 """Orders improved at their peak by minimum cuts, which prove how far they can be improved.
 
 At the operator `v` where an order peaks, a minimum cut gives the least bytes that can be live there
-and a set of operators that, run before `v`, attains it (`memory.mincut`). If that is the peak, no
-order has a lower one. Else that set moves before `v` and all others behind it, each in the order
-they had; the peak is then elsewhere, mostly lower, and the same is done there.
+and a set of operators that, run before `v`, attains it (`memory.mincut`). If those bytes are the
+peak, no order has a lower one. Else that set moves before `v` and all other operators after it,
+both in the order they had. The peak is then elsewhere, mostly lower, and the same is done there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Cuts:
     """The minimum cuts of one graph, each made once.
 
     Attributes:
-      graph: the graph. bound: the largest of the bounds met so far, in bytes; `at`: its operator.
+      graph: the graph. bound: the largest so far (bytes). at: last operator whose cut raised it.
     """
 
     def __init__(self, graph: GraphArrays, bound: int = 0) -> None:
@@ -53,7 +53,7 @@ class Cuts:
 def improve(
     cuts: Cuts, order: NDArray[np.int64], offer: Callable[[NDArray[np.int64], int], None]
 ) -> tuple[NDArray[np.int64], int]:
-    """Lowers the peak of an order, until the bound is met or nothing helps any more.
+    """Lowers the peak of an order, until it meets the bound or moves no longer lower it.
 
     Args:
       cuts: of the graph. order: int64 [n], legal.
@@ -90,8 +90,8 @@ def improve(
 def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> None:
     """Raises the bound as far as cuts can, for an order that cannot be improved any more.
 
-    No cut gives more than what is live at its operator in some order, so only the operators are
-    asked that have more than the bound live in this one, the largest first.
+    A cut gives no more than the bytes live at its operator in any order. So cuts are made only at
+    operators with more bytes live in this order than the bound, the largest first.
 
     Args:
       cuts: of the graph. order: int64 [n], legal. spend: called before every new cut.
@@ -106,7 +106,7 @@ def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> No
 
 
 def needs(g: GraphArrays) -> NDArray[np.int64]:
-    """int64 [n] bytes that each operator reads, makes and takes besides, without in-place reuse."""
+    """int64 [n] bytes that each operator reads and makes, and its own transient ones, unshared."""
     need = g.transient.copy()
     np.add.at(need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])
     np.add.at(need, g.source, np.where(g.live_in, 0, g.bytes))
@@ -114,11 +114,11 @@ def needs(g: GraphArrays) -> NDArray[np.int64]:
 
 
 def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
-    """Raises the bound by operators that each need much memory and cannot all have the best place.
+    """Raises the bound by sets of operators of which one must run first, and one last.
 
-    Of any set of operators one runs first, with all the others behind it. So every order has at
-    least the smallest, over the set, of the least bytes at one operator with the others after it;
-    likewise for the one that runs last. The one with the smallest leaves the set, and so on.
+    In any order one operator of a set runs before all the others. So the peak is at least the
+    minimum, over v in the set, of the least bytes at v with the others after v; likewise for the
+    last one. The operator with the minimum is removed from the set, and so on.
 
     Args:
       cuts: of the graph. spend: called before every new cut.
@@ -146,7 +146,7 @@ def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
 def _live_beside(
     g: GraphArrays, v: int, others: NDArray[np.bool_], which: str, spend: Callable[[], None]
 ) -> int:
-    """The least bytes at `v` if the others are all "late" or "early"; no limit if they cannot."""
+    """The least bytes at `v` with the others "late" (after) or "early"; int64's max if illegal."""
     reached = closure(others, g, forward=which == "late")
     if reached[v]:
         return np.iinfo(np.int64).max

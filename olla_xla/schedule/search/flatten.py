@@ -1,8 +1,8 @@
-"""Orders whose live bytes are far below their largest sum almost everywhere.
+"""Flat orders: their live bytes are far below the peak at almost every step.
 
-What makes offsets hard to find is not the peak but how many steps come near it: there hardly any
-hole may be left. So local search (moves.py) lowers the squared excess over a level well below the
-peak, and lets no step rise above the peak. It often lowers the peak too.
+Offsets are hard to find where many steps come near the peak, since a packing can leave few gaps
+there. So local search (moves.py) lowers the squared excess over a level well below the peak, and
+lets no step rise above the peak. It often lowers the peak too.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_ar
 __all__ = ["flattened"]
 
 _LEVELS = (0.8, 0.9, 0.5)
-"""The levels to be got below, between the least (0) and the largest (1) live sum of the order."""
+"""Levels to get below, from the order's least live bytes (0) to its peak (1)."""
 
 _ROUNDS = 3
-"""Of moves for a level, before the search begins anew with the next one."""
+"""Rounds of moves for a level; the search then starts again with the next level."""
 
 _MOVES, _MOVES_PER_OPERATOR = 100_000, 50
-"""In the first round, at most; each later one for the same level has twice as many as the last."""
+"""Most moves in the first round of a level; each further round has twice as many."""
 
-_HISTORY = 300  # late acceptance: moves looked back upon
-_CHUNK = 20_000  # moves between looks at the limits
+_HISTORY = 300  # late acceptance: a cost is compared with the one this many moves before
+_CHUNK = 20_000  # moves between two checks of the limits
 
 
 def flattened(
@@ -41,16 +41,16 @@ def flattened(
     first: int = 0,
     spend: Callable[[int], None] = lambda moves: None,
 ) -> Iterator[NDArray[np.int64]]:
-    """Flatter and flatter orders from one to begin with, without end.
+    """Makes ever flatter orders, without end; none if fewer than two operators can move.
 
     Where arguments are dead before another tensor replaces them, rounds alternate: in every second
-    one, their buffers count as occupied all the time. Under orders that are flat so, nothing need
-    lie where an argument is dead.
+    one, their buffers count as occupied at every step. An order that is flat by this count needs
+    no tensor in the memory of a dead argument.
 
     Args:
       graph: the graph. order: operator ids. alignment: sizes are rounded up to it (bytes).
       seed: of the random numbers. first: operators before this step stay where they are.
-      spend: is told every now and then how many moves were tried; may raise.
+      spend: called after every chunk with the number of moves tried; may raise.
 
     Yields:
       Orders; under none is the largest live sum larger than under `order`.

@@ -28,7 +28,7 @@ class Limits:
     most_steps: int | None
     steps: int = 0
     sooner: float = math.inf
-    """A time of the monotonic clock at which the search ends if its seconds are not over before."""
+    """Another deadline, by time.monotonic(); the search ends at the earlier of the two."""
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.seconds
@@ -43,11 +43,11 @@ class Limits:
             raise Stop(StopReason.TIME_LIMIT)
 
     def aside(self, work: Callable[[], None]) -> None:
-        """Does work that is not charged to the search."""
+        """Runs `work` without counting its time against the limits."""
         started = time.monotonic()
         work()
         self._aside += time.monotonic() - started
 
     def allowed(self, steps: int) -> int:
-        """At most `steps`, and no more than the limit leaves."""
+        """`steps`, or the number of steps left under the limit if that is less."""
         return steps if self.most_steps is None else min(steps, self.most_steps - self.steps)

@@ -19,7 +19,7 @@ def lower_peak(
 ) -> NDArray[np.int64]:
     """Local search for the peak of a problem until it stalls; the best order, int64 [groups].
 
-    A quick one takes the first stall for the last: another search follows it.
+    With `quick`, chunks are shorter, so that it stalls sooner: another search follows it.
     """
     run.limits.aside(load)
     state = new_state(problem, groups, seed)
@@ -49,7 +49,7 @@ def lower_peak(
 
 
 def towards_objective(run: Run) -> None:
-    """Local search for the objective, several times over while the graph is small."""
+    """Local search for the objective, in several rounds while the graph is small."""
     problems = [run.problem]
     if run.reduced.arrays.live_in.any():
         problems.append(with_arguments_pinned(run.reduced.arrays))
@@ -78,9 +78,9 @@ def towards_objective(run: Run) -> None:
 
 
 def _patience(run: Run, gap: float, fruitless: int) -> int:
-    """Evaluations without progress that a gap is worth; they are slower on large graphs.
+    """How many evaluations without progress end a round: fewer for small gaps and large graphs.
 
-    Each of the `fruitless` rounds before, in a row, doubles the most of them.
+    Each of the `fruitless` rounds just before doubles the upper limit, up to `most_patience`.
     """
     settings = run.settings
     most = min(settings.first_patience << fruitless, settings.most_patience)
@@ -89,7 +89,7 @@ def _patience(run: Run, gap: float, fruitless: int) -> int:
 
 
 def _polish(run: Run, problems: Sequence[Problem], now: Scored, patience: int, seed: int) -> None:
-    """Local search accepted on the objective, until `patience` evaluations bring nothing."""
+    """Local search accepted on the objective, until `patience` evaluations bring no progress."""
     run.limits.aside(load)
     objective = run.objective
     assert objective is not None
@@ -101,7 +101,7 @@ def _polish(run: Run, problems: Sequence[Problem], now: Scored, patience: int, s
         which = count % len(states)
         problem, state = problems[which], states[which]
         state.order[:] = now.groups
-        # Moves are chosen by the live bytes of the order that this state last held.
+        # The first state is not evaluated: its moves use live bytes of the order it last held.
         cap = max(evaluate(problem, state) if which else 0, now.objective)
         idle += 1
         if not perturb(problem, state, run.first, cap):

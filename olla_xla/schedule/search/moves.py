@@ -26,7 +26,7 @@ __all__ = ["late_acceptance_search", "load", "perturb"]
 
 @functools.cache
 def load() -> None:
-    """Loads the machine code of the search's loops, or compiles it where it is new: for seconds."""
+    """Loads the machine code of the search's loops; if none is stored, compiles it (seconds)."""
     operators = (Operator("a", "add"), Operator("b", "add"))
     tensors = (Tensor("a", 1, source=0, sinks=(1,), buffer=0),)
     problem = Problem.of(GraphArrays.of(TensorGraph("", operators, tensors)))
@@ -61,7 +61,7 @@ def _keep(order: NDArray[np.int64], best: NDArray[np.int64]) -> None:
 
 @inner
 def _find_hot(s: State, level: int, above: bool) -> None:
-    """Lists the steps above a level, or those at it too."""
+    """Lists in `hot` the steps with more than `level` live bytes; not `above`: equal ones too."""
     hot = 0
     for t in range(len(s.order)):
         if s.live[t] > level or (s.live[t] == level and not above):
@@ -98,7 +98,7 @@ def late_acceptance_search(
         if step % 64 == 0:
             _find_hot(s, target, True)
             cost = _excess(s.live, 0, n - 1, target, scale)
-            if s.counters[2] == 0:  # without cost, moves go on lowering the peak unseen
+            if s.counters[2] == 0:  # at zero cost, moves may have lowered the peak unrecorded
                 now = _largest(s.live, 0, n - 1)
                 if now < peak:
                     peak = now

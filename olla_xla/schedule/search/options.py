@@ -17,15 +17,15 @@ class SearchOptions(TypedDict, total=False):
     """Options of `search`, by keyword; all but `time_limit` may be left out."""
 
     objective: Callable[[NDArray[np.int64], int | None], int] | None
-    """Gives the bytes of an order, or, where these are more than the number that is given with it,
-    any number above that one; without an objective they are its lifetime peak."""
+    """(order, limit) -> bytes of the order; if these exceed the limit, any number above it will do.
+    Without an objective, the lifetime peak is minimised."""
 
     exact: Callable[[NDArray[np.int64]], int] | None
-    """The same more exactly and more slowly, to choose among the best orders."""
+    """A slower and more exact objective (bytes), by which the best orders are compared."""
 
     excess: int
-    """By how many bytes the objective is expected to exceed the lifetime peak at best, as where the
-    graph is a part of what the objective measures; 0 if left out."""
+    """The least bytes by which the objective is expected to exceed the lifetime peak, as where the
+    graph is only a part of what the objective measures; 0 if left out."""
 
     time_limit: Required[float]
     """Wall-clock seconds after which the search ends."""
@@ -34,7 +34,7 @@ class SearchOptions(TypedDict, total=False):
     """Steps after which the search ends; there is no such limit if it is left out."""
 
     seed: int
-    """The random numbers follow from it; 0 if left out."""
+    """Seed of the random numbers; 0 if left out."""
 
     bound_bytes: int
     """No order has a smaller lifetime peak, nor a smaller objective; 0 if left out."""
@@ -43,8 +43,8 @@ class SearchOptions(TypedDict, total=False):
     """The search ends at (1 + tolerance) times the bound; 0 if left out."""
 
     deadline: Callable[[int], float] | None
-    """Gives the time of the monotonic clock at which the search ends where its best objective is so
-    many bytes, if that is sooner; there is no such limit if it is left out."""
+    """Best objective (bytes) -> time by time.monotonic() at which the search ends, if that is
+    sooner than `time_limit`; there is no such limit if it is left out."""
 
     progress: Callable[[str], None] | None
     """Called with one line of text at each phase."""

@@ -2,11 +2,11 @@
 
 1. Minimum cuts (cuts.py) lower the peak of every start, and bound it from below.
 2. Without an objective, if that leaves a gap: local search for the peak, cuts again, branch and
-   bound on who runs first (branch.py), and flat orders (flatten.py).
+   bound on which operator runs first (branch.py), and flat orders (flatten.py).
 3. With an objective: local search for the peak with all argument buffers pinned, then local
    search accepted on the objective itself, from the best of all orders so far.
 
-All limits count steps (settings.py); the clock only ever stops early.
+All limits count steps (settings.py); the clock can only end the search earlier.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _go(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> None:
 
 
 def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Lowers the lifetime peak of all starts; the orders that came near the best."""
+    """Lowers the lifetime peak of all starts; returns the orders with a peak near the least."""
     found: list[tuple[int, str, NDArray[np.int64]]] = []
 
     def offer(groups: NDArray[np.int64], peak: int) -> None:
@@ -111,14 +111,14 @@ def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArra
 
 
 def _branch(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
-    """Closes the gap from both sides, if it is worth that."""
+    """Branch and bound if the gap is wide: raises the bound and may lower the peak."""
     assert run.least is not None
     if _wide(run):
         branch(run.cuts, run.least.groups, offer, run.spend_cuts)
 
 
 def _flatten(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
-    """Local search for orders that are flat: on the way to them the peak falls too."""
+    """Local search for flat orders, which often lowers the peak too."""
     assert run.least is not None
     graph, groups = run.reduced.arrays, run.least.groups
     orders = flattened(graph, groups, seed=run.seed, first=run.first, spend=run.limits.spend)
@@ -144,7 +144,7 @@ def _restart(
 ) -> None:
     """Local search for the peak with other random numbers, while the gap is wide.
 
-    What came near the best may serve the objective better; it is kept as well.
+    Orders with a peak near the least are kept too: they may have a lower objective.
     """
     assert run.least is not None
     settings, fruitless = run.settings, 0

@@ -17,9 +17,9 @@ from olla_xla.schedule.search.state import Problem, State
 __all__ = ["below", "propose"]
 
 _FARTHER, _LATER, _ANY, _PULL_FREELY, _PUSH_FREELY = 0, 3, 5, 5, 6
-"""Of eight kinds of moves, numbered from 0. Those below _ANY are for a tensor that is live at a hot
-step: below _LATER they let it die sooner, if it may, else appear later, _FARTHER than at that step.
-The others are for any operator; odd ones pull it, even ones push it."""
+"""Moves are of kinds 0 to 7. Kinds below _ANY choose a tensor that is live at a hot step: below
+_LATER they make it die sooner, if it can, else appear later; _FARTHER moves beyond that step.
+The others choose any operator: odd kinds pull it, even kinds push it."""
 
 
 @inner
@@ -106,7 +106,7 @@ def _drawn(pick: NDArray[np.int64], ball: int) -> int:
 
 @inner
 def _live_tensor(p: Problem, s: State, step: int) -> Any:
-    """A tensor that is live at `step` and read or made elsewhere, drawn by size; -1 if unlucky."""
+    """A tensor that is live at `step`, drawn by size; -1 if 24 draws find none."""
     total = p.pick[-1] if len(p.pick) else 0
     if total == 0:
         return -1
@@ -121,7 +121,7 @@ def _live_tensor(p: Problem, s: State, step: int) -> Any:
 
 @inner
 def propose(p: Problem, s: State, first: int) -> tuple[Any, Any]:
-    """Draws a move into `trial`; the window, or (0, -1) for none."""
+    """Draws a move into `trial`; its window (lo, hi), both included, or (0, -1) for no move."""
     kind = below(s.random, 8)
     s.counters[0] += 1
     if kind < _ANY and s.counters[2]:
@@ -157,7 +157,7 @@ def _die_sooner(p: Problem, s: State, first: int, kind: int, a: int, step: int) 
 def _appear_later(
     p: Problem, s: State, first: int, kind: int, a: int, step: int
 ) -> tuple[Any, Any]:
-    """Pushes the operator that makes tensor a to a hot step or, with _FARTHER, behind."""
+    """Pushes the source of tensor a to a hot step; beyond it with _FARTHER or if it runs there."""
     n = len(s.order)
     v = p.source[a]
     lo, hi = s.place[v], step
@@ -172,7 +172,7 @@ def _appear_later(
 
 @inner
 def _pull_one(p: Problem, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
-    """Pulls the operator of a step, with _PULL_FREELY to right behind its last predecessor."""
+    """Pulls the operator of a step, with _PULL_FREELY to right after its last predecessor."""
     v = s.order[here]
     s.marked[v] = s.counters[0]
     lo = here

@@ -20,9 +20,9 @@ class SearchResult:
       order: int64 [n], all operators. peak_bytes: its lifetime peak.
       objective_bytes: its objective (the lifetime peak if no objective was given).
       lifetime_order: the order with the least lifetime peak met. least_peak_bytes: that peak.
-      near_orders: a few others whose peak is little more.
-      bound_bytes: no order has a lower lifetime peak. bound_at: the operator that proves it, or -1
-        if the caller's bound is no weaker.
+      near_orders: a few others whose peak is slightly higher.
+      bound_bytes: no order has a lower lifetime peak. bound_at: the last operator whose own
+        minimum cut raised the bound, or -1 if none did.
       steps: search steps taken.
       stopped_by: PROOF, STALL, STEP_LIMIT or TIME_LIMIT.
     """

@@ -56,31 +56,31 @@ class Run:
         self.problem = Problem.of(self.reduced.arrays)
         self.cuts = Cuts(self.reduced.arrays, options.get("bound_bytes", 0))
         self.least: Scored | None = None  # by lifetime peak
-        self.near: list[tuple[int, NDArray[np.int64]]] = []  # met on the way to it, by peak
+        self.near: list[tuple[int, NDArray[np.int64]]] = []  # (peak, order) met before `least`
         self.best: Scored | None = None  # by objective
         self.best_order: NDArray[np.int64] | None = None  # by the exact objective
         self.best_exact: tuple[int, int] = (0, 0)  # that objective and the lifetime peak
 
     def met(self) -> bool:
-        """Whether the best order is as near to the bound as was asked for."""
+        """Whether the best order is within the tolerance of the bound."""
         return self.best_order is not None and self.is_near(self.best_exact[0])
 
     def settled(self) -> bool:
-        """Whether only a smaller lifetime peak could lower the objective."""
+        """Whether the best objective is within the tolerance of the least expected one."""
         assert self.best_order is not None
         return self.best_exact[0] <= self.expected() * (1 + self.tolerance)
 
     def expected(self) -> int:
-        """The least objective that can be hoped for."""
+        """The least objective expected (bytes): the least lifetime peak met plus the excess."""
         assert self.least is not None
         return self.least.peak + self.excess
 
     def is_near(self, bytes: int) -> bool:
-        """Whether so many bytes are as near to the bound as was asked for."""
+        """Whether a peak of `bytes` is within the tolerance of the bound."""
         return bytes <= self.cuts.bound * (1 + self.tolerance)
 
     def is_progress(self, value: int, before: int) -> bool:
-        """Whether a value is enough below the one before to count."""
+        """Whether a value is far enough below the one before to count as progress."""
         return value < before * (1 - self.settings.progress)
 
     def spend_cuts(self, cuts: int = 1) -> None:
@@ -88,7 +88,7 @@ class Run:
         self.limits.spend(cuts * self.settings.cut_steps)
 
     def peak(self, groups: NDArray[np.int64], peak: int | None = None) -> int:
-        """Notes an order of groups, int64 [groups], for its lifetime peak."""
+        """Records an order of groups, int64 [groups], by its lifetime peak, which is returned."""
         peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
         if self.least is None or peak < self.least.peak:
             if self.least is not None:
@@ -108,8 +108,8 @@ class Run:
         """Evaluates an order and keeps it if it is the best.
 
         Args:
-          groups: int64 [groups], the order. order: int64 [n], itself, where it is not
-            condensed. value: its objective, where that is known.
+          groups: int64 [groups], the order. order: int64 [n], the same order of all operators;
+            by default `groups` expanded. value: its objective, if known.
         """
         order = self.reduced.expand(groups) if order is None else order
         peak = peak_bytes(self.full, order)

@@ -11,8 +11,8 @@ __all__ = ["Settings"]
 class Settings:
     """Limits of the phases of `search`.
 
-    A step is one move of local search. A gap is the best objective less the least that can be hoped
-    for, as a fraction of the latter.
+    A step is one move of local search. A gap is the best objective less the least expected one
+    (`Run.expected`), as a fraction of the latter.
     """
 
     # What a step limit is spent on.
@@ -32,16 +32,16 @@ class Settings:
     """A move is accepted if the order costs no more than it did this many moves before."""
 
     chunk: int = 20_000
-    """Moves between looks at the limits, at most."""
+    """Moves between checks of the limits, at most."""
 
     least_chunk: int = 200
-    """Moves between looks at the limits, at least."""
+    """Moves between checks of the limits, at least."""
 
     chunk_work: int = 5_000_000
-    """Between looks at the limits, moves times groups of operators are at most this."""
+    """Between checks of the limits, moves times groups of operators are at most this."""
 
     quick_part: float = 0.03
-    """A quick search looks at the limits, and whether it stalls, after this part of the moves."""
+    """A quick search checks the limits, and whether it stalls, after this part of the moves."""
 
     stall: float = 0.999
     """A chunk is an improvement if it led to a peak below this fraction of the best one."""
@@ -49,7 +49,7 @@ class Settings:
     patience: int = 3
     """It ends after this many chunks without improvement."""
 
-    # More means for the peak, where there is no objective.
+    # Further searches for the peak, where there is no objective.
 
     wide_gap: float = 1e-3
     """Branch and bound and flat orders are tried if the peak exceeds the bound by this fraction."""
@@ -58,19 +58,19 @@ class Settings:
     """No more flat orders are made after this many in a row that brought no progress."""
 
     restarts: int = 12
-    """Local search begins anew at most this many times."""
+    """Local search restarts at most this many times."""
 
     restarts_gap: float = 0.01
-    """It does not begin anew if the peak exceeds the bound by no more than this fraction."""
+    """It does not restart if the peak exceeds the bound by no more than this fraction."""
 
     restarts_fruitless: int = 5
-    """It does not begin anew after this many times in a row that brought no progress."""
+    """It does not restart after this many restarts in a row without progress."""
 
     restart_seed: int = 500
-    """The seeds of the restarts begin this far behind that of the first local search."""
+    """Restart k has the seed of the first local search plus this plus k."""
 
     near: float = 1.03
-    """Orders met on the way are reported if their peaks are at most this many times the least."""
+    """Other orders are reported if their peaks are at most this many times the least."""
 
     most_near: int = 4
     """At most this many of them are reported."""
@@ -96,10 +96,10 @@ class Settings:
     """A round ends after this many evaluations without improvement, at most."""
 
     patience_per_gap: int = 40_000
-    """Within these limits, a round ends after this many of them, times the gap."""
+    """Within these limits, a round ends after this many such evaluations, times the gap."""
 
     patience_work: int = 400_000
-    """Evaluations without improvement, times operators, are at most this (the least aside)."""
+    """Such evaluations, times operators, are at most this (but at least `least_patience`)."""
 
     rounds: int = 10
     """There are at most this many rounds."""

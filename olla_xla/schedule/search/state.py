@@ -1,6 +1,6 @@
 """An order with its live bytes for each step, and trials of other orders of one window of steps.
 
-Only what a window holds is evaluated again; compiled loops do it.
+Only the steps of the window are evaluated again, by compiled loops.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Problem(NamedTuple):
 def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> Problem:
     """The problem if every buffer that holds an argument were occupied for the whole run.
 
-    XLA keeps such a buffer, and only now and then finds a temporary to put in while it is dead; so
-    orders that do well here do well under its assignment.
+    XLA keeps such a buffer allocated, and seldom places a temporary in it while its argument is
+    dead. So an order with a low peak here mostly gets a low total from XLA's buffer assignment.
 
     Args:
-      replaced: only buffers of arguments that another tensor replaces.
+      replaced: pin only the buffers of arguments that another tensor replaces.
     """
     stands = np.isin(g.buffer, g.buffer[g.live_in])
     if replaced:
@@ -91,9 +91,9 @@ def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> Problem:
 
 
 class State(NamedTuple):
-    """An order of n operators and what is known of it, with scratch space for trying moves.
+    """An order of n operators with its live bytes and lifetimes, and scratch space for moves.
 
-    Arrays are [n] but for those by tensor, [m]: last, trial_last and the stamps that say so.
+    Arrays are [n], except last, trial_last and those marked [m]. A stamp is a value of a counter.
     """
 
     order: NDArray[np.int64]
@@ -154,7 +154,7 @@ def evaluate(p: Problem, s: State) -> int:
             end += p.size[i]
     if n:
         s.after[n - 1] = end
-        begin = n - n  # numba compiles functions anew for a literal
+        begin = n - n  # not 0: numba compiles the functions again for a literal
         try_window(p, s, begin, n - 1)
         commit_window(p, s, begin, n - 1)
     peak = 0
@@ -209,7 +209,7 @@ def try_window(p: Problem, s: State, lo: int, hi: int) -> None:
 
 @inner
 def commit_window(p: Problem, s: State, lo: int, hi: int) -> None:
-    """Makes the trial of [lo, hi] the state."""
+    """Copies the trial of steps lo to hi, both included, into the state."""
     for t in range(lo, hi + 1):
         v = s.trial[t]
         s.order[t] = v
