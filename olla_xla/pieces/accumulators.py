@@ -18,16 +18,16 @@ _HALF = 16
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """A sum to be, in the type in which its parts are added.
+    """An accumulator of a sum, in the type in which its parts are added.
 
-    A float32 that becomes a bfloat16 can be held as two arrays of its halves: no bit is lost, and
-    once the last part is added the result takes the place of one of them. Of whole float32 both
-    that and the result would be there while it is cast.
+    A float32 accumulator of a bfloat16 sum can be held as two arrays, its upper and lower 16 bits:
+    no bit is lost, and in the end the result can take the memory of one of them. A whole float32
+    array would be live together with the result while it is cast.
 
     Attributes:
       shape, dtype: of the sum. wide: the type in which its parts are added.
-      in_halves: whether it is held so; its arrays are integers, through which JAX differentiates
-        nothing.
+      in_halves: whether it is held as two arrays; these are integers, which JAX does not
+        differentiate.
     """
 
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Accumulator:
 
     @classmethod
     def of(cls, aval: Any, accumulate_dtype: Any, *, in_halves: bool) -> Accumulator:
-        """That of a sum of this shape and type, in halves where that is wanted and can be."""
+        """The accumulator of a sum of this shape and type; in halves if wanted and possible."""
         wide = jnp.dtype(accumulator(aval.dtype, accumulate_dtype))
         split = wide == jnp.float32 and aval.dtype == jnp.bfloat16
         return cls(tuple(aval.shape), jnp.dtype(aval.dtype), wide, in_halves and split)

@@ -1,4 +1,4 @@
-"""Equations that call jaxprs: how the values of what they call belong to their own."""
+"""Equations that call jaxprs: which operand or result each input or output of these is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["CALLS", "CHECKPOINTS", "Called", "called_by", "inexact", "scan_count
 CHECKPOINTS = ("checkpoint", "remat", "remat2")
 """What JAX calls `jax.checkpoint`, by version."""
 CALLS = frozenset((*CHECKPOINTS, "cond", "custom_jvp_call", "custom_vjp_call", "scan", "while"))
-"""Equations that call jaxprs, and that are cut where everything in those is."""
+"""Equations that call jaxprs; they are cut if everything in these jaxprs can be."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Called:
 
     Attributes:
       jaxpr: what is called.
-      ins, outs: by input and output of the jaxpr the operand and result that it belongs to, and how
-        many leading dimensions the latter has besides: 1 for what a loop stacks. None: to nothing
-        outside.
+      ins, outs: for each input and output of the jaxpr, (number of the equation's operand or result
+        that it is, how many more leading dimensions that has: 1 for what a loop stacks), or None if
+        it is none.
       carried: pairs of an output and an input of the jaxpr, the same value one iteration later.
-      gradients: by output of the jaxpr the operand whose gradient it is: a part of a sum where the
-        operand is whole.
+      gradients: for each output of the jaxpr, the operand whose gradient it is: a part of a sum if
+        the operand is whole.
       is_rule: it is a custom derivative's rule.
     """
 
@@ -44,8 +44,8 @@ def called_by(e: Any, with_rule: bool) -> list[Called]:
     """The jaxprs of a call in `CALLS`; none where it cannot be cut.
 
     Args:
-      with_rule: whether a custom derivative's rule is one of them. A rule may call the function
-        that it belongs to, so this must end somewhere.
+      with_rule: whether a custom derivative's rule is one of them. A rule may call its own function
+        again, so rules inside rules are followed to some depth only.
     """
     if e.effects:
         return []
@@ -104,7 +104,7 @@ def _while(e: Any) -> list[Called]:
 
 
 def inexact(atoms: Any) -> list[int]:
-    """Which of them can have a gradient."""
+    """Indices of the atoms that can have a gradient."""
     return [i for i, v in enumerate(atoms) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
 
 
@@ -122,7 +122,7 @@ def _alone(e: Any) -> Any:
 
 
 def _custom_jvp(e: Any) -> list[Called]:
-    """The function and its rule, which is traced here, for it is cut as well."""
+    """The function and its rule, which is traced here since it is cut as well."""
     moving, results = inexact(e.invars), inexact(e.outvars)
 
     def rule(values: Any, tangents: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is cut: of the axes through the largest values the one that leaves least, repeatedly."""
+"""Chooses what is cut: of the axes of the largest values, the one that leaves the lowest peak."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Cut", "choose", "line_of", "pieces_for"]
 _SEEDS = 8
 """How many of the largest values are tried: those that are live at the peak are among them."""
 _USUAL = 16
-"""Pieces for which axes are compared."""
+"""The number of pieces with which axes are compared, if none is given."""
 _GAIN = 0.02
 """The part of the peak that a cut must save at least."""
 _TWICE = 0.1
-"""The part of what others leave that it must save where something runs twice for it."""
+"""Peaks are compared in steps of this ratio: a cut that runs something twice must leave less."""
 _REGIONS = 4
 """The most regions that are cut of one function."""
 
@@ -42,15 +42,15 @@ class Cut:
         return [step for step in self.steps if isinstance(step, Region)]
 
     def peaks(self, pieces: int) -> list[int]:
-        """By step an estimate of the most bytes that are live, besides the function's inputs."""
+        """By step, an estimate of the most bytes live in it, without the function's inputs."""
         return peaks(self.steps, self.graph.outputs, pieces, self.accumulate_dtype)
 
     def peak(self, pieces: int) -> int:
-        """Of the whole function."""
+        """The largest of `peaks`, in bytes."""
         return max(self.peaks(pieces), default=0)
 
     def with_region(self, k: int, region: Region) -> Cut:
-        """With a region of the equations of a step."""
+        """The cut with step k split into a region and the equations before and after it."""
         graph = region.graph
         results = set(filter(is_variable, graph.outputs))
         after = _range(graph, region.after, results)
@@ -64,7 +64,7 @@ def _inputs(region: Region) -> list[Any]:
 
 
 def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
-    """Some of the equations as a graph, and constants that these read: made where they are read."""
+    """Some of the equations as a graph, with copies of the light equations that they read."""
     chosen = set(indices)
     for i in indices:
         made = [graph.producer.get(v) for v in operands(graph.equations[i])]
@@ -77,13 +77,13 @@ def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
 
 
 def _is_made_of_nothing(graph: Graph, i: int) -> bool:
-    """Whether it is light, and so is what it is made of: a literal or an input of the function."""
+    """Whether an equation is light and reads only literals or inputs of the function."""
     e = graph.equations[i]
     return e.primitive.name in LIGHT and not any(v in graph.producer for v in operands(e))
 
 
 class _Candidate(NamedTuple):
-    """A cut, and what it is compared by: the lower, the better."""
+    """A cut, and the key by which it is compared: lower is better."""
 
     cut: Cut
     rank: tuple[int, ...]
@@ -96,7 +96,7 @@ class _Candidate(NamedTuple):
 
 
 def _rank(found: Iterable[int], whole: int) -> tuple[int, ...]:
-    """The largest peaks in tenths: where one cannot be lowered here, the next one tells."""
+    """The three largest peaks in steps of 10 %: where cuts leave one the same, the next decides."""
     large = [p for p in sorted(found, reverse=True)[:3] if p > _GAIN * whole]
     return tuple(round(math.log(p) / math.log1p(_TWICE)) for p in large)
 
@@ -150,11 +150,11 @@ def _one_more(
     ends: _Ends | None,
     may_repeat: bool,
 ) -> Cut | None:
-    """With the region of a step that lowers the peaks of that step most; None where none does.
+    """The cut with one more region in step k, that which lowers its peaks most; None if none does.
 
     Args:
       k: of the step. ends: extended by what ends the cuts that are tried. may_repeat: whether
-        something may run twice, of which the first run is cut as well.
+        equations may run twice; their first run is then cut as well.
     """
     step, whole = cut.steps[k], cut.peaks(part)[k]
     assert isinstance(step, Graph)
@@ -182,7 +182,7 @@ def _one_more(
             left = tried.peaks(part)[k : k + count]
             if ends is not None:
                 ends.left.append(max(left))
-            # What runs twice takes time: it must leave less by more than a little.
+            # Running twice takes time, so such a cut must leave clearly less (`_rank`).
             new = _Candidate(tried, _rank(left, whole), bool(region.twice), max(left))
             if max(left) <= whole and (best is None or new.key < best.key):
                 best = new
@@ -200,11 +200,11 @@ def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Ends:
-    """What came of the cuts that were tried.
+    """What ends the cuts that were tried, for messages.
 
     Attributes:
-      blocked: equations at their ends. sums: those that they need of all pieces.
-      left: estimates of the most bytes with what could be cut.
+      blocked: equations at their ends. sums: equations that sum over the axis before these.
+      left: estimates of the most bytes that are live under each cut.
     """
 
     graph: Graph
@@ -258,7 +258,7 @@ def line_of(e: Any) -> str:
 
 
 def pieces_for(cut: Cut) -> int:
-    """The fewest pieces after which more would save little: a power of two, or 2 at least."""
+    """The fewest pieces, a power of two and at least 2, of which twice as many save little."""
     units = max(region.units for region in cut.regions)
     whole = peaks((cut.graph,), cut.graph.outputs, 1, cut.accumulate_dtype)[0]
     pieces, known = 2, cut.peak(2)

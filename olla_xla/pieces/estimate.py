@@ -43,17 +43,17 @@ _EXPENSIVE = frozenset(
     lgamma log log1p logistic pow rem rsqrt sin sinh sqrt tan tanh threefry2x32
     """.split()
 )
-"""Element by element, but made once: XLA makes others in each kernel that reads them."""
+"""Elementwise, but computed once: XLA recomputes cheaper ones in each kernel that reads them."""
 _FUSED_INTO = frozenset((*ELEMENTWISE, *LIGHT, *REDUCTIONS, "gather", "reshape", "squeeze"))
 
 
 def _steps(
     equations: Sequence[Any], kept: Iterable[Any], inside: Callable[[int, Any], int]
 ) -> list[_Step]:
-    """Equations as steps; what is made element by element inside another's kernel is none.
+    """Equations as steps; an elementwise one that XLA fuses into its readers is no step.
 
     Args:
-      kept: what others read. inside: by place and equation what it needs besides its results.
+      kept: what others read. inside: (index, equation) -> bytes it needs besides its results.
     """
     kept = set(filter(is_variable, kept))
     readers: dict[Any, list[Any]] = {}
@@ -83,7 +83,7 @@ def _steps(
 
 
 def _inside(e: Any) -> int:
-    """The most bytes that are live in what an equation calls, but what it is given and gives."""
+    """The most bytes live in jaxprs that an equation calls, without their inputs and outputs."""
     return max((_most_in(j) for j in _jaxprs(e)), default=0)
 
 
@@ -103,7 +103,7 @@ def _most_in(jaxpr: Any) -> int:
 
 
 def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
-    """By step the bytes that are live at it, besides what is given."""
+    """For each step the bytes that are live at it, without inputs."""
     last: dict[Any, int] = {}
     for k, step in enumerate(steps):
         last.update((v, k) for v in step.reads)
@@ -121,7 +121,7 @@ def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
 
 
 def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
-    """A region as one step, run in as many pieces."""
+    """A region as one step, run in at most `part` pieces."""
     part = min(part, region.units)
 
     def within(k: int, e: Any) -> int:
@@ -158,11 +158,11 @@ def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
 def peaks(
     steps: Sequence[Graph | Region], outputs: Iterable[Any], part: int, accumulate_dtype: Any
 ) -> list[int]:
-    """By step an estimate of the most bytes that are live in it, besides the function's inputs.
+    """For each step, an estimate of the most bytes live in it, without the function's inputs.
 
     Args:
       steps: equations that run whole, or regions that run in pieces, one after another.
-      outputs: of the function. part: into how many pieces. accumulate_dtype: of sums over them.
+      outputs: of the function. part: number of pieces. accumulate_dtype: of sums over them.
     """
     small: list[_Step] = []
     ends: list[int] = []
@@ -177,7 +177,7 @@ def peaks(
 
 
 def largest(steps: Sequence[Graph | Region], part: int) -> int:
-    """Bytes of the largest value that an equation makes. `part`: into how many pieces."""
+    """Bytes of the largest value that an equation makes. `part`: number of pieces."""
     most = 0
     for step in steps:
         stacked = {v for v, _ in step.stacked} if isinstance(step, Region) else set()

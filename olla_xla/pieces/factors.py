@@ -2,7 +2,7 @@
 
 A factor of an equation is one axis that may be cut: the dimension of each operand and of each
 result in which it lies. A dot_general has a factor for every batch, free and contracted dimension;
-along the last its result is a sum over the pieces. What has no factor mixes its axes.
+along the last its result is a sum over the pieces. An operation without factors mixes its axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SUM = -1
 """In place of a dimension: the value is a sum over the axis, of which a piece holds a part."""
 
 SHARDINGS = ("sharding", "out_sharding")
-"""Parameters that say how a result is sharded; where they are free, a piece goes without."""
+"""Parameters that give a result's sharding; if they leave it free, a piece is run without them."""
 
 Dims = tuple[int | None, ...]
 
@@ -33,9 +33,9 @@ class Factor:
       ins, outs: of each operand and result the dimension in which the axis lies, SUM, or None
         where the axis is not in it: each piece needs all of such an operand.
       inner: how the jaxprs of a call are cut: a `Spread` of each.
-      component: of the indices of a scatter or gather that counts along the axis: in a piece it
-        counts from the piece's first place, and what lies outside the piece is dropped, or zero.
-        None: none does.
+      component: of the indices of a scatter or gather, the one that addresses the axis, or None. In
+        a piece it is relative to the piece's first index; what lies outside the piece is dropped
+        (scatter) or zero (gather).
     """
 
     ins: Dims
@@ -97,7 +97,7 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
 
 
 def _is_free(sharding: Any) -> bool:
-    """Whether it says nothing, as on a mesh without devices, or of axes that XLA shards itself."""
+    """Whether a sharding fixes nothing: none, of an empty mesh, or of axes left to XLA."""
     mesh = getattr(sharding, "mesh", None)
     return (
         sharding is None
@@ -107,7 +107,7 @@ def _is_free(sharding: Any) -> bool:
 
 
 def _is_worth(e: Any, f: Factor) -> bool:
-    """Dimensions of one element are never cut."""
+    """Whether a factor cuts no dimension of one element."""
     pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
     return all(d is None or d == SUM or v.aval.shape[d] > 1 for v, d in pairs)
 
@@ -138,7 +138,7 @@ def _elementwise(e: Any) -> list[Factor]:
 
 
 def _other_dims(e: Any, mixed: Sequence[int]) -> list[Factor]:
-    """Every operand and result of one rank: each dimension but those that are mixed."""
+    """For operands and results of one rank: a factor for each dimension that is not mixed."""
     rank = len(_shape(e.outvars[0]))
     return [
         Factor(tuple(d if _shape(v) else None for v in e.invars), (d,) * len(e.outvars))
@@ -170,7 +170,7 @@ def _broadcast(e: Any) -> list[Factor]:
 
 
 def _reshape(e: Any) -> list[Factor]:
-    """A dimension survives, splits or is merged where as many rows lie before it.
+    """A dimension is kept, split or merged if the product of the dimensions before it is kept.
 
     Then a contiguous part of the operand's is a contiguous part of the result's.
     """
@@ -245,7 +245,7 @@ def _gather(e: Any) -> list[Factor]:
 
 
 def _scatter_dims(e: Any) -> tuple[Any, list[int], dict[int, int]]:
-    """Numbers, the dimensions of updates that are of the indices, and of windows by operand's."""
+    """Dimension numbers, batch dimensions of updates, and operand's window dim -> updates' dim."""
     numbers = e.params["dimension_numbers"]
     hidden = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     windows = [d for d in range(len(_shape(e.invars[0]))) if d not in hidden]

@@ -16,7 +16,7 @@ __all__ = ["Blocked", "Graph", "Spread", "spread", "units_of"]
 
 
 class Graph:
-    """Equations with who makes and who reads each variable."""
+    """Equations, with the one that makes and those that read each variable."""
 
     def __init__(
         self,
@@ -27,12 +27,12 @@ class Graph:
         constants: Mapping[Any, Any] | None = None,
         zeros: Iterable[Any] = (),
     ) -> None:
-        """Finds who makes and who reads what.
+        """Finds the producer and the readers of each variable.
 
         Args:
           equations: in an order in which they can run. inputs, outputs: variables.
-          rules: how deep custom rules within custom rules keep theirs; see `called_by`.
-          constants: values of variables that calls within hold; each piece needs them whole.
+          rules: how many custom derivative rules, each inside another, are cut; see `called_by`.
+          constants: values of the constants of inlined calls; each piece needs them whole.
           zeros: inputs that are all zeros.
         """
         self.constants = dict(constants or {})
@@ -68,13 +68,13 @@ class Graph:
         return not atom.aval.shape and bool(atom.val == 0)
 
     def factors(self, i: int) -> list[Factor]:
-        """Those of a plain equation."""
+        """The factors of an equation that is no call."""
         if i not in self._factors:
             self._factors[i] = factors_of(self.equations[i], self.is_zero)
         return self._factors[i]
 
     def called(self, i: int) -> list[tuple[Called, Graph]]:
-        """What a call calls."""
+        """The jaxprs that a call runs, with their graphs."""
         if i not in self._called:
             calls = called_by(self.equations[i], self._rules > 0)
             self._called[i] = [(c, Graph.of(c.jaxpr, self._rules - c.is_rule)) for c in calls]
@@ -101,7 +101,7 @@ class Spread:
     Attributes:
       cut: by variable, the dimension in which the axis lies, or SUM.
       chosen: by equation, the factor along which it is cut.
-      blocked: what ends it.
+      blocked: the equations that end it.
     """
 
     graph: Graph
@@ -118,8 +118,8 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
       inside_call: the graph's inputs are there in pieces only, so none may be used whole as well.
     """
     s = Spread(graph, {}, {}, [])
-    # Forward first: who reads a value decides what else must be whole, before what it was made of
-    # leads to other readers. So queries are cut where keys, made of the same tokens, are not.
+    # Forward first: a value's readers decide what else must be whole, before its producer leads to
+    # other readers. So attention's queries are cut, and keys made of the same tokens are not.
     forward, backward = collections.deque[Any](), collections.deque[Any]()
 
     def visit(v: Any, places: Iterable[int]) -> None:
@@ -153,7 +153,7 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
 
 
 def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | None:
-    """What the factor would cut besides, or None where it contradicts what is cut."""
+    """What else the factor would cut, or None if it contradicts what is cut already."""
     e = s.graph.equations[i]
     new: dict[Any, int] = {}
     for v, d in [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]:
@@ -205,7 +205,7 @@ def _options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
 
 
 class _Contradiction(Exception):
-    """A call cannot be cut so."""
+    """A call cannot be cut along these dimensions."""
 
 
 def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
@@ -213,7 +213,7 @@ def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
     e, called = graph.equations[i], graph.called(i)
     if not called or d == SUM:
         return
-    # Of operands and results, by place: results follow the operands.
+    # Dimensions by place; results are numbered after the operands.
     atoms = (*e.invars, *e.outvars)
     at = {k: d for k, w in enumerate(atoms) if w is v}
     if e.primitive.name == "scan" and d == 0:
@@ -237,7 +237,7 @@ def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
 def _cut_calls(
     called: Sequence[tuple[Called, Graph]], at: dict[int, int], operands: int
 ) -> tuple[Spread, ...]:
-    """Cuts the jaxprs of a call until they agree; `at` is extended by what is cut besides.
+    """Cuts the jaxprs of a call until they agree; adds to `at` what else is cut.
 
     Raises:
       _Contradiction: something mixes the axis, or is needed whole as well.
@@ -250,9 +250,9 @@ def _cut_calls(
 
 
 def _cut_called(c: Called, inner: Graph, at: dict[int, int], operands: int) -> Spread:
-    """Cuts one jaxpr of a call as `at` says, and adds to `at` what is cut besides."""
+    """Cuts one jaxpr of a call as `at` says, and adds to `at` what else is cut."""
     outs = [None if o is None else (o[0] + operands, o[1]) for o in c.outs]
-    # A custom rule's jaxpr also takes gradients of results, which lie among results here.
+    # A custom rule's jaxpr also takes cotangents of results, at the places of these results.
     places = [*zip(inner.inputs, c.ins, strict=True), *zip(inner.outputs, outs, strict=True)]
     s = spread(inner, _seeds_of(places, at), inside_call=True)
     if s.blocked:
@@ -290,13 +290,13 @@ def _cut_called(c: Called, inner: Graph, at: dict[int, int], operands: int) -> S
 def _seeds_of(
     places: Sequence[tuple[Any, tuple[int, int] | None]], at: Mapping[int, int]
 ) -> dict[Any, int]:
-    """What is cut of a jaxpr's inputs and outputs, where the call's own are cut so."""
+    """How a jaxpr's inputs and outputs are cut, given by `at` for the call's own."""
     seeds: dict[Any, int] = {}
     for w, place in places:
         dim = None if place is None else at.get(place[0])
         if place is None or dim is None:
             continue
-        # A literal is no part of an axis, nor is what a loop stacks one along its iterations.
+        # A literal has no axis; what a loop stacks cannot be cut along the loop's iterations.
         if not is_variable(w) or (dim != SUM and dim < place[1]):
             raise _Contradiction
         if dim != SUM and seeds.setdefault(w, dim - place[1]) != dim - place[1]:
@@ -305,7 +305,7 @@ def _seeds_of(
 
 
 def units_of(chosen: Mapping[int, Factor], equations: Sequence[Any]) -> int:
-    """Into how many equal parts the axis can be cut at most: the divisor of all its dimensions."""
+    """The most equal parts the axis can be cut into: the common divisor of all its dimensions."""
     units = 0
     for i, f in chosen.items():
         e = equations[i]

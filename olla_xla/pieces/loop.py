@@ -22,11 +22,11 @@ __all__ = ["Pieces", "run_region"]
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """How an axis is cut: `full` pieces of `count` units, and one of the `rest` where that is left.
+    """How an axis is cut: `full` pieces of `count` units, and one of `rest` units if that is not 0.
 
     Attributes:
-      units: into how many equal parts the axis can be cut, on each device where it is sharded.
-      devices: over what it is sharded, or None.
+      units: the most equal parts the axis can be cut into, on each device where it is sharded.
+      devices: those over which it is sharded, or None.
     """
 
     units: int
@@ -38,13 +38,13 @@ class Pieces:
         """The fewest pieces that are no larger than those of a cut into `pieces`.
 
         Args:
-          units: of the whole axis. pieces: as many as there are units at most are made.
+          units: of the whole axis. pieces: how many; at most one for each unit is made.
         """
         units //= 1 if devices is None else devices.count
         return cls(units, -(-units // min(pieces, units)), devices)
 
     def piece(self, count: int, start: Any) -> Piece:
-        """So many units from one on; on each device, where the axis is sharded, of its own part."""
+        """`count` units from unit `start` on; of each device's part where the axis is sharded."""
         if self.devices is None:
             return Piece(self.units, count, start)
         first = jax.lax.axis_index(self.devices.names) * self.units
@@ -65,8 +65,8 @@ class Pieces:
 
 
 _PieceFunction = Callable[[Sequence[Any], Piece, Sequence[Any]], tuple[list[Any], list[Any]]]
-"""From what each piece reads whole, a piece and what it reads of the cut arrays to its parts of
-sums and of arrays."""
+"""(what each piece reads whole, the piece, its slices of the cut arrays) -> (its parts of the sums,
+its parts of the other results)."""
 
 
 def run_region(
@@ -76,12 +76,12 @@ def run_region(
     accumulate_dtype: Any,
     devices: Devices | None = None,
 ) -> dict[Any, Any]:
-    """The results of a region by variable, from so many pieces or as many as there can be.
+    """The results of a region by variable, run in this many pieces, or in one for each unit.
 
     Under differentiation a piece is computed again in the backward pass, inside its own iteration.
 
     Args:
-      devices: over what the axis is sharded: each cuts its own part of it.
+      devices: those over which the axis is sharded; each cuts its own part of it.
     """
     inputs = [v for v, _ in region.cut_inputs]
     forward = _Forward(region, Pieces.of(region.units, pieces, devices), accumulate_dtype)
@@ -126,8 +126,8 @@ class _Forward:
 def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
     """The region with gradients of its whole inputs accumulated in the wider type, on all devices.
 
-    JAX accumulates what loops make of a constant's gradient in the constant's type, and XLA fails
-    to compile the sums over devices that it makes of a narrow one.
+    JAX accumulates the gradient of a loop's constant in the constant's type, and XLA fails to
+    compile sums over devices of a narrow type.
     """
     region = forward.region
     dims = [d for _, d in region.cut_inputs]
@@ -205,10 +205,10 @@ def _over_pieces(
     stacked: Sequence[tuple[Any, int]],
     accumulate_dtype: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Runs the function on all pieces, and adds and joins what comes of it.
+    """Runs the function on all pieces, adds up its sums and joins its other results.
 
     Args:
-      whole: what each piece reads. xs: arrays and the dimensions along which they are cut.
+      whole: what each piece reads whole. xs: arrays and the dimensions along which they are cut.
       sums: what is added up. stacked: the other results, and along which dimensions they are
         joined.
     """
@@ -228,15 +228,15 @@ def _over_pieces(
     has_halves = any(Accumulator.of(s, accumulate_dtype, in_halves=True).in_halves for s in sums)
 
     def by_platform(whole: Sequence[Any], arrays: Sequence[Any]) -> Any:
-        # XLA makes a sum whole on a CPU before it takes halves of it.
+        # On a CPU XLA materialises the whole sum before it splits it into halves.
         return jax.lax.platform_dependent(whole, arrays, cpu=placed, default=halved)
 
     loop = split
     if any(dims) or has_halves:
-        # Sums over devices are of whole totals.
+        # Sums over devices (psum) need whole totals, not halves.
         loop = jax.custom_jvp(by_platform if has_halves and devices is None else placed)
-        # What a loop takes slices of is a constant of it, whose gradient JAX adds up whole; and
-        # halves have no gradient.
+        # An array that a loop slices is a constant of the loop, for which JAX adds gradients of the
+        # whole size; and halves have no gradient.
         loop.defjvp(functools.partial(jax.jvp, split))
 
     def run(whole: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -247,7 +247,7 @@ def _over_pieces(
 
     if devices is not None:
         everywhere = jax.sharding.PartitionSpec()
-        run = jax.jit(  # which it needs where the mesh has other axes
+        run = jax.jit(  # shard_map needs jit where the mesh has other axes
             jax.shard_map(
                 run,
                 mesh=devices.mesh,
@@ -271,13 +271,13 @@ def _loop(
 ) -> tuple[list[Any], list[Any]]:
     """Runs a function piece by piece on one device, in a loop over pieces; as `_over_pieces`.
 
-    Results that are joined along another dimension than the first are written in their place by
-    each piece: as slices of a new first dimension they would be transposed afterwards.
+    Results that are joined along another dimension than the first are written into place by each
+    piece: stacked along a new first dimension they would have to be transposed afterwards.
 
     Args:
-      sums: to what parts of sums are added.
-      in_place: whether arrays that are cut along another dimension are sliced where they lie;
-        else they are transposed first. The rest as there.
+      sums: accumulators of the sums.
+      in_place: whether arrays that are cut along another dimension than the first are sliced as
+        they are; else they are transposed first. The others are as in `_over_pieces`.
     """
     units, devices = pieces.units, pieces.devices
     placed = [k for k, (_, d) in enumerate(stacked) if d]
@@ -340,13 +340,13 @@ def _loop(
 
 
 def _unwritten(of: Any, d: int, devices: Devices | None) -> Any:
-    """An array for the parts of a result, or of what a device has of it, along a dimension."""
+    """Zeros of the shape of a result; with devices, of a device's part of it along dimension d."""
     count = 1 if devices is None else devices.count
     return jnp.zeros((*of.shape[:d], of.shape[d] // count, *of.shape[d + 1 :]), of.dtype)
 
 
 def _split(x: Any, d: int, pieces: Pieces) -> Any:
-    """The full pieces of an array, one after another along a new first dimension."""
+    """The full pieces of an array, stacked along a new first dimension."""
     unit = x.shape[d] // pieces.units
     x = jax.lax.slice_in_dim(x, 0, unit * pieces.count * pieces.full, axis=d)
     shape = (*x.shape[:d], pieces.full, unit * pieces.count, *x.shape[d + 1 :])

@@ -13,7 +13,7 @@ from olla_xla.remat.segments.trace import is_variable
 __all__ = ["LIGHT", "Region", "nbytes", "operands", "region_of", "settled"]
 
 LIGHT = frozenset(("broadcast_in_dim", "iota"))
-"""Made where they are read, inside other kernels: they take no memory of their own."""
+"""Primitives that XLA fuses into the kernels that read them, so they take no memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Region:
     """Equations that run a piece at a time, as a step of their own between others.
 
     Attributes:
-      members: their indices, ascending. before, after: those of other equations.
-      equations: the members. chosen: by place among them, the factor of each.
+      members: their indices, ascending. before, after: indices of those that run before and after.
+      equations: the members. chosen: by index into `equations`, the factor of each.
       cut_inputs: arrays that are read a piece at a time, and along which dimension.
       whole_inputs: what each piece reads whole.
       stacked: results that keep the axis, and in which dimension. sums: those summed over it.
-      units: into how many equal parts the axis can be cut.
-      twice: those of the members that run before the region as well, whole.
+      units: the most equal parts into which the axis can be cut.
+      twice: the members that also run whole before the region.
     """
 
     graph: Graph
@@ -56,7 +56,7 @@ def operands(e: Any) -> Iterable[Any]:
 
 
 def _below(graph: Graph, sources: set[int]) -> set[int]:
-    """Numbers of equations that depend on `sources`; one of these if it does on another."""
+    """Indices of equations that depend on `sources`, among them sources that depend on others."""
     tainted = {v for i in sources for v in graph.equations[i].outvars}
     found = set()
     for i in range(min(sources, default=0), len(graph.equations)):
@@ -68,7 +68,7 @@ def _below(graph: Graph, sources: set[int]) -> set[int]:
 
 
 def _above(graph: Graph, sinks: set[int]) -> set[int]:
-    """Equations that these depend on."""
+    """Indices of equations that `sinks` depend on."""
     wanted = {v for i in sinks for v in operands(graph.equations[i])}
     found = set()
     for i in range(max(sinks, default=-1), -1, -1):
@@ -80,16 +80,16 @@ def _above(graph: Graph, sinks: set[int]) -> set[int]:
 
 
 def settled(s: Spread) -> tuple[list[Region], list[int]]:
-    """The regions of a cut that run as one step.
+    """The regions of a cut, each of which can run as one step.
 
-    An equation outside that depends on the region's and feeds it, as a mean over the axis does that
-    each element is divided by, needs all pieces before the first. So either what is above it is
-    left out, or what is below, whichever is fewer bytes; or what is above it runs twice: before the
-    region for that equation, and in it, a piece at a time.
+    An equation outside a region may depend on it and feed it, as a mean over the axis by which each
+    element is divided. It needs all pieces before the first can run. Either the members above it or
+    those below it leave the region, whichever make fewer bytes. Or those above it run twice: whole
+    before the region, for that equation, and in the region a piece at a time.
 
     Returns:
-      The regions, at most one in which nothing runs twice, which is the first, and one in which
-      something does; and such equations.
+      At most one region in which nothing runs twice (the first), and at most one in which something
+      does; and the equations of that kind.
     """
     ended: list[int] = []
     regions: list[Region] = []
@@ -111,7 +111,7 @@ def settled(s: Spread) -> tuple[list[Region], list[int]]:
 
 
 def _first(graph: Graph, members: set[int], twice: set[int]) -> frozenset[int]:
-    """What can run before the region where these members run there as well."""
+    """What can run before the region if the members in `twice` run there as well."""
     tainted: set[Any] = set()
     first = set()
     for i, e in enumerate(graph.equations):
@@ -129,7 +129,7 @@ def _weight(graph: Graph, part: set[int]) -> int:
 
 
 def _sound(s: Spread, members: set[int]) -> set[int]:
-    """Without members that read a sum whose parts are made by none."""
+    """The members without those that read a sum of which no member makes the parts."""
     kept: set[int] = set()
     made: set[Any] = set()
     for i in sorted(members):
@@ -141,11 +141,11 @@ def _sound(s: Spread, members: set[int]) -> set[int]:
 
 
 def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset()) -> list[Region]:
-    """The region of these equations; none where one piece is all there can be.
+    """The region of these equations; none if there can be one piece only, or a result is not cut.
 
     Args:
-      members: the equations. first: what runs before it, which may be members too; none of the
-        members feeds it by way of others.
+      members: the equations. first: equations that run before the region, possibly members too; no
+        member feeds them by way of others.
     """
     graph = s.graph
     if first:
@@ -192,7 +192,7 @@ def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset())
 
 
 def _results(graph: Graph, members: set[int], first: frozenset[int]) -> set[Any]:
-    """What the members make for others: what runs first makes what it needs itself."""
+    """The values of members that others read; equations in `first` make what they read."""
     made = {v for i in members for v in graph.equations[i].outvars}
     results = made & set(filter(is_variable, graph.outputs))
     for v in made:

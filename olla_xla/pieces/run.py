@@ -1,4 +1,4 @@
-"""Runs the equations of a region: on one piece, and as a loop over all pieces."""
+"""Runs the equations of a region on one piece."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Piece:
     """A part of the axis.
 
     Attributes:
-      units: into how many equal parts the axis can be cut. count: how many of them it holds.
+      units: the most equal parts the axis can be cut into. count: how many of them it holds.
       start: the first of them; may be traced.
     """
 
@@ -34,7 +34,7 @@ class Piece:
     start: Any
 
     def size(self, whole: int) -> int:
-        """How much it holds of a dimension of this size."""
+        """The piece's size along a dimension of the axis whose whole size this is."""
         return whole // self.units * self.count
 
 
@@ -105,7 +105,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
 
 
 def _counted_from(first: Any, indices: Any, component: int) -> Any:
-    """Indices one component of which counts from another place; signed, for some lie before it."""
+    """Indices with one component relative to `first`; signed, since some lie before it."""
     dtype = jnp.promote_types(indices.dtype, jnp.int32)
     if not jnp.issubdtype(dtype, jnp.signedinteger):
         dtype = jnp.int32
@@ -127,7 +127,7 @@ def _with(sizes: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
 
 
 def _function(s: Spread, piece: Piece) -> Callable[..., list[Any]]:
-    """A jaxpr that is cut, from inputs to outputs, each a piece where it is cut."""
+    """A cut jaxpr as a function of its inputs; inputs and outputs that are cut are pieces."""
 
     def function(*values: Any) -> list[Any]:
         given = dict(zip(s.graph.inputs, values, strict=True))
@@ -163,7 +163,7 @@ def _scan(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
     length = p["length"]
     if f.inner:
         function = _function(f.inner[0], piece)
-    else:  # its own axis is cut
+    else:  # the scan's own axis is cut
         length = piece.size(length)
         function = core.jaxpr_as_fun(p["jaxpr"])
 

@@ -19,14 +19,14 @@ __all__ = ["Devices", "leaf_shardings", "over_devices"]
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """Over what a region's axis is sharded: `names` of axes of a mesh, of `count` devices."""
+    """The axes `names` of a mesh over which a region's axis is sharded, `count` devices."""
 
     mesh: Any
     names: tuple[str, ...]
     count: int
 
     def spec(self, d: int) -> PartitionSpec:
-        """Of an array whose dimension d is sharded so."""
+        """The spec of an array whose dimension d is sharded over these axes."""
         return PartitionSpec(*(None,) * d, self.names)
 
 
@@ -52,7 +52,7 @@ def leaf_shardings(args: Any, kwargs: Any, in_shardings: Any = None) -> list[Any
 def over_devices(
     graph: Graph, shardings: Mapping[Any, Any], regions: Sequence[Region]
 ) -> list[Devices | None]:
-    """By region over what its axis is sharded, where it is.
+    """For each region the devices over which its axis is sharded, or None.
 
     A sharded dimension of an input is followed through the function as a cut is.
 
@@ -60,7 +60,7 @@ def over_devices(
       graph: the function's. shardings: by input. regions: of the function.
 
     Raises:
-      InputError: a device's part of an axis is one index.
+      InputError: the parts of an axis do not divide evenly over devices, two or more for each.
     """
     seeds: dict[tuple[Any, tuple[str, ...]], dict[Any, int]] = {}
     for v, sharding in shardings.items():

@@ -33,9 +33,9 @@ class FissionRegion:
       pieces: how many there are, the last of which may be smaller. units: how many there can be.
       devices: on how many the axis is sharded; each runs its own part in as many pieces.
       operations: names of the operations that run in pieces, in order.
-      twice: how many of them run before as well, for what each piece needs of all.
+      twice: how many of them also run whole before, for what each piece needs of all pieces.
       first_line, last_line: where the first and the last of them are in the user's code.
-      sums: shapes of what is added up over the pieces. stacked: of what is made piece by piece.
+      sums: shapes of results added up over the pieces. stacked: of results joined from pieces.
       value: shape of the largest value that is not made whole. value_bytes: of it, whole.
       value_line: where it is made in the user's code.
     """
@@ -68,7 +68,7 @@ class FissionPlan:
     """What `olla_xla.fission` cuts.
 
     Attributes:
-      pieces: how many were asked for or chosen; a region of fewer units runs in fewer.
+      pieces: how many were given or chosen; a region of fewer units runs in fewer.
       regions: what runs in pieces, in the order in which it runs.
       largest_before, largest_after: bytes of the largest value that is made, without and with.
       peak_before, peak_after: an estimate of the most bytes that are live, besides arguments.
@@ -98,27 +98,27 @@ def fission(
 ) -> Callable[..., Any]:
     """Runs the part of a function that makes its largest values a piece at a time.
 
-    The function is traced. An axis is looked for along which what makes the largest values works on
-    each index by itself (tokens through a projection to a large vocabulary, samples under `vmap`,
-    patches, queries of attention), with the operations around that share it. These run in a
-    `jax.lax.scan` over pieces of the axis; what sums over the axis becomes an accumulator. `fun`
-    may be a loss that is differentiated later, when each piece is computed again in the backward
-    pass, inside its own iteration, or may itself hold the gradient, up to a whole training step,
-    when nothing is computed twice.
+    The function is traced. The axis cut is one along which the operations that make the largest
+    values treat each index by itself: tokens through a projection to a large vocabulary, samples
+    under `vmap`, patches, queries of attention. These operations, and those around them that keep
+    the axis, run in a `jax.lax.scan` over pieces of it; a sum over the axis becomes an accumulator.
+    `fun` may be a loss that is differentiated later: then each piece is computed again in the
+    backward pass, inside its own iteration. Or it may itself hold the gradient, up to a whole
+    training step: then nothing is computed again for the gradient.
 
-    What is computed for each index is computed as before, by operations on fewer of them: XLA may
-    choose another kernel for a smaller matrix product. Sums over the axis are added in another
-    order, so results differ from those of `fun` by rounding.
+    Each index is computed by the same operations, on fewer indices at a time: XLA may choose
+    another kernel for a smaller matrix product. Sums over the axis are added in another order, so
+    results differ from those of `fun` by rounding.
 
     Args:
       fun: the function; nothing in it needs a mark.
       axis: what is cut, as `jax.vmap`'s `in_axes`: the dimension of all arrays of each positional
         argument, None for those that each piece needs whole. None: the axis is looked for.
       pieces: how many; the last is smaller where that does not divide the axis. None: by an
-        estimate, so many that more would save little, or what `memory_budget` asks for.
-      memory_budget: bytes of arguments, results and temporaries, by XLA's buffer assignment of the
-        function on this process's device, for the fewest pieces that meet it; each number tried is
-        compiled.
+        estimate, so many that more would save little, or what `memory_budget` needs.
+      memory_budget: most bytes of arguments, results and temporaries, by XLA's buffer assignment of
+        the function on this process's device. 2, 4, 8, ... pieces are compiled until it is met; the
+        last number tried is that of all indices.
       accumulate_dtype: sums over pieces of values of narrower floating-point types are accumulated
         in this type, gradients of what is used whole as well.
 
@@ -127,10 +127,10 @@ def fission(
       `FissionPlan`.
 
     Raises:
-      InputError: an argument is of no use here; when called: nothing can be cut, and the message
-        names the operation and the line that forbids it.
-      LimitError: `pieces` or `memory_budget` is not positive; when called: there are fewer indices
-        than pieces. BudgetError: when called: no number of pieces meets the budget.
+      InputError: an argument is invalid; when called: nothing can be cut, and the message names the
+        operation and the line that forbids it.
+      LimitError: `pieces` is below 2, or `memory_budget` is not positive; when called: there are
+        fewer indices than pieces. BudgetError: when called: none of the numbers tried meets it.
 
     Examples:
       >>> loss = olla_xla.fission(loss_fn, pieces=16)
@@ -157,7 +157,7 @@ def in_pieces(
     on_cut: Callable[[FissionPlan], None],
     shardings: Sequence[Any] = (),
 ) -> Callable[..., Any]:
-    """`fission(fun, pieces=pieces)`, of which `on_cut` is told each time it is traced.
+    """`fission(fun, pieces=pieces)`; `on_cut` is called with the plan each time it is traced.
 
     A region that has fewer indices than pieces runs in as many as it has.
 
@@ -179,7 +179,7 @@ def in_pieces(
 
 @dataclasses.dataclass(frozen=True)
 class _How:
-    """What `fission` was asked for."""
+    """The options of `fission`."""
 
     name: str
     axis: Axis
@@ -218,7 +218,7 @@ class _Traced:
     """A traced function and its cut.
 
     Attributes:
-      values: of the graph's inputs. devices: by region over what its axis is sharded, or None.
+      values: of the graph's inputs. devices: by region those its axis is sharded over, or None.
     """
 
     cut: Cut
@@ -254,7 +254,7 @@ def _trace(
     """Traces and cuts. Arguments that are no arrays are fixed by the trace.
 
     Args:
-      most: pieces, where there can be as many. shardings: of the arguments' leaves, else their own.
+      most: pieces, if there can be that many. shardings: of the arguments' leaves, else their own.
     """
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
@@ -289,7 +289,7 @@ def _used(equations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
 
 
 def _dims(axis: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
-    """The dimension asked for of each leaf."""
+    """The dimension along which each leaf is to be cut, or None."""
     if isinstance(axis, tuple) and len(axis) != len(args):
         raise InputError(f"axis={axis!r} is for {len(axis)} arguments, and there are {len(args)}")
     by_argument = axis if isinstance(axis, tuple) else (axis,) * len(args)
@@ -314,7 +314,7 @@ def _seeds(variables: list[Any], dims: list[int | None]) -> dict[Any, int]:
 
 
 def _within(traced: _Traced, budget: int) -> _Traced:
-    """With the fewest pieces whose total meets the budget."""
+    """With the first of 2, 4, 8, ... pieces (at most one for each unit) that meet the budget."""
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in traced.values]
     units = max(region.units for region in traced.cut.regions)
     least, pieces = None, 2
