@@ -1,7 +1,7 @@
 """Tensor graphs as GraphML, which yEd, Gephi and networkx read.
 
-GraphML knows numbers, truth and text: what a graph says of its tensors as a whole is JSON in the
-attributes `unread`, `read_by_source` and `inplace`.
+GraphML attributes are numbers, booleans or strings. So the graph attributes `unread`,
+`read_by_source` and `inplace` are JSON in strings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def write_graphml(
     g = to_networkx(graph)
     for step, k in enumerate(order or ()):
         g.nodes[k]["step"] = step
-    # An id is a number again when it is read.
+    # Pairs, not a JSON object: its keys, tensor ids, would be read back as strings.
     g.graph["unread"] = json.dumps(list(g.graph["unread"].items()))
     for name in ("read_by_source", "inplace"):
         g.graph[name] = json.dumps(g.graph[name])

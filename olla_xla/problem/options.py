@@ -30,31 +30,31 @@ class PlanOptions:
     Numbers may be scalars of numpy or JAX; they are kept as Python's.
 
     Attributes:
-      time_limit: seconds that planning may add; a wall clock only ever stops early. None: in
+      time_limit: seconds that planning may add; the clock can only end it earlier. None: in
         proportion to what XLA takes to compile and to what can be gained (`planner.effort`).
       step_limit: search steps, or None for no limit; with it, equal seeds give equal plans.
       seed: of the search's random numbers.
-      tolerance: the search is content with (1 + tolerance) times the lower bound.
+      tolerance: the search ends at (1 + tolerance) times the lower bound.
       in_place: fusions may be bound to write over a dying operand (`planner.in_place`), where XLA's
         rules allow it and its heap would not do it by itself.
       memory_budget: the most that the step may take on the device, by XLA's accounting (arguments +
-        outputs - aliases + temp), in bytes or as in "10GiB". What is needed of it is computed again
+        outputs - aliases + temp), in bytes or as in "10GiB". As much as this needs is recomputed
         instead of kept, at the least predicted time. None: no budget.
-      max_overhead: the most predicted time that may be added by computing things again, and by
-        having less run while transfers are under way, as a part of the step's own: 0.05 is 5%.
-        With a budget None sets no limit; without one it is 0, and anything above asks for the
-        least memory within it.
-      loops: what one loop stacks for another, as a scan over layers does for its gradient, may be
-        computed again instead (`remat.loops`): by default where that takes no more predicted time,
-        with a budget or an overhead as far as these ask for.
-      collectives: for that collectives may run again too, as activations are exchanged in tensor
-        parallelism; their predicted time counts like all other.
-      method: "search", or "ilp": orders by the OLLA paper's integer program, begun at the search's
-        (`planner.ilp`); it takes seconds to hours, and `Plan.proofs` says what it proved. Nothing
-        is computed again then.
+      max_overhead: the most predicted time that may be added by recomputation, and by transfers
+        that overlap with less computation, as a fraction of the step's own: 0.05 is 5%. None: no
+        limit with a budget, 0 without one. Above 0 and without a budget, the least memory within
+        it is looked for.
+      loops: scan residuals, such as a scan over layers keeps for its gradient, may be recomputed
+        instead (`remat.loops`): by default where that takes no more predicted time, with a budget
+        or an overhead as far as these need it.
+      collectives: for `loops`, collectives may run again too, such as those that exchange
+        activations in tensor parallelism; their predicted time counts like any other.
+      method: "search", or "ilp": orders by the OLLA paper's integer program, started from the
+        search's (`planner.ilp`); it takes seconds to hours, and `Plan.proofs` says what it proved.
+        Nothing is recomputed then.
       backend: what solves the program: "highs", "cpsat" or "gurobi".
-      early_updates: the program has the paper's control edges (4.3), which make weights' updates
-        run early: it is smaller, may lose the best order, and proves nothing that the cut does not.
+      early_updates: the program has the paper's control edges (4.3), which make weight updates run
+        early. It is smaller, may exclude the best order, and proves no more than the minimum cuts.
 
     Raises:
       LimitError: a limit is not positive.
@@ -94,7 +94,7 @@ class PlanOptions:
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing was asked for that a search must go on for."""
+        """Whether neither limits nor recomputation are given, so that a search may end early."""
         return self.in_proportion and not self.recomputes
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 12, "plan": {...}}`, where
-"plan" has every field of `Plan` by name. Sizes are bytes, times seconds; a time limit without end
-is null.
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 13, "plan": {...}}`, where
+"plan" has every field of `Plan` by name. Sizes are bytes, times seconds; an infinite time limit is
+null.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def loss(self) -> float:
-        """Assignment loss, (total - least peak) / least peak: what XLA's placing rule costs.
+        """Assignment loss, (total - least peak) / least peak: the cost of XLA's placement rule.
 
         Of the assigned total where it is known, else of the predicted one.
         """
@@ -66,25 +66,25 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def overhead(self) -> float:
-        """Predicted time that is added, as a part of the step's."""
+        """Predicted time that is added, as a fraction of the step's."""
         return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
 
     @property
     def slowdown(self) -> float:
-        """How much longer a run takes on a GPU's streams, predicted, as a part of XLA's own."""
+        """Predicted time that a run takes longer on a GPU's streams, as a fraction of XLA's own."""
         return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
 
     def is_longer(self, seconds: float) -> bool:
         """Whether a run of so many predicted seconds takes longer than the plan may.
 
-        That is 1 % more than XLA's own order. What adds time was asked for: what is computed again,
-        and transfers that hide less.
+        The limit is 1 % more than XLA's own order. It does not apply to plans with `added_seconds`,
+        since the options allow these.
         """
         return self.added_seconds <= 0 and seconds > LONGEST_PATH * self.xla_path_seconds
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether instructions come or go under it."""
+        """Whether it adds or removes instructions."""
         return bool(self.clones or self.loops or self.sunk)
 
     @property
@@ -100,7 +100,7 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
         return summary.table(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a plan file in one step: nobody ever reads half of it.
+        """Writes a plan file atomically: no reader sees half of it.
 
         Raises:
           PlanFileError: the file cannot be written.
@@ -186,7 +186,7 @@ def flat(plan: Plan) -> dict[str, Any]:
 def dumps(plan: Plan) -> bytes:
     """The plan as the text of a plan file; equal plans give equal bytes."""
     document = {"format": _FORMAT, "version": VERSION, "plan": flat(plan)}
-    # Options may be numpy's numbers, which msgspec takes for no floats.
+    # Options may be NumPy scalars, which msgspec does not encode by itself.
     return msgspec.json.encode(document, enc_hook=float) + b"\n"
 
 

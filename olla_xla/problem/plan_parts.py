@@ -28,15 +28,15 @@ CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 
 
 class LoopRecord(NamedTuple):
-    """What a pair of loops does without, and what it keeps instead.
+    """The scan residuals of a pair of loops that are recomputed, and those stored instead.
 
     Attributes:
-      writer, reader: names of the whiles: of what writes scan residuals, and of what reads them.
-      dropped: elements of the writer's state that go: what was read of them is computed again.
-      every: of what iterations begin with every so many are kept, and those between run again; 0
-        keeps all.
-      kept: what gets a scan residual instead: instructions of the writer's body by name, and the
-        index of the leaf of what they give.
+      writer, reader: names of the while instructions that write scan residuals and read them.
+      dropped: elements of the writer's state that are removed; what was read of them is recomputed.
+      every: iterations from one whose beginning is kept to the next, those between running again; 0
+        keeps all that are needed.
+      kept: scan residuals stored instead: name of the instruction in the writer's body, index of
+        the leaf of its result.
     """
 
     writer: str
@@ -66,17 +66,17 @@ class PlanSchedule:
     Attributes:
       module: HLO module name.
       fingerprint: digest of the module without its schedule; a plan fits only that module.
-      results: what tells the results of an executable of it: where the plan is an order alone,
-        the digest of the executable's text (`hlo.text`), else that of its results as expressions
-        of its arguments (`check.executable`); "" until it has been compiled.
-      target: "cpu" or "cuda".
+      results: a digest that identifies the results of its executable: of the executable's text
+        (`hlo.text`) if the plan is an order alone, else of its results as expressions of its
+        arguments (`check.executable`); "" until it has been compiled.
+      target: "cpu", "cuda" or "tpu".
       order: computation name -> instruction names in execution order.
       aliases: fusion name -> results that are bound to write over a dying operand, as (index of the
         result, operand number).
       holds: instruction name -> numbers of operands that stay in memory for one step more, so that
         its results lie elsewhere.
-      kernels: of the kernels whose rounding may depend on which of their operands and results are
-        the same memory, which are (memory.kernels.Pattern), in XLA's own order and in this one.
+      kernels: for kernels whose rounding may depend on which of their operands and results share
+        memory: which do so (memory.kernels.Pattern), in XLA's own order and in this one.
       offsets: tensor name -> (offset, size) in one arena of `predicted_bytes` or less.
     """
 
@@ -95,33 +95,31 @@ class PlanSchedule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanEdits:
-    """What is computed again, or moved, before the order is one of the module.
+    """How the module is changed, before the order applies to it.
 
     Attributes:
       clones: what is computed again, in execution order, as (name of the clone, name of its
         original, names of its operands, (reader, operand number) of those of the module's own
         instructions that read it instead). `order` and all figures but XLA's are of the module
         with the clones in it; the fingerprint is of the module without.
-      loops: scan residuals that are rematerialised, as (name of the forward loop, which stored
-        them, name of the backward loop, which read them, numbers of the elements of the first
-        one's state, iterations from one whose beginning is kept to the next, 0 where all are that
-        are needed). `order`, `clones` and all figures but XLA's are of the module without; the
-        fingerprint is of the module with them.
-      sunk: names of what moves arrays before loops for these alone, which take their slices from
-        where those were instead. `order`, `loops`, `clones` and all figures but XLA's are of the
-        module without; the fingerprint is of the module with them.
-      step_seconds: predicted time of one run without clones; 0 where it was not asked for.
-      added_seconds: predicted time that the clones add, and transfers that hide less.
+      loops: scan residuals that are rematerialised, one LoopRecord for each pair of a forward and a
+        backward loop. `order`, `clones` and all figures but XLA's are of the module without these
+        residuals; the fingerprint is of the module with them.
+      sunk: names of instructions that move an array before a loop for that loop alone. They are
+        removed: the loop slices the array where it was. `order`, `loops`, `clones` and all figures
+        but XLA's are of the module without them; the fingerprint is of the module with them.
+      step_seconds: predicted time of one run without clones; 0 if it was not computed.
+      added_seconds: predicted time added by clones, and by transfers that overlap with less.
       least_added_seconds: no choice of clones that the integer program knows adds less at the
         same peak; 0 where that is not known.
-      exposed_seconds: part of `added_seconds`: predicted time of what no longer runs while a
-        transfer is under way, at most what that makes the step take longer.
+      exposed_seconds: part of `added_seconds`: predicted time of computation that no longer
+        overlaps with a transfer, at most the time by which that lengthens the step.
       path_seconds, xla_path_seconds: predicted time of one run as a GPU's streams run it
-        (remat.cost.path), of the plan and of XLA's own order; 0 where nothing runs beside
-        anything: on a CPU.
+        (remat.cost.path), of the plan and of XLA's own order; 0 on a CPU, where nothing runs
+        concurrently.
       least_stack_bytes: within the same time no choice of `loops` that the integer program knows
         keeps fewer bytes of scan residuals; 0 where that is not known.
-      moved_bytes, added_moved_bytes: bytes moved to and from memory, likewise.
+      moved_bytes, added_moved_bytes: bytes moved to and from memory, without clones and by them.
     """
 
     clones: tuple[CloneRecord, ...] = ()
@@ -185,7 +183,7 @@ class PlanSearch:
       steps: search steps taken.
       seed: seed of the search.
       time_limit: seconds allowed. step_limit: steps allowed, or None.
-      tolerance: relative gap to the bound at which the search was content.
+      tolerance: relative gap to the bound at which the search ends.
     """
 
     status: PlanStatus = PlanStatus.FEASIBLE

@@ -1,8 +1,8 @@
-"""What a referee refused while a plan was made: the planner goes on without it, and it is counted.
+"""Proposals that a referee refused while a plan was made; the planner goes on without them.
 
-A planner proposes what it believes to be right. A referee's refusal is a fault of one of the two,
-though the step that runs is none the worse for it; so each is logged for who looks for it (at the
-level INFO, which Python does not print by itself), and whoever tests collects them.
+A refusal means a bug in the planner or in the referee, though the step that runs is not affected.
+So each is logged (at the level INFO, which Python does not print by default), and tests collect
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Refusal:
     """One proposal of the planner that was refused.
 
     Attributes:
-      what: was proposed. reason: what was said against it.
+      what: the proposal. reason: the referee's message.
     """
 
     what: str
@@ -37,7 +37,7 @@ class Refusal:
 
 
 def note(what: str, error: Exception) -> None:
-    """Logs a refusal, and hands it to all that collect them, in whatever thread it came up."""
+    """Logs a refusal, and adds it to all lists of `collected` in use, of any thread."""
     refusal = Refusal(what, f"{error}" or type(error).__name__)
     _logger.info("%s", refusal)
     with _lock:
@@ -55,5 +55,5 @@ def collected() -> Iterator[list[Refusal]]:
         yield found
     finally:
         with _lock:
-            # By identity: two that are equal may be empty both.
+            # By identity: lists in use at the same time may be equal.
             _collecting[:] = [other for other in _collecting if other is not found]

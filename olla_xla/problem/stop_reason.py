@@ -15,16 +15,16 @@ class StopReason(enum.StrEnum):
     """A bound shows that no more than the tolerance is left to gain, or that there is no answer."""
 
     STALL = "stall"
-    """All that there was to try was tried, and nothing improved any more."""
+    """Everything was tried, and nothing improved any more."""
 
     NO_GAIN = "no_gain"
     """Next to nothing could be gained over XLA's own order: no other was searched for."""
 
     CAPACITY = "capacity"
-    """The capacity that was given is kept, and that was all that was asked for."""
+    """A packing within the given capacity was found; none smaller is required."""
 
     HEURISTIC = "heuristic"
-    """A heuristic alone was asked for, and it has run."""
+    """The method is one heuristic alone, and it has run."""
 
     TIME_LIMIT = "time_limit"
     """The wall-clock seconds are used up."""

@@ -14,7 +14,7 @@ _MB = 2**20
 
 
 class Plan(Protocol):
-    """The fields of `problem.plan.Plan` that are told, which says what they are."""
+    """The fields of `problem.plan.Plan` that are shown; see there for their meaning."""
 
     @property
     def module(self) -> str: ...
@@ -144,7 +144,7 @@ def _stopped(plan: Plan) -> str:
 
 
 def of_the_bound(plan: Plan) -> str:
-    """Of what the bound holds: of every order, of operators and loops as they are."""
+    """What the bound covers, in words: every order, with loops and clones as they are."""
     loops = ("loops",) if plan.loops or plan.sunk else ()
     changes = [*loops, *(("clones",) if plan.clones else ())]
     if not changes:

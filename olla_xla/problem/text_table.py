@@ -1,8 +1,8 @@
-"""Rows of cells as plain text, as wide as they are or as narrow as a screen.
+"""Rows of cells as a table in plain text, at full width or wrapped to a screen.
 
-On a screen of `width` characters cells of text are broken, between words and between the parts of
-paths alone, and columns that still do not fit stand in a table of their own below, beside the first
-column once more. No line ends in spaces.
+With a `width` in characters, cells of text are wrapped, only between words and between the parts of
+paths. Columns that still do not fit go to further tables below, each of which repeats the first
+column. No line ends in spaces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GAP = 2
 """Spaces between columns."""
 
 _BREAKS = re.compile(r"(?<=[ /])|(?<=\])(?=\[)|(?=\[')")
-"""Where a cell may be broken: no shape is."""
+"""Where a cell may be wrapped; never within a shape."""
 
 
 def text_table(

@@ -1,4 +1,4 @@
-"""Files written in one step: nobody ever reads half of one, and what fails leaves the old one."""
+"""Files replaced atomically: no reader sees half of one, and a failure leaves the old one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["written_whole"]
 
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path beside a file, to be written within the block; it then takes the file's place.
+    """A temporary path beside a file, to be written within the block; it then replaces the file.
 
-    What was there stays until the block has ended, and where it raises. The path ends as the file's
-    does, so that writers that go by a suffix see it. Links are followed; a device or a pipe has
-    nothing to be kept and is written as it is.
+    The old file stays until the block ends, and also if it raises. The path ends in the file's
+    name, for writers that look at the suffix. Symbolic links are followed; a device or a pipe is
+    written directly.
 
     Args:
       path: of the file, in a folder that exists.
@@ -37,7 +37,7 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     if place.exists() and not place.is_file():
         yield place
         return
-    # Not tempfile's: its files are for their owner only, these are there to be shared.
+    # Not tempfile's: only their owner may read these.
     beside = place.with_name(f".{secrets.token_hex(8)}.{place.name}")
     try:
         yield beside
