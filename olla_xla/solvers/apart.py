@@ -1,8 +1,8 @@
-"""A solver in a process of its own, which is ended where it does not stop in time.
+"""A solver in a process of its own, which is killed if it does not stop in time.
 
-HiGHS looks at its clock between the parts of its work, and some parts (probing, cliques, a first
-relaxation) take minutes on programs of a hundred thousand rows; neither a callback nor an
-interrupt is asked for there. What it told until then counts: its bound and its last point.
+HiGHS checks its clock between the parts of its work, and some parts (probing, cliques, a first
+relaxation) take minutes on models of a hundred thousand rows, without a callback or a check for
+interrupts. The bound and the last point that it reported until then are used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GRACE = 2.0
 
 _LEAST_SECONDS = 0.01
 
-_LONGEST_WAIT = threading.TIMEOUT_MAX / 2  # seconds; the platform counts no further
+_LONGEST_WAIT = threading.TIMEOUT_MAX / 2  # seconds; the platform has a longest timeout
 
 
 class _Given:
@@ -78,7 +78,7 @@ def solve_apart(backend: str, model: Model, limits: Limits) -> Result:
 
 
 def _read(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
-    """Passes on what the process writes, and None at its end."""
+    """Puts what the process writes into `messages`, and None at its end."""
     with contextlib.suppress(EOFError, pickle.UnpicklingError):
         while True:
             messages.put(pickle.load(stream))
@@ -86,7 +86,7 @@ def _read(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
 
 
 def _followed(messages: queue.SimpleQueue[Any], limits: Limits, until: float) -> Result:
-    """The result, or what was told until the time was up."""
+    """The result, or the point and bound reported until the time was up."""
     x, bound = None, -INFINITY
     while True:
         try:
@@ -114,7 +114,7 @@ def _followed(messages: queue.SimpleQueue[Any], limits: Limits, until: float) ->
 def main() -> int:
     """Solves what comes on stdin; writes what happens to stdout, pickled."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints goes elsewhere
+    os.dup2(2, 1)  # what a library prints goes to stderr
     lock = threading.Lock()
 
     def say(kind: str, value: Any) -> None:
@@ -133,7 +133,7 @@ def main() -> int:
     try:
         model: Any = _Given(arrays, start)
         say("result", importlib.import_module(backend).solve(model, limits))
-    except Exception as error:  # a solver may raise anything; it is told, never lost
+    except Exception as error:  # a solver may raise anything; it is reported, never lost
         say("error", f"{type(error).__name__}: {error}")
     return 0
 

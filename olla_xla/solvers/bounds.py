@@ -1,7 +1,7 @@
-"""What a solver's bound is worth: the one place where it becomes a whole number of units or bytes.
+"""Solvers' bounds: the one place where a bound becomes a whole number of units.
 
-A solver that is stopped early may have no bound yet. It then says so in its own way: with minus
-infinity, with its own infinity (1e20, 1e100), with plus infinity or no number at all.
+A solver that is stopped early may have no bound yet. What it then returns depends on the solver:
+minus infinity, its own infinity (1e20, 1e100), plus infinity or NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROUNDING = 1e-6
 
 
 def known(bound: float) -> float:
-    """The bound if it says anything, else minus infinity."""
+    """The bound if it is a finite one, else minus infinity."""
     return bound if -_INFINITE < bound < _INFINITE else -math.inf
 
 

@@ -47,7 +47,7 @@ ROW_TOLERANCE = 1e-6
 
 
 class Status(enum.StrEnum):
-    """What came of solving a model or placing blocks."""
+    """The outcome of solving a model or placing blocks."""
 
     OPTIMAL = "optimal"
     """The answer is proven to be the best."""
@@ -77,10 +77,10 @@ class Limits:
       seed: of its random numbers, not negative.
       work_limit: deterministic work, in CP-SAT's and Gurobi's own units (about a second each).
       node_limit: branch-and-bound nodes (HiGHS, Gurobi).
-      watch: called at each better point and, as often as the solver tells, at better bounds.
+      watch: called at each better point and, as often as the solver reports, at better bounds.
       points: called with each better point (HiGHS).
       apart: run a solver that may overrun its time limit (HiGHS) in a process of its own, which is
-        ended where it does; that costs half a second, and small models never overran.
+        killed if it does; that costs half a second, so small models, which never overran, are not.
 
     Raises:
       LimitError: a limit is not positive.

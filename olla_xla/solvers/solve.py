@@ -34,7 +34,7 @@ _OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
 """Backends that may not stop at their time limit."""
 
 _APART_ROWS = 2_000
-"""Rows from which on a process of its own is worth its half second; fewer overran nothing."""
+"""Models of this many rows are worth a process of 0.5 s; smaller ones never overran a limit."""
 
 BACKENDS = tuple(_REGISTRY)
 """Names of all backends, in the order in which they are tried by default."""
@@ -48,7 +48,7 @@ def solve(
     """Minimises a model with the first backend that does it without a failure.
 
     Whatever a solver returns is checked here: integer variables are rounded within a tolerance,
-    then every bound and row is tested, and the bound is held against the value and the start.
+    then every bound and row is tested, and the bound is compared with the value and the start.
     A solver that is missing, unlicensed or caught contradicting itself is reported in
     `Result.failures`, and the next one is used.
 
@@ -104,7 +104,7 @@ def _loader(module: str) -> Callable[[], Solver]:
         try:
             backend = importlib.import_module(module)
         except ModuleNotFoundError:
-            raise  # what to install is said
+            raise  # `solve_with` says what to install
         except ImportError as error:
             raise SolverError(f"is not usable here: {error}") from error
         ignored: frozenset[str] = backend.IGNORES

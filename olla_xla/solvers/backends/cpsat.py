@@ -56,7 +56,7 @@ def configured(limits: Limits) -> cp_model.CpSolver:
 
 
 class Watcher(cp_model.CpSolverSolutionCallback):
-    """Tells a watch of better points, and of better bounds."""
+    """Calls a watch at better points and at better bounds."""
 
     def __init__(self, watch: Watch, offset: float) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ _LIMITS = {
     GRB.INTERRUPTED,
     GRB.SUBOPTIMAL,
 }
-"""How it ends short of a proof, with a point or without."""
+"""Statuses of a solve that ended without a proof, with a point or without."""
 
 
 def solve(model: Model, limits: Limits) -> Result:
@@ -50,7 +50,7 @@ def solve(model: Model, limits: Limits) -> Result:
 
 
 def _callback(watch: Watch | None) -> Callable[[gp.Model, int], None] | None:
-    """What Gurobi calls now and then, or None without a watch."""
+    """Gurobi's callback for progress, or None without a watch."""
     if watch is None:
         return None
 

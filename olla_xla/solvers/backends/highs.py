@@ -82,7 +82,7 @@ def solve(model: Model, limits: Limits) -> Result:
 
 
 def _watched(solver: highspy.Highs, watch: Watch) -> None:
-    """Has a watch told of points and bounds as HiGHS would log them."""
+    """Has HiGHS call a watch at better points, and whenever it would log its progress."""
 
     def on_progress(event: highspy.HighsCallbackEvent) -> None:
         best, bound = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
