@@ -1,11 +1,11 @@
 """A lower bound from dead space: memory that is reserved while nothing in it is live.
 
 An item of several parts, such as a donated argument and the output that replaces it, keeps its
-offset while it is dead. Of what is live then, only parts that begin and end within the dead stretch
-can lie in its memory. So in a section with `live` bytes, take the dead stretches that lie within
-some interval of sections, of items that are live together elsewhere and so do not overlap, and the
-parts live in the section that lie within that interval: what they do not fill is wasted, whatever
-the packing.
+offset while it is dead. Only parts that begin and end within the dead stretch can lie in its memory
+then. So for a section with `live` bytes, take some interval of sections around it. Take the dead
+stretches within it, of items that are live together elsewhere and so do not share memory, and the
+parts that are live in the section and lie within the interval. The bytes of the stretches less
+those of the parts are wasted in any packing.
 Example: a dead stretch of 8 bytes, and 20 bytes of parts live there, none of which fits into it in
 time: at least 28 bytes, where the largest live sum is 20.
 """
@@ -24,10 +24,10 @@ __all__ = ["Waste", "least_height", "waste"]
 
 @dataclasses.dataclass(frozen=True)
 class Waste:
-    """The section that forces most bytes, of those where something dead cannot be filled.
+    """The section that needs most bytes, of those with a dead stretch that cannot be filled.
 
     Attributes:
-      bytes: that must be had there (heights rounded up to the grain); 0 if there is none.
+      bytes: needed there at least (heights rounded up to the grain); 0 if there is none.
       section: its number, or -1.
       stretches: (bytes, first, last section) of the dead stretches that cannot be filled.
     """
@@ -38,14 +38,14 @@ class Waste:
 
 
 def least_height(items: Items) -> int:
-    """Bytes below which no packing is: the largest load, or what dead stretches force."""
+    """A lower bound on any packing's height in bytes, from loads and from dead stretches."""
     bound = load_bound(items)
     padded = items.grain - 1 if (items.size != items.need).any() else 0
     return max(bound, waste(items, bound + padded).bytes - padded)
 
 
 def waste(items: Items, above: int = 0) -> Waste:
-    """What dead stretches force, if that is more than `above` bytes."""
+    """The bytes that dead stretches force, if these are more than `above`."""
     owner = items.owner()
     before = np.flatnonzero(owner[1:] == owner[:-1])
     if not len(before):
@@ -96,8 +96,8 @@ def _disjoint(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Of the stretches `inside` of the items `dead`, those that cannot overlap, and their bytes.
 
-    They are of items that are all live in one section, the one where most bytes of them are; each
-    is as high as its item is there, at most.
+    These are of items that are all live in one section, that with most bytes of them. Each has no
+    more bytes than its item has there.
     """
     if not len(inside):
         return inside, height

@@ -1,7 +1,7 @@
 """Sections: the maximal sets of blocks that are live together, found by a sweep over time.
 
 Two blocks overlap in time exactly if they share a section, and a packing fits a capacity exactly if
-it does so in every section; so the placers never look at time itself.
+it does so in every section; so the placers use sections instead of times.
 """
 
 from __future__ import annotations

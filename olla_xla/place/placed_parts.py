@@ -1,4 +1,4 @@
-"""Items among those that are placed already: where one fits, what it overlaps in time."""
+"""Where an item fits among those that are placed already, and which items it overlaps in time."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ __all__ = [
 ]
 
 LOWEST, TIGHTEST, HIGHEST = 0, 1, 2
-"""The gap that an item is to take: the lowest one, the tightest or the highest below the target
-height.
-"""
+"""Which gap an item takes: the lowest one, the tightest, or the highest below the target height."""
 
 FIRST, LAST, LOW, TOP, ITEM = 0, 1, 2, 3, 4
 """Rows of the placed parts, int64 [5, parts], which are sorted by offset (LOW, in bytes).
@@ -60,8 +58,8 @@ def fit(
 ) -> int:
     """The offset at which item i fits among the first `count` placed parts.
 
-    `gap` is LOWEST, TIGHTEST or HIGHEST. Above the target height, where no gap below it is large
-    enough.
+    `gap` is LOWEST, TIGHTEST or HIGHEST. The item exceeds the target height if no gap below it is
+    large enough.
     """
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     height = shapes.size[i]
@@ -118,7 +116,7 @@ def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -
 
 @jit
 def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
-    """Writes items that overlap item i in time to `found`, int64 [items], ascending; how many."""
+    """Writes items that overlap item i in time to `found`, ascending; returns how many."""
     count = 0
     for j in range(len(shapes.ptr) - 1):
         if j == i:

@@ -37,22 +37,22 @@ __all__ = [
 METHODS = (
     "auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first",
 )  # fmt: skip
-"""What may place: all that helps, the exact search alone, or one heuristic alone."""
+"""Methods: all of them as needed ("auto"), the exact search alone, or one heuristic alone."""
 
 _PEAK_FIRST = 0.2
-"""Part of the time after which no order with the fullest section first is begun."""
+"""Fraction of the time limit after which no other `peak_first` order is tried."""
 
 _MANY = 500
-"""Items from which on packings are repaired; the search serves fewer better, and may prove."""
+"""Parts of this many items are repaired; for fewer the search is better, and may prove a bound."""
 
 _FIRST_REPAIR = 0.1
-"""Part of the time in which packings are repaired before the search, and at first after it."""
+"""Fraction of the time limit in which packings are repaired before the search."""
 
 _SEARCH = 0.3
-"""Part of the time for the search; what is left then is for repair."""
+"""Fraction of the time limit for the search; the rest is for repair."""
 
 _FIRST_NODES = 4000
-"""Of the first tries above the bound; at the bound itself four times as many."""
+"""Nodes of each of the first tries above the target height; at it there are four times as many."""
 
 
 def place(
@@ -96,15 +96,15 @@ def place(
 
 
 PlacePart = Callable[[Items, int, int, int | None], "PartPacking"]
-"""Places one independent part: (items, bytes that it needs at least, height that is low enough,
-capacity or None) -> what came of it."""
+"""Places one independent part: (items, lower bound on its height, target height, capacity or None;
+all in bytes) -> its packing."""
 
 
 def place_by(problem: PlacementProblem, place_part: PlacePart, budget: Budget) -> Packing:
-    """Takes a problem apart, has each part placed, and puts the offsets together.
+    """Splits a problem into independent parts, has each placed, and joins the offsets.
 
     Args:
-      problem: the blocks. place_part: places one part. budget: what that spends.
+      problem: the blocks. place_part: places one part. budget: that of `place_part`.
 
     Raises:
       CheckError: the verifier rejected the packing (a bug).
@@ -205,7 +205,7 @@ def height_of(items: Items, offsets: NDArray[np.int64]) -> int:
 def _place_part(
     part: Items, bound: int, target_height: int, capacity: int | None, method: str, budget: Budget
 ) -> PartPacking:
-    """Places one independent part, which needs `bound`, at most `target_height` bytes high if it
+    """Places one independent part, of the lower bound `bound`, within `target_height` bytes if it
     can.
 
     Returns:
@@ -256,7 +256,7 @@ def repair(
     portion: float,
     seed: int,
 ) -> tuple[NDArray[np.int64], str]:
-    """Repairs the best packing for a part of the whole time; (int64 [items] offsets, source)."""
+    """Repairs the best packing for a fraction of the time; (int64 [items] offsets, source)."""
     with budget.portion(portion):
         found = repaired(part, target_height, best, budget, seed)
     if height_of(part, found) < height_of(part, best):
@@ -310,8 +310,8 @@ def _searched(
 ) -> PartPacking:
     """Searches at the target height first, then for anything below the best packing known.
 
-    Above the target height, the interval between what was tried and failed and the best packing is
-    halved until it is narrow; then all begins again with twice the nodes for each try. A capacity
+    Above the target height it bisects between the largest height that failed and the best packing,
+    until that interval is narrow; then it starts again with twice the nodes for each try. A height
     that is refuted raises the bound.
     """
     part = search.items

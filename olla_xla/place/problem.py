@@ -33,8 +33,7 @@ class PlacementProblem:
       fixed: the offset if the block is pinned, else -1 (bytes).
       group: blocks of one group get one offset (in-place sharing); their intervals may overlap.
       space: memory space; every space is an arena of its own.
-      capacity: bytes of each memory space that has a limit; where none is given, the least is
-        looked for.
+      capacity: bytes of each memory space that has a limit; in others the height is minimised.
     """
 
     names: tuple[str, ...]
@@ -61,7 +60,7 @@ class PlacementProblem:
         space: Sequence[int] | NDArray[np.int64] | None = None,
         capacity: int | Mapping[int, int] | None = None,
     ) -> PlacementProblem:
-        """Builds and validates a problem; what is left out gets the obvious default.
+        """Builds and validates a problem; by default nothing is pinned, grouped or limited.
 
         Args:
           lower, upper, size, fixed, group, space: [blocks], as the fields.
@@ -133,7 +132,7 @@ class PlacementProblem:
         """Has the referee judge offsets, int64 [blocks]; returns bytes of each memory space.
 
         Raises:
-          CheckError: the offsets break a promise; the message names the blocks.
+          CheckError: the offsets break a constraint; the message names the blocks.
         """
         return check_blocks(
             self.lower.tolist(),
@@ -174,7 +173,7 @@ class Packing:
         given), INFEASIBLE or UNKNOWN.
       stopped_by: why the search ended.
       source: what found it: "best_fit", "greedy_size", ..., "repair", "search"; "ilp, windows" and
-        "ilp, program" where programs of a few blocks, or of all, lowered it last.
+        "ilp, program" where integer programs of a few blocks, or of all, lowered it last.
       nodes: search nodes visited.
       seconds: time taken.
     """

@@ -1,9 +1,9 @@
 """Local repair of a packing: a few items at a time are taken out and repacked.
 
-A try takes out an item that exceeds the target height and some that overlap it in time: what lies
-where it is to go, all in a band of addresses, or a random few. It is kept unless more exceeds the
-target height than before. Where tries bring nothing for long, what exceeds the target height weighs
-more and more, so that other items must give way (breakout local search).
+A try takes out an item that exceeds the target height and some that overlap it in time: those where
+it is to go, those in a band of addresses, or a random few. The result is kept unless more weighted
+bytes exceed the target height than before. After many tries without improvement, the weights of
+items that exceed it grow, so that other items must give way (breakout local search).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ ANYWHERE = -1
 """Instead of an offset: an item may be placed wherever it fits."""
 
 _PATIENCE = 300
-"""Tries without improvement until what exceeds the target height weighs more."""
+"""Tries without improvement until the weights of items above the target height grow."""
 
 _BUMP = 1.2
-"""The factor by which it then does."""
+"""The factor by which they then grow."""
 
 _SOME = (6, 40, 15)
-"""Items to repack at once, about: one of these numbers, by the seed."""
+"""About how many items are repacked at once; the seed chooses which of these."""
 
 _SWAP, _BAND = 0, 1
-"""Of three ways to choose what is taken out: what is in the way, a band; else a random few."""
+"""Two of three ways to choose what is taken out: what is in the way, a band; else a random few."""
 
 _BY_SIZE, _BY_LENGTH, _BY_AREA = 0, 1, 2
-"""Of four orders in which items are repacked: bytes, sections, both; else by offset."""
+"""Three of four orders in which items are repacked: by bytes, sections, both; else by offset."""
 
 
 class Scratch(NamedTuple):
@@ -155,8 +155,8 @@ def _take(
     target_height: int,
     trial: Scratch,
 ) -> tuple[int, int]:
-    """Takes out one of the items that exceed the target height, some others of them, and some in
-    their way.
+    """Takes out an item that exceeds the target height (the target), some others that do, and some
+    that overlap the target in time.
 
     Args:
       outs: int64, the items that exceed the target height. some: how many to take, about.
@@ -202,7 +202,7 @@ def _take_place(
     trial: Scratch,
     count: int,
 ) -> tuple[int, int]:
-    """Lets the target have the place of whatever lies in a band of its size.
+    """Chooses an offset for the target at an end of a neighbour; takes out what overlaps it there.
 
     Args:
       target: the item. m: of the items near it. offset, size: int64 [items]. target_height: bytes.
@@ -306,7 +306,7 @@ def _arrange(
     target_height: int,
     trial: Scratch,
 ) -> tuple[int, float]:
-    """Sets the keys by which items are repacked, and takes the marks off.
+    """Sets the keys by which items are repacked, and clears their marks.
 
     Args:
       taken: items taken out. at: where the first of them is to go, or ANYWHERE.
@@ -349,11 +349,11 @@ def repack(
     count: int,
     trial: Scratch,
 ) -> tuple[int, float, int, int]:
-    """Places items by their keys, until more exceeds the target height than before.
+    """Places items by their keys; stops once more than `limit` exceeds the target height.
 
     Args:
       taken: items to place. at: where the first of them is to go, or ANYWHERE.
-      limit: bytes above the target height, with their weights, that are too many if exceeded.
+      limit: the most weighted bytes that may be above the target height.
       weight: float64 [items], of bytes above the target height. shapes: of all items.
         target_height: bytes.
       placed, count: the parts of the other items; those of the items are added.

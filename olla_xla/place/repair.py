@@ -1,10 +1,10 @@
 """Repairs packings: what exceeds a target height is placed earlier, or other items make way.
 
 Two compiled loops, both of many cheap tries. The first repeats first fit, each time with the items
-that stuck out moved forward in the order (squeaky wheels; Joslin and Clements 1999). The second
+that exceeded it moved forward in the order (squeaky wheels; Joslin and Clements 1999). The second
 keeps most items where they are and repacks a few (relocate.py). All randomness is seeded.
 
-Items that are live everywhere lie below all others: they only lower the target height for the rest.
+Items live in all sections are placed below the others, which lowers the target height for these.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from olla_xla.place.relocate import relocate
 __all__ = ["repairable", "repaired"]
 
 _ROUNDS = 400
-"""Of first fit, for each order that they begin with."""
+"""Rounds of first fit, for each order to begin with."""
 
 _TRIES = 60_000
-"""Of local repair at a time."""
+"""Tries of local repair at a time."""
 
 _MAX_ITEMS = 20_000
 
 
 def repairable(items: Items) -> bool:
-    """Whether `repaired` can serve: no pins, one alignment, not too many items."""
+    """Whether `repaired` takes these items: no pins, one alignment, not too many items."""
     same = bool((items.align == items.grain).all())
     return same and bool((items.fixed < 0).all()) and 0 < len(items) <= _MAX_ITEMS
 
@@ -45,7 +45,7 @@ def repaired(
 
     Args:
       items: one independent part, `repairable`. best: int64 [items], a packing.
-      budget: is charged one node for each item placed. seed: another number, other tries.
+      budget: is charged one node for each item placed. seed: of the random numbers.
 
     Returns:
       Offsets no higher than those of `best`.
@@ -87,7 +87,7 @@ class _Repair:
         self.rate = 1e-3
 
     def packings(self, seed: int) -> Iterator[NDArray[np.int64]]:
-        """Packings, better and worse ones, without end."""
+        """Yields packings without end; a later one may be higher than an earlier one."""
         items = self.items
         length = np.add.reduceat(items.part_last - items.part_first + 1, items.part_ptr[:-1])
         whole = items.part_last[items.part_ptr[1:] - 1] - items.part_first[items.part_ptr[:-1]] + 1
@@ -128,7 +128,7 @@ class _Repair:
         top = None
         rank = np.empty(len(key))
         rank[np.argsort(-key, kind="stable")] = np.arange(len(key))
-        # Some rounds at a time, so that the clock is looked at.
+        # Some rounds at a time, so that the clock is checked between them.
         for start in range(0, rounds, 50):
             chunk = min(50, rounds - start)
             found, height, spent = _squeaky(

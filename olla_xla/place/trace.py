@@ -1,7 +1,7 @@
 """Traces of allocations as CSV: one block a row, `id,lower,upper,size[,alignment][,offset]`.
 
 Columns are found by their names, in any order; MiniMalloc's older names are read as well
-(`buffer_id,start,end,size`, where `end` is the last time of life, not the first after it).
+(`buffer_id,start,end,size`, where `end` is inclusive).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_trace(path: str | os.PathLike[str], *, capacity: int | None = None) -> 
     """Reads a trace; a block with an offset is pinned to it.
 
     Args:
-      path: CSV file with a header. capacity: bytes, or None to look for the least.
+      path: CSV file with a header. capacity: bytes, or None to look for the least height.
 
     Raises:
       InputError: the file cannot be read; a column is missing, unknown or named twice; a value is

@@ -15,10 +15,10 @@ ASPLOS 2023):
   bytes `total`, only blocks with earliest + total <= capacity can come first; if there is none, the
   node fails; all others lie above the least end of those that can. Repeated to a fixpoint.
 - Symmetry: of twins the first is placed first; where one of two blocks with equal lifetimes would
-  rest on the other, the one with the lower number lies below.
+  rest on the other, the one with the lower rank lies below.
 - Decomposition: once a placement leaves no unplaced block across some border of sections, the two
   sides are packed one after the other. A side that cannot be packed refutes the decisions made
-  before the split; how the other side was packed is not tried anew.
+  before the split; no other packing of the other side is tried.
 
 Pinned blocks are candidates at their own offset only.
 """
@@ -64,7 +64,7 @@ FOUND, EXHAUSTED, LIMIT = 1, 0, -1
 """Outcomes: a packing was found, there is none, the node limit was reached."""
 
 _WORK = 300_000
-"""Entries that may be looked at for each node of the limit, so that a descent ends in time."""
+"""Array entries that may be read for each node of the limit, so that a descent ends in time."""
 
 
 @jit
@@ -121,7 +121,7 @@ def descend(
 
 @jit
 def _candidate(model: Model, state: State, rank: NDArray[np.int64]) -> int:
-    """The item of lowest (rest, rank) above the last one; -1 if none is left or worthwhile."""
+    """The item of lowest (rest, rank) above the last candidate's; -1 if none is left or useful."""
     level, last = state.count[LEVEL], state.count[RANK]
     best, best_rest, best_rank = -1, FAR, np.int64(0)
     hole = FAR

@@ -39,7 +39,7 @@ def swap(state: State, a: int, b: int) -> None:
 
 @jit
 def activate(state: State, frame: int) -> None:
-    """Turns to a frame whose items are still unplaced."""
+    """Makes a frame, whose items are still unplaced, the active one."""
     state.count[ACTIVE] = frame
     state.frames[frame, START] = state.count[DEPTH]
     state.count[LEVEL] = state.frames[frame, LOWEST]
@@ -50,8 +50,8 @@ def activate(state: State, frame: int) -> None:
 def split(model: Model, state: State) -> None:
     """Replaces the active frame by independent parts of its unplaced items, small ones first.
 
-    One that cannot be packed then refutes the decisions before the split, with no regard to how the
-    other parts were packed.
+    One that cannot be packed then refutes the decisions before the split, however the other parts
+    were packed.
     """
     active = state.count[ACTIVE]
     lo, hi = state.frames[active, LO], state.frames[active, HI]
@@ -59,7 +59,7 @@ def split(model: Model, state: State) -> None:
     count = old
     first, start = state.frames[active, FIRST], lo
     for s in range(state.frames[active, FIRST], last + 1):
-        if state.total[s] == 0:  # whatever lies before was split off at the border before
+        if state.total[s] == 0:  # what lies before was split off at the last border
             first = s + 1
             continue
         if s < last and state.crossing[s] > 0:

@@ -1,4 +1,4 @@
-"""Bounds of offsets from below in the exact search (descend.py), raised as far as they follow."""
+"""Lower bounds on offsets in the exact search (descend.py), raised to a fixpoint."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def infer(model: Model, state: State, capacity: int) -> bool:
 
 @jit
 def _infer_section(model: Model, state: State, t: int, slack: int) -> bool:
-    """Who can come first in section t, where at most `slack` bytes may lie below the first."""
+    """Lifts items that cannot be the lowest in section t; the lowest is at `slack` or below."""
     lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
     state.count[WORK] += hi - lo
     least = FAR

@@ -30,8 +30,8 @@ class Model(NamedTuple):
       nb_below: least distance from the item's offset up to the neighbour's, if it lies below.
       nb_above: least distance from the neighbour's offset up to the item's, if it lies above.
       twin: [items] the previous item that is alike in all respects, or -1.
-      kin_ptr, kin_idx: item -> higher-numbered items that are live in the same sections, so that
-        the two may change places where one rests on the other.
+      kin_ptr, kin_idx: item -> other items that are live in exactly the same sections, so that the
+        two may change places where one rests on the other.
       pin_ptr, pin_idx: item -> entries of nb_idx that are pinned items, by increasing offset.
     """
 
@@ -124,7 +124,7 @@ def _pointers(owner: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def _alike(items: Items) -> tuple[NDArray[np.int64], list[list[int]]]:
-    """The previous twin of each item, and its higher-numbered kin; see Model."""
+    """The previous twin of each item, and its kin; see Model."""
     twin = np.full(len(items), -1, np.int64)
     kin: list[list[int]] = [[] for _ in range(len(items))]
     last: dict[tuple, int] = {}

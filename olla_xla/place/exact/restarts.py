@@ -1,4 +1,4 @@
-"""The exact search under restarts: preorders alternate, each taught by past failures.
+"""The exact search under restarts: preorders alternate, each adapted to past failures.
 
 A descent (descend.py) that begins with a poor choice may never recover; another preorder packs
 the same items almost without backtracking. So short descents alternate over preorders, with node
@@ -30,7 +30,7 @@ MiniMalloc's."""
 
 _LEAST_NODES = 500
 _GROWTH = 1.25
-_MOST_NODES = 2.0**60  # in one descent; a long search, or one without end, grows beyond any number
+_MOST_NODES = 2.0**60  # in one descent; in a search without end the limit would grow without end
 _DECAY = 0.8
 _TRAIL = 4_000_000
 """Entries of the undo trails; 16 bytes each, of which only those in use are ever touched."""
@@ -65,18 +65,18 @@ class Budget:
         return by_time if self.nodes is None else min(by_time, self.nodes - self.spent)
 
     def nodes_left(self) -> int:
-        """Nodes left whatever time they take."""
+        """Nodes left under the node limit, regardless of time."""
         return 2**62 if self.nodes is None else max(self.nodes - self.spent, 0)
 
     def charge(self, nodes: int, seconds: float) -> None:
-        """Counts nodes, and learns how many a second takes."""
+        """Counts nodes, and updates the estimate of nodes a second."""
         self.spent += nodes
         if seconds > 0.01:
             self._rate = nodes / seconds
 
     @contextlib.contextmanager
     def portion(self, part: float) -> Iterator[None]:
-        """Within the block, no more than a part of all that there was is left."""
+        """Within the block, at most this fraction of the whole budget can be spent."""
         whole = self.deadline, self.nodes
         self.deadline = min(self.deadline, time.monotonic() + part * self.limit)
         if self.nodes is not None and self.total is not None:
@@ -99,7 +99,7 @@ def searchable(items: Items) -> bool:
 
 
 class Search:
-    """Looks for packings of one independent part; what failures taught lasts over all calls.
+    """Looks for packings of one independent part; sections keep their weights over all calls.
 
     Args:
       items: the part.
@@ -157,7 +157,7 @@ class Search:
         keys = [-heavy, *(-self._keys[k] for k in _PREORDERS[preorder])]
         ranks = np.empty(len(items), np.int64)
         ranks[np.lexsort(keys[::-1])] = np.arange(len(items))
-        # The search places twins by number; their ranks must say the same.
+        # The search places twins by number; their ranks must ascend likewise.
         ranks[np.lexsort((self._alike,))] = ranks[np.lexsort((ranks, self._alike))]
         return ranks
 

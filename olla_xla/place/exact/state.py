@@ -32,7 +32,7 @@ class State(NamedTuple):
       waiting, slot: the items, those of a frame together, and each item's place among them.
       total: [sections] unplaced bytes.
       crossing: [sections] unplaced items that live both there and in the next section or later.
-      dirty: [sections] to be looked at again.
+      dirty: [sections] whose bounds must be inferred again.
       highest: [sections] no `earliest` of an unplaced item there is higher.
       support: [items] the entry of the neighbour list on which an item passed over could rest at
         its bound when last looked at, or -1; a hint, never undone.
@@ -68,7 +68,7 @@ class State(NamedTuple):
 
 @jit
 def start(model: Model, capacity: int, weight: NDArray[np.float64], trail: int) -> State:
-    """The state before anything is placed; arguments as in `search.descend`."""
+    """The state before anything is placed; arguments as in `descend.descend`."""
     n, sections = len(model.size), len(model.mem_ptr) - 1
     total = np.zeros(sections, np.int64)
     for t in range(sections):

@@ -47,7 +47,7 @@ def _best_fit(
     align: NDArray[np.int64],
     sections: int,
 ) -> NDArray[np.int64]:
-    """A line is known by its first section; `stop` is its last, `before` the line to its left."""
+    """A line's id is its first section; `stop` is its last, `before` the line to its left."""
     offset = np.zeros(len(first), np.int64)
     order = order.copy()
     left = len(order)

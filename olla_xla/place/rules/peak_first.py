@@ -1,11 +1,11 @@
 """Greedy first fit with the blocks of the fullest section first.
 
-A packing at the largest live sum has no hole where that sum is reached. First fit by size leaves
-some there: what is large and dies early has made room for nothing. So the blocks that live in the
-fullest section come first, in one of several orders by lifetime: whatever the order, they lie on
-each other without a hole there, much as in the pyramid of the OLLA paper's section 4.5. What lives
-elsewhere has room to spare, and follows by size or area. In plans of train steps one section is far
-fuller than the others, and some of these orders meet the largest live sum in most of them.
+A packing as high as the largest live sum has no gap in the section where that sum is reached. First
+fit by size leaves gaps there. So the blocks that are live in the fullest section come first, in one
+of several orders by lifetime. In any order they lie there without a gap, much as in the pyramid of
+the OLLA paper's section 4.5. Other blocks have room to spare, and follow by size or area. In plans
+of train steps one section is far fuller than the others, and in most of them one of these orders
+meets the largest live sum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
 def fullest(
     items: Items,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[NDArray[np.int64], ...]]:
-    """(what lives in the fullest section, what stands there all the time, keys to stack it by)."""
+    """(items live in the fullest section, those of them live in all sections, keys to order by)."""
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
     last = np.maximum.reduceat(items.part_last, items.part_ptr[:-1])
@@ -52,5 +52,5 @@ def ordered(
     stack: NDArray[np.int64],
     other: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """What stands comes first: it divides the memory of the others, unless it lies below them."""
+    """Always-live items come first: between others they would split the memory of these."""
     return np.lexsort((other, np.where(there, stack, 0), ~pinned, ~there))
