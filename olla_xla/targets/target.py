@@ -1,10 +1,9 @@
-"""The devices a step can be planned for: this machine's CPU, and GPUs and TPUs that need not be
-there.
+"""The devices a step can be planned for: this machine's CPU, and GPUs and TPUs, present or absent.
 
-These are compile-only devices: XLA's whole pipeline runs, from fusion to buffer assignment, but
-nothing can be executed. It takes JAX's CUDA plugin and no card, or libtpu and no TPU.
+GPUs and TPUs are compile-only devices: XLA's whole pipeline runs, from fusion to buffer assignment,
+but nothing can be executed. JAX's CUDA plugin is needed and no card, or libtpu and no TPU.
 
-What XLA must know of a card lies beside this file as text of its GpuTargetConfigProto. The figures
+What XLA must know of a card is a file beside this one, its GpuTargetConfigProto as text. Figures
 are those of openxla/xla, xla/backends/gpu/target_config/specs, with the versions of the libraries
 that JAX's plugin brings; memory is what the driver reports of such a card. XLA has none of an L4.
 """
@@ -52,10 +51,10 @@ class Card:
 
     Attributes:
       name: the target's. kind: as JAX names such a device (`device_kind`).
-      memory_bytes: what the device has. bytes_per_second: of its memory, at most.
+      memory_bytes: what the device has. bytes_per_second: peak bandwidth of its memory.
       plugin: the extra of this package with what compiles for it. CUDA 13 knows nothing older than
         compute capability 7.5, which leaves "cuda12" for a V100.
-      config: of a GPU, text of a GpuTargetConfigProto: what XLA is told of it.
+      config: of a GPU, the text of its GpuTargetConfigProto, which XLA is given.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Card:
 
 @functools.cache
 def card(name: str) -> Card:
-    """The card of a target that is no CPU. It takes no plugin.
+    """The card of a GPU or TPU target. No plugin is needed.
 
     Raises:
       InputError: there is no such target.
@@ -98,7 +97,7 @@ class Target:
     Attributes:
       name: one of `TARGETS`.
       device: a compile-only `jax.Device`, or None for the default device of this process.
-      memory_bytes: what each device has; None where that is this machine's affair.
+      memory_bytes: what each device has; None for this machine's.
       devices: all of them; more than one where a step is to be sharded.
       kind: as JAX names the device; "" for this machine's.
     """
@@ -167,10 +166,10 @@ class Target:
 def prepare_environment(name: str, devices: int = 1) -> None:
     """Sets what must be set before JAX starts a backend, here and in processes started from here.
 
-    No target takes a device, so JAX is kept from looking for one, and XLA from tuning on it.
+    No target needs a GPU or TPU, so JAX is kept from looking for one, and XLA from autotuning.
 
     Args:
-      name: one of `TARGETS`. devices: how many are wanted; of a CPU JAX makes them as it starts.
+      name: one of `TARGETS`. devices: how many are wanted; JAX makes a CPU's when it starts.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
@@ -227,7 +226,7 @@ def _cpu(devices: int) -> Target:
 
 
 def _is_installed(plugin: str) -> bool:
-    """Whether JAX's plugin of that name is there; JAX's folder of plugins is."""
+    """Whether JAX's plugin of that name is installed, given that `jax_plugins` is."""
     return importlib.util.find_spec(f"jax_plugins.xla_{plugin}") is not None
 
 

@@ -1,4 +1,4 @@
-"""TPUs that need not be there: libtpu compiles for them on any machine.
+"""TPUs, present or absent: libtpu compiles for them on any machine.
 
 Memory is what libtpu says a program may take; bandwidth is from Google Cloud's documentation of
 each TPU version.
@@ -27,7 +27,7 @@ class Chip:
 
     Attributes:
       name: the target's. kind: as JAX names such a device (`device_kind`).
-      memory_bytes: HBM of a device that a program may take. bytes_per_second: of it, at most.
+      memory_bytes: HBM of a device that a program may take. bytes_per_second: its peak bandwidth.
       directions: in how many directions chips are connected.
       devices: that JAX sees in one chip.
     """
@@ -58,8 +58,8 @@ CHIPS = {
 """By the target's name."""
 
 _ENVIRONMENT = {
-    "TPU_SKIP_MDS_QUERY": "1",  # asks no cloud what TPU this machine has
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: topologies are named where they are made
+    "TPU_SKIP_MDS_QUERY": "1",  # no query of a cloud's metadata server for this machine's TPU
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any type will do: `tpu_devices` names the topology
     "TPU_WORKER_ID": "0",
     "TPU_WORKER_HOSTNAMES": "localhost",
     # Several processes may compile at a time; libtpu's lock is for those that run on the TPU.
@@ -68,9 +68,9 @@ _ENVIRONMENT = {
 
 
 def prepare_libtpu() -> None:
-    """Sets what libtpu reads as it is loaded, so that it looks for no TPU, unless it is set.
+    """Sets environment variables, unless set, with which libtpu looks for no TPU when loaded.
 
-    Where there is one nothing is set: JAX may yet run on it.
+    On a machine with a TPU nothing is set, since JAX may run on it.
     """
     if any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*")):
         return
