@@ -180,7 +180,7 @@ def _tied(
     low: NDArray[np.int64],
     size: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """[values] one number for values that share bytes while both live: they are one, in place."""
+    """[values] one number for values at one offset while both are live: they share it in place."""
     label = np.arange(len(low))
     order = np.lexsort((first, low))
     for k, i in enumerate(order):

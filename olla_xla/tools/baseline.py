@@ -1,4 +1,4 @@
-"""Analyses of steps, and a step compiled again, as a snapshot to hold against an earlier one."""
+"""Analyses of steps, and a step compiled again to compare it with an earlier snapshot."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def analyze_model(
     options: PlanOptions | None,
     advice: PlanOptions | None = None,
 ) -> Analysis:
-    """The analysis of a model's step for a target; planned too if there are options for that.
+    """The analysis of a model's step for a target; with `options` the step is planned too.
 
-    With `advice` it is tried what would help, within these options.
+    With `advice`, changes that may help are tried within these options.
     """
     with tracing(model.name):
         return analyze(

@@ -16,10 +16,10 @@ __all__ = ["batch_axes", "lowering"]
 
 
 def lowering(name: str, optimizer: str, target: Target) -> Callable[[int], jax.stages.Lowered]:
-    """What lowers a model's step for a batch size; on several devices its arguments are divided.
+    """A function that lowers a model's step for a batch size; several devices divide arguments.
 
     Raises:
-      InputError: the model cannot be built or traced, then or now.
+      InputError: the model cannot be built or traced; also raised by that function.
     """
     one = models.build(name, batch_size=1, optimizer=optimizer)
     axes = batch_axes(one, models.build(name, batch_size=2, optimizer=optimizer))

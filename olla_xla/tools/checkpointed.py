@@ -1,7 +1,7 @@
 """Recomputation put into a step from outside: `jax.checkpoint`, or `olla_xla.sublinear`.
 
 `jax.checkpoint` with each policy of JAX that takes no arguments, around the whole loss. The step's
-own code stays as it is: what JAX offers to wrap is exchanged while the step is traced.
+own code stays as it is: `jax.grad` and `jax.value_and_grad` are replaced while it is traced.
 """
 
 from __future__ import annotations

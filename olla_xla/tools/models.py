@@ -23,7 +23,7 @@ from olla_xla.version import to_install
 __all__ = ["BuiltModel", "build", "load", "tracing", "zoo"]
 
 _ZOO = "examples.zoo"
-"""What a checkout has, and no installation: looked up by its name alone."""
+"""A module that a checkout has and an installation has not, so it is imported by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
 def _takes_optimizer(make: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):  # of what is not written in Python
+    except (TypeError, ValueError):  # a callable that is not written in Python
         return True
     return any(p.name == "optimizer" or p.kind is p.VAR_KEYWORD for p in parameters)
 

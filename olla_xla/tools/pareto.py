@@ -1,4 +1,4 @@
-"""Memory against time: one train step under every way of computing things again.
+"""Memory against time: one train step under every kind of recomputation.
 
 Ways are XLA's own schedule, its own rematerialisation (GPU), `jax.checkpoint` around the loss with
 each of JAX's policies, `olla_xla.sublinear` around it, and our plans with and without
@@ -25,15 +25,15 @@ from olla_xla.tools.variants import StepVariants, Way
 __all__ = ["pareto"]
 
 Row = Callable[[Sequence[Way]], Way | None]
-"""Makes a row, given those before; None where there is nothing to tell."""
+"""Makes a row, given those before; None where the way does not apply."""
 
 _LIMITED = "XLA's rematerialisation"
 
 _SUBLINEAR = {"nothing": "olla_xla.sublinear", "dots": "olla_xla.sublinear, dots kept"}
-"""What is kept -> the row."""
+"""What is kept -> name of the row."""
 
 _LIMIT_PERCENT = (4, 3, 2, 1)
-"""XLA's memory limits to try for its own rematerialisation, as parts of the card's memory."""
+"""XLA's memory limits to try for its own rematerialisation, in percent of the card's memory."""
 
 
 def pareto(
@@ -74,7 +74,7 @@ def pareto(
 
 
 def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Row]]:
-    """What is said of each way, and what makes its row."""
+    """For each way its line of progress, and the function that makes its row."""
 
     def limited(percent: int, rows: Sequence[Way]) -> Way | None:
         if (work.target.memory_bytes or 0) * percent / 100 >= rows[0].bytes:

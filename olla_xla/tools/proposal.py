@@ -14,10 +14,10 @@ from olla_xla.tools.models import BuiltModel
 __all__ = ["PiecesProposal", "propose_pieces"]
 
 _WORTH_WHILE = 0.1
-"""The part of the total that it must save."""
+"""The fraction of the total that it must save."""
 
 _TIME_AT_MOST = 1.0
-"""The part of the step's predicted time that pieces may add: more is no advice."""
+"""The most predicted time that pieces may add, as a fraction of the step's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +41,11 @@ class PiecesProposal:
 
 
 def propose_pieces(model: BuiltModel, target: Target, total: int) -> PiecesProposal | None:
-    """What running a step's largest values in pieces comes to, or None where it saves little.
+    """What running a step's largest values in pieces saves and costs; None where it saves little.
 
-    The step is traced once more. Where what is live by an estimate falls by a tenth of the total it
-    is compiled in pieces, and where XLA's total falls by as much, once more as it is, for its time.
-    Where that many pieces take more than twice the time, fewer are tried, once.
+    The step is traced in pieces. If the estimated peak falls by a tenth of the total, that is
+    compiled. If XLA's total falls by a tenth too, the step is compiled unchanged, for its time. If
+    the pieces take more than twice that time, fewer are tried, once.
 
     Args:
       model: the step. target: what to compile it for. total: XLA's total of it, bytes.

@@ -45,12 +45,12 @@ class PlannedModel:
       planned: True when the executable runs another order than XLA's own. reason: why not, or "".
       memory_optimized_bytes: XLA's assigned total under its scheduler for memory; None where it has
         none (GPU) or was not asked.
-      assignment: XLA's of it.
+      assignment: XLA's buffer assignment of the executable.
       report: the comparison of XLA's buffer assignment with the plan.
       module: the executable's serialized HloModuleProto.
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
       seconds: of it all: tracing, compiling, planning, checking.
-      donating: what could be donated and is not; None where nobody knows.
+      donating: what could be donated and is not; None where that is unknown.
       refused: whether XLA refuses its own order, which takes more memory than there is.
       devices: that run the step; sizes are of one of them.
     """
@@ -164,7 +164,7 @@ def plan_dump(
 
 
 def _own(lowered: jax.stages.Lowered, target: Target) -> Compiled:
-    """XLA's own compile; of a step that it refuses, as that does not fit, what it had assigned."""
+    """XLA's own compile; if XLA refuses the step since it does not fit, what it had assigned."""
     try:
         return capture(lowered)
     except Exception as error:
@@ -184,7 +184,7 @@ def _own(lowered: jax.stages.Lowered, target: Target) -> Compiled:
 
 
 class _Outcome(NamedTuple):
-    """What became of a plan; as in `PlannedModel`, with the executable."""
+    """The outcome of planning: fields as in `PlannedModel`, and the executable."""
 
     plan: Plan
     planned: bool
@@ -202,7 +202,7 @@ def _beside(
     own: Callable[[], Compiled],
     optimized: Callable[[dict[str, Any]], jax.stages.Compiled] | None,
 ) -> PlannedModel:
-    """A planned step beside what XLA makes of it by itself.
+    """A planned step with XLA's own compiles of it for comparison.
 
     Args:
       outcome: of the plan. target: what it is for. stage: called with each stage.
@@ -251,7 +251,7 @@ def plan_progress(progress: Progress) -> Iterator[None]:
 
 
 class _Handler(logging.Handler):
-    """Hands each record's message on."""
+    """Passes each record's message to `progress`."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ class StepVariants:
         """The step as JAX compiles it, traced anew."""
         import jax
 
-        def step(*args: Any, **kwargs: Any) -> Any:  # of its own: nothing traced before is used
+        def step(*args: Any, **kwargs: Any) -> Any:  # a new function: JAX reuses no earlier trace
             return self.model.step(*args, **kwargs)
 
         with tracing(self.model.name):

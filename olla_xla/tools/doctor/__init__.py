@@ -1,1 +1,1 @@
-"""What `olla_xla doctor` finds out of a machine: what works, and how models of README do there."""
+"""What `olla_xla doctor` finds out about a machine: what works, and how README's models run."""

@@ -1,4 +1,4 @@
-"""Looks at a machine: facts, checks in processes of their own, and models run both ways."""
+"""Examines a machine: facts, checks in separate processes, and models run planned and unplanned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from olla_xla.tools.measure.records import Request
 __all__ = ["examine"]
 
 _READ = ("JAX_", "XLA_", "OLLA_XLA_", "CUDA_VISIBLE", "NUMBA_", "XDG_CACHE_HOME")
-"""How names of variables begin that say how programs run here; none of them holds a secret."""
+"""Prefixes of environment variables that affect how programs run; none holds a secret."""
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "jax-cuda13-plugin", "jax-cuda12-plugin", "xprof")
 
@@ -32,16 +32,16 @@ _NO_COMMANDS = "--xla_gpu_enable_command_buffer="
 """Has XLA make no command buffers."""
 
 _SECONDS = 600
-"""That a probe may take."""
+"""Time limit of a probe."""
 
 
 def examine(
     rows: Sequence[ModelRow], steps: int, where: str, progress: Callable[[str], None]
 ) -> Examination:
-    """Looks at this machine.
+    """Examines this machine.
 
     Args:
-      rows: steps to run. steps: how often. where: "gpu" or "cpu", what of the machine runs them.
+      rows: steps to run. steps: how often. where: "gpu" or "cpu", which of the two runs them.
       progress: called with one line at each stage.
     """
     checks = []
@@ -100,7 +100,7 @@ def _probed(name: str) -> Check:
 
 
 def _verified() -> Check:
-    """What this installation knows of first plans on its cards."""
+    """What `first_use` has recorded of first plans on this installation's cards."""
     known = first_use.verified()
     if not known:
         return Check("first plans", None, "no kind of plan was compared with XLA's own on a card")
@@ -150,7 +150,7 @@ def _packages() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells."""
+    """The processor's name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

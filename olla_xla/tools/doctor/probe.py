@@ -1,4 +1,4 @@
-"""One look at a machine in a process of its own.
+"""One check of a machine, in a process of its own.
 
 `python -m olla_xla.tools.doctor.probe NAME`; prints a line of JSON: passed, and what was seen.
 """
@@ -34,13 +34,13 @@ _CARD = "h100"
 
 
 def _step(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
-    """A step that an order helps."""
+    """A step that needs less memory in another order."""
     hidden = [jnp.tanh(x @ w) for w in weights]
     return [w * jnp.sum(h @ h.T) for w, h in zip(weights, hidden, strict=True)]
 
 
 def _device() -> Seen:
-    """The GPU that JAX finds, its memory, and what runs it."""
+    """The GPU that JAX finds, its memory, and its platform's version."""
     try:
         found = next((d for d in jax.devices() if d.platform == "gpu"), None)
     except RuntimeError as error:
@@ -69,7 +69,7 @@ def _targets() -> Seen:
 
 
 def _executable() -> Seen:
-    """Whether a planned executable of an absent card is read, and accepted by the referee."""
+    """Whether an executable planned for an absent card can be read, and the referee accepts it."""
     targets.prepare_environment(_CARD)
     try:
         target = targets.target(_CARD)
@@ -115,7 +115,7 @@ def _bits() -> Seen:
 
 
 def _cache() -> Seen:
-    """Whether what can be made again can be kept."""
+    """Whether the cache folder can be written, and where plans are kept."""
     try:
         folder = user_cache()
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What was found out of a machine: facts, checks, and rows of models that ran."""
+"""What was found out about a machine: facts, checks, and rows of models that ran."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Check", "Examination", "ModelRow", "ROWS", "RunRow"]
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Something that was looked at: whether it is as it should be, and what was seen.
+    """One check: whether it passed, and what was seen.
 
     Attributes:
-      passed: None where nothing could be looked at here.
+      passed: None where it could not be made here.
     """
 
     name: str
@@ -48,12 +48,12 @@ ROWS = (
     ModelRow("llama_scan_saved", 8, "adam"),
     ModelRow("llama_scan_saved", 8, "adam", 0.05),
 )
-"""Those of README. The scans are there for what loops compute again, which may round otherwise."""
+"""Those of README; the scans test recomputation in loops, which may round otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunRow:
-    """What came of one.
+    """The outcome of one ModelRow.
 
     Attributes:
       row: the step. commands: whether XLA made command buffers; None where it makes none.
@@ -93,6 +93,6 @@ class Examination:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is as it should not be."""
+        """Whether no check failed and all rows that ran passed."""
         failed = any(check.passed is False for check in self.checks)
         return not failed and all(run.passed for run in self.runs)

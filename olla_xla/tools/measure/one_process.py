@@ -69,7 +69,7 @@ def _run(request: Request) -> Measured:
         resident -= own
     can_reset = reset_peak()
     given = [arguments]
-    del arguments  # the first step's state is nobody's once the second has its own
+    del arguments  # so that the first step's state is freed once the second has its own
     again = functools.partial(_next_arguments, model=model, request=request, device=device)
     names, digests, times = run_steps(function, given, request.steps, again)
     peak = status_bytes("VmHWM")
@@ -117,7 +117,7 @@ def _profiled(
 
 
 def _run_in_turns(request: Request) -> Recomputation:
-    """XLA's own executable and a plan that computes things again, step by step in turns."""
+    """Runs XLA's own executable and a plan that recomputes, alternating step by step."""
     import jax
 
     model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
@@ -130,7 +130,7 @@ def _run_in_turns(request: Request) -> Recomputation:
     digests = []
     arguments: Any = None
     for executable in executables:
-        arguments = None  # those of the other are in nobody's way
+        arguments = None  # those of the other executable are freed first
         arguments = _arguments(model, request.seed, device)
         outputs = jax.block_until_ready(executable(*arguments))
         digests.append(tuple(map(_digest, jax.tree.leaves(outputs))))
@@ -159,7 +159,7 @@ def _run_in_turns(request: Request) -> Recomputation:
 def _predicted(compiled: Any, platform: str) -> float:
     """Seconds of a step by the cost model, by the rates that plans are made with.
 
-    On a GPU an allocator keeps the temporaries, and transfers run beside other work.
+    On a GPU the allocator keeps memory for temporaries, and transfers overlap with other work.
     """
     import jax
 
@@ -201,7 +201,7 @@ def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, st
         raise OllaError(f"planning failed: {compiled.reason}")
     if request.platform == "cpu":
         check_compiled(compiled, compiled.plan)
-    else:  # bytes and thunks were held to the module; what is measured is not to be predicted
+    else:  # the referee has checked bytes and thunks; only the order is compared here
         executable = compiled.runtime_executable()
         assert executable is not None
         module = executable.hlo_modules()[0]
@@ -211,7 +211,7 @@ def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, st
 
 
 def _arguments(model: Any, seed: int, device: Any) -> Any:
-    """The arguments on the device, made elsewhere so that making them takes no memory there."""
+    """The arguments on the device, made on a CPU so that making them takes no memory there."""
     import jax
 
     if device.platform == "cpu":
@@ -230,9 +230,9 @@ def run_steps(
     """Runs the steps; returns the output's leaf names, digests by step, and seconds by step.
 
     Args:
-      function: a step. given: its first arguments alone, which are taken out of the list: nobody
-        else is to hold them. steps: how many.
-      again: makes the next arguments of the outputs and the last ones.
+      function: a step. given: a list of its first arguments only, which are taken out of it, so
+        that nothing else holds them. steps: how many.
+      again: (outputs, last arguments) -> next arguments.
     """
     import jax
 
@@ -254,7 +254,7 @@ def run_steps(
 
 
 def _next_arguments(outputs: Any, arguments: Any, model: Any, request: Request, device: Any) -> Any:
-    """What the next step gets: the state that was returned, else the same or the like.
+    """The next step's arguments: the state that was returned, else the same or equal ones.
 
     A step that returns its first argument anew, a train state, gets it back; others get the same
     arguments each time.

@@ -1,7 +1,7 @@
 """What was measured of a step run planned and unplanned: outputs, memory, time.
 
-What recomputation costs is measured apart. An order alone changes the step time too, so a plan with
-clones is run in turns with the same plan without them: noise of the machine meets both alike.
+The cost of recomputation is measured apart: a plan that recomputes and XLA's own executable run in
+alternating turns, so that the machine's noise affects both alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Request:
       turns: if not 0, runs that many steps of the plan and of XLA's own executable, in turns
         (`Recomputation`).
       platform: "cpu" or "gpu".
-      xla_flags: what XLA_FLAGS gets beside what it has.
+      xla_flags: flags to add to XLA_FLAGS.
       time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
       memory_budget, max_overhead, loops, collectives: as in `PlanOptions`.
     """
@@ -154,10 +154,10 @@ class Recomputation:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where that median lies, with a confidence of 95 % or the most that so few turns give.
+        """A confidence interval of that median: of 95 %, or the most that so few turns give.
 
-        Of n independent turns, the k-th least and the k-th most enclose the median unless fewer
-        than k fall to one side of it: a matter of tossing n coins, however times are distributed.
+        Of n independent turns, the k-th least and the k-th greatest enclose the median unless fewer
+        than k are on one side of it, which is binomial, however times are distributed.
         """
         found = self._overheads
         turns = len(found)
@@ -170,10 +170,10 @@ class Recomputation:
 
     @property
     def predicted(self) -> float:
-        """As `planned`, by what both executables run and the temporaries that they ask for.
+        """As `planned`, but predicted from the final modules and temporaries of both executables.
 
-        A smaller temporary takes less time to get from the system, and what XLA drops because it
-        is computed again does not run.
+        A smaller temporary is allocated in less time, and operators that XLA removes, since their
+        results are recomputed, do not run.
         """
         return self.again.predicted_seconds / self.kept.predicted_seconds - 1
 

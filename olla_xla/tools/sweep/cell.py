@@ -102,7 +102,7 @@ def _check_fit(what: str, size: int, target: targets.Target) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Nobody watches a cell."""
+    """Ignores progress, which is not shown for cells."""
 
 
 def _end_with_parent() -> None:

@@ -18,8 +18,8 @@ def run_dask(
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Runs cells on the cluster of that scheduler and yields each with its row as it ends.
 
-    The workers need olla_xla installed. How many cells run at a time is the cluster's affair:
-    start its workers with one thread for each cell that their memory holds.
+    The workers need olla_xla installed. The cluster decides how many cells run at a time: start
+    each worker with one thread for each cell that its memory holds.
 
     Args:
       grid: what to run. settings: common to all. address: of the scheduler, as tcp://host:8786.

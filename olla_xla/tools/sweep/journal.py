@@ -1,8 +1,8 @@
 """Rows on disk: JSON lines as they come, and a CSV in the order of the grid.
 
 Each row is one line, written and flushed to disk at once. A process that is killed leaves at most
-one torn line, which the next one drops. The CSV is written anew with each row, to another file that
-then takes its place, so that it is whole at any time.
+one torn line, which the next one drops. The CSV is rewritten with each row, and the old file is
+replaced atomically, so that it is complete at any time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Journal:
     Args:
       path: the CSV file; the JSON lines lie beside it, ending in `.jsonl`.
       grid: the cells of the sweep, in the order of the CSV.
-      settings: what the rows depend on besides. columns: of the CSV, those of `KEY` first.
+      settings: what else the rows depend on. columns: of the CSV, those of `KEY` first.
 
     Raises:
       InputError: the files cannot be read or written, or are of another sweep.

@@ -14,7 +14,7 @@ from olla_xla.tools.sweep.process import KILLED, run_process
 __all__ = ["run_local"]
 
 _PATIENCE = 2.0
-"""Seconds between looks at the free memory."""
+"""Seconds between checks of the free memory."""
 
 
 def run_local(
@@ -27,8 +27,8 @@ def run_local(
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Runs cells and yields each with its row, in the order they end.
 
-    Another process is started only while `worker_bytes` are available. A process that was killed
-    while others ran is run again when none does.
+    Another process is started only while `worker_bytes` are available. A cell whose process was
+    killed while others ran is run again when none does.
 
     Args:
       grid: what to run. settings: common to all.

@@ -16,7 +16,7 @@ from olla_xla.tools.sweep.grid import Cell, Settings
 __all__ = ["KILLED", "run_process"]
 
 KILLED = "killed"
-"""The error of a row whose process was killed, as a system short of memory does."""
+"""The error of a row whose process was killed, as by a system that is short of memory."""
 
 
 def run_process(
