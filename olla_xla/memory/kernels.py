@@ -114,13 +114,8 @@ def overwritten(
     Args:
       i: any instruction. kept: name -> pattern. index: of the result that overwrites; None: any.
     """
-    own = wanted(i, kept)
-    if own is None:
-        return []
-    found = leaves(i)
-    first = next(k for k, (source, _) in enumerate(found) if source is i)
-    labels = [own[k] for k in range(first, len(own)) if index is None or found[k][1] == index]
-    return [found[k] for k in dict.fromkeys(labels) if k < first]
+    found = (o for r, o in _overwrites(i, kept) if index is None or r[1] == index)
+    return list(dict.fromkeys(found))
 
 
 def joined_buffers(
@@ -142,10 +137,19 @@ def joined_buffers(
         return buffer
 
     for i in instructions:
-        if wanted(i, kept) is None:
-            continue
-        for result in (leaf for leaf in leaves(i) if leaf[0] is i):
-            for operand in overwritten(i, kept, result[1]):
-                a, b = (stands_for(dataflow.at[where].buffer) for where in (operand, result))
-                found[a] = found[b] = a
+        for result, operand in _overwrites(i, kept):
+            a, b = (stands_for(dataflow.at[where].buffer) for where in (operand, result))
+            found[a] = found[b] = a
     return {buffer: stands_for(buffer) for buffer in found}
+
+
+def _overwrites(
+    i: Instruction, kept: Mapping[str, Pattern]
+) -> list[tuple[tuple[Instruction, ShapeIndex], tuple[Instruction, ShapeIndex]]]:
+    """(result, operand) arrays of which the first must overwrite the second."""
+    own = wanted(i, kept)
+    if own is None:
+        return []
+    found = leaves(i)
+    first = next(k for k, (source, _) in enumerate(found) if source is i)
+    return [(found[k], found[own[k]]) for k in range(first, len(own)) if own[k] < first]

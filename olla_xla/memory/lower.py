@@ -86,7 +86,9 @@ def lower(
     ]
     kernel_edges = _kernel_edges(dataflow, instructions, tensors, ids, kept)
     same = joined_buffers(dataflow, instructions, kept or {})
-    joined = [dataclasses.replace(t, buffer=same.get(t.buffer, t.buffer)) for t in tensors]
+    joined = [
+        dataclasses.replace(t, buffer=same[t.buffer]) if t.buffer in same else t for t in tensors
+    ]
     graph = TensorGraph(
         name=computation.name,
         operators=operators,

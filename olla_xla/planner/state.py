@@ -158,6 +158,14 @@ class ModuleState:
         return path_seconds(self.module, request.cost, order)
 
     @functools.cached_property
+    def run_seconds(self) -> float:
+        """The same, but where nothing runs beside, of operators in turn."""
+        request = self.request
+        if platform(request.target).runs_beside:
+            return self.path_seconds
+        return request.cost.step_seconds(self.module)
+
+    @functools.cached_property
     def xla_path_seconds(self) -> float:
         """The same of XLA's own order, as `Plan.xla_path_seconds`."""
         request = self.request

@@ -26,7 +26,7 @@ from olla_xla.remat.clones import clones
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.exact import choose_exactly
-from olla_xla.remat.graph import remat_graph
+from olla_xla.remat.graph import RematGraph, remat_graph
 from olla_xla.remat.greedy import Point, Selector
 from olla_xla.solvers.linear import Limits
 
@@ -51,12 +51,12 @@ class Front:
 
     Attributes:
       body: where it chooses; None: the entry computation.
-      arguments_stay: as for `remat_graph`.
+      arguments_stay: whether the graph is one with arguments held (`with_arguments_held`).
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
       seconds: how long the walk may take; a choice that is begun may overrun by `_GRACE` times it.
-      kernels: patterns that its kernels are to have. arguments_stay: as for `remat_graph`.
+      kernels: patterns that its kernels are to have.
     """
 
     def __init__(
@@ -66,9 +66,8 @@ class Front:
         cost: CostModel,
         seconds: float,
         kernels: Mapping[str, Pattern],
-        arguments_stay: bool = False,
     ) -> None:
-        self.arguments_stay = arguments_stay
+        self.arguments_stay = False
         self.module = module
         self.target = target
         self.planned = PlannedModule(module, target, kept=kernels)
@@ -79,10 +78,10 @@ class Front:
     def _choose_in(self, lowered: LoweredComputation, body: Body | None) -> None:
         kept, runs = self.planned.kept, 1 if body is None else body.runs
         self.body = body
-        stay = self.arguments_stay
-        self.graph = remat_graph(
-            self.planned.dataflow, lowered, self._cost, kept, runs, arguments_stay=stay
-        )
+        self._begin(remat_graph(self.planned.dataflow, lowered, self._cost, kept, runs))
+
+    def _begin(self, graph: RematGraph) -> None:
+        self.graph = graph
         self._deadline = math.inf  # until the walk begins
         self.selector = Selector(self.graph, math.inf)
         self.start = self.selector.point(np.zeros((0, 2), np.int64))
@@ -92,7 +91,7 @@ class Front:
         """This front if nothing else may use arguments' memory; None if that changes nothing."""
         front = copy.copy(self)
         front.arguments_stay = True
-        front._choose_in(self.planned.lowered(self.planned.module.entry), None)
+        front._begin(self.graph.with_arguments_held())
         none = np.zeros((0, 2), np.int64)
         same = np.array_equal(expand(front.graph, none).live, expand(self.graph, none).live)
         return None if same else front

@@ -47,6 +47,7 @@ class RematGraph:
       instructions: [n] in execution order. values: [m] value ids of the tensors.
       held: bytes of the entry's arguments, in use at every step, if they stay; else 0.
       bytes, source: [m] of each tensor. If arguments stay, tensors in their buffers have 0 bytes.
+      memory: [m] numbers, equal of tensors that lie in the same memory, whatever the order.
       live_in, live_out: [m] bool.
       limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
       evictable: [m] bool, the tensor may be dropped and computed again.
@@ -66,6 +67,7 @@ class RematGraph:
     values: tuple[int, ...]
     held: int
     bytes: NDArray[np.int64]
+    memory: NDArray[np.int64]
     source: NDArray[np.int64]
     live_in: NDArray[np.bool_]
     live_out: NDArray[np.bool_]
@@ -97,6 +99,16 @@ class RematGraph:
         found = np.zeros(self.n, np.bool_)
         found[self.source[list(self.repeats)]] = True
         return found
+
+    def with_arguments_held(self) -> RematGraph:
+        """The graph of an entry computation whose arguments keep their memory to the end.
+
+        Only what must share it lies there too. XLA's total counts an argument's bytes however early
+        its last read is, and reuses them only for what happens to fit.
+        """
+        held = int(self.bytes[self.live_in].sum())
+        in_arguments = np.isin(self.memory, self.memory[self.live_in])
+        return dataclasses.replace(self, held=held, bytes=np.where(in_arguments, 0, self.bytes))
 
     def without_repeats(self) -> RematGraph:
         """The graph in which results of later transfers keep their own readers, and no others."""
@@ -141,8 +153,6 @@ def remat_graph(
     cost: CostModel,
     kernels: Mapping[str, Pattern] | None = None,
     runs: int = 1,
-    *,
-    arguments_stay: bool = False,
 ) -> RematGraph:
     """The problem of one computation in its module's order.
 
@@ -150,9 +160,6 @@ def remat_graph(
       dataflow: of the module. lowered: the computation. cost: prices operators.
       kernels: patterns that kernels are to have; an operand that one overwrites is gone afterwards.
       runs: times that it runs in a step; seconds and bytes moved are multiplied by it.
-      arguments_stay: whether the entry's arguments keep their memory, even when no longer read, for
-        themselves and what must share it. XLA's total counts an argument's bytes however early its
-        last read is, and reuses them only for what happens to fit.
     """
     arrays = GraphArrays.of(lowered.graph)
     instructions = lowered.instructions
@@ -163,9 +170,6 @@ def remat_graph(
     memory = _memory(dataflow, lowered, arrays, kernels or {})
     limit = _limits(dataflow, lowered, arrays, memory, kernels or {})
     repeats = _repeats(dataflow, lowered, arrays, limit)
-    sizes, held = arrays.bytes, 0
-    if arguments_stay and lowered.computation is dataflow.module.entry:
-        sizes, held = _without_arguments(arrays, memory)
     first = np.full(arrays.m, -1, np.int64)
     for t, later in repeats.items():
         first[[k.tensor for k in later]] = t
@@ -178,8 +182,9 @@ def remat_graph(
         m=arrays.m,
         instructions=instructions,
         values=lowered.values,
-        held=held,
-        bytes=sizes,
+        held=0,
+        bytes=arrays.bytes,
+        memory=memory,
         source=arrays.source,
         live_in=arrays.live_in,
         live_out=arrays.live_out,
@@ -199,18 +204,6 @@ def remat_graph(
         first=first,
         repeats=repeats,
     )
-
-
-def _without_arguments(
-    arrays: GraphArrays, memory: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], int]:
-    """[m] bytes of tensors outside the arguments' memory, else 0; and bytes of the arguments.
-
-    Args:
-      arrays: of the entry computation. memory: [m] as `_memory` gives it.
-    """
-    in_arguments = np.isin(memory, memory[arrays.live_in])
-    return np.where(in_arguments, 0, arrays.bytes), int(arrays.bytes[arrays.live_in].sum())
 
 
 def _memory(

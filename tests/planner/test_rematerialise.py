@@ -56,13 +56,8 @@ class State:
     front: Front
     total: int = 1000
     least_worth: int = 999
-    path_seconds: float = 1.0
+    run_seconds: float = 1.0
     target: str = "cuda"
-    module: Point | None = None
-
-    @staticmethod
-    def step_seconds(module):
-        return 0.0 if module is None else module.seconds
 
     @property
     def ordered(self):
@@ -82,9 +77,10 @@ class State:
 
 @pytest.fixture
 def tried(monkeypatch):
-    monkeypatch.setattr(
-        rematerialise, "path_seconds", lambda module, cost, order: cost.path_seconds + order
-    )
+    def seconds(module, state, order):
+        return state.run_seconds + (order if state.target == "cuda" else module.seconds)
+
+    monkeypatch.setattr(rematerialise, "run_seconds", seconds)
 
     def of(*choices, deadline=math.inf, **options):
         front = Front(*choices, **options)

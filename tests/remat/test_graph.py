@@ -22,7 +22,8 @@ def problem(text, runs=1, kernels=None, *, stay=False, header=""):
     planned = PlannedModule(view, "cpu")
     lowered = planned.charge_all()
     cost = CostModel(CPU, "cpu")
-    graph = remat_graph(planned.dataflow, lowered, cost, kernels, runs, arguments_stay=stay)
+    graph = remat_graph(planned.dataflow, lowered, cost, kernels, runs)
+    graph = graph.with_arguments_held() if stay else graph
     names = [i.name for i in graph.instructions]
     values = [planned.dataflow.values[v] for v in graph.values]
     tensors = {v.instruction.name: t for t, v in enumerate(values)}

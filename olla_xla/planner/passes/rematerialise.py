@@ -12,7 +12,6 @@ import math
 import time
 from typing import TypeGuard
 
-from hlo.backend import platform
 from hlo.module import Module
 from hlo.rewrite.clones import Clone
 from olla_xla.check.executable import check_executable, check_rewrite
@@ -20,7 +19,7 @@ from olla_xla.errors import BudgetError
 from olla_xla.memory.kernels import inherited
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.plan import Plan
-from olla_xla.remat.cost.path import path_seconds
+from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.front import Front, fronts
 from olla_xla.remat.greedy import Point
 
@@ -227,11 +226,8 @@ class _Tried:
         That may be less than the choice's price, since clones have only the results that are read,
         or more, where transfers were moved and overlap with less work.
         """
-        state, cost = self.state, self.state.request.cost
-        if platform(state.request.target).runs_beside:
-            longer = path_seconds(module, cost, plan.order) - state.path_seconds
-        else:
-            longer = cost.step_seconds(module) - cost.step_seconds(state.module)
+        longer = run_seconds(module, self.state.request.cost, plan.order)
+        longer -= self.state.run_seconds
         return max(longer, 0.0)
 
     def _late(self) -> bool:

@@ -40,10 +40,12 @@ def path_seconds(
     return _seconds(module.entry, cost, order or {})
 
 
-def run_seconds(module: Module, cost: CostModel) -> float:
+def run_seconds(
+    module: Module, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
+) -> float:
     """Predicted seconds of one run: on a GPU as its streams run it, else operators in turn."""
     beside = platform(cost.target).runs_beside
-    return path_seconds(module, cost) if beside else cost.step_seconds(module)
+    return path_seconds(module, cost, order) if beside else cost.step_seconds(module)
 
 
 def is_transfer(opcode: str) -> bool:
