@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hlo.module import Computation, Instruction
 from hlo.sharing import Sharing
 from hlo.values import Dataflow, Value
-from olla_xla.memory.kernels import Pattern, joined_buffers, overwritten
+from olla_xla.memory.kernels import Pattern, joined_buffers
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
@@ -84,7 +84,6 @@ def lower(
         and tensors[ids[v]].buffer != tensors[ids[a]].buffer
         and not instructions[tensors[ids[v]].source].called_control
     ]
-    kernel_edges = _kernel_edges(dataflow, instructions, tensors, ids, kept)
     same = joined_buffers(dataflow, instructions, kept or {})
     joined = [
         dataclasses.replace(t, buffer=same[t.buffer]) if t.buffer in same else t for t in tensors
@@ -94,7 +93,7 @@ def lower(
         operators=operators,
         tensors=tuple(tensors),
         edges=tuple(sorted(_edges(instructions, step, released))),
-        alias_edges=tuple(sorted(_alias_edges(joined) | kernel_edges)),
+        alias_edges=tuple(sorted(_alias_edges(joined))),
         inplace=tuple(dict.fromkeys(inplace)),
     )
     return LoweredComputation(computation, tuple(instructions), graph, tuple(ids))
@@ -200,24 +199,6 @@ def _without_own_done(
             if kept != tensors[k].sinks:
                 result[k] = dataclasses.replace(tensors[k], sinks=kept)
     return result
-
-
-def _kernel_edges(
-    dataflow: Dataflow,
-    instructions: Sequence[Instruction],
-    tensors: Sequence[Tensor],
-    ids: Mapping[int, int],
-    kept: Mapping[str, Pattern] | None,
-) -> set[tuple[int, int]]:
-    """Edges from a tensor's readers to the kernel that must overwrite it to keep its pattern."""
-    edges = set()
-    for k, i in enumerate(instructions):
-        for where in overwritten(i, kept or {}):
-            tensor = ids.get(dataflow.at[where].id)
-            if tensor is not None:
-                readers = (*tensors[tensor].sinks, tensors[tensor].source)
-                edges.update((u, k) for u in readers if u != k)
-    return edges
 
 
 def _ends(done: Instruction, start: Instruction) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.kernels import Pattern, joined_buffers, overwritten
+from olla_xla.memory.kernels import Pattern, joined_buffers
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.purity import FORWARDING, recomputable
@@ -168,7 +168,7 @@ def remat_graph(
     work = [cost.work(i) for i in instructions]
     in_ptr, in_idx = _reads(arrays)
     memory = _memory(dataflow, lowered, arrays, kernels or {})
-    limit = _limits(dataflow, lowered, arrays, memory, kernels or {})
+    limit = _limits(arrays, memory)
     repeats = _repeats(dataflow, lowered, arrays, limit)
     first = np.full(arrays.m, -1, np.int64)
     for t, later in repeats.items():
@@ -261,13 +261,7 @@ def _repeats(
     return found
 
 
-def _limits(
-    dataflow: Dataflow,
-    lowered: LoweredComputation,
-    arrays: GraphArrays,
-    memory: NDArray[np.int64],
-    kernels: Mapping[str, Pattern],
-) -> NDArray[np.int64]:
+def _limits(arrays: GraphArrays, memory: NDArray[np.int64]) -> NDArray[np.int64]:
     """The step of the operator that overwrites each tensor's buffer; n where none does."""
     limit = np.full(arrays.m, arrays.n, np.int64)
     members: dict[int, list[int]] = {}
@@ -277,11 +271,6 @@ def _limits(
         tensors.sort(key=lambda t: (not arrays.live_in[t], int(arrays.source[t])))
         for a, b in zip(tensors, tensors[1:], strict=False):
             limit[a] = arrays.source[b]
-    number = {v: t for t, v in enumerate(lowered.values)}
-    for k, i in enumerate(lowered.instructions):
-        for where in overwritten(i, kernels):
-            if (t := number.get(dataflow.at[where].id)) is not None:
-                limit[t] = min(limit[t], k)
     return limit
 
 
