@@ -6,11 +6,18 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.shapes import Shape
+from olla_xla.check.executable.element_expressions import ElementExpressions
+from olla_xla.check.executable.expressions import _Expressions
 from olla_xla.check.executable.tpu import Parts, decisive_config, joined_at, nowhere
 
 
 def shape(*dimensions, space=0, layout=(1, 0)):
     return Shape(11, dimensions, (), layout, space, 32, repr((dimensions, space)).encode())
+
+
+def row_of(count):
+    """The shape of so many bytes."""
+    return Shape(6, (count,), (), (0,), 0, 8, b"bytes %d" % count)
 
 
 ARRAY = shape(8, 6)
@@ -29,13 +36,15 @@ def joining(made=ARRAY, operands=(), target="ConcatBitcast"):
     return Op(opcode="custom-call", proto=proto, shape=made, operands=operands)
 
 
-def joined(cuts, made=ARRAY, sources=None, more=()):
-    """Whether a call that is given these slices is the array."""
+def joined(cuts, made=ARRAY, sources=None, more=(), target="ConcatBitcast"):
+    """The shape of the array whose memory a call joins that is given these slices; else None."""
     parts, sources = Parts(), sources or [b"array"] * len(cuts)
     for k, (one, source) in enumerate(zip(cuts, sources, strict=True)):
-        assert parts.of(one, [source], b"slice %d" % k) == b"slice %d" % k
+        parts.note(one, source, b"slice %d" % k)
     read = [b"slice %d" % k for k in range(len(cuts))]
-    return parts.of(joining(made), [*read, *more], b"call") == b"array"
+    found = parts.joined(joining(made, target=target), [*read, *more])
+    assert found is None or found[0] == b"array"
+    return found and found[1]
 
 
 FIRST, SECOND, THIRD = cut((0, 3), (0, 6)), cut((3, 5), (0, 6)), cut((5, 8), (0, 6))
@@ -71,10 +80,32 @@ def test_parts_of_two_arrays_or_in_another_layout_are_none_of_them():
     assert not joined(both, made=shape(8, 6, layout=(0, 1)))
     assert not joined(both, made=shape(48))
     assert not joined(both, more=[b"no slice"])
-    parts = Parts()
-    for k, one in enumerate(both):
-        parts.of(one, [b"array"], b"%d" % k)
-    assert parts.of(joining(target="mine"), [b"0", b"1"], b"call") == b"call"
+    assert not joined(both, target="mine")
+
+
+def test_parts_of_a_row_of_bytes_are_an_array_of_any_shape_with_as_many():
+    """XLA for a TPU v6e brings a bitcast of an array to VMEM in parts, and joins the array."""
+    row = row_of(192)
+    parts = [cut((100, 192), source=row), cut((0, 100), source=row)]
+    assert joined(parts) == row == joined(parts, made=shape(6, 8, layout=(0, 1)))
+    assert not joined(parts, made=shape(8, 7)), "other bytes"
+    assert not joined(parts[1:]), "not all of the row"
+
+
+@pytest.mark.parametrize("numbering", [_Expressions, ElementExpressions])
+def test_a_row_that_is_an_array_seen_as_bytes_is_joined_as_that_array(numbering):
+    row, other = row_of(192), shape(6, 8)
+    numbers = numbering("tpu")
+    seen = numbers.cast(b"array", ARRAY, row)
+    assert seen != b"array"
+    read = []
+    for ranges in ((100, 192), (0, 100)):
+        one = cut(ranges, source=row)
+        read.append(b"slice %d" % ranges[0])
+        assert numbers._joined(numbers._parts, one, [seen], read[-1]) == read[-1]
+    for made, expected in ((ARRAY, b"array"), (other, numbers.cast(b"array", ARRAY, other))):
+        assert numbers._joined(numbers._parts, joining(made), read, b"call") == expected
+    assert numbers._joined(numbers._parts, joining(), read[:1], b"call") == b"call"
 
 
 def test_where_each_slice_begins_behind_what_runs_beside():

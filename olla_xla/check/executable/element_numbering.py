@@ -40,7 +40,7 @@ __all__ = ["ElementNumbering"]
 _INTEGER, _REORDERED = hashed(b"integer"), hashed(b"turn")
 
 
-class ElementNumbering(Numbering, abc.ABC):
+class ElementNumbering(Numbering):
     """A numbering that records how values were made.
 
     Args:

@@ -10,6 +10,7 @@ collectives without it.
 
 from __future__ import annotations
 
+from hlo.shapes import Shape
 from olla_xla.check.executable.exchanges import EXCHANGES
 from olla_xla.check.executable.numbering import (
     BITCAST,
@@ -39,16 +40,20 @@ class _Expressions(Numbering):
         super().__init__(target)
         self._bitcasts: dict[bytes, tuple[bytes, bytes]] = {}
 
+    def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
+        """The number of a bitcast of an array; one and its inverse cancel."""
+        lying = self.shape(new)
+        first, began = self._bitcasts.get(number, (number, self.shape(old)))
+        if lying == began:
+            return first
+        result = hashed(BITCAST + first + began + lying)
+        self._bitcasts[result] = first, began
+        return result
+
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A bitcast; one and its inverse cancel."""
+        """A bitcast."""
         (number,) = operands[0].values()
-        first, old = self._bitcasts.get(number, (number, self.shape(op.operands[0].shape)))
-        new = self.shape(op.shape)
-        if new == old:
-            return {(): first}
-        result = hashed(BITCAST + first + old + new)
-        self._bitcasts[result] = first, old
-        return {(): result}
+        return {(): self.cast(number, op.operands[0].shape, op.shape)}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A fusion: its computation's results, with its code where that may change bits."""

@@ -6,6 +6,7 @@ number hold the same bits.
 
 from __future__ import annotations
 
+import abc
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
@@ -125,7 +126,7 @@ _CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART, _EXCHANGE = (
 )
 
 
-class Numbering:
+class Numbering(abc.ABC):
     """Numbers the values of one module.
 
     Args:
@@ -275,8 +276,8 @@ class Numbering:
                 effects.append(met)
         number = hashed(b"".join(whole))
         if op.proto.shape.element_type != TUPLE:
-            if self._parts is not None and op.opcode in ("slice", "custom-call"):
-                return {(): self._parts.of(op, read, number)}
+            if self._parts is not None:
+                number = self._joined(self._parts, op, read, number)
             return {(): number}
         # Element 1 of a start's tuple is the result, numbered as the synchronous operation's.
         begun = op.opcode.endswith("-start")
@@ -284,6 +285,18 @@ class Numbering:
             i: number if begun and i == (1,) else hashed(_PART + number + named(i[begun:]))
             for i, _ in leaves(op.shape)
         }
+
+    def _joined(self, parts: Parts, op: Op, read: list[bytes], number: bytes) -> bytes:
+        """The number of an operation; a bitcast's if it joins all parts of an array."""
+        if op.opcode == "slice":
+            parts.note(op, read[0], number)
+        elif op.opcode == "custom-call" and (found := parts.joined(op, read)) is not None:
+            return self.cast(*found, op.shape)
+        return number
+
+    @abc.abstractmethod
+    def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
+        """The number of a bitcast of an array; one and its inverse cancel."""
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
         """A number for a collective's effect on the devices that meet in it."""

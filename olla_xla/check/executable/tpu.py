@@ -49,49 +49,40 @@ class Parts:
     def __init__(self) -> None:
         self._found: dict[bytes, _Part] = {}
 
-    def of(self, op: Op, read: Sequence[bytes], number: bytes) -> bytes:
-        """The number of a slice or custom call; if it joins all parts of an array, the array's.
-
-        Args:
-          op: the operation. read: numbers of its operands. number: its plain number.
-        """
-        if op.opcode == "slice":
-            self._note(op, read[0], number)
-        elif op.proto.custom_call_target == _JOINED:
-            return self._whole(op.shape, read) or number
-        return number
-
-    def _note(self, op: Op, source: bytes, number: bytes) -> None:
-        """Remembers a slice that takes every element of a range."""
+    def note(self, op: Op, source: bytes, number: bytes) -> None:
+        """Remembers a slice, its number and its source's, if it takes every element of a range."""
         taken = op.proto.slice_dimensions
         if all(d.stride == 1 for d in taken):
             ranges = tuple((d.start, d.limit) for d in taken)
             self._found[number] = _Part(source, op.operands[0].shape, ranges)
 
-    def _whole(self, shape: Shape, numbers: Sequence[bytes]) -> bytes | None:
-        """The number of the array that adjacent parts along a dimension make up.
+    def joined(self, op: Op, numbers: Sequence[bytes]) -> tuple[bytes, Shape] | None:
+        """The array, its number and shape, whose memory an operation joins of adjacent parts.
 
-        XLA lists them in the order of arrival, not of position.
+        XLA lists them in the order of arrival, not of position. What is joined is a bitcast of the
+        array: parts of a row of bytes may make up an array of another shape.
 
         Args:
-          shape: of what is joined. numbers: of the parts.
+          op: any operation. numbers: of its operands.
 
         Returns:
-          None if they do not make up an array, or what is joined has another shape or layout.
+          None if it does not join, or if the parts do not make up an array.
         """
         parts = [self._found[n] for n in numbers if n in self._found]
-        if len(parts) < max(len(numbers), 1) or len({p.source for p in parts}) > 1:
+        if op.proto.custom_call_target != _JOINED or len(parts) < max(len(numbers), 1):
             return None
         source = parts[0].shape
+        if len({p.source for p in parts}) > 1 or not _lies_alike(op.shape, source):
+            return None
         extents = [(0, extent) for extent in source.dimensions]
         cut = [k for k, whole in enumerate(extents) if any(p.ranges[k] != whole for p in parts)]
-        if not _are_alike(shape, source) or len(cut) != 1:
+        if len(cut) != 1:
             return None
         ends = sorted(part.ranges[cut[0]] for part in parts)
         starts = [0, *(limit for _, limit in ends)]
         if [start for start, _ in ends] != starts[:-1] or starts[-1] != extents[cut[0]][1]:
             return None
-        return parts[0].source
+        return parts[0].source, source
 
 
 def joined_at(op: Op) -> list[tuple[int, ...]] | None:
@@ -117,7 +108,12 @@ def nowhere(shape: xla_pb2.ShapeProto) -> None:
         nowhere(part)
 
 
-def _are_alike(a: Shape, b: Shape) -> bool:
-    """Whether two shapes are equal except for the memory space."""
+def _lies_alike(whole: Shape, source: Shape) -> bool:
+    """Whether parts of `source` that are adjacent in it are so in `whole`, which they make up.
+
+    That is if both are equal but for the memory space, or the source is a row of as many bytes.
+    """
     blank = {"memory_space": 0, "key": b""}
-    return dataclasses.replace(a, **blank) == dataclasses.replace(b, **blank)
+    if len(source.dimensions) == 1 and whole.bytes == source.bytes:
+        return True
+    return dataclasses.replace(whole, **blank) == dataclasses.replace(source, **blank)
