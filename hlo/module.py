@@ -125,7 +125,7 @@ class Instruction:
         return self.computation.root is self
 
 
-@dataclasses.dataclass(eq=False, slots=True)
+@dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
 class Computation:
     """One HLO computation.
 

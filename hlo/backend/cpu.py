@@ -37,6 +37,7 @@ CPU = Platform(
     least_gain=0.0,
     renames=False,
     changes_loops=False,
+    trims_results=False,
     computes_again=False,
     memory_scheduler={"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
     lists_thunks=False,  # it does, for one machine's code

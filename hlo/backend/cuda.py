@@ -37,6 +37,7 @@ CUDA = Platform(
     least_gain=0.0,
     renames=False,
     changes_loops=False,
+    trims_results=False,
     computes_again=True,  # its rematerialisation
     memory_scheduler=None,
     lists_thunks=True,

@@ -62,6 +62,7 @@ class Platform:
         differ that much from predicted ones.
       renames: whether XLA puts instructions of other names in the place of scheduled ones.
       changes_loops: whether XLA adds to the states of loops after its scheduler.
+      trims_results: whether XLA takes results that nobody reads out of fusions after its scheduler.
       computes_again: whether XLA may compute things again after its scheduler, so that a plan's
         order of reads and writes is to be kept by control edges.
       memory_scheduler: compiler options of XLA's scheduler for memory, if that is not the default.
@@ -108,6 +109,7 @@ class Platform:
     least_gain: float
     renames: bool
     changes_loops: bool
+    trims_results: bool
     computes_again: bool
     memory_scheduler: Mapping[str, str] | None
     lists_thunks: bool

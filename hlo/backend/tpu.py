@@ -37,6 +37,7 @@ TPU = Platform(
     least_gain=0.002,
     renames=True,
     changes_loops=True,
+    trims_results=True,
     computes_again=True,  # its rematerialisation
     memory_scheduler=None,
     lists_thunks=False,

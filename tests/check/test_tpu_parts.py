@@ -38,13 +38,19 @@ def joining(made=ARRAY, operands=(), target="ConcatBitcast"):
 
 def joined(cuts, made=ARRAY, sources=None, more=(), target="ConcatBitcast"):
     """The shape of the array whose memory a call joins that is given these slices; else None."""
-    parts, sources = Parts(), sources or [b"array"] * len(cuts)
-    for k, (one, source) in enumerate(zip(cuts, sources, strict=True)):
-        parts.note(one, source, b"slice %d" % k)
+    parts, sources, found = Parts(), sources or [b"array"] * len(cuts), []
+
+    def cast(number, old, new):
+        assert (number, new) == (b"array", made)
+        found.append(old)
+        return b"cast"
+
     read = [b"slice %d" % k for k in range(len(cuts))]
-    found = parts.joined(joining(made, target=target), [*read, *more])
-    assert found is None or found[0] == b"array"
-    return found and found[1]
+    for one, source, number in zip(cuts, sources, read, strict=True):
+        assert parts.of(one, [source], number, cast) == number
+    result = parts.of(joining(made, target=target), [*read, *more], b"call", cast)
+    assert result == (b"cast" if found else b"call")
+    return found[0] if found else None
 
 
 FIRST, SECOND, THIRD = cut((0, 3), (0, 6)), cut((3, 5), (0, 6)), cut((5, 8), (0, 6))
@@ -95,17 +101,17 @@ def test_parts_of_a_row_of_bytes_are_an_array_of_any_shape_with_as_many():
 @pytest.mark.parametrize("numbering", [_Expressions, ElementExpressions])
 def test_a_row_that_is_an_array_seen_as_bytes_is_joined_as_that_array(numbering):
     row, other = row_of(192), shape(6, 8)
-    numbers = numbering("tpu")
+    numbers, parts = numbering("tpu"), Parts()
     seen = numbers.cast(b"array", ARRAY, row)
     assert seen != b"array"
     read = []
     for ranges in ((100, 192), (0, 100)):
         one = cut(ranges, source=row)
         read.append(b"slice %d" % ranges[0])
-        assert numbers._joined(numbers._parts, one, [seen], read[-1]) == read[-1]
+        assert parts.of(one, [seen], read[-1], numbers.cast) == read[-1]
     for made, expected in ((ARRAY, b"array"), (other, numbers.cast(b"array", ARRAY, other))):
-        assert numbers._joined(numbers._parts, joining(made), read, b"call") == expected
-    assert numbers._joined(numbers._parts, joining(), read[:1], b"call") == b"call"
+        assert parts.of(joining(made), read, b"call", numbers.cast) == expected
+    assert parts.of(joining(), read[:1], b"call", numbers.cast) == b"call"
 
 
 def test_where_each_slice_begins_behind_what_runs_beside():

@@ -25,6 +25,7 @@ from olla_xla.check.executable.program import (
     may_repeat,
 )
 from olla_xla.check.executable.rounding import is_settled
+from olla_xla.check.executable.tiles import UNTILED, ends_in_parts, is_elementwise
 from olla_xla.check.executable.tpu import Parts, decisive_config, nowhere
 from olla_xla.errors import CheckError
 
@@ -62,20 +63,6 @@ _BARE = frozenset(
 
 _CONFIGURED = frozenset("fusion custom-call dot convolution while".split())
 """Opcodes whose backend_config decides what is computed, or by which code."""
-
-_UNTILED = frozenset(
-    "broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather pad reduce "
-    "reduce-window reverse scatter select-and-scatter slice".split()
-)
-_ELEMENTWISE = frozenset(
-    "abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "
-    "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply "
-    "negate not or power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
-)
-"""Opcodes that XLA's tiled code generator for CPUs never takes, and those that it always takes."""
-
-_TILED_TYPES = frozenset({1, 2, 3, 4, 5, 10, 11, 12, 16})
-"""Element types that it takes: pred, s8 to s64, f16, f32, f64 and bf16."""
 
 _SILENT = frozenset("parameter tuple get-tuple-element bitcast copy constant".split())
 """Opcodes that compute nothing, and that rewrites may add or remove."""
@@ -242,10 +229,10 @@ class Numbering(abc.ABC):
                 found = hashed(b"".join((found, *inner)))
             if op in self._together:
                 found = hashed(_TOGETHER + found)
-            elif self._generators and _ends_in_parts(op.called[0]):
+            elif self._generators and ends_in_parts(op.called[0]):
                 found = hashed(_PARTS + found)
-            elif self._generators and not any(k.opcode in _UNTILED for k in steps):
-                others = [k for k in steps if not _is_elementwise(k)]
+            elif self._generators and not any(k.opcode in UNTILED for k in steps):
+                others = [k for k in steps if not is_elementwise(k)]
                 moved = (named((number,)) + self.attributes(k) for number, k in enumerate(others))
                 found = hashed(b"".join((_GENERATOR, found, *moved)))
             self._codes[op] = found
@@ -277,7 +264,7 @@ class Numbering(abc.ABC):
         number = hashed(b"".join(whole))
         if op.proto.shape.element_type != TUPLE:
             if self._parts is not None:
-                number = self._joined(self._parts, op, read, number)
+                number = self._parts.of(op, read, number, self.cast)
             return {(): number}
         # Element 1 of a start's tuple is the result, numbered as the synchronous operation's.
         begun = op.opcode.endswith("-start")
@@ -285,14 +272,6 @@ class Numbering(abc.ABC):
             i: number if begun and i == (1,) else hashed(_PART + number + named(i[begun:]))
             for i, _ in leaves(op.shape)
         }
-
-    def _joined(self, parts: Parts, op: Op, read: list[bytes], number: bytes) -> bytes:
-        """The number of an operation; a bitcast's if it joins all parts of an array."""
-        if op.opcode == "slice":
-            parts.note(op, read[0], number)
-        elif op.opcode == "custom-call" and (found := parts.joined(op, read)) is not None:
-            return self.cast(*found, op.shape)
-        return number
 
     @abc.abstractmethod
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
@@ -420,24 +399,6 @@ def _run_by(call: Op) -> list[Body]:
         found.append(body)
         waiting += [c for k in body.ops if k.opcode in CONTROL_FLOW for c in k.called]
     return found
-
-
-def _ends_in_parts(body: Body) -> bool:
-    """Whether its result is a concatenation, perhaps behind operations that can be tiled."""
-    waiting, seen = [body.result], set()
-    while waiting:
-        op = waiting.pop()
-        if op.opcode == "concatenate":
-            return True
-        if op not in seen and op.opcode not in _UNTILED:
-            waiting += op.operands
-        seen.add(op)
-    return False
-
-
-def _is_elementwise(op: Op) -> bool:
-    """Whether the tiled code generator always takes an operation."""
-    return op.opcode in _ELEMENTWISE and op.proto.shape.element_type in _TILED_TYPES
 
 
 def _normalise(precision: xla_pb2.PrecisionConfig) -> None:

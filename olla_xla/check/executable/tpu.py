@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hlo import xla_pb2
 from hlo.shapes import Shape
@@ -34,6 +34,10 @@ def decisive_config(op: Op) -> bytes:
     return json.dumps(own, sort_keys=True).encode() if own else b""
 
 
+Cast = Callable[[bytes, Shape, Shape], bytes]
+"""Of an array's number, its shape and another one: the number of the array's bitcast to that."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Part:
     """A slice: its source's number and shape, and [start, limit) in each dimension."""
@@ -49,21 +53,34 @@ class Parts:
     def __init__(self) -> None:
         self._found: dict[bytes, _Part] = {}
 
-    def note(self, op: Op, source: bytes, number: bytes) -> None:
+    def of(self, op: Op, read: Sequence[bytes], number: bytes, cast: Cast) -> bytes:
+        """The number of an operation; a bitcast's if it joins all parts of an array.
+
+        Args:
+          op: any. read: numbers of its operands. number: its plain number.
+          cast: gives the number of a bitcast.
+        """
+        if op.opcode == "slice":
+            self._note(op, read[0], number)
+        elif op.opcode == "custom-call" and (found := self._joined(op, read)) is not None:
+            return cast(*found, op.shape)
+        return number
+
+    def _note(self, op: Op, source: bytes, number: bytes) -> None:
         """Remembers a slice, its number and its source's, if it takes every element of a range."""
         taken = op.proto.slice_dimensions
         if all(d.stride == 1 for d in taken):
             ranges = tuple((d.start, d.limit) for d in taken)
             self._found[number] = _Part(source, op.operands[0].shape, ranges)
 
-    def joined(self, op: Op, numbers: Sequence[bytes]) -> tuple[bytes, Shape] | None:
+    def _joined(self, op: Op, numbers: Sequence[bytes]) -> tuple[bytes, Shape] | None:
         """The array, its number and shape, whose memory an operation joins of adjacent parts.
 
         XLA lists them in the order of arrival, not of position. What is joined is a bitcast of the
         array: parts of a row of bytes may make up an array of another shape.
 
         Args:
-          op: any operation. numbers: of its operands.
+          op: a custom call. numbers: of its operands.
 
         Returns:
           None if it does not join, or if the parts do not make up an array.

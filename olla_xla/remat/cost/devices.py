@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 
@@ -36,6 +37,31 @@ def _card(
     )
 
 
+_VMEM_RATIO = 22
+"""Bandwidth of a TPU's VMEM relative to its HBM's: Austin et al., "How to Scale Your Model" (2025),
+section 2."""
+
+_SCOPED_MIB = 16
+"""Part of VMEM that XLA:TPU leaves to operators for what they hold while they run
+(xla_tpu_scoped_vmem_limit_kib)."""
+
+
+def _tpu(
+    name: str, terabytes: float, float32: float, matrix: float, link: float, vmem: int
+) -> Device:
+    """A TPU from its peak rates (`_card`) and its VMEM in MiB, which is JAX's figure of a core.
+
+    Dots in float32 run in bfloat16 by default. Vector units do 4,096 operations a cycle each, at
+    the clock that the peak of the matrix units takes.
+    """
+    found = _card(name, terabytes, float32, matrix, matrix, link)
+    return dataclasses.replace(
+        found,
+        near_bytes=(vmem - _SCOPED_MIB) * 2**20,
+        near_bytes_per_second=_VMEM_RATIO * found.bytes_per_second,
+    )
+
+
 # Dots in float32 run in TF32 from Ampere on; the datasheets' figures with sparsity are halved.
 _CARDS: tuple[tuple[str, Device, str], ...] = (
     (r"\bV100", _card("V100", 0.9, 15.7, 15.7, 125, 150), "NVIDIA V100 datasheet (SXM2)"),
@@ -63,12 +89,10 @@ _CARDS: tuple[tuple[str, Device, str], ...] = (
         _card("GB200", 8.0, 80, 1250, 2500, 900),
         "NVIDIA GB200 NVL72 datasheet, one of two",
     ),
-    # Dots in float32 run in bfloat16 by default. Vector units do 4,096 operations a cycle each, at
-    # the clock that the peak of the matrix units takes.
-    (r"TPU v5 lite", _card("TPU v5e", 0.819, 6, 197, 197, 200), "Google Cloud, TPU v5e"),
-    (r"TPU v5", _card("TPU v5p", 2.765, 14, 459, 459, 600), "Google Cloud, TPU v5p"),
-    (r"TPU v6 lite", _card("TPU v6e", 1.64, 7, 918, 918, 400), "Google Cloud, TPU v6e"),
-    (r"TPU7x", _card("TPU7x", 3.69, 9, 1153, 1153, 300), "Google Cloud, TPU7x, one of two"),
+    (r"TPU v5 lite", _tpu("TPU v5e", 0.819, 6, 197, 200, 128), "Google Cloud, TPU v5e"),
+    (r"TPU v5", _tpu("TPU v5p", 2.765, 14, 459, 600, 64), "Google Cloud, TPU v5p"),
+    (r"TPU v6 lite", _tpu("TPU v6e", 1.64, 7, 918, 400, 128), "Google Cloud, TPU v6e"),
+    (r"TPU7x", _tpu("TPU7x", 3.69, 9, 1153, 300, 64), "Google Cloud, TPU7x, one of two"),
 )
 """By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Set
 
 from hlo.module import Computation, Instruction, Module
-from olla_xla.remat.cost.work import Work, run_work, trips, work
+from olla_xla.remat.cost.on_chip import Array, leaves_of, on_chip
+from olla_xla.remat.cost.work import Work, run_work, touched, trips, work
 
 __all__ = ["H100", "CostModel", "Device", "module_work"]
 
@@ -31,6 +33,8 @@ class Device:
       fresh_bytes_per_second: temporaries of a run that the system allocates and clears; infinite
         where an allocator keeps them.
       sent_bytes_per_second: to other devices; infinite where they share their memory.
+      near_bytes: capacity of the memory on the chip to which XLA assigns arrays; 0 without one.
+      near_bytes_per_second: of that memory.
     """
 
     name: str
@@ -44,6 +48,8 @@ class Device:
     fresh_bytes_per_second: float = math.inf
     narrow_per_second: float | None = None
     sent_bytes_per_second: float = math.inf
+    near_bytes: int = 0
+    near_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work) -> float:
         """Predicted time of one operator."""
@@ -55,8 +61,10 @@ class Device:
             + work.depthwise / self.depthwise_per_second
         )
         memory = (
-            work.bytes - work.transposed
-        ) / self.bytes_per_second + work.transposed / self.transposed_bytes_per_second
+            (work.bytes - work.transposed - work.near) / self.bytes_per_second
+            + work.transposed / self.transposed_bytes_per_second
+            + work.near / self.near_bytes_per_second
+        )
         exchange = work.exchanged / self.sent_bytes_per_second
         return max(memory, compute, exchange) + work.kernels * self.start_seconds
 
@@ -87,7 +95,33 @@ class CostModel:
 
     def work(self, i: Instruction) -> Work:
         """What an instruction takes by itself."""
-        return work(i, self.target)
+        found = work(i, self.target)
+        if not self.device.near_bytes or not found.bytes:
+            return found
+        arrays = on_chip(i.computation, self.device.near_bytes)
+        return dataclasses.replace(found, near=self._near(i, arrays))
+
+    def _near(self, i: Instruction, arrays: Set[Array]) -> int:
+        """Bytes that an instruction moves to and from these arrays."""
+        parts = touched(i, self.target)
+        return sum(size for (of, index), size in parts if arrays >= set(leaves_of(of, index)))
+
+    def copied_seconds(self, i: Instruction) -> float:
+        """Predicted time of a copy of an instruction whose results only its neighbours read."""
+        found, capacity = self.work(i), self.device.near_bytes
+        if capacity and found.bytes:
+            made = {(i, index) for index, shape in i.shape.indices() if not shape.is_tuple}
+            near = self._near(i, on_chip(i.computation, capacity) | made)
+            found = dataclasses.replace(found, near=near if near <= capacity else found.near)
+        return self.device.seconds(found)
+
+    def nearer_seconds(self, i: Instruction, size: int) -> float:
+        """Predicted time that an instruction saves if so many bytes that it moves were near."""
+        if not self.device.near_bytes:
+            return 0.0
+        found = self.work(i)
+        near = dataclasses.replace(found, near=min(found.near + size, found.bytes))
+        return self.device.seconds(found) - self.device.seconds(near)
 
     def seconds(self, i: Instruction) -> float:
         """Predicted time of an instruction by itself."""

@@ -20,8 +20,9 @@ from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 from hlo.trip_count import trip_count
+from olla_xla.remat.cost.on_chip import Array
 
-__all__ = ["Work", "run_work", "transposes", "trips", "work"]
+__all__ = ["Work", "run_work", "touched", "transposes", "trips", "work"]
 
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "
@@ -50,7 +51,7 @@ class Work:
 
     Attributes:
       bytes: moved to and from memory. transposed: of these, what a CPU reads across the layout,
-        each element from a cache line of its own.
+        each element from a cache line of its own. near: of these, those moved to and from VMEM.
       operations: elementwise arithmetic. transcendentals: exp, log, tanh and the like.
       matrix: floating-point operations of dots and convolutions (two for a multiply-add).
       depthwise: those of convolutions that a CPU computes without a matrix product.
@@ -69,6 +70,7 @@ class Work:
     depthwise: int = 0
     narrow: int = 0
     exchanged: int = 0
+    near: int = 0
 
     def __add__(self, other: Work) -> Work:
         return Work(*map(operator.add, _figures(self), _figures(other)))
@@ -94,7 +96,7 @@ def work(i: Instruction, target: str) -> Work:
         return Work()
     if i.opcode == "custom-call" and i.custom_call_target == platform(target).allocating_call:
         return Work()
-    counted, moved = _arithmetic(i, target), _bytes(i, target)
+    counted, moved = _arithmetic(i, target), sum(size for _, size in touched(i, target))
     counted = dataclasses.replace(counted, exchanged=_exchanged(i))
     if platform(target).pays_for_layout:
         return dataclasses.replace(
@@ -134,24 +136,47 @@ def _array_bytes(i: Instruction) -> int:
     return sum(shape.bytes for _, shape in i.shape.indices() if not shape.is_tuple)
 
 
-def _bytes(i: Instruction, target: str) -> int:
-    updated = {}
+def touched(i: Instruction, target: str) -> Iterator[tuple[Array, int]]:
+    """The arrays that an instruction reads and writes, as it names them, with the bytes moved.
+
+    Of an array that is updated in place only the part that changes is touched. A result that nobody
+    reads is not, where XLA takes it out of its fusion.
+    """
+    part, updated, read = own_part(i), {}, set()
+    unread = _unread(i) if platform(target).trims_results else frozenset()
     if i.opcode in ("dynamic-update-slice", "fusion", "scatter"):
         for operand, inner, index in in_place_pairs(i, target):
             if (index, operand, inner) not in i.aliasing:  # bound results are written in full
                 updated[operand] = index
-    total, part = _array_bytes(i), own_part(i)
-    if part is not None:  # other results are the transfer's, and only passed on
-        total = sum(s.bytes for k in part.results for _, s in i.shape.elements[k].indices())
     for number, operand in enumerate(i.operands):
-        if operand in i.operands[:number] or (part is not None and number not in part.operands):
+        if operand in read or (part is not None and number not in part.operands):
             continue
-        if number in updated:  # only the part that changes is touched
+        read.add(operand)
+        if number in updated:
+            if updated[number] in unread:
+                continue
             whole = min(operand.shape.bytes, i.shape.at(updated[number]).bytes)
-            total -= whole - min(whole, _updated(i, updated[number]))
+            yield (i, updated[number]), min(whole, _updated(i, updated[number])) - whole
+        elif not operand.shape.is_tuple:
+            yield (operand, ()), _read(i, number, operand)
+        else:
+            parts = operand.shape.indices()
+            yield from (((operand, index), s.bytes) for index, s in parts if not s.is_tuple)
+    for index, shape in i.shape.indices():
+        if shape.is_tuple or index in unread:
             continue
-        total += _read(i, number, operand)
-    return total
+        if part is None or index[0] in part.results:  # others are a transfer's, and only passed on
+            yield (i, index), shape.bytes
+
+
+def _unread(i: Instruction) -> frozenset[ShapeIndex]:
+    """The results of a fusion of several that nobody reads."""
+    if i.opcode != "fusion" or not i.shape.is_tuple or i.is_root:
+        return frozenset()
+    if any(user.opcode != "get-tuple-element" for user in i.users):
+        return frozenset()
+    read = {user.tuple_index for user in i.users}
+    return frozenset((k,) for k in range(len(i.shape.elements)) if k not in read)
 
 
 def _exchanged(i: Instruction) -> int:

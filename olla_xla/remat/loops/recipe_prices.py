@@ -44,7 +44,7 @@ class RecipePrices:
             residual = self._table.scan_residuals[recipe.needs[0]][0]
             wide = residual.bytes // self._iterations
             return self._moving_seconds(wide + recipe.node.shape.bytes)
-        seconds = self._cost.seconds(self._table.body.runs(recipe.owner))
+        seconds = self._cost.copied_seconds(self._table.body.runs(recipe.owner))
         return seconds + (self._slots_seconds(recipe) if recipe.updated else 0.0)
 
     def _slots_seconds(self, recipe: Recipe) -> float:
@@ -84,6 +84,8 @@ class RecipePrices:
         for read in residual.reads:
             if only_hands_on(read.node, inner.root_of(read.owner)):
                 saved += self._exposed_seconds(inner, read.owner)
+            else:
+                saved += self._cost.nearer_seconds(inner.runs(read.owner), read.node.shape.bytes)
         return saved
 
     @functools.cached_property

@@ -1,0 +1,117 @@
+"""Which arrays XLA:TPU keeps in VMEM, the memory of a core, instead of HBM.
+
+Its memory-space assignment runs after the schedule that a plan decides, so this is a prediction.
+In each computation arrays are taken one after the other, most bytes read and written first, as long
+as all that are in VMEM at a step fit. What comes from outside of the computation, leaves it, or
+outlives a loop or call in it stays in HBM.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hlo.backend.tpu import TPU
+from hlo.exchange import REPEATABLE
+from hlo.module import Computation, Instruction
+from hlo.shapes import ShapeIndex
+
+__all__ = ["Array", "leaves_of", "on_chip"]
+
+Array = tuple[Instruction, ShapeIndex]
+"""An array: the instruction that makes it, and where it is in the instruction's result."""
+
+_FORWARDS = frozenset(("bitcast", "get-tuple-element", "tuple", "optimization-barrier"))
+
+_OUTSIDE = frozenset(("parameter", "constant"))
+
+_Known = dict[int, frozenset[Array]]
+
+_known: weakref.WeakKeyDictionary[Computation, _Known] = weakref.WeakKeyDictionary()
+"""Computation -> capacity -> what was found; the planner prices each instruction many times."""
+
+
+def on_chip(computation: Computation, capacity: int) -> frozenset[Array]:
+    """The arrays that a computation makes and that are predicted to lie in VMEM.
+
+    Args:
+      computation: one that runs step by step. capacity: of VMEM, in bytes.
+    """
+    known = _known.setdefault(computation, {})
+    if capacity not in known:
+        known[capacity] = _packed(computation, capacity)
+    return known[capacity]
+
+
+def leaves_of(i: Instruction, index: ShapeIndex = ()) -> Iterator[Array]:
+    """The arrays that an instruction's result, or the part of it at an index, holds or forwards."""
+    while i.opcode in _FORWARDS and (i.opcode != "tuple" or index):
+        if i.opcode == "get-tuple-element":
+            i, index = i.operands[0], (i.tuple_index, *index)
+        elif i.opcode == "tuple":
+            i, index = i.operands[index[0]], index[1:]
+        else:
+            i = i.operands[0]
+    if i.opcode == "tuple":
+        for operand in i.operands:
+            yield from leaves_of(operand)
+        return
+    for inner, shape in i.shape.at(index).indices():
+        if not shape.is_tuple:
+            yield i, (*index, *inner)
+
+
+def _packed(computation: Computation, capacity: int) -> frozenset[Array]:
+    sequence = computation.schedule or tuple(computation.instructions)
+    readers = _readers(computation, sequence)
+    breaks = np.cumsum([bool(i.called_control) for i in sequence])
+    found: list[tuple[int, int, int, int, Array]] = []
+    for k, i in enumerate(sequence):
+        if not _may_make(i):
+            continue
+        for index, shape in i.shape.indices():
+            steps = readers.get((i, index))
+            if shape.is_tuple or steps is None or not steps or shape.bytes > capacity:
+                continue
+            last = steps[-1]
+            if breaks[last] == breaks[k]:
+                moved = (1 + len(steps)) * shape.bytes
+                found.append((-moved, len(found), k, last, (i, index)))
+    used = np.zeros(len(sequence) + 1, np.int64)
+    chosen: set[Array] = set()
+    for _, _, first, last, array in sorted(found, key=lambda t: t[:2]):
+        size = array[0].shape.at(array[1]).bytes
+        if int(used[first : last + 1].max()) + size <= capacity:
+            used[first : last + 1] += size
+            chosen.add(array)
+    return frozenset(chosen)
+
+
+def _may_make(i: Instruction) -> bool:
+    """Whether what an instruction makes may lie in VMEM: not what transfers or loops give."""
+    if i.opcode in _FORWARDS or i.opcode in _OUTSIDE or i.called_control:
+        return False
+    if i.opcode == "custom-call" and i.custom_call_target == TPU.allocating_call:
+        return False  # the result of what writes to it in place is that memory
+    return i.opcode not in REPEATABLE and not i.opcode.endswith(("-start", "-done", "-update"))
+
+
+def _readers(
+    computation: Computation, sequence: Sequence[Instruction]
+) -> dict[Array, list[int] | None]:
+    """Array -> ascending steps of its readers; None if it leaves the computation."""
+    readers: dict[Array, list[int] | None] = {}
+    for k, i in enumerate(sequence):
+        if i.opcode in _FORWARDS:
+            continue
+        for array in dict.fromkeys(a for o in i.operands for a in leaves_of(o)):
+            steps = readers.setdefault(array, [])
+            if i.called_control or i.opcode.endswith("-start"):
+                readers[array] = None
+            elif steps is not None:
+                steps.append(k)
+    if computation.root is not None:
+        readers.update(dict.fromkeys(leaves_of(computation.root)))
+    return readers
