@@ -165,7 +165,7 @@ def remat_graph(
     instructions = lowered.instructions
     awaited = {k for i in instructions for k in i.control_predecessors}
     rerun = [i not in awaited and recomputable(i, cost.target) for i in instructions]
-    work = [cost.work(i) for i in instructions]
+    work = [cost.copied_work(i) for i in instructions]
     in_ptr, in_idx = _reads(arrays)
     memory = _memory(dataflow, lowered, arrays, kernels or {})
     limit = _limits(arrays, memory)

@@ -106,14 +106,20 @@ class CostModel:
         parts = touched(i, self.target)
         return sum(size for (of, index), size in parts if arrays >= set(leaves_of(of, index)))
 
-    def copied_seconds(self, i: Instruction) -> float:
-        """Predicted time of a copy of an instruction whose results only its neighbours read."""
+    def copied_work(self, i: Instruction) -> Work:
+        """What a copy of an instruction takes whose results only its neighbours read."""
         found, capacity = self.work(i), self.device.near_bytes
-        if capacity and found.bytes:
-            made = {(i, index) for index, shape in i.shape.indices() if not shape.is_tuple}
-            near = self._near(i, on_chip(i.computation, capacity) | made)
-            found = dataclasses.replace(found, near=near if near <= capacity else found.near)
-        return self.device.seconds(found)
+        if not capacity or not found.bytes:
+            return found
+        made = {(i, index) for index, shape in i.shape.indices() if not shape.is_tuple}
+        near = self._near(i, on_chip(i.computation, capacity) | made)
+        return dataclasses.replace(found, near=near) if near <= capacity else found
+
+    def copied_seconds(self, i: Instruction) -> float:
+        """Predicted time of such a copy."""
+        if not self.device.near_bytes:
+            return self.seconds(i)
+        return self.device.seconds(self.copied_work(i))
 
     def nearer_seconds(self, i: Instruction, size: int) -> float:
         """Predicted time that an instruction saves if so many bytes that it moves were near."""
