@@ -1,4 +1,4 @@
-"""`python -m olla_xla.cli` is the `olla_xla` command."""
+"""Makes `python -m olla_xla.cli` run the `olla_xla` command."""
 
 import sys
 

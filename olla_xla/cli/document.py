@@ -1,7 +1,7 @@
 """What a command found, as one JSON object: `--json` to standard output, `--json=FILE` to a file.
 
-A command adds figures by name, in bytes and seconds; every table that it prints is in it too, as it
-is printed. Nothing is kept where nobody asked.
+A command adds figures by name, in bytes and seconds. Every table that it prints is added too, with
+its cells as printed. Without `--json`, `add` and `add_table` do nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["Document", "add", "add_table", "collecting"]
 
 
 class Document:
-    """The results of one command."""
+    """The results of one command: figures by name, and tables."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._tables: list[dict[str, Any]] = []
 
     def add(self, fields: Mapping[str, Any]) -> None:
-        """Adds figures by name."""
+        """Adds figures by name; a later figure replaces an earlier one of the same name."""
         self._fields.update(fields)
 
     def add_table(self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -32,7 +32,7 @@ class Document:
         self._tables.append({"title": title, "columns": columns, "rows": [list(r) for r in rows]})
 
     def text(self) -> str:
-        """As JSON, with a newline at the end."""
+        """The JSON object, with a newline at the end."""
         tables = {"tables": self._tables} if self._tables else {}
         return json.dumps({**self._fields, **tables}, indent=1, default=str) + "\n"
 
@@ -42,7 +42,7 @@ _current: contextvars.ContextVar[Document | None] = contextvars.ContextVar("docu
 
 @contextlib.contextmanager
 def collecting() -> Iterator[Document]:
-    """Collects, within the block, what `add` and `add_table` are given."""
+    """Yields a document that collects, within the block, what `add` and `add_table` are given."""
     document = Document()
     token = _current.set(document)
     try:
@@ -52,12 +52,12 @@ def collecting() -> Iterator[Document]:
 
 
 def add(**fields: Any) -> None:
-    """Adds figures to the document that is collected, if one is."""
+    """Adds figures to the document of the enclosing `collecting` block, if there is one."""
     if (document := _current.get()) is not None:
         document.add(fields)
 
 
 def add_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Adds a table to the document that is collected, if one is."""
+    """Adds a table to the document of the enclosing `collecting` block, if there is one."""
     if (document := _current.get()) is not None:
         document.add_table(title, headings, rows)

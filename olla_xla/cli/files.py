@@ -1,4 +1,4 @@
-"""Files that commands write: what cannot be written is said before the work is done."""
+"""Writes the output files of commands, and checks beforehand that they can be written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ __all__ = ["check_writable", "write_text"]
 
 
 def check_writable(path: str | None) -> None:
-    """Looks, before a command does its work, whether it can write its file; None: there is none.
+    """Checks that a file can be written, so that a command can fail before its work.
+
+    Args:
+      path: of the file; None if there is none to write.
 
     Raises:
-      InputError: it cannot.
+      InputError: the file's folder is missing or not writable, or the path is a folder.
     """
     if path is None:
         return
@@ -29,7 +32,11 @@ def check_writable(path: str | None) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a file in one step. Raises InputError if that fails; what was there then stays."""
+    """Writes a file in one step: on failure an earlier file of that name stays as it was.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
     try:
         with written_whole(path) as beside:
             beside.write_text(text, encoding="utf-8")

@@ -1,6 +1,7 @@
 """A program of several commands: `PROGRAM COMMAND --flag=value ...`.
 
-Exit codes: 0 done; 1 a check failed, or planning did; 2 misuse, with one line that says what to do.
+Exit codes: 0 done; 1 a check failed, or planning did; 2 misuse, with one line on stderr that says
+what to do; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ _HELP = ("-h", "--help", "-help", _FULL_HELP, "--helpshort", "help")
 FOR_DEVELOPERS = frozenset(
     ("backend", "early_updates", "form", "loops", "method", "seed", "step_limit")
 )
-"""Flags that a command's help leaves out, but for --helpfull: few users ever turn them."""
+"""Flags that few users need: only --helpfull shows them, --help does not."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What a program is called, and what it can do.
+    """The name and the commands of a program.
 
     Attributes:
-      name: as it is typed. about: the first line of its help.
-      package: of its commands, a module each. commands: their names -> what they do, in one line.
-      further: commands that stand under a heading of their own, at the end.
-      others: where other commands are, for who looks for one that is not here; or "".
+      name: the name that users type.
+      about: the first line of the overview.
+      package: the package with a module for each command.
+      commands: name of a command -> one line that says what it does.
+      further: names of commands that the overview lists last, under a heading of their own.
+      others: a hint that is added to the message for an unknown command, or "".
     """
 
     name: str
@@ -118,7 +121,7 @@ class Program:
 
 
 def _versions(name: str) -> str:
-    """This package's version, and those that it runs with."""
+    """One line with the versions of this package and, where installed, of jax and jaxlib."""
     found = [f"{name} {__version__}"]
     for package in ("jax", "jaxlib"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -127,7 +130,7 @@ def _versions(name: str) -> str:
 
 
 def _alike(name: str, known: Iterable[str]) -> str:
-    """What a word may have been meant to be: " (did you mean plan?)", or ""."""
+    """A suggestion for a misspelt name, such as " (did you mean plan?)"; "" if none is close."""
     near = difflib.get_close_matches(name, known, 1)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -143,7 +146,7 @@ def _define_json(values: flags.FlagValues) -> None:
 
 
 def _normal(arguments: Sequence[str]) -> list[str]:
-    """Flags as they are defined: --batch-size=4 is --batch_size=4, and --json is --json=-."""
+    """The arguments with hyphens in flag names made underscores, and --json made --json=-."""
     found = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -154,7 +157,14 @@ def _normal(arguments: Sequence[str]) -> list[str]:
 
 
 def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str | None) -> int:
-    """Runs a command, and writes what it found as JSON where a path, or "-", says so.
+    """Runs a command, and writes its results as JSON to `path`.
+
+    Args:
+      command: its module. values: its flags. given: its operands.
+      path: of the JSON file; "-" is stdout, and then all else is printed to stderr; None: no JSON.
+
+    Returns:
+      The exit code.
 
     Raises:
       InputError: the file cannot be written.
@@ -176,7 +186,11 @@ def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str
 def _parsed(
     values: flags.FlagValues, program: str, arguments: Sequence[str], operands: Sequence[str]
 ) -> Sequence[str]:
-    """Reads the flags into `values`; the operands that are left, as many as the command has."""
+    """Parses the flags into `values`; returns the operands, as many as the command has.
+
+    Raises:
+      InputError: a flag is unknown or wrong, or there are too few or too many operands.
+    """
     try:
         left = values([program, *arguments])[1:]
     except flags.Error as error:
@@ -199,7 +213,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _print_targets() -> None:
-    # Targets take JAX, which no other word of this module does.
+    # Imported here because targets import JAX, which takes seconds; nothing else here does.
     shared = importlib.import_module("olla_xla.cli.commands.shared")
     report = importlib.import_module("olla_xla.cli.report.target_list")
     report.targets_table().print(shared.console())

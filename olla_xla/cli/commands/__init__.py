@@ -2,8 +2,9 @@
 
 A command's module has a docstring, shown as its help, and two functions:
 `define_flags(values)` defines its flags on an `absl.flags.FlagValues` of its own, and
-`run(values) -> int` does the work and returns the exit code. Where it names operands in `OPERANDS`,
-`run` is given these too. A new command is such a module and one line below.
+`run(values) -> int` does the work and returns the exit code. If the module has a tuple `OPERANDS`
+(names of positional arguments), `run` receives one string for each of them after `values`. To add a
+command, write such a module and add its line to `COMMANDS`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COMMANDS: dict[str, str] = {
     "objection": "look again at a case that the referee objected to",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
 }
-"""Command name, which is its module's -> what it does, in one line."""
+"""Name of a command, which is also the name of its module -> one line that says what it does."""
 
 FURTHER = ("doctor", "graph", "objection", "place")
-"""Those that few need: they stand under a heading of their own."""
+"""Commands that few users need; the overview lists them last, under a heading of their own."""

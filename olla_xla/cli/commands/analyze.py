@@ -59,12 +59,16 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Compiles, analyses, prints and writes."""
+    """Analyses the step or the module, prints the report and writes the files that were asked for.
+
+    Raises:
+      InputError: not exactly one of --model and --hlo is given, or a file cannot be written.
+    """
     options = shared.options(values)
     if (values.model is None) == (values.hlo is None):
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla analyze --help")
     paths = (values.html, values.figure)
-    for path in paths:  # better now than after a minute of compiling
+    for path in paths:  # fails before compiling, which may take minutes
         files.check_writable(path)
     targets.prepare_environment(values.target)
     proposals: list[PiecesProposal] = []

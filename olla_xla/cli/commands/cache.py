@@ -38,7 +38,14 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Lists, checks or prunes the stored plans."""
+    """Lists, checks or prunes the stored plans.
+
+    Returns:
+      The exit code: 1 if --verify is given and a file cannot be used.
+
+    Raises:
+      InputError: there is no folder to look in.
+    """
     folder = Path(values.directory) if values.directory else stored_folder()
     if folder is None:
         raise InputError(

@@ -40,7 +40,11 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Holds the step's total against a baseline's; 1 if it grew by more than is tolerated."""
+    """Compares the step's total with the baseline's; returns 1 if it grew by more than --tolerance.
+
+    Raises:
+      InputError: a flag is missing or wrong, or the baseline file cannot be used.
+    """
     options = shared.options(values)
     if values.model is None or values.baseline is None:
         raise InputError(
@@ -67,7 +71,11 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _share(text: str) -> float:
-    """A tolerance such as "1%" or "0.01" as a part of one. Raises InputError."""
+    """The fraction that a tolerance such as "1%" or "0.01" stands for: 0.01.
+
+    Raises:
+      InputError: the text is no number, or the fraction is not at least 0 and below 1.
+    """
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

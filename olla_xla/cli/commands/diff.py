@@ -36,7 +36,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, before: str, after: str) -> int:
-    """Reads or compiles both, and prints what they differ by."""
+    """Reads or compiles both operands and prints how their memory differs."""
     targets.prepare_environment(values.target)
     found = difference(_snapshot(values, before), _snapshot(values, after))
     shared.console().print(difference_line(found), markup=False, soft_wrap=True)
@@ -45,7 +45,7 @@ def run(values: flags.FlagValues, before: str, after: str) -> int:
 
 
 def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
-    """What a file, or a step under a version of JAX, takes."""
+    """The memory of one operand: a file, or the step of --model compiled under a version of JAX."""
     version = jax_version(text)
     if version is not None:
         if values.model is None:

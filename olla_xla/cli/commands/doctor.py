@@ -40,7 +40,11 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Examines, writes both files, and prints the page."""
+    """Examines the machine, writes both files and prints the page.
+
+    Returns:
+      The exit code: 1 if a check or a run failed.
+    """
     known = list(dict.fromkeys(row.model for row in ROWS))
     wanted = known if values.models is None else values.models
     if unknown := [name for name in wanted if name not in known]:

@@ -54,7 +54,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Orders the graph, prints what came of it, and writes the file."""
+    """Orders the graph, prints its peaks in bytes, and writes the file of --out."""
     options = shared.options(values)
     if (values.hlo is None) == (values.graph is None):
         raise InputError(

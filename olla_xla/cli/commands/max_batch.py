@@ -77,12 +77,16 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Searches, and prints three answers."""
+    """Searches, and prints the largest batch for each way to run the model.
+
+    Raises:
+      InputError: a flag is missing or wrong. LimitError: a limit is out of range.
+    """
     files.check_writable(values.out)
     options = PlanOptions(
         time_limit=values.time_limit, step_limit=values.step_limit, seed=values.seed
     )
-    PlanOptions(max_overhead=values.max_overhead)  # complains about a bad one
+    PlanOptions(max_overhead=values.max_overhead)  # raises LimitError if it is out of range
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla max_batch --help")
     targets.prepare_environment(values.target)
@@ -113,7 +117,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _memory(values: flags.FlagValues) -> tuple[int, str]:
-    """Bytes of each device for the step, and what they are."""
+    """(bytes that the step may use on each device, the same in words for the table's title)."""
     if values.memory is not None:
         size = parse_bytes(values.memory, "--memory")
         return size, f"{size / 2**20:,.1f} MB for the step"

@@ -63,7 +63,14 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Measures and prints."""
+    """Measures the step and prints the comparison; for a card that is not here it only compiles.
+
+    Returns:
+      The exit code: 1 if an output differs.
+
+    Raises:
+      InputError: no model is given, or --target=gpu and JAX finds no GPU.
+    """
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla measure --help")
@@ -103,7 +110,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _compile_only(values: flags.FlagValues, options: PlanOptions) -> int:
-    """Plans and compiles for a card, and says that nothing was measured."""
+    """Plans and compiles for a card that is not here; prints totals that were not measured."""
     targets.prepare_environment(values.target)
     with Progress() as progress:
         progress.stage("loading JAX and the model")

@@ -19,11 +19,15 @@ OPERANDS = ("FILE",)
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """The command has no flags of its own."""
+    """Defines nothing: the command has no flags of its own."""
 
 
 def run(values: flags.FlagValues, path: str) -> int:
-    """Asks the referee once more; CheckError if it still objects."""
+    """Runs the referee on the case again.
+
+    Raises:
+      CheckError: it still objects.
+    """
     objection.load(Path(path)).check()
     shared.console().print(f"the referee has no objection to the case in {path}", markup=False)
     return 0

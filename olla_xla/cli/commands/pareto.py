@@ -45,7 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Compiles every way and prints the table."""
+    """Compiles the step in every way and prints the table."""
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla pareto --help")

@@ -34,7 +34,11 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Places, prints what came of it, and writes the offsets."""
+    """Places the blocks, prints the result and writes the offsets to --out.
+
+    Returns:
+      The exit code: 1 if there is no packing, or none was found.
+    """
     if values.trace is None:
         raise InputError("give --trace=FILE.csv; see olla_xla place --help")
     files.check_writable(values.out)
@@ -49,7 +53,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def report(values: flags.FlagValues, problem: PlacementProblem, packing: Packing) -> int:
-    """Prints what came of a packing and writes its offsets to --out; returns the exit code."""
+    """Prints a packing and writes its offsets to --out; returns 1 if it has none, else 0."""
     if packing.offsets is None:
         what = "exists" if packing.status is Status.INFEASIBLE else "was found"
         within = "" if values.capacity is None else f" within {values.capacity} bytes"

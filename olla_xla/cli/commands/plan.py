@@ -82,12 +82,17 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Plans, prints what came of it, and writes the plan file."""
+    """Plans or applies a plan, prints the result and writes the plan file of --plan_out.
+
+    Raises:
+      InputError: not exactly one of --model and --hlo is given.
+      PlanFileError: a plan file cannot be read or written.
+    """
     options = shared.options(values)
     plan_out = values.plan_out
     if (values.model is None) == (values.hlo is None):
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla plan --help")
-    # Better now than after a minute of planning.
+    # Fails before planning, which may take minutes.
     if plan_out is not None and not Path(plan_out).absolute().parent.is_dir():
         raise PlanFileError(f"cannot write {plan_out}: there is no such folder")
     given = None if values["plan"].value is None else Plan.load(values["plan"].value)
@@ -117,7 +122,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
 
 
 def _view(module: bytes, platform: str, assignment: BufferAssignment | None = None) -> MemoryView:
-    """What is in memory under the order of a module; simulated where XLA assigned nothing."""
+    """What is in memory under a module's order; without an assignment of XLA's it is simulated."""
     return memory_view(PlannedModule(scheduled_module(module), platform), "planned", assignment)
 
 
@@ -130,7 +135,7 @@ def _remedy(
     given: Plan | None,
     progress: Progress,
 ) -> Remedy | None:
-    """What else would help, if that is to be tried."""
+    """What else would save memory; None with --noadvice or a given plan, or if nothing helps."""
     if not values.advice or given is not None:
         return None
     progress.stage("looking for what else would help")
@@ -149,7 +154,7 @@ def _remedy(
 def _assignment(
     result: PlannedModel, values: flags.FlagValues, progress: Progress
 ) -> FullReport | None:
-    """XLA's buffer assignment against an optimal packing, if that is to be listed."""
+    """XLA's buffer assignment beside our packing of its allocations; None without --assignment."""
     if not values.assignment:
         return None
     progress.stage("packing what is in XLA's allocations")
@@ -165,7 +170,7 @@ def _print_compiled(
     other: Remedy | None,
     report: FullReport | None,
 ) -> Plan:
-    """Prints what came of a plan that was compiled; returns it."""
+    """Prints the tables and lines for a plan that was compiled; returns the plan."""
     console = shared.console()
     table = plan_table(
         result.plan,
@@ -197,7 +202,7 @@ def _print_compiled(
 def _plan_lowered(
     module: LoweredModule, values: flags.FlagValues, options: PlanOptions, given: Plan | None
 ) -> Plan:
-    """Plans a module that XLA's pipeline is still to compile."""
+    """Plans a module that has no schedule yet, as XLA's pipeline compiles it."""
     with Progress() as progress:
         progress.stage("loading JAX and the planner")
         target = targets.target(values.target, module.devices, values.topology)
@@ -234,7 +239,9 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
                 module, options, target=platform, progress=progress, device_kind=kind
             )
         else:
-            plan = dataclasses.replace(given, assigned_bytes=None)  # of this dump, predicted
+            plan = dataclasses.replace(
+                given, assigned_bytes=None
+            )  # totals of this dump are predicted
         planned = apply_plan(module, plan)
     console, view = shared.console(), _view(planned, platform)
     table = plan_table(
@@ -255,7 +262,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
 
 
 def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int) -> None:
-    """Prints what is computed again and what it costs, and what the loops of a module keep."""
+    """Prints what is recomputed, its predicted cost, and the largest scan residuals of loops."""
     if plan.step_seconds:
         console.print(clones_line(plan), markup=False)
     if plan.loops and count:
@@ -264,14 +271,14 @@ def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int
 
 
 def _print_proofs(console: Console, plan: Plan) -> None:
-    """Prints what integer programs proved of the orders, where they were used."""
+    """Prints what integer programs proved about the orders; nothing if none was used."""
     if plan.proofs:
         console.print()
         proofs_table(plan.proofs).print(console)
 
 
 def _print_peak(console: Console, view: MemoryView, count: int) -> None:
-    """Prints the largest tensors at the peak of a scheduled module."""
+    """Prints the `count` largest tensors at the peak of a scheduled module; nothing if it is 0."""
     if count:
         console.print()
         peak_table(view, count).print(console)

@@ -66,9 +66,13 @@ def define_compile(values: flags.FlagValues) -> None:
 
 
 def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
-    """The module of --hlo, if XLA is to compile it; the environment is prepared for its devices.
+    """The module of --hlo if XLA is to compile it; also prepares the environment for its devices.
 
-    Raises ModuleFormatError if the file holds none that can be compiled.
+    Returns:
+      None with --nocompile, or if the module has a schedule already.
+
+    Raises:
+      ModuleFormatError: the file cannot be read as a module.
     """
     if not values.compile:
         return None
@@ -183,9 +187,10 @@ def define_format(values: flags.FlagValues) -> None:
 
 
 def options(values: flags.FlagValues) -> PlanOptions:
-    """The planner's options as flags, those that the command has.
+    """The planner's options from those flags that the command defines; defaults for the others.
 
-    Raises LimitError if a limit is not positive, InputError if a value cannot be read.
+    Raises:
+      LimitError: a limit is out of range. InputError: a value cannot be read.
     """
     names = (
         "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "collectives",
@@ -196,7 +201,11 @@ def options(values: flags.FlagValues) -> PlanOptions:
 
 
 def overheads(values: flags.FlagValues) -> list[float]:
-    """The parts of --overheads. Raises InputError or LimitError if one is no part of a time."""
+    """The values of --overheads, fractions of the step's predicted time.
+
+    Raises:
+      InputError: one is no number. LimitError: one is out of range.
+    """
     found = []
     for text in values.overheads:
         try:
@@ -210,7 +219,7 @@ def overheads(values: flags.FlagValues) -> list[float]:
 
 
 def print_table(values: flags.FlagValues, table: Table) -> None:
-    """Prints a table as --format says."""
+    """Prints a table to stdout in the format of --format."""
     if values.format == "markdown":
         print(table.markdown())
     else:
@@ -218,6 +227,6 @@ def print_table(values: flags.FlagValues, table: Table) -> None:
 
 
 def console() -> Console:
-    """For results, on stdout; no line is broken where that is no terminal."""
+    """The console that prints results to stdout; it wraps lines only if stdout is a terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, soft_wrap=True)

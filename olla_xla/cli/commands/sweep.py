@@ -45,7 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def define_shared_flags(values: flags.FlagValues, out: str) -> None:
-    """Defines the flags of every sweep, whatever its cells do; `out` is the file for the rows."""
+    """Defines the flags that all sweeps have; `out` is the default path of the CSV file."""
     for name, default, text in (
         ("models", "zoo", "Model names, or zoo for the 20 of the benchmarks."),
         ("batch_sizes", "1,32", "Examples in a batch."),
@@ -70,7 +70,14 @@ def define_shared_flags(values: flags.FlagValues, out: str) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Runs what is missing, and prints the table."""
+    """Runs the cells that have no row yet, and prints the table of all rows.
+
+    Returns:
+      The exit code: 1 if a cell failed.
+
+    Raises:
+      InputError: only one of --executor=dask and --scheduler is given.
+    """
     if (values.executor == "dask") != (values.scheduler is not None):
         raise InputError("--executor=dask and --scheduler=ADDRESS go together")
     grid = cells(
@@ -83,12 +90,12 @@ def run(values: flags.FlagValues) -> int:
 
 
 def model_names(values: flags.FlagValues) -> list[str]:
-    """The models that were asked for."""
+    """The names of --models; "zoo" alone stands for every model of the zoo."""
     return list(zoo().ZOO) if values.models == ["zoo"] else values.models
 
 
 def settings(values: flags.FlagValues) -> Settings:
-    """What all cells have in common."""
+    """The settings that all cells share; limits are in seconds."""
     options = shared.options(values)
     return Settings(
         time_limit=values.time_limit,
@@ -108,8 +115,11 @@ def fill(
     """Runs the cells that have no row yet, and prints the table.
 
     Args:
-      journal: of the sweep. values: the flags. rows: runs cells, and yields each with its row.
-      table: of all rows, to be printed. summary: lines on them, printed below it.
+      journal: the file with the rows that are there already.
+      values: the flags.
+      rows: runs the given cells, and yields each cell with its row.
+      table: makes the table that is printed, from all rows.
+      summary: makes lines that are printed below the table, from all rows.
 
     Returns:
       The exit code: 1 if a cell failed.

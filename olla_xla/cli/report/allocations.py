@@ -1,4 +1,4 @@
-"""Tables of XLA's allocations, and of the places of tensors in them."""
+"""Tables of XLA's allocations, and of the offsets of tensors in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["allocation_table", "tensor_table"]
 
 
 def allocation_table(report: FullReport, count: int) -> Table:
-    """The largest allocations; sizes in MB."""
+    """The `count` first allocations of a report, largest first; sizes in MB."""
     return Table(
         headings=(
             "allocation", "kind:", "values", "size", "largest live", "frag %", "packed", "bound",
@@ -37,7 +37,7 @@ def allocation_table(report: FullReport, count: int) -> Table:
 
 
 def tensor_table(report: FullReport, count: int) -> Table:
-    """The largest tensors: the place planned and XLA's; bytes."""
+    """The `count` first tensors of a report, largest first: planned offset and XLA's, in bytes."""
     return Table(
         headings=("tensor:", "bytes", "planned offset", "allocation", "offset"),
         rows=[

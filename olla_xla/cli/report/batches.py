@@ -12,7 +12,10 @@ _NAMES = {"xla": "XLA alone", "planned": "planned", "recomputed": "with recomput
 
 
 def batch_table(found: MaxBatch, title: str) -> Table:
-    """An answer a row: the batch, its total, and the total of the next larger one."""
+    """One row for each way: the largest batch found, its total, and the next larger batch's total.
+
+    Totals are in MB.
+    """
     rows = [
         (
             _NAMES[way.way],
@@ -31,7 +34,7 @@ def batch_table(found: MaxBatch, title: str) -> Table:
 
 
 def _beside(size: int, memory: int) -> str:
-    """A size in MB, with as many digits as tell it from the memory."""
+    """A size in MB, with enough decimals (up to 6) to differ from the printed memory."""
     digits = next((d for d in range(1, 6) if megabytes(size, d) != megabytes(memory, d)), 6)
     return megabytes(size, digits)
 
@@ -45,10 +48,12 @@ def _how(way: LargestBatch) -> str:
 
 
 def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
-    """What the figures are, and what the search took; first what could not be planned, and why.
+    """Lines below the table: what could not be planned and why, open ranges, cost of the search.
 
     Args:
-      found: the answers. compiles: that were allowed. devices: that share the batch.
+      found: the answers.
+      compiles: how many compiles the search was allowed.
+      devices: how many devices share the batch.
     """
     lines = [f"{_NAMES[way.way]}: {way.reason}." for way in _ways(found) if way.reason]
     open_ways = [way for way in _ways(found) if not way.is_largest]

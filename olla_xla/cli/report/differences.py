@@ -1,4 +1,4 @@
-"""What two plans or analyses differ by, as a table."""
+"""The difference in memory of two plans or analyses, as a line and a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["difference_line", "difference_table"]
 
 
 def difference_line(found: Difference) -> str:
-    """One line: both totals and how much more the second is."""
+    """One line: both totals in MB, and by how much the second is larger."""
     grown = f"{megabytes(found.bytes, 2)} MB, {percent(found.share)} %"
     sign = "+" if found.bytes > 0 else ""
     return (
@@ -21,7 +21,7 @@ def difference_line(found: Difference) -> str:
 
 
 def difference_table(found: Difference, count: int) -> Table:
-    """The `count` largest changes of tensors."""
+    """The `count` largest changes, one row for each kind of tensor; sizes in MB."""
     shown = found.changes[:count]
     what = "tensors" if found.before.of_plan else "tensors at the peak"
     title = f"{len(shown)} largest of {len(found.changes):,} differences, by kinds of {what}"

@@ -1,4 +1,4 @@
-"""What was found out of a machine, as one page of Markdown and as JSON."""
+"""An examination of a machine, as one page of Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SAID = {True: "ok", False: "**not as it should be**", None: "not here"}
 
 
 def as_json(found: Examination) -> str:
-    """All of it."""
+    """The whole examination as a JSON object, with a newline at the end."""
     fields = {"format": "olla_xla.doctor", "version": 1, **dataclasses.asdict(found)}
     return json.dumps({**fields, "passed": found.passed}, indent=1) + "\n"
 
 
 def verdict(found: Examination) -> str:
-    """One line: whether something is wrong, and what was not looked at."""
+    """One line: which checks and runs failed, and how many models were not run."""
     wrong = [check.name for check in found.checks if check.passed is False]
     wrong += [run.row.name for run in found.runs if not run.passed]
     text = f"Not as it should be: {', '.join(dict.fromkeys(wrong))}." if wrong else "Nothing wrong."
@@ -31,7 +31,7 @@ def verdict(found: Examination) -> str:
 
 
 def page(found: Examination) -> str:
-    """One page that can be sent in."""
+    """The page of Markdown, for users to send in."""
     facts = [("made", found.made), *found.machine.items(), *found.versions.items()]
     parts = [
         "# olla_xla doctor",
@@ -54,7 +54,7 @@ def page(found: Examination) -> str:
 
 
 def _left(found: Examination) -> str:
-    """What would have run."""
+    """The section that lists the models that were not run, as there is no GPU."""
     rows = "\n".join(f"- {row.name}" for row in found.left)
     return (
         "## Not run\n\nOn a machine with an NVIDIA GPU each of these would run planned and in "

@@ -1,4 +1,4 @@
-"""A small tensor graph as a picture: operators by depth, tensors as wide as they are large."""
+"""Draws a small tensor graph: operators in columns by depth, large tensors as thick lines."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from olla_xla.version import to_install
 __all__ = ["MOST_OPERATORS", "draw_graph"]
 
 MOST_OPERATORS = 300
-"""More cannot be told apart in a picture."""
+"""Operators of the largest graph that is drawn; more cannot be told apart in a picture."""
 
 _STYLES = {"tensor": "solid", "control": "dotted", "alias": "dashed"}
 
 
 def draw_graph(path: Path, graph: TensorGraph, order: Sequence[int], title: str) -> None:
-    """Draws a graph: PNG, SVG or PDF, by the file's name.
+    """Draws a graph to a file; the suffix of its name says whether PNG, SVG or PDF.
 
-    Operators stand in columns by their depth and carry their step; a tensor's line is the wider,
-    the larger it is (by square root). Control edges are dotted, alias edges dashed.
+    Operators stand in columns by their depth and are labelled with their step in `order`. The width
+    of a tensor's line grows with the square root of its bytes. Control edges are dotted, alias
+    edges dashed.
 
     Raises:
       InputError: the graph is too large, matplotlib is missing or the file cannot be written.

@@ -1,4 +1,4 @@
-"""A comparison of planned and unplanned runs as a table."""
+"""Tables and lines that compare a step's planned run with its run in XLA's own order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 def measured_table(comparison: Comparison, title: str) -> Table:
-    """What both processes measured, side by side."""
+    """Memory and step time of both processes, side by side; sizes in MB."""
     ours, theirs = comparison.planned, comparison.unplanned
     rows = [
         _sizes("XLA's total, assigned", theirs.assigned_bytes, ours.assigned_bytes),
@@ -41,7 +41,7 @@ def measured_table(comparison: Comparison, title: str) -> Table:
 
 
 def memory_table(comparison: Comparison) -> Table:
-    """Predicted, assigned and measured totals, a row for each order."""
+    """Predicted, assigned and measured totals in MB, one row for each order."""
     ours, theirs = comparison.planned, comparison.unplanned
     rows = []
     for name, one, predicted in (
@@ -64,7 +64,7 @@ def memory_table(comparison: Comparison) -> Table:
 
 
 def unmeasured_table(plan: Plan, title: str) -> Table:
-    """The totals of a step for a card that is not here."""
+    """Predicted and assigned totals in MB of a step that was only compiled."""
     rows = [
         ("XLA's order", plan.xla_predicted_bytes, plan.xla_bytes),
         ("planned", plan.predicted_bytes, plan.assigned_bytes),
@@ -74,7 +74,7 @@ def unmeasured_table(plan: Plan, title: str) -> Table:
 
 
 def recomputation_table(found: Recomputation) -> Table:
-    """The plan with and without what it computes again, run in turns."""
+    """XLA's order and the plan that recomputes, run in turns: MB, milliseconds and percent."""
     rows = []
     for name, one in (("XLA's order", found.kept), ("planned, with recomputation", found.again)):
         first = one is found.kept
@@ -98,7 +98,10 @@ def recomputation_table(found: Recomputation) -> Table:
 
 
 def prediction(predicted: float | None, measured: float) -> tuple[str, str, str]:
-    """Both in milliseconds, and how far the prediction is off."""
+    """Cells for a time in seconds: predicted ms, measured ms, error of the prediction in percent.
+
+    Without a prediction the first and the last are "-".
+    """
     if not predicted:
         return "-", f"{1e3 * measured:.1f}", "-"
     error = percent(predicted / measured - 1, 1)
@@ -116,7 +119,7 @@ def _step(measured: Measured) -> float:
 
 
 def measured_verdict(comparison: Comparison) -> str:
-    """One line: whether the outputs are identical, and whether an order was found."""
+    """One line: whether outputs are identical, what was recomputed, and whether a plan was used."""
     ours = comparison.planned
     steps, leaves = len(ours.digests), len(ours.leaves)
     if comparison.difference:

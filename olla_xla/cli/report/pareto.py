@@ -1,4 +1,4 @@
-"""Memory against time, as a table."""
+"""The totals and times of several ways to run one step, as a table."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _HEADINGS = (
 
 
 def pareto_table(rows: Sequence[Way], title: str) -> Table:
-    """A line for each row, against the first; a star where no row has both less of bytes and time.
+    """One line for each way, compared with the first one.
 
-    Totals are XLA's, in MB.
+    Totals are XLA's, in MB; times are in milliseconds. A star marks the ways on the Pareto front:
+    no other way is at most as large and at most as slow, and better in one of the two.
     """
     first = rows[0]
     lines = []

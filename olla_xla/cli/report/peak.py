@@ -1,4 +1,4 @@
-"""What lives at the peak of a scheduled module: the largest tensors and where they come from."""
+"""The largest tensors at the peak of a scheduled module, and what made them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def peak_table(view: MemoryView, count: int = 10) -> Table:
 
 
 def short_location(location: str) -> str:
-    """The location as `short_line` has it, "-" if there is none."""
+    """A source location as `short_line` shortens it; "-" if there is none."""
     return short_line(location) or "-"
 
 
 def short_operation(op_name: str) -> str:
-    """The last parts of JAX's op name: what was called, and in which layer."""
+    """The last three parts of JAX's op name, such as a layer and its operation; "-" if empty."""
     return "/".join(op_name.split("/")[-3:]) or "-"

@@ -1,4 +1,4 @@
-"""Steps in pieces: what was tried under a budget, as a table."""
+"""Steps that run in pieces: the numbers of pieces that were tried, and what they need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ __all__ = ["fit_table", "fit_verdict", "proposal_line"]
 
 
 def fit_table(found: FissionChoice, title: str) -> Table:
-    """A number of pieces a row: XLA's total and the plan's, and predicted time beside no pieces."""
+    """One row for each number of pieces that was tried.
+
+    A row has XLA's total, the plan's total ("-" if nothing was planned), and the predicted time
+    that is added to that of the first trial.
+    """
     whole = found.trials[0].xla_seconds
     rows = [
         (
@@ -27,7 +31,7 @@ def fit_table(found: FissionChoice, title: str) -> Table:
 
 
 def fit_verdict(found: FissionChoice, budget: int) -> str:
-    """What was chosen for a budget of so many bytes, and what is cut."""
+    """Which number of pieces meets a budget in bytes, and which regions are cut."""
     chosen = next(trial for trial in found.trials if trial.pieces == found.pieces)
     meets = f"{megabytes(chosen.planned_bytes or chosen.xla_bytes)} of {megabytes(budget)} MB"
     if found.plan is None:
@@ -38,7 +42,7 @@ def fit_verdict(found: FissionChoice, budget: int) -> str:
 
 
 def proposal_line(found: PiecesProposal) -> str:
-    """What need not be whole, and what the step needs in pieces."""
+    """One sentence: which value need not be whole, and what the step needs if it runs in pieces."""
     sign = "+" if found.added_time >= 0 else ""
     return (
         f"What would help: {found.value} at {found.line} ({megabytes(found.value_bytes)} MB) need "

@@ -1,4 +1,4 @@
-"""A plan and what came of it, as the lines that `olla_xla plan` prints."""
+"""The table and lines that `olla_xla plan` prints about a plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from olla_xla.problem.summary import of_the_bound, of_the_path, was_searched
 __all__ = ["check_line", "clones_line", "plan_table", "verdict"]
 
 _NOTEWORTHY = 0.0005
-"""Share of the total below which a saving is none to speak of: it rounds to 0.0 %."""
+"""A saving below this fraction of XLA's total counts as none: it is printed as 0.0 %."""
 
 _CONTENT = {
     PlanStatus.OPTIMAL: "no order has a smaller lifetime peak",
@@ -24,7 +24,7 @@ _CONTENT = {
 
 
 _WORTH_TELLING = 1 << 20
-"""Bytes in another memory, from which on they are told."""
+"""Least bytes of constants, or in another memory, for which the table has a row."""
 
 
 def plan_table(
@@ -42,13 +42,13 @@ def plan_table(
 
     Args:
       plan: the plan in use.
-      assigned: True when `xla_bytes` and the planned total are XLA's own accounting.
+      assigned: whether XLA assigned `xla_bytes` and the planned total; else they are predicted.
       memory_optimized_bytes: XLA's assigned total with its scheduler for memory, or None.
       all_seconds: planning, compiling and checking together.
       title: what was planned.
       own_order: what to call the order that the module came with.
       elsewhere: bytes assigned in other memories of the device, by their names.
-      constant_bytes: of the executable's constants, which no total counts.
+      constant_bytes: bytes of the executable's constants, which no total counts.
     """
     total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     kind = "assigned" if assigned else "predicted"
@@ -99,8 +99,9 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
     """One line: whether the order helps, and how sure the figures are.
 
     Args:
-      plan: in use if `planned`. reason: why it is not, or "".
-      refused: whether XLA refuses its own order, which does not fit.
+      plan: the plan. planned: whether the plan is in use.
+      reason: why it is not in use, or "".
+      refused: whether XLA refuses to compile its own order because it does not fit the device.
     """
     if plan.assigned_bytes is None:
         sure = "Only predicted: nothing was compiled."
@@ -123,7 +124,7 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
 
 
 def clones_line(plan: Plan) -> str:
-    """One line on recomputation: how much of it there is, and the predicted price."""
+    """One line on recomputation: what is computed again, and the predicted time that it adds."""
     what = []
     if plan.sunk:
         what.append(f"{len(plan.sunk)} copies are left out of loops")
@@ -149,7 +150,7 @@ def clones_line(plan: Plan) -> str:
 
 
 def check_line(report: AssignmentReport) -> str:
-    """One line on the comparison with XLA's buffer assignment."""
+    """One line on how the plan compares with XLA's buffer assignment."""
     line = (
         f"Checked: the executable runs this order; {report.tensors} tensors have their predicted "
         f"sizes, {report.as_predicted} their predicted places; none overlap while live."

@@ -1,4 +1,4 @@
-"""Progress on stderr: what is being done, with the seconds that it takes."""
+"""Progress on stderr: what a command is doing, and the seconds since it started."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Prints lines with the time since the start; a context manager.
+    """Prints lines, each with the seconds since the start; a context manager.
 
-    On a terminal the last line stands beside a spinner, with the seconds that pass, and is gone at
-    the end; in a file each stage is a line, and of what improves in between one every `interval`
-    seconds.
+    On a terminal only the latest line is shown, beside a spinner and a clock, and it is removed at
+    the end. Elsewhere, as in a log file, every `stage` is printed, and of the lines between stages
+    about one every `interval` seconds.
 
     Args:
-      console: where to; stderr by default.
-      interval: seconds.
+      console: where to print; stderr by default.
+      interval: least seconds between two lines that are not stages.
     """
 
     def __init__(self, console: Console | None = None, interval: float = 2.0) -> None:
@@ -49,14 +49,14 @@ class Progress:
             self._status.stop()
 
     def stage(self, line: str) -> None:
-        """A line that is always printed."""
+        """Reports a new stage, which is always printed."""
         self._flush()
         self._phase = line
         if self._status is None:
             self._print(self._timed(line))
 
     def __call__(self, line: str) -> None:
-        """A line that may be passed over if another follows soon."""
+        """Reports progress within a stage; in a log, a line that follows soon may replace it."""
         self._phase = line
         if self._status is not None:
             return
@@ -65,7 +65,7 @@ class Progress:
             self._flush()
 
     def running(self) -> str:
-        """The seconds since the start, and what is being done."""
+        """The latest line, with the seconds since the start."""
         return self._timed(self._phase)
 
     def _timed(self, line: str) -> str:
@@ -82,7 +82,7 @@ class Progress:
 
 
 class _Running:
-    """What stands beside the spinner: drawn anew several times a second, so that seconds pass."""
+    """The text beside the spinner; Rich renders it several times a second, so the clock runs."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

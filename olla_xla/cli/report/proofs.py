@@ -1,4 +1,4 @@
-"""What integer programs proved about the orders of a plan."""
+"""A table of what integer programs proved about the orders of a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["proofs_table"]
 
 
 def proofs_table(proofs: Sequence[Proof]) -> Table:
-    """A line for the order of each computation; lifetime peaks in bytes."""
+    """One row for each computation that was ordered; lifetime peaks in bytes."""
     return Table(
         headings=(
             "order of:", "backend:", "start", "cut", "peak", "bound", "gap %", "status:",

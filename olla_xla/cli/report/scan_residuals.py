@@ -1,4 +1,4 @@
-"""What loops keep and what they compute again, as `olla_xla plan` prints it."""
+"""The scan residuals that loops keep or recompute, as `olla_xla plan` prints them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ __all__ = ["stacks_table"]
 
 
 def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Table:
-    """The largest stacks of loops, each kept or computed again.
+    """The largest scan residuals, which the table calls stacks: each kept or recomputed.
 
     Args:
-      rows: not empty, largest first. count: how many to list.
-      least: bytes that any choice keeps in the time allowed; 0 where that is not known.
+      rows: one a residual, largest first; not empty.
+      count: how many rows to list.
+      least: bytes that every choice within the allowed time keeps; 0 if that is not known.
     """
     kept = sum(row.bytes * row.slices // row.iterations for row in rows)
     loops = len({row.loop for row in rows})

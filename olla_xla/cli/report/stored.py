@@ -13,7 +13,7 @@ __all__ = ["stored_table"]
 
 
 def stored_table(entries: Sequence[Entry], folder: str) -> Table:
-    """A line for each file, the latest used first; totals in MB."""
+    """One row a file, most recently used first; totals in MB, file sizes in bytes."""
     lines = []
     for entry in sorted(entries, key=lambda e: (-e.used, e.path.name)):
         used = datetime.datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")

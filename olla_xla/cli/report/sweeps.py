@@ -1,4 +1,4 @@
-"""Rows of a sweep as a table, and lines on all of them."""
+"""The rows of a sweep as a table, and a summary of them in lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HEADINGS = (
     "gap %", "loss %", "err. XLA %", "err. ours %", "time +%", "order s", "error:",
 )  # fmt: skip
 _LEAST_GAIN = 0.0005
-"""Share of XLA's total below which a gain is none to speak of: it rounds to 0.0 %."""
+"""A gain below this fraction of XLA's total counts as none: it is printed as 0.0 %."""
 
 Row = Mapping[str, Any]
-"""Fields of `tools.sweep.grid.COLUMNS`: sizes in bytes, gaps and errors as shares of one."""
+"""Fields of `tools.sweep.grid.COLUMNS`: sizes in bytes, gaps and errors as fractions."""
 
 
 def sweep_table(rows: Sequence[Row]) -> Table:
-    """A line for each row: XLA's total, that of its scheduler for memory (CPU), ours."""
+    """One line a row: XLA's total, its memory-minimising scheduler's (CPU), and ours, in MB."""
     title = "Totals in MB, assigned by XLA; nothing was run."
     return Table(_HEADINGS, [_line(row) for row in rows], title)
 
@@ -49,7 +49,11 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def sweep_summary(rows: Sequence[Row]) -> list[str]:
-    """Lines on all rows that did not fail: prediction errors, rows above XLA, without a gain."""
+    """Lines about the rows that did not fail.
+
+    They give the largest prediction errors, the rows where the planned total is above XLA's, and
+    the rows where an order gains nothing.
+    """
     done = [row for row in rows if not row.get("error")]
     if not done:
         return []
@@ -69,7 +73,7 @@ def sweep_summary(rows: Sequence[Row]) -> list[str]:
 
 
 def _gain(row: Row) -> float:
-    """Share of XLA's total that the plan saves."""
+    """The fraction of XLA's total that the plan saves; negative if it takes more."""
     return -more(row["planned_bytes"], row["xla_bytes"])
 
 

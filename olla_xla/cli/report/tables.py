@@ -13,7 +13,7 @@ from olla_xla.problem.text_table import text_table, wrapped
 __all__ = ["Table"]
 
 _NARROWEST = 40
-"""Columns that a terminal is taken to have at least."""
+"""Characters a line: a narrower terminal is treated as if it were this wide."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +21,10 @@ class Table:
     """Rows of text under headings.
 
     Attributes:
-      headings: one for each column; those that end in a colon are aligned left, without it.
-      rows: cells, as many as headings.
-      title: said above the table, or "".
+      headings: one for each column. A column whose heading ends in a colon is aligned left, and
+        the colon is not printed; other columns are aligned right.
+      rows: each has as many cells as there are headings.
+      title: printed above the table, or "".
     """
 
     headings: Sequence[str]
@@ -31,7 +32,10 @@ class Table:
     title: str = ""
 
     def print(self, console: Console) -> None:
-        """Prints title and table, within 80 columns or as many as a wider terminal has."""
+        """Prints title and table; on a terminal wrapped to its width.
+
+        The table is also added to the document of `--json`.
+        """
         document.add_table(self.title, self.headings, self.rows)
         width = max(console.width, _NARROWEST) if console.is_terminal else None
         parts = [wrapped(self.title, width)] if self.title else []
@@ -40,7 +44,7 @@ class Table:
         console.print("\n".join(parts), markup=False, soft_wrap=True)
 
     def markdown(self) -> str:
-        """As a Markdown table, with a trailing newline."""
+        """The table as Markdown, with a trailing newline; also added to `--json` documents."""
         document.add_table(self.title, self.headings, self.rows)
         lines = [f"{self.title}\n"] if self.title else []
         lines.append(_line([h.removesuffix(":") for h in self.headings]))

@@ -11,9 +11,10 @@ __all__ = ["targets_table"]
 
 
 def targets_table() -> Table:
-    """Every target: memory and bandwidth as XLA is told them, rates that predictions are made with.
+    """One row a target: the memory and bandwidth that XLA is given, and the rates of predictions.
 
-    The rates are what kernels are taken to sustain of the peaks in the document that is named.
+    Predicted times use the rates that kernels are assumed to sustain. They lie below the peak rates
+    in the document that the last column names.
     """
     rows = []
     for name, platform in targets.TARGETS.items():

@@ -11,18 +11,18 @@ def megabytes(size: int | float | None, digits: int = 1) -> str:
 
 
 def change(share: float, digits: int = 1) -> str:
-    """By how much of it something grew, with its sign: 0.25 -> "+25.0 %", 0 -> "0.0 %"."""
+    """A relative change as a percentage with its sign: 0.25 -> "+25.0 %", 0 -> "0.0 %"."""
     text = percent(share, digits)
     return f"+{text} %" if float(text) > 0 else f"{text} %"
 
 
 def more(size: float, other: float) -> float:
-    """By which part of another a size is larger; 0.0 where the other is nothing at all."""
+    """By which fraction of `other` a size exceeds it; negative if smaller, 0.0 if other is 0."""
     return size / other - 1 if other else 0.0
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """A share of one as a percentage, without the sign: 0.005 -> "0.50"; "-" for None."""
+    """A fraction in percent, without the percent sign: 0.005 -> "0.50"; "-" for None."""
     if share is None:
         return "-"
     text = f"{100 * share:.{digits}f}"
@@ -30,5 +30,5 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds, to a tenth: "12.3"; "-" for None."""
+    """Seconds with one decimal: "12.3"; "-" for None."""
     return "-" if value is None else f"{value:,.1f}"
