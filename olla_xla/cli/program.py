@@ -115,7 +115,7 @@ class Program:
                 "",
                 f"{self.name} COMMAND --help lists the flags of a command, {self.name} "
                 f"{_LIST_TARGETS} what",
-                "--target can be.",
+                "values --target takes.",
             ]
         )
 
@@ -139,8 +139,8 @@ def _define_json(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "json",
         None,
-        "What was found as JSON: --json writes it to standard output and all else to standard "
-        "error, --json=FILE to a file.",
+        "Write the results as JSON: --json to standard output, and all else to standard error; "
+        "--json=FILE to a file.",
         flag_values=values,
     )
 

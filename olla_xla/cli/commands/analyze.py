@@ -3,15 +3,17 @@
 With --model the step is compiled for --target; nothing is run, and no plan is needed. With --plan
 the planned order is shown too.
 
-With --hlo that is done for a module that XLA dumped before its pipeline: HLO text or proto, or
-StableHLO, also gzipped. What has a schedule already, and any with --nocompile, is analysed as it
-stands, with predicted totals. Nobody knows then which arguments were meant to be donated.
+With --hlo a dumped module is analysed instead: HLO text or proto, or StableHLO, also gzipped. A
+module that XLA dumped before its pipeline is compiled for --target. A module that has a schedule
+already, and any module with --nocompile, is analysed in the order of the file; its totals are
+predicted, and it is not known which arguments were meant to be donated.
 
-With --model a step that would need a tenth less in pieces, as `olla_xla.fission` runs it, is
-compiled so too, and a line says what came of it; --noadvice leaves that out.
+With --model, if the step is estimated to need at least a tenth less memory when it runs in pieces
+(`olla_xla.fission`), it is also compiled in pieces, and a line gives the result. --noadvice leaves
+that out.
 
---html writes the report as one file, --figure the memory over the schedule as PNG, SVG or PDF,
---json what `olla_xla diff` reads.
+--html writes the report to a file, --figure draws memory over the schedule as PNG, SVG or PDF, and
+--json=FILE writes what `olla_xla diff` reads.
 """
 
 from __future__ import annotations
@@ -47,12 +49,18 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
     )
-    flags.DEFINE_boolean("plan", False, "Plan too, and show both orders.", flag_values=values)
+    flags.DEFINE_boolean(
+        "plan", False, "Also plan the step, and show both orders.", flag_values=values
+    )
     shared.define_recomputation(values)
     shared.define_limits(values)
     shared.define_advice(values)
     flags.DEFINE_integer(
-        "largest", 15, "Tensors, modules and lines to list.", lower_bound=1, flag_values=values
+        "largest",
+        15,
+        "How many tensors, modules and lines to list.",
+        lower_bound=1,
+        flag_values=values,
     )
     flags.DEFINE_string("html", None, "File to write the report to.", flag_values=values)
     flags.DEFINE_string("figure", None, "PNG, SVG or PDF to draw.", flag_values=values)

@@ -1,7 +1,7 @@
-"""Lists the plans that are kept on disk for reuse; checks them, or removes what is of no use.
+"""Lists the plans that are kept on disk for reuse; --verify checks them, --prune removes some.
 
-They lie beside JAX's persistent compilation cache, in its folder olla_xla. With --verify the exit
-code is 1 if a file is not what was written.
+They lie in the folder olla_xla inside JAX's persistent compilation cache. With --verify the exit
+code is 1 if a file is damaged or cannot be used.
 """
 
 from __future__ import annotations
@@ -22,17 +22,29 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(
-        "directory", None, "Folder of the plans; by default as JAX's settings say.",
+        "directory", None, "Folder of the plans; by default that of JAX's persistent cache.",
         flag_values=values,
     )  # fmt: skip
-    flags.DEFINE_bool("verify", False, "Fail if a file cannot be used.", flag_values=values)
     flags.DEFINE_bool(
-        "prune", False, "Remove what cannot be used, is older than --days or above --megabytes.",
+        "verify", False, "Exit with code 1 if a file cannot be used.", flag_values=values
+    )
+    flags.DEFINE_bool(
+        "prune", False, "Remove plans that are damaged, older than --days or exceed --megabytes.",
         flag_values=values,
     )  # fmt: skip
-    flags.DEFINE_float("days", 30.0, "Since a plan was last used.", 0.0, flag_values=values)
     flags.DEFINE_float(
-        "megabytes", None, "That are kept, the latest used first.", 0.0, flag_values=values
+        "days",
+        30.0,
+        "With --prune: days without use after which a plan is removed.",
+        0.0,
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "megabytes",
+        None,
+        "With --prune: MB of plans to keep, those used last; default: all.",
+        0.0,
+        flag_values=values,
     )
     shared.define_format(values)
 

@@ -1,9 +1,8 @@
 """Guards the memory of one train step in CI: fails if it takes more than a baseline.
 
---baseline is a plan file (`olla_xla plan --plan_out=FILE`) or what `olla_xla analyze --json=FILE`
-wrote. The step is compiled again, planned again where the baseline is of a plan, and its total held
-against the one there: exit code 1, with the tensors that make the difference, if it grew by more
-than --tolerance.
+--baseline is a plan file (`olla_xla plan --plan_out=FILE`) or a file that `olla_xla analyze
+--json=FILE` wrote. The step is compiled again, and planned again if the baseline is a plan. If its
+total has grown by more than --tolerance, the tensors that differ are listed and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -35,7 +34,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "tolerance", "0%", 'How much the total may grow, such as "1%".', flag_values=values
     )
-    flags.DEFINE_integer("largest", 10, "Differences to list.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer(
+        "largest", 10, "How many differences to list.", lower_bound=1, flag_values=values
+    )
     shared.define_limits(values)
 
 
@@ -81,5 +82,5 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise InputError(f"--tolerance={text} is not a part of a total, such as 1%")
+        raise InputError(f"--tolerance={text} must be at least 0 and below 100%, such as 1%")
     return share

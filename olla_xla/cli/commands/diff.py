@@ -1,8 +1,9 @@
-"""Says what takes more memory in one of two: `olla_xla diff A B`.
+"""Shows which tensors make the memory of B differ from that of A: `olla_xla diff A B`.
 
-A and B are two plan files, or any two of: what `olla_xla analyze --json` wrote, a dumped module
-(HLO text or proto, StableHLO; predicted for --target), and a version of JAX such as jax==0.11.2,
-under which the step of --model is compiled in an environment of its own (with uv).
+A and B are either two plan files, or each is one of: a file that `olla_xla analyze --json=FILE`
+wrote; a dumped module (HLO text or proto, StableHLO), whose memory is predicted for --target; or a
+version of JAX such as jax==0.11.2, under which the step of --model is compiled in a separate
+environment (made with uv).
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "Of dumps and models.", flag_values=values
+        "target",
+        "cpu",
+        list(targets.TARGETS),
+        "What dumps and models are analysed for.",
+        flag_values=values,
     )
-    flags.DEFINE_integer("largest", 15, "Differences to list.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer(
+        "largest", 15, "How many differences to list.", lower_bound=1, flag_values=values
+    )
     shared.define_format(values)
 
 

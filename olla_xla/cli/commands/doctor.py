@@ -1,13 +1,14 @@
-"""Looks at this machine, runs models of README on its GPU both ways, and writes a page to send in.
+"""Checks this machine, runs README's models on its GPU both ways, and writes a report to send in.
 
-Checks versions, targets, whether a GPU's executable can be read without the GPU, this CPU's bits,
-the cache folder and the compiled loops. With an NVIDIA GPU each model then runs planned and in
-XLA's order, in processes of their own, with command buffers and without: outputs are compared bit
-for bit, the peak in use on the device and the step time with what was assigned and predicted.
-Without one it says what would run; --target=cpu runs the models on the CPU instead.
+Checks versions, targets, whether a GPU's executable can be read without the GPU, whether results on
+this CPU are the same bit for bit, the cache folder and the compiled loops. With an NVIDIA GPU each
+model then runs planned and in XLA's order, with command buffers and without, each run in a separate
+process. Outputs are compared bit for bit, the peak in use on the device with the assigned bytes,
+and the step time with the predicted one. Without such a GPU the models that would run are listed;
+--target=cpu runs them on the CPU instead.
 
-Writes FOLDER/olla_xla-doctor.json and FOLDER/olla_xla-doctor.md. Exit code 1 if something is not as
-it should be.
+Writes olla_xla-doctor.json and olla_xla-doctor.md to the folder of --out. Exit code 1 if a check or
+a run fails.
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_list(
-        "models", None, "Of those of README the ones to run; all of them by default.",
+        "models", None, "Which of README's models to run; all of them by default.",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_enum(
-        "target", "gpu", ["gpu", "cpu"], "What of this machine runs them.", flag_values=values
+        "target",
+        "gpu",
+        ["gpu", "cpu"],
+        "What runs the models: this machine's GPU or its CPU.",
+        flag_values=values,
     )
-    flags.DEFINE_integer("steps", 10, "Steps to run.", lower_bound=2, flag_values=values)
+    flags.DEFINE_integer(
+        "steps", 10, "Steps that each run takes.", lower_bound=2, flag_values=values
+    )
     flags.DEFINE_string("out", ".", "The folder to write to.", flag_values=values)
 
 

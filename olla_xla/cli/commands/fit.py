@@ -1,8 +1,10 @@
 """The fewest pieces, and the plan, with which a model's step fits a memory budget.
 
-What makes the step's largest values is run a piece at a time, as by `olla_xla.fission`: in 1, 2, 4,
-... pieces, each compiled for --target, until XLA's own order meets --memory_budget; then fewer are
-planned, which computes again what it must. Nothing is run. Exit code 2 if nothing meets the budget.
+The part of the step that makes its largest values is run a piece at a time, as `olla_xla.fission`
+does. The step is compiled for --target in 1, 2, 4, ... pieces until its total in XLA's own order
+meets --memory_budget or falls no further. Then plans that recompute are tried with fewer pieces,
+and taken if they meet the budget and are not predicted to be slower. Nothing is run. Exit code 2 if
+nothing meets the budget.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Reads the tensor graph of a module or of a GraphML file, orders it, and writes or draws it.
+"""Orders the tensor graph of a module or of a GraphML file, and writes or draws it.
 
-With --hlo the graph is that of a dumped, scheduled module's entry, or of --computation. With
---graph it is a graph of your own: nodes are operators, in the order in which they run now, and
-edges are tensors with their `bytes`. Printed are the peak in that order, in the best that was
-found, and a bound for all orders. --out writes GraphML with each operator's step, or, for small
-graphs, a picture (.png, .svg, .pdf).
+With --hlo it is the graph of the entry computation of a dumped, scheduled module, or of
+--computation. With --graph it is a graph of your own: its nodes are operators, in the order in
+which they run now, and its edges are tensors with an attribute `bytes`. Prints three lifetime peaks
+in bytes: of the given order, of the best order found, and a lower bound for all orders. --out
+writes GraphML with each operator's step, or draws a small graph (.png, .svg, .pdf).
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_hlo(values)
     flags.DEFINE_string("graph", None, "A GraphML file to read.", flag_values=values)
     flags.DEFINE_string(
-        "computation", None, "Of the module; its entry by default.", flag_values=values
+        "computation",
+        None,
+        "Which computation of the module; its entry by default.",
+        flag_values=values,
     )
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "What the module was compiled for.",

@@ -1,14 +1,15 @@
 """The largest batch of a model that fits a device: XLA alone, planned, and with recomputation.
 
-Two sizes are compiled for --target as far as XLA's schedule; totals that are predicted for them
-make a line for each way. The size at which a line meets the memory is compiled in full. What is
-left of --compiles narrows the answers. Each is a batch that fits; where it is not known that the
-next larger one does not, a line says between which sizes the largest lies. With --devices the batch
-is divided among as many, and the rest is on each of them.
+Two batch sizes are compiled for --target as far as XLA's schedule. For each way the totals that are
+predicted for them define a straight line, and the size at which it meets the memory is compiled in
+full. The compiles that are left of --compiles narrow the answers. Every answer is a batch that
+fits; if it is not known that the next larger one does not fit, a line says between which sizes the
+largest lies.
+With --devices the batch is divided among that many devices, each of which holds all else.
 
-A step may use as much of a card as JAX's allocator takes of it by default, three quarters:
---memory_fraction says another part, as XLA_PYTHON_CLIENT_MEM_FRACTION does to JAX, and --memory a
-number of bytes for each device, which target=cpu needs.
+By default a step may use the part of a card's memory that JAX's allocator takes by default, three
+quarters. --memory_fraction sets another part, as XLA_PYTHON_CLIENT_MEM_FRACTION does for JAX;
+--memory sets the bytes for each device, which --target=cpu needs.
 """
 
 from __future__ import annotations
@@ -43,13 +44,17 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
     flags.DEFINE_enum(
-        "target", "h100", list(targets.TARGETS), "What is to run it.", flag_values=values
+        "target",
+        "h100",
+        list(targets.TARGETS),
+        "The device that is to run the model.",
+        flag_values=values,
     )
     flags.DEFINE_integer(
-        "devices", 1, "How many, which share the batch.", lower_bound=1, flag_values=values
+        "devices", 1, "How many devices share the batch.", lower_bound=1, flag_values=values
     )
     flags.DEFINE_string(
-        "memory", None, 'Bytes for the step on each, such as "30GiB".', flag_values=values
+        "memory", None, 'Bytes for the step on each device, such as "30GiB".', flag_values=values
     )
     flags.DEFINE_float(
         "memory_fraction", 0.75, "Part of the target's memory for the step.", flag_values=values
@@ -57,22 +62,22 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_float(
         "max_overhead",
         0.05,
-        "Predicted time to add by computing things again, at most; 0: no such answer.",
+        "Fraction of predicted time that recomputation may add; 0: no answer with recomputation.",
         flag_values=values,
     )
     shared.define_limits(values)
     flags.DEFINE_integer(
-        "start", 8, "A size to begin with, on each device.", lower_bound=1, flag_values=values
+        "start", 8, "The batch on each device to begin with.", lower_bound=1, flag_values=values
     )
     flags.DEFINE_integer(
         "compiles",
         6,
-        "XLA's compiles at most, for all ways together.",
+        "Compiles by XLA, at most, for all ways together.",
         lower_bound=5,
         flag_values=values,
     )
     shared.define_topology(values)
-    flags.DEFINE_string("out", None, "File for all of it, as JSON.", flag_values=values)
+    flags.DEFINE_string("out", None, "File to write all results to, as JSON.", flag_values=values)
     shared.define_format(values)
 
 

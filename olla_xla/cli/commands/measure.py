@@ -2,12 +2,12 @@
 
 Each runs in a fresh process, from the same seed. Compares every output of every step bit for bit,
 the bytes that XLA assigned, the peak of memory that was in use, and the median step time. With
---memory_budget or --max_overhead, what computing things again adds to the step time, predicted and
-measured: the plan is run in turns with XLA's own executable.
+--memory_budget or --max_overhead it also gives the step time that recomputation adds, predicted and
+measured; for that the plan is run in turns with XLA's own executable.
 
-With --target=gpu the first GPU that JAX finds runs both; kernels are not chosen by timing, and
-deterministic. With another target, a card that need not be there, the step is planned and compiled
-for it, and what it takes is not measured. Exit code 1 if an output differs, 2 if there is no GPU.
+With --target=gpu the first GPU that JAX finds runs both, with autotuning off and with deterministic
+kernels. With another target, such as h100, the step is only planned and compiled for it, and
+nothing is measured. Exit code 1 if an output differs, 2 if --target=gpu finds no GPU.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ def define_flags(values: flags.FlagValues) -> None:
             "gpu",
             *(name for name, kind in targets.TARGETS.items() if not platform(kind).is_host),
         ],
-        "What of this machine to run on, or a card to compile for.",
+        "This machine's CPU or GPU to run on, or a card to compile for.",
         flag_values=values,
     )
-    flags.DEFINE_integer("steps", 10, "Steps to run.", lower_bound=2, flag_values=values)
+    flags.DEFINE_integer(
+        "steps", 10, "Steps that each process runs.", lower_bound=2, flag_values=values
+    )
     flags.DEFINE_integer(
         "turns",
         40,

@@ -1,7 +1,7 @@
-"""Looks again at a case that the referee objected to; nothing is compiled.
+"""Checks a case again that the referee objected to; nothing is compiled.
 
-The warning of a step that runs XLA's own executable names the file that has the case in it. Exit
-code 1 if the referee still objects.
+When the referee objects to a plan, the step runs XLA's own executable, and a warning names the FILE
+that the case was written to. Exit code 1 if the referee still objects.
 """
 
 from __future__ import annotations

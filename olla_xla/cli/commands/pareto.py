@@ -1,12 +1,13 @@
-"""Memory against time for one train step, under every way of computing things again.
+"""Memory against time for one train step, under every way of recomputation.
 
 Rows: XLA's own schedule, its own rematerialisation (GPU), jax.checkpoint around the loss with each
-of JAX's policies, olla_xla.sublinear around it (Chen et al. 2016), and our plans within each of
---overheads of the step's predicted time. Totals are XLA's of the compiled step; times are predicted
-by one cost model, and on CPU measured too. A star marks rows that no other beats in both.
+of JAX's policies, olla_xla.sublinear around it (Chen et al. 2016), and our plans, one for each of
+--overheads. Totals are those that XLA assigns to the compiled step; times are predicted by one cost
+model, and on a CPU also measured. A star marks a row if no other row is at least as good in both
+memory and time and better in one.
 
-Each row is a compile, up to 17 of them; after --seconds no other is begun, and a line says which
-are left out.
+Each row takes one compile, up to 17 in all. After --seconds no further one is begun, and a line
+lists the rows that are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_float(
         "seconds",
         300.0,
-        "After which no other row is begun; 0: no limit.",
+        "Seconds after which no further row is begun; 0: no limit.",
         lower_bound=0.0,
         flag_values=values,
     )

@@ -1,8 +1,9 @@
-"""Places the blocks of a recorded trace: offsets that waste as little as can be.
+"""Places the blocks of a recorded trace: offsets that need as few bytes as possible.
 
-The trace is a CSV file, one block a row: id,lower,upper,size and, if wanted, alignment and offset
-(which pins the block). A block lives over [lower, upper). With --capacity any packing within it
-will do; without, the least is looked for. Exit code 1 if there is no packing, or none was found.
+The trace is a CSV file with one block a row: id,lower,upper,size and optionally alignment and
+offset; an offset pins the block. A block lives during the half-open interval [lower, upper). With
+--capacity any packing of at most that height is accepted; without it the lowest packing is searched
+for. Exit code 1 if there is no packing, or none was found.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ __all__ = ["define_flags", "report", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string("trace", None, "CSV file to read.", flag_values=values)
-    flags.DEFINE_string("out", None, "CSV file to write, with offsets.", flag_values=values)
+    flags.DEFINE_string(
+        "out", None, "CSV file to write, the blocks with their offsets.", flag_values=values
+    )
     flags.DEFINE_integer("capacity", None, "Bytes to stay within.", flag_values=values)
     flags.DEFINE_float("time_limit", 10.0, "Seconds of search, at most.", flag_values=values)
     flags.DEFINE_integer(
@@ -30,7 +33,9 @@ def define_flags(values: flags.FlagValues) -> None:
         "Placements tried, at most; with it, equal traces give equal offsets.",
         flag_values=values,
     )
-    flags.DEFINE_enum("method", "auto", METHODS, "What places the blocks.", flag_values=values)
+    flags.DEFINE_enum(
+        "method", "auto", METHODS, "The method that places the blocks.", flag_values=values
+    )
 
 
 def run(values: flags.FlagValues) -> int:

@@ -1,16 +1,16 @@
 """Plans the memory of one train step.
 
-With --model the step is traced, planned and compiled for --target, and XLA's own accounting of both
-orders is printed.
+With --model the step is traced, planned and compiled for --target, and the bytes that XLA assigns
+under both orders are printed.
 
-With --hlo that is done for a module that XLA dumped before its pipeline, or after its partitioner
-(`_spmd`): HLO text or proto, or StableHLO, also gzipped, for as many devices as it says. Custom
-calls of libraries that are not here are compiled on a GPU target as if they were. A module that has
-a schedule already, and any with --nocompile, is planned in the order of the file; nothing is
-compiled then, so totals are predicted.
+With --hlo that is done for a dumped module: HLO text or proto, or StableHLO, also gzipped. XLA may
+have dumped it before its pipeline or after its partitioner (`_spmd`); it is compiled for as many
+devices as it says. On a GPU target, custom calls of libraries that are not installed are compiled
+as if they were. A module that has a schedule already, and any module with --nocompile, is only
+planned: its own order is the order of the file, nothing is compiled, and totals are predicted.
 
-With --plan nothing is looked for: a plan file, as --plan_out writes it, is applied, and refused if
-it is of another program.
+With --plan nothing is searched: the plan of a file that --plan_out wrote is applied. A plan of
+another program is refused.
 """
 
 from __future__ import annotations
@@ -66,9 +66,15 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     shared.define_recomputation(values)
     flags.DEFINE_string("plan", None, "A plan file to apply.", flag_values=values)
-    flags.DEFINE_string("plan_out", None, "File to write the plan to.", flag_values=values)
+    flags.DEFINE_string(
+        "plan_out", None, "File to write the plan to; --plan reads it.", flag_values=values
+    )
     flags.DEFINE_integer(
-        "largest", 10, "Tensors live at the peak to list.", lower_bound=0, flag_values=values
+        "largest",
+        10,
+        "How many tensors at the peak to list; 0: none.",
+        lower_bound=0,
+        flag_values=values,
     )
     flags.DEFINE_bool(
         "assignment",

@@ -48,7 +48,7 @@ def define_topology(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "topology",
         "",
-        "Of a TPU: chips in each direction, such as 2x4; by default the usual for so many devices.",
+        "Chips of a TPU in each direction, such as 2x4; by default the usual one for the devices.",
         flag_values=values,
     )
 
@@ -60,7 +60,7 @@ def define_compile(values: flags.FlagValues) -> None:
         "compile",
         True,
         "Whether a module of --hlo that has no schedule yet is compiled by XLA's own pipeline; "
-        "else it is taken as it stands, in the order of the file.",
+        "with --nocompile it is used as it is, in the order of the file.",
         flag_values=values,
     )
 
@@ -90,7 +90,7 @@ def define_advice(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "advice",
         True,
-        "Where little is saved, whether to try what else would help, for up to --time_limit.",
+        "If little is saved: whether to try what else would help, for up to --time_limit seconds.",
         flag_values=values,
     )
 
@@ -117,7 +117,7 @@ def define_limits(values: flags.FlagValues) -> None:
         "Search steps, at most; with it, equal seeds give equal plans.",
         flag_values=values,
     )
-    flags.DEFINE_integer("seed", default.seed, "Of the search.", flag_values=values)
+    flags.DEFINE_integer("seed", default.seed, "Seed of the search.", flag_values=values)
 
 
 def define_recomputation(values: flags.FlagValues) -> None:
@@ -125,25 +125,25 @@ def define_recomputation(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "memory_budget",
         None,
-        'Most bytes of the step, such as "10GiB"; met by computing things again if need be.',
+        'Most bytes that the step may take, such as "10GiB"; recomputes values if need be.',
         flag_values=values,
     )
     flags.DEFINE_float(
         "max_overhead",
         None,
-        "Most predicted time to add by computing things again, such as 0.05 for 5%.",
+        "Most predicted time that recomputation may add, such as 0.05 for 5%.",
         flag_values=values,
     )
     flags.DEFINE_bool(
         "loops",
         True,
-        "Whether what one loop keeps for another, as scans over layers do, may be recomputed.",
+        "Whether values that a forward loop keeps for its backward loop may be recomputed.",
         flag_values=values,
     )
     flags.DEFINE_bool(
         "collectives",
         False,
-        "Whether collectives, too, may run a second time, for what is computed again.",
+        "Whether collectives may run a second time for values that are recomputed.",
         flag_values=values,
     )
 
@@ -154,11 +154,11 @@ def define_method(values: flags.FlagValues) -> None:
         "method",
         "search",
         METHODS,
-        "ilp: orders by the OLLA paper's integer program, with what it proves.",
+        "How orders are found: by search, or by the OLLA paper's integer program, with proofs.",
         flag_values=values,
     )
     flags.DEFINE_enum(
-        "backend", "highs", SOLVERS, "Solves the programs of --method=ilp.", flag_values=values
+        "backend", "highs", SOLVERS, "The solver for --method=ilp.", flag_values=values
     )
     flags.DEFINE_bool(
         "early_updates",
@@ -174,7 +174,7 @@ def define_overheads(values: flags.FlagValues, default: str) -> None:
     flags.DEFINE_list(
         "overheads",
         default,
-        "Parts of the step's predicted time that plans may add; 0 is an order alone.",
+        "Fractions of the step's predicted time that plans may add, a plan each; 0: only reorder.",
         flag_values=values,
     )
 
@@ -182,7 +182,7 @@ def define_overheads(values: flags.FlagValues, default: str) -> None:
 def define_format(values: flags.FlagValues) -> None:
     """Defines --format."""
     flags.DEFINE_enum(
-        "format", "text", ["text", "markdown"], "Of the printed table.", flag_values=values
+        "format", "text", ["text", "markdown"], "Format of the printed table.", flag_values=values
     )
 
 

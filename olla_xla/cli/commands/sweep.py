@@ -1,8 +1,9 @@
-"""Runs a grid of models, batch sizes, targets, optimizers and modes, one process for each cell.
+"""Plans a grid of models, batch sizes, targets, optimizers and modes, one process for each cell.
 
-Rows go to --out (CSV) and beside it as JSON lines. A sweep that was stopped or killed goes on where
-it was when it is called again; a cell that fails gives a row that says why. With --executor=dask
-the cells run on the cluster of --scheduler.
+Rows are written to --out (CSV) and to a file of JSON lines beside it. A sweep that was stopped or
+killed goes on where it was when the same command is called again. A cell that fails gives a row
+with the error. With --executor=dask the cells run on the cluster of --scheduler. Exit code 1 if a
+cell failed.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ __all__ = ["define_flags", "define_shared_flags", "fill", "model_names", "run", 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     for name, default, text in (
-        ("targets", "cpu,h100", f"What to plan for, of {', '.join(targets.TARGETS)}."),
-        ("modes", "order", "What to find out: order, overhead."),
+        ("targets", "cpu,h100", f"Targets to plan for: {', '.join(targets.TARGETS)}."),
+        ("modes", "order", "What plans may do: order, only reorder; overhead, also recompute."),
     ):
         flags.DEFINE_list(name, default, text, flag_values=values)
     flags.DEFINE_enum(
         "executor", "local", ["local", "dask"], "What runs the cells.", flag_values=values
     )
-    flags.DEFINE_string("scheduler", None, "Address of Dask's scheduler.", flag_values=values)
+    flags.DEFINE_string(
+        "scheduler", None, "Address of Dask's scheduler, for --executor=dask.", flag_values=values
+    )
     define_shared_flags(values, "sweep.csv")
 
 
