@@ -1,0 +1,94 @@
+"""A plan in words: which figures are shown, of which kind, and in which unit."""
+
+import dataclasses
+
+import pytest
+
+from olla_xla.problem import summary
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import LoopRecord, PlanStatus
+from tests.support.plans import MB
+from tests.support.plans import made_plan as plan
+
+pytestmark = pytest.mark.quick
+
+
+def rows(made):
+    """First column -> the rest of the line, its blanks made one."""
+    first, *lines = summary.table(made).splitlines()
+    assert first == "jit_step, cpu"
+    found = {}
+    for line in lines:
+        name, rest = line.split("  ", 1)
+        found[name] = " ".join(rest.split())
+    return found
+
+
+def test_in_a_line():
+    assert summary.in_a_line(plan()) == "140.0 MB instead of 200.0, bound 100.0, 3.0 s"
+    assert summary.in_a_line(plan(assigned_bytes=150 * MB)).startswith("150.0 MB instead of 200.0")
+    kept = plan(predicted_bytes=190 * MB)
+    assert summary.in_a_line(kept) == "190.0 MB, XLA's own order, bound 100.0, 3.0 s"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0.0"), (MB, "1.0"), (1234.56 * MB, "1,234.6"), (MB / 2, "0.5"), (1200, "0.00114"),
+     (100, "0.000")],
+)  # fmt: skip
+def test_megabytes(size, text):
+    assert f"bound {text}," in summary.in_a_line(plan(lower_bound_bytes=size))
+
+
+def test_a_predicted_plan():
+    found = rows(plan())
+    assert found["XLA's own order"] == "200.0 MB assigned", "it differs from the prediction"
+    assert found["planned"] == "140.0 MB predicted; -30.0 %"
+    assert found["lifetime peak"] == "130.0 MB predicted; of the order in use"
+    assert found["lifetime gap"] == "20.00 % least lifetime peak, over the bound"
+    assert found["assignment loss"] == "16.67 % predicted total, over that least peak"
+    assert found["lower bound"].endswith("no order needs less; computing things again may")
+    assert found["planning"] == "3.0 s 1,234 steps, seed 7"
+    assert not {"computed again", "added time", "time of a run", "results bound in place"} & {
+        *found
+    }
+    assert rows(plan(xla_bytes=190 * MB))["XLA's own order"] == "190.0 MB predicted"
+
+
+def test_a_compiled_plan_with_edits():
+    loop = LoopRecord("w", "r", (3, 4), 8, (("i", ()),))
+    made = plan(
+        assigned_bytes=160 * MB, loops=(loop, loop._replace(every=0)), sunk=("s",),
+        clones=(("c", "o", (), ()),) * 3, aliases={"f": (((), 0), ((1,), 2))},
+        step_seconds=0.2, added_seconds=0.01, exposed_seconds=0.002,
+        path_seconds=0.102, xla_path_seconds=0.1,
+    )  # fmt: skip
+    assert made.recomputed_residuals == 4
+    found = rows(made)
+    assert found["planned"] == "160.0 MB assigned; -20.0 %"
+    assert found["assignment loss"].startswith("33.33 % assigned total")
+    assert found["results bound in place"] == "2"
+    assert found["copies left out of loops"] == "1"
+    assert found["scan residuals recomputed"] == "4"
+    assert found["scan residuals added"] == "2 of less bytes"
+    assert found["iterations from a kept one on"] == "8 run again"
+    assert found["computed again"] == "3 instructions"
+    assert found["added time"] == "5.0 % predicted; 10.00 ms of 200.00"
+    assert found["of it, exposed"] == "2.00 ms of transfers"
+    assert found["time of a run"] == "102.000 ms predicted; +2.00 % of 100.000 in XLA's own order"
+    assert found["lower bound"].endswith(
+        "no order needs less, the loops and clones being as they are"
+    )
+
+
+def test_a_plan_that_was_not_searched():
+    found = rows(plan(peak_bytes=0, predicted_bytes=190 * MB, status=PlanStatus.XLA))
+    assert found["XLA's own order, kept"] == "190.0 MB predicted"
+    assert found["status"] == "not searched there is next to nothing that an order could save"
+    assert not {"lifetime peak", "lifetime gap", "planned"} & {*found}
+
+
+def test_the_parts_of_a_plan_are_all_of_its_fields():
+    parts = [dataclasses.fields(kind) for kind in Plan.__mro__ if dataclasses.is_dataclass(kind)]
+    names = {f.name for part in parts[1:] for f in part}
+    assert names == {f.name for f in parts[0]}
