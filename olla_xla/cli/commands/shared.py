@@ -143,7 +143,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "collectives",
         False,
-        "Whether collectives may run a second time for values that are recomputed.",
+        "Whether loops may run collectives a second time for values that they recompute.",
         flag_values=values,
     )
 

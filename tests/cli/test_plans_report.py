@@ -1,0 +1,106 @@
+"""What `olla_xla plan` prints of plans, line by line."""
+
+import dataclasses
+
+import pytest
+
+from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
+from olla_xla.compile.assignment import AssignmentReport
+from olla_xla.problem.plan_parts import LoopRecord, PlanStatus
+from tests.support.plans import MB, made_plan
+
+pytestmark = pytest.mark.quick
+
+
+def rows(plan, **options):
+    given = {
+        "assigned": plan.assigned_bytes is not None, "memory_optimized_bytes": None,
+        "all_seconds": 9.96, "title": "t",
+    }  # fmt: skip
+    table = plan_table(plan, **{**given, **options})
+    assert table.title == "t"
+    return {name: (size, note) for name, size, note in table.rows}
+
+
+def test_a_plan_that_was_compiled():
+    plan = made_plan(assigned_bytes=150 * MB, status=PlanStatus.FEASIBLE)
+    found = rows(plan, memory_optimized_bytes=180 * MB)
+    assert found["XLA's own order"] == ("200.0 MB", "assigned")
+    assert found["XLA's memory-optimized order"] == ("180.0 MB", "assigned; -10.0 %")
+    assert found["planned"] == ("150.0 MB", "assigned; -25.0 %")
+    assert found["lifetime gap"][0] == "20.00 %" and found["assignment loss"][0] == "25.00 %"
+    assert found["prediction error"] == ("-6.67 %", "of the planned total; -5.00 % of XLA's")
+    assert found["time"] == ("3.0 s", "of planning; 10.0 s in all")
+    assert found["status"] == ("feasible", "not proven optimal; stopped by no gain")
+
+
+def test_a_plan_that_is_predicted():
+    found = rows(made_plan(), own_order="order in the file")
+    assert found["order in the file"] == ("200.0 MB", "predicted")
+    assert found["planned"] == ("140.0 MB", "predicted; -30.0 %")
+    assert "prediction error" not in found and "XLA's memory-optimized order" not in found
+
+
+def test_what_no_total_has_is_told_from_a_megabyte_on():
+    found = rows(made_plan(), elsewhere={"host": MB, "shared": MB - 1}, constant_bytes=2 * MB)
+    assert found["in host"][0] == "1.0 MB" and "in shared" not in found
+    assert found["constants"] == ("2.0 MB", "of the executable, in no total")
+    assert "constants" not in rows(made_plan(), constant_bytes=MB - 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "said"),
+    [
+        ({}, {}, "The planned order saves 60.0 MB (30.0 %). Only predicted"),
+        ({"assigned_bytes": 150 * MB}, {}, "The planned order saves 50.0 MB (25.0 %). Compiled"),
+        ({"assigned_bytes": 200 * MB - 512}, {}, "helps next to nothing here: 512 bytes"),
+        ({"assigned_bytes": 200 * MB}, {"planned": False, "reason": "too slow"},
+         "An order helps nothing here: too slow. Compiled"),
+        ({"assigned_bytes": 200 * MB, "lower_bound_bytes": 200 * MB}, {"planned": False},
+         "An order helps nothing here; the bound proves that none can."),
+        ({"assigned_bytes": 150 * MB}, {"refused": True}, "XLA refuses its own order"),
+    ],
+)  # fmt: skip
+def test_the_verdict(fields, options, said):
+    assert said in verdict(made_plan(**fields), **{"planned": True, "reason": "", **options})
+
+
+def test_a_saving_counts_from_a_part_in_two_thousand_on():
+    size = 2000 * 1024
+    for saved, said in ((1024, "saves 0.0 MB (0.1 %)"), (1023, "next to nothing here: 1,023")):
+        plan = made_plan(xla_bytes=size, assigned_bytes=size - saved, lower_bound_bytes=0)
+        assert said in verdict(plan, planned=True, reason="")
+
+
+def test_what_is_computed_again():
+    assert clones_line(made_plan(step_seconds=1.0)) == "Nothing is computed twice."
+    loop = LoopRecord("w", "r", (1, 2), 8, (("i", ()),))
+    plan = made_plan(
+        step_seconds=0.5, added_seconds=0.01, exposed_seconds=0.002, moved_bytes=200,
+        added_moved_bytes=3, clones=(("c", "o", (), ()),) * 4, loops=(loop,), sunk=("s", "t"),
+    )  # fmt: skip
+    assert clones_line(plan) == (
+        "2 copies are left out of loops and 2 scan residuals are recomputed, in part of 1 new ones "
+        "and loops run iterations again from states kept 8 iterations apart and 4 instructions are "
+        "computed again and transfers hide 2.00 ms less: 2.0 % more predicted time (10.00 ms), "
+        "1.5 % more bytes moved."
+    )
+
+
+def test_the_check_of_an_assignment():
+    report = AssignmentReport(
+        tensors=7, as_predicted=5, elsewhere_bytes=0, assigned_bytes=1, predicted_bytes=1,
+        peak_bytes=1,
+    )  # fmt: skip
+    line = check_line(report)
+    assert "7 tensors have their predicted sizes, 5 their predicted places" in line
+    assert line.endswith("none overlap while live. 2 (0.0 MB) lie elsewhere.")
+    alike = check_line(dataclasses.replace(report, as_predicted=7))
+    assert alike.endswith("7 their predicted places; none overlap while live.")
+    more = dataclasses.replace(report, added=("a", "b"), unread=("f",))
+    assert check_line(more).endswith(
+        "XLA added 2 instructions after planning. Results that nobody reads left the fusions of 1 "
+        "others."
+    )
+    none = dataclasses.replace(report, tensors=0, as_predicted=0)
+    assert check_line(none).startswith("Checked: the executable runs XLA's own order")
