@@ -142,10 +142,12 @@ def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
     outside = [u for u in writer.site.users if u.tuple_index == w]
     last, begin = reader.start[r], reader.site.operands[0]
     while len(outside) == 1 and outside[0] is not last and outside[0].users != [begin]:
+        if outside[0].is_root:
+            break
         outside = outside[0].users
-    if len(outside) != 1 or outside[0] is not last or last.users != [begin]:
+    if len(outside) != 1 or outside[0] is not last or last.users != [begin] or last.is_root:
         raise NotAResidual("it is read outside the backward loop")
-    if any(u.tuple_index == r and u.users for u in reader.site.users):
+    if any(u.tuple_index == r and (u.users or u.is_root) for u in reader.site.users):
         raise NotAResidual("it is read after the backward loop")
     for loop, k in ((writer, w), (reader, r)):
         (parameter,) = loop.i.called[1].parameters

@@ -1,0 +1,170 @@
+"""What is a scan residual, and why something that looks like one is none: loops by hand."""
+
+import pytest
+
+from hlo.module import module_from_bytes
+from hlo.parse import from_hlo_text
+from olla_xla.remat.loops.counted_loops import counted_loop
+from olla_xla.remat.loops.scan_residuals import NotAResidual, before_moves, residual_of
+
+pytestmark = pytest.mark.quick
+
+PARTS = {
+    "slot": "n",
+    "update": "f32[5,4] dynamic-update-slice(all, row, {slot}, zero)",
+    "kept": "put",
+    "more": "",
+    "condition": "n",
+    "between": "f32[5,4] get-tuple-element(first), index=2",
+    "begin": "moved",
+    "turn": "s32[] subtract(last, n)",
+    "read": "f32[1,4] dynamic-slice(all, turned, zero), dynamic_slice_sizes={1,4}",
+    "flat": "reshape(row)",
+    "root": "",
+    "after": "ROOT end = f32[4] get-tuple-element(second), index=1",
+    "extra": "",
+}
+
+LOOPS = """HloModule m, is_scheduled=true
+
+write {{
+  s = (s32[], f32[4], f32[5,4]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  h = f32[4] get-tuple-element(s), index=1
+  all = f32[5,4] get-tuple-element(s), index=2
+  zero = s32[] constant(0)
+  one = s32[] constant(1)
+  last = s32[] constant(4)
+  up = s32[] add(n, one)
+  down = s32[] subtract(last, n)
+  g = f32[4] tanh(h)
+  row = f32[1,4] reshape(g)
+  put = {update}
+  {more}
+  ROOT t = (s32[], f32[4], f32[5,4]) tuple(up, g, {kept})
+}}
+
+read {{
+  s = (s32[], f32[4], f32[5,4]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  h = f32[4] get-tuple-element(s), index=1
+  all = f32[5,4] get-tuple-element(s), index=2
+  zero = s32[] constant(0)
+  one = s32[] constant(1)
+  last = s32[] constant(4)
+  up = s32[] add(n, one)
+  turned = {turn}
+  row = {read}
+  flat = f32[4] {flat}
+  g = f32[4] multiply(h, flat)
+  ROOT t = (s32[], f32[4], f32[5,4]) tuple(up, g, all)
+}}
+
+below {{
+  s = (s32[], f32[4], f32[5,4]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  five = s32[] constant(5)
+  ROOT less = pred[] compare({condition}, five), direction=LT
+}}
+
+below_too {{
+  s = (s32[], f32[4], f32[5,4]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  five = s32[] constant(5)
+  ROOT less = pred[] compare(n, five), direction=LT
+}}
+
+ENTRY main {{
+  x = f32[4] parameter(0)
+  zero = s32[] constant(0)
+  none = f32[] constant(0)
+  empty = f32[5,4] broadcast(none), dimensions={{}}
+  begin = (s32[], f32[4], f32[5,4]) tuple(zero, x, empty)
+  first = (s32[], f32[4], f32[5,4]) while(begin), condition=below, body=write
+  {root} moved = {between}
+  {extra}
+  out = f32[4] get-tuple-element(first), index=1
+  start = (s32[], f32[4], f32[5,4]) tuple(zero, out, {begin})
+  second = (s32[], f32[4], f32[5,4]) while(start), condition=below_too, body=read
+  {after}
+}}
+"""
+
+
+def loops(**parts):
+    """The two loops of the module with some parts changed."""
+    given = {**PARTS, **parts}
+    given["update"] = given["update"].format(slot=given.pop("slot"))
+    module = module_from_bytes(from_hlo_text(LOOPS.format(**given)))
+    whiles = [i for i in module.entry.instructions if i.opcode == "while"]
+    writer, reader = (counted_loop(i, i, "cuda", together=False) for i in whiles)
+    assert writer is not None and reader is not None and writer.iterations == 5
+    return writer, reader
+
+
+def found(**parts):
+    return residual_of(*loops(**parts), 2, [2])
+
+
+def test_a_scan_residual():
+    residual, written, place = found()
+    assert (residual.written, residual.read, residual.axis, residual.bytes) == (2, 2, 0, 80)
+    assert residual.update.i.name == "put" and residual.value.shape.bytes == 16
+    assert [read.node.i.opcode for read in residual.reads] == [
+        "dynamic-slice"
+    ] and not residual.moves
+    assert (written.element, written.factor, written.offset) == ((0,), 1, 0)
+    assert (place.element, place.factor, place.offset) == ((0,), -1, 4), "from the last one on"
+
+
+def test_written_from_the_last_slice_on():
+    _, written, _ = found(slot="down")
+    assert (written.factor, written.offset) == (-1, 4)
+
+
+def test_what_is_never_read_has_no_place():
+    residual, _, place = found(read="f32[1,4] reshape(h)")
+    assert residual.reads == () and place is None
+
+
+def test_moved_between_the_loops():
+    """A copy of all slices in their order moves bytes within each."""
+    parts = {"begin": "copied", "extra": "copied = f32[5,4] copy(moved)"}
+    residual, _, _ = found(**parts)
+    assert [i.name for i in residual.moves] == ["copied"]
+    start, moves = before_moves(loops(**parts)[1].start[2])
+    assert start.name == "moved" and [i.name for i in moves] == ["copied"]
+
+
+PUT_TWICE = "again = f32[5,4] dynamic-update-slice(put, row, down, zero)"
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"slot": "zero"}, "the slice that is written is not the iteration's own"),
+        ({"slot": "up"}, "the slice that is written is not the iteration's own"),
+        ({"turn": "s32[] add(n, one)"}, "the slices that are read are not the iteration's own"),
+        ({"turn": "s32[] multiply(n, zero)"}, "the slices that are read are not"),
+        ({"kept": "again", "more": "again = f32[5,4] negate(put)"}, "no iteration writes just"),
+        ({"kept": "again", "more": PUT_TWICE}, "no iteration writes just a slice"),
+        ({"more": "seen = f32[5,4] negate(all)"}, "the forward loop reads it too"),
+        ({"more": "seen = f32[5,4] negate(put)"}, "its update is read as well"),
+        ({"read": "f32[5,4] negate(all)",
+          "flat": "constant({1,2,3,4})"}, "negate reads it in the backward loop"),
+        ({"read": "f32[2,4] dynamic-slice(all, turned, zero), dynamic_slice_sizes={2,4}",
+          "flat": "constant({1,2,3,4})"}, "not slices along the dimension that is written"),
+        ({"extra": "seen = f32[5,4] negate(moved)"}, "it is read outside the backward loop"),
+        ({"root": "ROOT", "after": ""}, "it is read outside the backward loop"),
+        ({"after": "ROOT end = f32[5,4] get-tuple-element(second), index=2"},
+         "it is read after the backward loop"),
+    ],
+)  # fmt: skip
+def test_why_something_is_none(parts, why):
+    with pytest.raises(NotAResidual, match=why):
+        found(**parts)
+
+
+def test_two_elements_that_begin_alike():
+    with pytest.raises(NotAResidual, match="twice"):
+        residual_of(*loops(), 2, [1, 2])
