@@ -1,5 +1,8 @@
 """Flags that commands share, as options of a plan; sweeps filled from rows that are given."""
 
+import contextlib
+import itertools
+
 import pytest
 from absl import flags
 
@@ -130,6 +133,21 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
     assert ["1", "10"] in lines and ["3", "30"] in lines and ["3", "rows"] in lines
     assert "3 cells done, 0 failed" in out and "2 of 3 cells are done" in err
     assert "3 of 3, about 0:00 left" in err
+
+
+def test_the_time_that_is_left(tmp_path, capsys, monkeypatch):
+    """Each cell takes ten seconds, by a clock that says so whenever it is asked."""
+    clock = itertools.count(0, 10)
+    monkeypatch.setattr(sweep.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sweep, "Progress", lambda: contextlib.nullcontext(Stages()))
+    fill(tmp_path, {cell: {"xla_bytes": 1, "error": ""} for cell in GRID})
+    said = capsys.readouterr().out
+    assert "1 of 3, about 0:20 left" in said and "2 of 3, about 0:10 left" in said
+
+
+class Stages:
+    def stage(self, line):
+        print(line)
 
 
 def test_a_cell_that_fails_fails_the_sweep(tmp_path, capsys):
