@@ -129,13 +129,17 @@ def test_what_is_never_read_has_no_place():
 
 def test_moved_between_the_loops():
     """A copy of all slices in their order moves bytes within each."""
-    parts = {"begin": "copied", "extra": "copied = f32[5,4] copy(moved)"}
+    copies = "copied = f32[5,4] copy(moved)\n  again = f32[5,4] copy(copied)"
+    parts = {"begin": "again", "extra": copies}
     residual, _, _ = found(**parts)
-    assert [i.name for i in residual.moves] == ["copied"]
+    assert [i.name for i in residual.moves] == ["copied", "again"]
     start, moves = before_moves(loops(**parts)[1].start[2])
-    assert start.name == "moved" and [i.name for i in moves] == ["copied"]
+    assert start.name == "moved" and [i.name for i in moves] == ["copied", "again"]
 
 
+BOTH_ENDS = """f32[1,4] dynamic-slice(all, turned, zero), dynamic_slice_sizes={1,4}
+  first = f32[1,4] dynamic-slice(all, n, zero), dynamic_slice_sizes={1,4}
+  ends = f32[1,4] add(row, first)"""
 PUT_TWICE = "again = f32[5,4] dynamic-update-slice(put, row, down, zero)"
 
 
@@ -145,6 +149,7 @@ PUT_TWICE = "again = f32[5,4] dynamic-update-slice(put, row, down, zero)"
         ({"slot": "zero"}, "the slice that is written is not the iteration's own"),
         ({"slot": "up"}, "the slice that is written is not the iteration's own"),
         ({"turn": "s32[] add(n, one)"}, "the slices that are read are not the iteration's own"),
+        ({"read": BOTH_ENDS, "flat": "reshape(ends)"}, "the slices that are read are not"),
         ({"turn": "s32[] multiply(n, zero)"}, "the slices that are read are not"),
         ({"kept": "again", "more": "again = f32[5,4] negate(put)"}, "no iteration writes just"),
         ({"kept": "again", "more": PUT_TWICE}, "no iteration writes just a slice"),
