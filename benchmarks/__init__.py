@@ -1,1 +1,1 @@
-"""Benchmarks, and checks that take minutes: for who changes olla_xla, from a checkout."""
+"""Benchmarks, and checks that take minutes; for developers of olla_xla, run from a checkout."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME --flag=value ...`, from a checkout's root."""
+"""Runs a benchmark: `python -m benchmarks NAME --flag=value ...`, from a checkout's root."""
 
 from __future__ import annotations
 

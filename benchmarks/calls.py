@@ -2,9 +2,9 @@
 
     python -m benchmarks.calls --leaves=500
 
-Prints microseconds per call of both, and their ratio. Both run the same donated step of little
-arithmetic, so what is compared is the way to the executable. They take turns, and the ratio is the
-median of those of neighbouring turns: what else the machine does falls on both.
+Prints microseconds per call of both, and their ratio. Both run the same donated step, which does
+little arithmetic, so the difference is the overhead of a call. The two alternate, and the ratio is
+the median of the ratios of neighbouring turns, so that other load on the machine affects both.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def seconds_per_call(
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a call costs.
+    """The cost of a call of both functions.
 
     Attributes:
       jit_seconds: median seconds per call of `jax.jit`'s function.
@@ -83,7 +83,12 @@ class Comparison:
 
 
 def compare(leaves: int, calls: int, turns: int, time_limit: float) -> Comparison:
-    """Times `step` on a state of `leaves` arrays, planned in `time_limit` seconds, and plain."""
+    """Times calls of `step` on a state of `leaves` arrays, planned and jitted.
+
+    Args:
+      leaves: arrays of the state. calls: calls in each turn. turns: how many of each function.
+      time_limit: seconds for the planner.
+    """
     plain = jax.jit(functools.partial(step), donate_argnums=0)
     planned = olla_xla.plan(step, donate_argnums=0, time_limit=time_limit)
     in_use = planned.lower(make_state(leaves)).compile().planned

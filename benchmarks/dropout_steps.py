@@ -1,4 +1,4 @@
-"""Train steps with dropout: on a CPU each mask is drawn in a loop of its own; there are many."""
+"""Train steps with dropout, whose modules have many loops: a CPU draws each mask in its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIDTH, _RATE = 64, 0.1
 
 
 def _layers(depth: int, batch_size: int, optimizer: str) -> Built:
-    """Dense layers with dropout behind each, trained by the mean of squares."""
+    """Dense layers, each followed by dropout, with the mean square as the loss."""
     update = made_optimizer(optimizer)
 
     def loss(params: Any, key: Any, h: Any) -> Any:

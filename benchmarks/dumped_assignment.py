@@ -1,4 +1,4 @@
-"""The buffer assignment that XLA dumped as it compiled, and what was read of the executable."""
+"""Compares the buffer assignment that XLA dumped with the executable as we read it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def dumped_assignment(folder: Path, module: bytes) -> tuple[bytes, bytes]:
     """The module and its buffer assignment, both serialized, of the last compile in a folder.
 
     Args:
-      folder: that `olla_xla.compile.assignment.dump_options` named.
-      module: of the executable, serialized; what was dumped has its order.
+      folder: the folder that `olla_xla.compile.assignment.dump_options` was given.
+      module: the executable's module, serialized; the dumped module must have the same order.
 
     Raises:
-      CheckError: there is none.
+      CheckError: no such module was dumped.
     """
     order = module_from_bytes(module).order
     for path in sorted(folder.glob("*after_optimizations.hlo.pb"), reverse=True):
@@ -34,14 +34,14 @@ def dumped_assignment(folder: Path, module: bytes) -> tuple[bytes, bytes]:
 def same_places(
     module: bytes, executable: GpuExecutable, dumped: bytes, assignment: bytes
 ) -> tuple[int, str]:
-    """Holds an executable to the buffer assignment that XLA dumped, tensor by tensor.
+    """Compares an executable's places with the buffer assignment that XLA dumped, by tensor.
 
     Args:
       module: of the executable, serialized. executable: as it was read.
       dumped, assignment: module and buffer assignment of the dump, serialized.
 
     Returns:
-      How many tensors are in both at one place, and what differs, or "".
+      (number of tensors that have the same place in both, the first difference or "").
     """
     ours = _places(assignment_from_bytes(executable.assignment, parse_module_proto(module)))
     theirs = _places(assignment_from_bytes(assignment, parse_module_proto(dumped)))

@@ -1,8 +1,8 @@
-"""What planning adds to a first call: from `lower()` to the compiled step, jit's and ours in turns.
+"""What planning adds to a first call: seconds from `lower()` to the compiled step, jit's and ours.
 
-Each turn is a fresh process, as a user's would be, with what an earlier one left on disk: the
-machine code of compiled loops, but neither plans nor executables. With `cached`, plans and JAX's
-persistent compilation cache too, filled by processes that are not measured.
+Each turn is a fresh process, as a user's would be. On disk it finds the machine code of compiled
+loops, but neither plans nor executables. With `cached` it also finds plans and JAX's persistent
+compilation cache, filled by processes that are not measured.
 
 `python -m benchmarks.first_call REQUEST` is one turn; its result is the last line of stdout.
 """
@@ -36,13 +36,13 @@ __all__ = ["Row", "measure"]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One step as measured; medians over the turns.
+    """The measurements of one step; seconds are medians over the turns.
 
     Attributes:
       case: its name. jit_seconds, plan_seconds: from `lower()` to the compiled step.
       xla_bytes, planned_bytes: assigned totals of both.
-      search_seconds: what of it the planner took, by its own clock.
-      turns: of each.
+      search_seconds: the planner's part of `plan_seconds`, by its own clock.
+      turns: processes of each kind.
     """
 
     case: str
@@ -55,12 +55,12 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How much longer the first call takes: 1 is as long as jit's."""
+        """plan_seconds / jit_seconds: 1 means that the first call takes as long as jit's."""
         return self.plan_seconds / self.jit_seconds
 
     @property
     def saving(self) -> float:
-        """The part of XLA's total that the plan saves."""
+        """The fraction of XLA's total that the plan saves."""
         return 1 - self.planned_bytes / self.xla_bytes
 
 

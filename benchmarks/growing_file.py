@@ -1,4 +1,4 @@
-"""Files that benchmarks read, and those that they write line by line."""
+"""Reads the input files of benchmarks, and writes result files line by line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def read_text(path: str) -> str:
 
 
 def earlier_rows[Row](path: str | None, read: Callable[[str], list[Row]]) -> list[Row]:
-    """The rows of an earlier run that --resume goes on with; none if there was none.
+    """The rows of an earlier run, which --resume continues; empty if the file is not there.
 
     Args:
-      path: of the file of --out. read: gives the rows of its text; ValueError, TypeError or
-        KeyError if that has none.
+      path: the file of --out. read: parses its text into rows; raises ValueError, TypeError or
+        KeyError if it cannot.
 
     Raises:
-      InputError: no file was named, or it holds something else.
+      InputError: no file was named, or it cannot be parsed.
     """
     if path is None:
         raise InputError("--resume goes on with the file of --out; give that too")
@@ -40,12 +40,12 @@ def earlier_rows[Row](path: str | None, read: Callable[[str], list[Row]]) -> lis
 
 
 class GrowingFile:
-    """A file of lines, each written as it comes: rows of minutes of work are kept.
+    """A file to which lines are written one at a time, so that an interrupted run keeps its rows.
 
-    The first line takes the place of what was there before; until then that stays.
+    The first line replaces an earlier file; until it is written, the earlier file stays.
 
     Args:
-      path: of the file; None: nothing is written. extend: go on where the file ends.
+      path: the file; None: nothing is written. extend: append to the earlier file instead.
 
     Raises:
       InputError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Measures the integer linear models: equation switches, random graphs.
+"""Measures the integer linear models: the effect of each equation, and correctness.
 
 - Switches: size of the model and time to solve it, with each equation left out in turn.
 - Agreement: optima of random graphs against those found by trying every order.
@@ -36,7 +36,7 @@ class Solve:
 
     Attributes:
       graph: its name. form, backend: of `benchmarks.ilp_forms.FORMS`.
-      without: equations left out, "" for none.
+      without: the equations that were left out; "" for none.
       variables, rows, nonzeros: of the linear model.
       seconds: building, solving and checking. status: "optimal" or what kept it from that.
       peak_bytes, bound_bytes: what was found.

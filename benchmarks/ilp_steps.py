@@ -1,12 +1,15 @@
-"""The integer programs on real train steps: the paper's plain form, ours, each switch alone.
+"""The integer programs on real train steps: the paper's form, ours, and ours with one change.
 
-Orders: `plain` is section 3 as it is printed, of the graph as the paper sees it, with the spans of
-section 4.1; `ours` counts what the evaluator counts, on the condensed graph, with spans, begun at
-the search's order and told its bound. Places: `plain` is (6) to (8) and (15) with both binaries of
-each pair; `ours` has pairs pruned, the pyramid of section 4.5, a greedy start and the largest live
-sum as a bound, takes apart what falls apart, and solves programs of a few items before that of all.
-Each other row is ours with one thing changed; of
-places also without the bound, for mostly the greedy start meets it, and nothing is left to solve.
+Orders: `plain` is section 3 of the paper as printed, on the graph as the paper defines it, with the
+spans of section 4.1. `ours` counts the same bytes as our evaluator, on the condensed graph, with
+spans; it starts at the search's order and is given the search's bound.
+
+Places: `plain` is equations (6) to (8) and (15), with both binaries for each pair. `ours` prunes
+pairs, uses the pyramid of section 4.5, starts at a greedy packing, has the largest live sum as a
+bound, solves independent parts separately, and solves programs of a few items before the whole one.
+
+Every other row is `ours` with one thing changed. Rows of places also come without the bound: with
+it, the greedy start mostly meets the bound, and nothing is left to solve.
 """
 
 from __future__ import annotations
@@ -96,9 +99,9 @@ class StepRow:
     Attributes:
       step: its case. what: "order" or "places". variant: see above. backend: the solver.
       variables, rows: of the program; 0 where nothing had to be solved.
-      first_seconds, near_seconds: to a first solution, and to one within 1 % of the least that is
-        known by any means; None where there was none. Building counts.
-      seconds: to the end; cpu_seconds: of them, what the machine gave.
+      first_seconds, near_seconds: until a first solution, and until one within 1 % of the least
+        value that any method found; None if there was none. Building the program counts.
+      seconds: until the end, by the clock; cpu_seconds: processor time in that.
       status: "optimal", or what kept it from that.
       value_bytes, bound_bytes: what was found; least_bytes: the least that is known.
       limit: seconds that the solver was given.
@@ -156,7 +159,7 @@ def _forms(variant: str, backend: str) -> list[tuple[str, str]]:
 
 
 class _Watch:
-    """Notes when a solver told of its first solution, and of one near the least."""
+    """Notes when a solver reported its first solution, and one near the least known value."""
 
     def __init__(self, least: int) -> None:
         self._started, self._cpu = time.monotonic(), _cpu_seconds()

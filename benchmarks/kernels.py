@@ -1,8 +1,8 @@
 """Kernels of planned steps against those of XLA's own order: which arrays are the same memory.
 
-A step is compiled twice, by `jax.jit` and by `olla_xla.plan`. XLA's own buffer assignment says of
-both which of a kernel's arrays lie in one place; kernels whose rounding may depend on that must
-have the same pattern in both.
+A step is compiled twice, by `jax.jit` and by `olla_xla.plan`. XLA's own buffer assignment says for
+both which arrays of a kernel share memory. Kernels whose rounding may depend on that must have the
+same pattern in both.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class KernelsRow:
 
     Attributes:
       case: its name. planned: whether a plan is in use.
-      kernels: of the planned module, whose rounding may depend on memory.
-      steered: of these, kernels that the plan binds to operands or keeps from writing over one.
-      differing: names of those that have other memory than in XLA's own executable.
-      simulated: names of those whose memory in XLA's own executable is not what the plan says.
+      kernels: number of kernels in the planned module whose rounding may depend on memory.
+      steered: how many of them the plan binds to operands or keeps from overwriting one.
+      differing: names of those that share memory otherwise than in XLA's own executable.
+      simulated: names of those for which the plan predicts XLA's own sharing wrongly.
       xla_bytes, bytes: totals as assigned.
       xla_seconds, seconds: predicted of one run, on a GPU as its streams run it.
     """
@@ -57,7 +57,7 @@ class KernelsRow:
 
     @property
     def longer(self) -> float:
-        """By how much a run of the plan is predicted to be longer, as a part of XLA's own."""
+        """Predicted extra time of a planned run, as a fraction of that in XLA's own order."""
         return self.seconds / self.xla_seconds - 1
 
 

@@ -1,7 +1,7 @@
-"""Small train steps as other libraries' users write them: what planning costs programs like these.
+"""Small train steps as users of other libraries write them, to measure what planning costs.
 
-Each function is a model as `benchmarks` takes it. The libraries are no dependencies of this
-package: `uv run --group libraries` has them.
+Each function is a model that benchmarks can name. The libraries are not dependencies of this
+package; `uv run --group libraries` installs them.
 """
 
 # The libraries are not installed where types are checked.
@@ -274,7 +274,7 @@ def nnx_convolutions(*, batch_size: int, optimizer: str) -> Built:
 
 
 def optimistix_fit(*, batch_size: int, optimizer: str) -> Built:
-    """Weights of residuals, learned through the least squares that they make (optimistix)."""
+    """Learns the weights of residuals through a least-squares solver (optimistix)."""
     import optimistix
 
     solver = optimistix.LevenbergMarquardt(rtol=1e-4, atol=1e-4)

@@ -1,8 +1,9 @@
-"""What a scan keeps: policies of `jax.checkpoint` on its body, and plans of the scan without any.
+"""Compares policies of `jax.checkpoint` on the bodies of scans with plans of the same step.
 
-The step's scans are compiled as they are and with each policy. Then the step without any is planned
-at each policy's own predicted time, and at given parts of the step's; totals and times are those of
-`olla_xla.tools.variants`.
+The step is compiled as it is, and with each policy on the bodies of its scans. Then the step
+without a policy is planned once for each policy, allowed the time that the policy is predicted to
+add, and once for each given fraction of the step's time. `olla_xla.tools.variants` defines totals
+and times.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class LoopsRow:
     """One way to run a step and what to hold it against.
 
     Attributes:
-      way: XLA's own, a policy's, or a plan. added: its predicted time above XLA's, as a part of it.
-      planned: for a policy, our plan that was allowed to add as much, else None.
-      planned_added: what that added.
+      way: XLA's own order, a policy, or a plan.
+      added: predicted time that it adds to XLA's own, as a fraction of that.
+      planned: for a policy, our plan that was allowed to add as much; else None.
+      planned_added: the fraction that this plan adds.
     """
 
     way: Way

@@ -1,4 +1,4 @@
-"""Modules and graphs made up for benchmarks: train steps of any depth, small random graphs."""
+"""Synthetic modules and graphs for benchmarks: train steps of any depth, small random graphs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Value:
 
 @dataclasses.dataclass(frozen=True)
 class _Applied:
-    """A forward instruction, for its derivative."""
+    """A forward instruction, recorded for differentiation."""
 
     opcode: str
     result: _Value
@@ -36,7 +36,7 @@ class _Applied:
 
 
 class _Step:
-    """HLO text of a train step, instruction by instruction."""
+    """Builds the HLO text of a train step, one instruction at a time."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -55,7 +55,7 @@ class _Step:
         return self._add(opcode, ", ".join(f"%{o.name}" for o in operands), operands[0].shape)
 
     def forward(self, opcode: str, *operands: _Value) -> _Value:
-        """The same, noted for `backward`."""
+        """As `apply`, and records the instruction for `backward`."""
         result = self.apply(opcode, *operands)
         self.tape.append(_Applied(opcode, result, operands))
         return result
@@ -98,7 +98,7 @@ class _Step:
         return value
 
     def text(self, outputs: list[_Value], donated: list[int]) -> str:
-        """The module: its outputs, the k-th in the buffer of parameter donated[k]."""
+        """The module's text; output k takes the buffer of parameter number donated[k]."""
         aliases = ", ".join(f"{{{k}}}: ({p}, {{}}, may-alias)" for k, p in enumerate(donated))
         names = ", ".join(f"%{o.name}" for o in outputs)
         types = ", ".join(map(_type, outputs))

@@ -1,7 +1,7 @@
 """Measures placing: MiniMalloc's instances, the plans of real train steps, many random blocks.
 
-Sizes are in bytes (MiniMalloc's in its own units). Fragmentation is what lies above the largest
-live sum, as a part of it.
+Sizes are in bytes, those of MiniMalloc's instances in their own units. Fragmentation is
+(height - largest live sum) / largest live sum.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class InstanceRow:
     Attributes:
       name: its letter. blocks: how many. capacity: to stay within. load: the largest live sum.
       height: of the packing found within the capacity, or None. seconds, nodes: to find it.
-      least: the least height reached. bound: certified below it. least_seconds: to reach it.
+      least: the least height found. bound: no packing is lower. least_seconds: to find `least`.
     """
 
     name: str
@@ -171,17 +171,17 @@ class PlanRow:
 
     @property
     def fragmentation(self) -> float:
-        """Of our offsets, above the live sum of their own order."""
+        """Fragmentation of our offsets, relative to the live sum of their own order."""
         return self.arena_bytes / max(self.live_bytes, 1) - 1
 
     @property
     def change(self) -> float:
-        """Of our offsets, above the live sum of the plan's own order; negative if below it."""
+        """(arena - live sum of the plan's own order) / that live sum; negative if it is below."""
         return self.arena_bytes / max(self.planned_bytes or self.live_bytes, 1) - 1
 
     @property
     def xla_fragmentation(self) -> float:
-        """Of XLA's heap."""
+        """Fragmentation of XLA's heap."""
         return self.xla_heap_bytes / max(self.xla_live_bytes, 1) - 1
 
 
@@ -212,7 +212,7 @@ def instances() -> Iterator[tuple[str, int, PlacementProblem]]:
 
 
 def warm_up() -> None:
-    """Loads the machine code, once for a process: it is not part of any figure."""
+    """Loads the machine code once in a process, so that no measurement includes it."""
     problem = PlacementProblem.of([0, 1, 0], [2, 3, 3], [3, 2, 1])
     for method in ("auto", "search"):
         place(problem, method=method)
@@ -295,7 +295,7 @@ def measure_plan(step: PlannedStep, *, time_limit: float) -> PlanRow:
 def simulated_heap(planned: PlannedModule) -> tuple[int, int]:
     """(largest live sum, size) of XLA's temporary heaps under the module's order, in bytes.
 
-    By the simulation of its assignment, which stands in where nothing is compiled.
+    They are simulated, since nothing is compiled here.
     """
     simulated = planned.simulate()
     size = np.array([v.bytes for v in planned.dataflow.values], np.int64)

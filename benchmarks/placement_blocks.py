@@ -1,4 +1,4 @@
-"""The blocks to place for a graph under an order: which tensors lie at one offset, and when."""
+"""The blocks to place for a graph under an order: which tensors share an offset, and when."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Blocks:
     """Lives of tensors under an order; bytes are rounded up to the alignment.
 
     Attributes:
-      spans: [tensors, 2] half-open steps. group: [tensors] those of one number lie at one offset.
-      sizes: [tensors] bytes. inside: [operators] bytes needed while one runs.
-      position: [operators] steps.
+      spans: [tensors, 2] half-open intervals of steps.
+      group: [tensors] tensors of the same group number get the same offset.
+      sizes: [tensors] bytes. inside: [operators] bytes that an operator needs while it runs.
+      position: [operators] the step of each operator.
     """
 
     spans: np.ndarray
@@ -61,8 +62,8 @@ def graph_problem(
     """The blocks of a graph under an order; times are steps, sizes rounded up to `alignment`.
 
     Args:
-      loose: hand-overs that the peak does not need are given up, so that operand and output do not
-        overlap, both live at the operator's step.
+      loose: whether a tensor may be kept from taking over a dying operand's memory where the peak
+        does not need that; operand and output are then both live at the operator's step.
       graph, order, alignment, pinned: see `place_graph` (one_order.py).
     """
     arrays = GraphArrays.of(graph)
@@ -89,7 +90,7 @@ def graph_problem(
 
 
 def inside_name(name: str) -> str:
-    """The name of what an operator needs while it runs."""
+    """The name of the block for the bytes that an operator needs while it runs."""
     return f"{name}()"
 
 

@@ -44,31 +44,31 @@ _ROUNDS = 4
 
 
 class RequestLog:
-    """Notes all requests of a loop, by iteration."""
+    """Records all requests and releases of a loop, by iteration."""
 
     def __init__(self) -> None:
         self.iterations: list[list[Event]] = []
 
     def begin(self) -> None:
-        """A new iteration."""
+        """Starts a new iteration."""
         self.iterations.append([])
         self._count = 0
 
     def allocate(self, size: int) -> tuple[int, int]:
-        """Notes a request."""
+        """Records a request of `size` bytes; returns a handle for `free`."""
         self._count += 1
         self.iterations[-1].append((self._count - 1, size))
         return len(self.iterations) - 1, self._count - 1
 
     def free(self, request: tuple[int, int]) -> None:
-        """Notes a release."""
+        """Records a release."""
         self.iterations[request[0]].append((request[1], -1))
 
 
 def _forward(
     inputs: RecordedArray, weights: Sequence[RecordedArray], keep: bool
 ) -> list[np.ndarray]:
-    """The states of a recurrent network; the last alone unless all are to be kept."""
+    """The states of a recurrent network: all of them if `keep`, else only the last."""
     states = [inputs[0] @ weights[0]]
     for x in inputs:
         states.append(np.tanh(x @ weights[0] + states[-1] @ weights[1]))
@@ -82,7 +82,7 @@ def _inference(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
 
 
 def _training(inputs: RecordedArray, weights: Sequence[RecordedArray]) -> None:
-    """A step of training: back through time, gradients summed up."""
+    """A training step: backpropagation through time."""
     states = _forward(inputs, weights, keep=True)
     gradient = states[-1] - 1.0
     sums = [weights[0] * 0.0, weights[1] * 0.0]
@@ -162,7 +162,7 @@ def record(name: str, seed: int = 0, iterations: int = _ITERATIONS) -> Recording
 def _iterations(
     name: str, seed: int, iterations: int
 ) -> Iterator[tuple[Callable[..., None], np.ndarray, list[np.ndarray], int]]:
-    """What each iteration of a loop runs, its inputs and weights, and which profile it has."""
+    """For each iteration: what it runs, its inputs, its weights, the number of its profile."""
     run, kind = LOOPS[name]
     random = np.random.default_rng(seed)
     weights = [random.standard_normal((_WIDTH, _WIDTH)) * 0.05 for _ in range(2)]
@@ -219,7 +219,7 @@ class Row:
 
 
 def measure(name: str, seed: int = 0) -> Row:
-    """Records a loop and replays it, see `replayed`, and times it as it is."""
+    """Records a loop, replays it (see `replayed`), and times the loop itself."""
     row = replayed(record(name, seed))
     seconds = []
     for run, inputs, weights, _ in _iterations(name, seed, _ITERATIONS):
@@ -314,19 +314,19 @@ def learn(iterations: Sequence[Sequence[Event]]) -> tuple[LearningAllocator, int
 
 
 class _Places:
-    """Where the requests of an iteration lie."""
+    """The offsets of the live requests of an iteration, to check that none overlap."""
 
     def __init__(self) -> None:
         self._places: dict[int, tuple[int, int]] = {}
 
     def take(self, number: int, at: int, size: int) -> None:
-        """Notes a request. Raises CheckError if it overlaps one that is live."""
+        """Adds a live request. Raises CheckError if it overlaps another one."""
         if any(at < o + s and o < at + size for o, s in self._places.values()):
             raise CheckError(f"request {number} at {at} overlaps one that is live")
         self._places[number] = (at, size)
 
     def release(self, number: int) -> None:
-        """Notes a release; of one that lies elsewhere too."""
+        """Removes a request; one that was never added is ignored."""
         self._places.pop(number, None)
 
 
@@ -341,7 +341,7 @@ def _profile(events: Sequence[Event]):
 
 
 def _flat(iterations: Sequence[Sequence[Event]]) -> Iterator[tuple[int, int, dict]]:
-    """All events, each with a dictionary that belongs to its iteration."""
+    """Every event, with a dictionary that is new for each iteration."""
     for events in iterations:
         handles: dict = {}
         for number, size in events:
@@ -353,7 +353,7 @@ def _replay(
     planned: PlannedAllocator,
     beside: BlockSplittingAllocator,
 ) -> tuple[float, float, int]:
-    """(seconds in the allocator, of these those with a replan, requests served elsewhere)."""
+    """(seconds in the allocator, the part of them in replans, requests served elsewhere)."""
     seconds = replanning = 0.0
     elsewhere = 0
     for events in iterations:

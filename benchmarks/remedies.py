@@ -1,4 +1,4 @@
-"""Whether the remedies that `analyze` names give the totals that it says, tried one by one."""
+"""Checks that the remedies that `analyze` names give the totals that it states."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Row:
 
     Attributes:
       step: its name. helped: whether a remedy was expected.
-      bytes: the step's total as it came. setting: the remedy; "" where none is named.
-      said: the total that the line says with it. found: with the remedy in the program. Both 0
-        where none is named.
-      line: all that was said.
+      bytes: the step's total without a remedy. setting: the remedy; "" if none is named.
+      said: the total that `analyze` states for the remedy. found: the total that XLA assigns to the
+        program with the remedy in it. Both are 0 if no remedy is named.
+      line: the whole line that `analyze` prints.
     """
 
     step: str
@@ -39,12 +39,12 @@ class Row:
 
     @property
     def error(self) -> float:
-        """How far what was said is off, as a part of what was found."""
+        """The error of the stated total, as a fraction of the total that was found."""
         return self.said / self.found - 1 if self.found else 0.0
 
 
 def tried(step: Step, **options: Any) -> list[Row]:
-    """Asks for what would help, and does each thing that is named.
+    """Asks which remedies would help a step, and tries each one that is named.
 
     Args:
       step: to be analysed. **options: of all plans.

@@ -1,4 +1,4 @@
-"""Small steps: 25 that recomputation or donation helps, and 10 that nothing helps that is tried."""
+"""Small steps: 25 that recomputation or donation helps, and 10 that neither helps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Step(NamedTuple):
     """A step to be jitted.
 
     Attributes:
-      name: what it is. function: of the arguments. shapes: pytrees of shapes, float32.
-      donated: numbers of the arguments that it donates. helped: whether a remedy is to be found.
+      name: for reports. function: to be jitted. shapes: of its arguments, pytrees; all float32.
+      donated: numbers of the arguments that it donates. helped: whether a remedy is expected.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 def _descent(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """A step of gradient descent on the mean square of what a network makes of (w, x)."""
+    """A gradient descent step on the mean square of `apply(w, x)`."""
 
     def step(w: Any, x: Any) -> Any:
         grads = jax.grad(lambda w: jnp.mean(apply(w, x) ** 2))(w)
@@ -51,7 +51,7 @@ def _over_layers(layer: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _one_by_one(layer: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """The same without a loop."""
+    """As `_over_layers`, with the loop unrolled."""
 
     def apply(w: Any, x: Any) -> Any:
         for k in range(jax.tree.leaves(w)[0].shape[0]):

@@ -1,6 +1,6 @@
 """Measures planning as the graph grows: operators against seconds, memory, peak and bound.
 
-Synthetic train steps of any depth (`bench_graphs`), and a real one: the unrolled LSTM of the
+Synthetic train steps of any depth (`made_graphs`), and a real one: the unrolled LSTM of the
 examples, as XLA schedules it or, where XLA's compile needs more memory than planning by far, as it
 is lowered, in program order. Every case is made in one process and planned in another, so that
 resident memory is that of planning alone.
@@ -59,8 +59,8 @@ class Row:
 
     Attributes:
       case: its name. operators: instructions of the entry computation.
-      seconds: of planning, all of it. cpu_seconds: processor time in that.
-      resident_bytes: the most the process that planned held.
+      seconds: the whole planning time. cpu_seconds: processor time in that.
+      resident_bytes: the largest resident memory of the process that planned.
       xla_peak_bytes: lifetime peak of the module's own order, for `lstm_xla` XLA's.
       peak_bytes: of ours. least_peak_bytes, bound_bytes: the least found, and the bound on it.
       xla_bytes, planned_bytes: predicted totals of the two orders.

@@ -185,7 +185,7 @@ def measure(case: Case, options: PlanOptions) -> Row:
 
 
 def capture_case(case: Case) -> tuple[Compiled, float]:
-    """XLA's own compile of a case, and the seconds it took."""
+    """(XLA's own compile of a case, the seconds that it took)."""
     import jax
 
     model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
@@ -212,7 +212,7 @@ def referee_time(captured: Compiled) -> float:
 
 
 def warm_up(options: PlanOptions) -> None:
-    """Loads the machine code of the search, once for a process: it is not part of any plan."""
+    """Loads the machine code of the search once in a process; no measurement includes that."""
     measure(Case("mlp", 8, "adam", "cpu"), dataclasses.replace(options, step_limit=2000))
 
 

@@ -1,8 +1,8 @@
-"""A folder of dumped modules, as XLA's own benchmarks are: each compiled, and planned in some ways.
+"""Compiles and plans each dumped module in a folder, such as those of XLA's own benchmarks.
 
-Every dump has a process of its own, for XLA may abort over one. `python -m benchmarks.suite
-REQUEST` is such a process; it prints what it finds as it finds it, so that what came before an end
-is kept.
+Every dump has a process of its own, because XLA may abort on one. `python -m benchmarks.suite
+REQUEST` is such a process. It prints each result at once, so that the results before an abort are
+kept.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class SuitePlan:
       bytes: XLA's total of what is used then. step_seconds: its predicted time.
       seconds: of the first call: XLA's compile and the planning inside it.
       planned: whether it is used. reason: why not, or "".
-      trouble: whether that is a failure, and not that there is nothing to gain.
-      beside: policy whose predicted time of a step it was allowed, or "".
+      trouble: whether `reason` is a failure, not just that there is nothing to gain.
+      beside: the policy whose predicted step time the plan was allowed, or "".
     """
 
     max_overhead: float | None
@@ -80,7 +80,7 @@ class SuiteRow:
 
     @property
     def trouble(self) -> bool:
-        """Whether something failed that is ours: XLA compiled the module."""
+        """Whether we failed on a module that XLA compiled."""
         return self.xla_bytes is not None and (
             bool(self.error) or any(plan.trouble for plan in self.plans)
         )
@@ -126,7 +126,7 @@ def suite_row(
 
 
 def asked(target: str, overheads: Sequence[float], options: PlanOptions) -> dict[str, Any]:
-    """What a process is told of its plans. Args as for `suite_row`."""
+    """The request for a process's plans. Args as for `suite_row`."""
     names = ("time_limit", "step_limit", "seed", "collectives")
     limits = {name: getattr(options, name) for name in names}
     return {"target": target, "overheads": list(overheads), "limits": limits}
@@ -176,7 +176,7 @@ def say_plans(about: dict[str, Any], planned: Callable[[dict[str, Any]], SuitePl
 
 
 def _work(about: dict[str, Any]) -> None:
-    """The work of one process; what XLA or the reader has against the dump is said as a result."""
+    """The work of one process; errors of XLA or of the reader are printed as results."""
     try:
         module = read_lowered(about["path"])
     except HloError as error:

@@ -1,4 +1,4 @@
-"""What a worker process prints, a line of JSON at a time, and how it ended."""
+"""Runs a worker process and reads the JSON lines that it prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["worker_lines"]
 def worker_lines(module: str, about: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
     """Runs a module in a process of its own; yields what it prints, as it prints it.
 
-    A process whose lines nobody reads any more is killed.
+    The process is killed if the caller stops reading.
 
     Args:
       module: its name; it takes one argument, JSON text, and prints an object a line. Lines that

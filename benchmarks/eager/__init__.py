@@ -1,4 +1,4 @@
-"""Unfused graphs, as a framework has them that runs operator by operator.
+"""Unfused graphs, as in a framework that runs one operator at a time.
 
 `graph` reads one from StableHLO, `requests` and `allocator` run it eagerly, `unfused` plans it and
 `cell` does so for a sweep. The rest are other planners: `static` assigns its tensors to shared

@@ -1,7 +1,7 @@
-"""Simulated caching allocators, as deep-learning frameworks put before a device's own.
+"""Simulated caching allocators, as deep-learning frameworks use on top of a device's allocator.
 
-Memory, once reserved from the device, is kept for reuse. What it holds beyond the live bytes is
-fragmentation.
+They keep memory that was reserved from the device for reuse. Reserved bytes that hold nothing live
+are fragmentation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How long a step's allocations take, which a plan does without. The memory is not touched.
+"""The time that a step's allocations take, which a plan saves. The memory is not touched.
 
-Two allocators are asked the same in turn: the C library's malloc and free, which frameworks use on
-a CPU, and the rules of PyTorch's caching allocator, compiled. What a framework adds to them on the
-way to its allocator is not in the times.
+Two allocators get the same requests: malloc and free of the C library, which frameworks use on a
+CPU, and a compiled version of PyTorch's caching allocator. The overhead of a framework around its
+allocator is not included.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def malloc_seconds(asked: Sequence[int], sizes: Sequence[int]) -> float:
 
 
 def caching_seconds(asked: Sequence[int], sizes: Sequence[int]) -> float:
-    """The same of a caching allocator that has reserved all that it needs."""
+    """As `malloc_seconds`, of a caching allocator that has reserved all memory that it needs."""
     return _least(CompiledAllocator(asked, sizes).step)
 
 

@@ -23,7 +23,7 @@ COLUMNS: tuple[str, ...] = (
 
 
 def unfused(cell: Cell, settings: Settings) -> dict[str, Any]:
-    """Runs a cell's model eagerly, in thought, and plans it. Raises OllaError."""
+    """Simulates an eager run of a cell's model, and plans it. Raises OllaError."""
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
     found = plan_unfused(
         model, settings.time_limit, step_limit=settings.step_limit, seed=settings.seed

@@ -1,4 +1,4 @@
-"""The caching allocator of `allocator`, compiled, so that what its requests take can be timed.
+"""The caching allocator of `allocator`, compiled, so that its requests can be timed.
 
 The rules are those of `BlockSplittingAllocator`, and so is each byte that it reserves. Free blocks
 of a pool lie in a sorted array. PyTorch's own keeps them in a tree, takes a lock and keeps
@@ -71,7 +71,7 @@ class CompiledAllocator:
         )
 
     def _make_room(self) -> None:
-        """Has records for a step in which each request reserves a segment and splits it."""
+        """Allocates enough block records for a step in which every request splits a new segment."""
         room = len(self._spare)
         more = int(self._counts[_USED]) + 2 * len(self._sizes) - room
         if more > 0:

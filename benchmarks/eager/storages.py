@@ -1,4 +1,4 @@
-"""The referee of storage assignments; it knows the graph alone, not how a planner works."""
+"""The referee of storage assignments; it uses only the graph, nothing of the planners."""
 
 from __future__ import annotations
 

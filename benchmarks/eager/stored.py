@@ -1,4 +1,4 @@
-"""Estimates of many models on disk, as JSON: one model after the other, to be gone on with."""
+"""Estimates of many models as JSON lines on disk, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ModelEstimates:
 
     @property
     def key(self) -> tuple[str, int, str, str, str]:
-        """What tells it from others."""
+        """The fields that identify it."""
         return self.model, self.batch_size, self.optimizer, self.mode, self.target
 
 

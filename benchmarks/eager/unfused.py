@@ -109,7 +109,9 @@ def _program(model: BuiltModel) -> Program:
 def plan_program(
     found: Program, time_limit: float, *, step_limit: int | None = None, seed: int = 0
 ) -> Unfused:
-    """Runs a program eagerly, then orders it for the least lifetime peak and places its tensors.
+    """Simulates an eager run of a program, then orders it and places its tensors.
+
+    The order is searched for the least lifetime peak.
 
     Args:
       found: the program.
@@ -178,10 +180,11 @@ def _best_fit(graph: TensorGraph, order: list[int]) -> Packing:
 
 
 def _standing(graph: TensorGraph) -> TensorGraph:
-    """The graph with an argument that is replaced standing in its place all the time.
+    """The graph in which an argument that is replaced keeps its memory during the whole step.
 
-    So do a framework's weights and moments. Nothing else could lie there in the meantime without
-    tying the places of all that does, and the argument's successor needs no memory of its own.
+    A framework's weights and moments do so. Using their memory for other tensors in between would
+    tie the offsets of all these tensors together, and the result that replaces the argument needs
+    no memory of its own.
     """
     held = {t.buffer for t in graph.tensors if t.live_in}
     members = Counter(t.buffer for t in graph.tensors)

@@ -1,4 +1,4 @@
-"""What a sweep says in one line each: means over its models, and the rows that fall behind."""
+"""Comparisons over the rows of a sweep: means over the models, and rows with a worse result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How good orders and places are after how long, and best fit against the number of blocks.
+"""Quality of orders and places over time, and best fit against the number of blocks.
 
-A point of an order's or a packing's progress is a run of its own with its own limit, timed whole:
-what one gets who stops there. Only the public entry points of the search are used.
+Each point on a curve is a separate run with its own time limit, timed as a whole: the result that a
+user with this limit gets. Only the public entry points of the search are used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures and tables of figures as files: the same rows give the same bytes."""
+"""Writes figures and tables to files; the same rows give the same bytes."""
 
 from __future__ import annotations
 
