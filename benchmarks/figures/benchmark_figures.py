@@ -286,7 +286,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
 
 
 def _draw_bars(axes: Any, chart: Chart) -> None:
-    """Names from top to bottom; a percentage far below nothing is drawn shorter than it is."""
+    """Draws bars, names from top to bottom; with values below -100 on a symmetric log scale."""
     width = 0.8 / len(chart.lines)
     for k, (label, values) in enumerate(chart.lines.items()):
         places = [j + (k + 0.5) * width - 0.4 for j in range(len(values))]

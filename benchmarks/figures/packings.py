@@ -1,9 +1,9 @@
-"""Pictures of packings: time to the right, offsets upwards, in each block when it was placed.
+"""Pictures of packings: time to the right, offsets upwards; a block shows when it was placed.
 
-Fragmentation is what an allocator leaves between blocks that it places as they are asked for, as
-figure 4 of the OLLA paper illustrates; the pyramid of its section 4.5 is placed before all else;
-and the best fit of Sekiyama et al. is drawn step by step, as their figure 1 does on an example of
-theirs: the blocks here are our own.
+Three things are drawn. First, the fragmentation of an allocator that places each block when it is
+requested, as in figure 4 of the OLLA paper. Second, a packing in which the pyramid of section 4.5
+of that paper is placed first. Third, the steps of best fit, as in figure 1 of Sekiyama et al., with
+blocks of our own.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ EXAMPLE = PlacementProblem.of(
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A packing and how it came about.
+    """A packing, and in which order its blocks were placed.
 
     Attributes:
-      name: of the way. offsets: by block.
-      steps: by block, from 1 on, when it was placed; 0 for what was placed together, last.
-      first: blocks to be told apart: those of the pyramid.
+      name: of the method. offsets: by block, bytes.
+      steps: by block, its number in the order of placing, from 1 on; 0 for blocks that were placed
+        together at the end.
+      first: blocks that are highlighted: those of the pyramid.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Way:
 
 
 def ways(problem: PlacementProblem) -> list[Way]:
-    """As asked for, with the pyramid first, and by best fit; each is checked."""
+    """Packings in the order of requests, with the pyramid first, and by best fit; all checked."""
     found = [_as_asked(problem), _pyramid_first(problem), _best_fit(problem)]
     for way in found:
         problem.check(way.offsets)
@@ -55,7 +56,7 @@ def ways(problem: PlacementProblem) -> list[Way]:
 
 
 def _as_asked(problem: PlacementProblem) -> Way:
-    """First fit in the order of the requests, knowing nothing of what comes."""
+    """First fit in the order of the requests, without knowledge of later ones."""
     offsets = np.zeros(len(problem), np.int64)
     steps = np.zeros(len(problem), np.int64)
     for step, b in enumerate(np.argsort(problem.lower, kind="stable").tolist(), 1):
@@ -72,7 +73,7 @@ def _as_asked(problem: PlacementProblem) -> Way:
 
 
 def _pyramid_first(problem: PlacementProblem) -> Way:
-    """The pyramid, one on the other; then what is left, around it."""
+    """The blocks of the pyramid, stacked on each other, then the other blocks around them."""
     items, item = items_of(problem, 0)
     placed = pyramid(items)
     order = {i: k for k, i in enumerate(placed, 1)}
@@ -100,8 +101,8 @@ class Step:
 
     Attributes:
       placed: blocks, in the order they were placed. offsets: of those, bytes; else 0.
-      lines: (start, stop, level): over [start, stop) all from the level on is free.
-      action: what was done last.
+      lines: (start, stop, level): during steps [start, stop) all bytes from `level` on are free.
+      action: the last action, in words.
     """
 
     placed: tuple[int, ...]
@@ -143,7 +144,7 @@ def best_fit_steps(problem: PlacementProblem) -> Iterator[Step]:
 
 
 def _joined(lines: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Lines of one level that touch are one."""
+    """The lines, with neighbours of the same level joined."""
     found = [lines[0]]
     for start, stop, level in lines[1:]:
         if found[-1][2] == level:
@@ -227,7 +228,7 @@ def _blocks(
 
 
 def _largest_sum(problem: PlacementProblem) -> int:
-    """The most bytes that are live at a time."""
+    """The largest live sum in bytes."""
     times = np.unique(problem.lower)
     live = (problem.lower <= times[:, None]) & (problem.upper > times[:, None])
     return int((live * problem.size).sum(axis=1).max())

@@ -1,7 +1,6 @@
-"""What the papers print, for the marks in our figures.
+"""Values that the papers print, for the marks in our figures.
 
-Only values that are certain are here: those of the papers' abstracts and of their text. Values that
-can only be read off a plot are left out.
+They are from the papers' abstracts and text. Values that can only be read off a plot are left out.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _steps(column: str) -> Callable[[Row], float]:
 
 
 def _minutes_saved(column: str) -> Callable[[Row], float]:
-    """Minutes that all steps' allocations take and planning does not."""
+    """Minutes that the allocations of all steps take, less those that planning takes."""
     return lambda row: (STEPS * float(row[column]) - planning_seconds(row)) / 60
 
 

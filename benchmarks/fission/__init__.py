@@ -1,1 +1,1 @@
-"""Steps and random functions, cut by `olla_xla.fission`."""
+"""Steps and random functions that `olla_xla.fission` cuts into pieces."""

@@ -52,13 +52,13 @@ def forms(pieces: int) -> dict[str, Callable[..., Any]]:
 
 
 def shapes(tokens: int, width: int, words: int, dtype: str) -> list[jax.ShapeDtypeStruct]:
-    """Of weights [width, words], tokens [tokens, width] and labels [tokens]."""
+    """The shapes of weights [width, words], tokens [tokens, width] and labels [tokens]."""
     w, x = ((width, words), dtype), ((tokens, width), dtype)
     return [jax.ShapeDtypeStruct(*s) for s in (w, x, ((tokens,), "int32"))]
 
 
 def arguments(given: Sequence[jax.ShapeDtypeStruct]) -> list[jax.Array]:
-    """Normal weights of the width's inverse root, normal tokens, any labels."""
+    """Random arrays: weights of standard deviation width ** -0.5, tokens of 1, uniform labels."""
     rng = np.random.default_rng(0)
     w, x, y = given
     return [
@@ -69,7 +69,7 @@ def arguments(given: Sequence[jax.ShapeDtypeStruct]) -> list[jax.Array]:
 
 
 def errors(function: Callable[..., Any], args: Sequence[jax.Array]) -> list[float]:
-    """Of the gradients of weights and tokens, beside those in float64, by their norms."""
+    """Relative errors (in norm) of the gradients of weights and tokens against float64 ones."""
     made = jax.jit(function)(*args)[1]
     with jax.enable_x64(True):
         w, x, y = args

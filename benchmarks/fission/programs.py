@@ -1,4 +1,4 @@
-"""Random functions that `olla_xla.fission` can cut along their rows, and others that mix these."""
+"""Random functions: some that `olla_xla.fission` can cut along rows, some that mix rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _straight.defvjp(lambda x: (_straight(x), None), lambda _, g: (g,))
 
 
 def _experts(x: Any, w: Any) -> Any:
-    """A mixture of two: each row goes to one."""
+    """A mixture of two experts: each row is given to one of them."""
     gates = jax.nn.softmax(x[:, :2])
     which = jax.nn.one_hot(jnp.argmax(gates, 1), 2)
     made = jnp.einsum("nd,edf->nef", x, jnp.stack([w, w.T]))
@@ -68,7 +68,7 @@ def _grown(x: Any) -> Any:
 
 
 def _held(x: Any, w: Any) -> Any:
-    """The function is jitted, and holds what it has no argument for."""
+    """Calls a jitted function that closes over an array."""
     return jax.jit(lambda x: jnp.tanh(x @ w + jnp.arange(WIDTH) / WIDTH))(x)
 
 
@@ -154,9 +154,9 @@ class Program:
     """A function of rows, weights, and weights of a wide layer after them.
 
     Attributes:
-      names: what is done, in order; of MIXING with "mixing " before the name.
-      pieces: into how many it is cut. is_given: whether the rows are said to be the axis.
-      inside: whether the gradient is part of what is cut, or is taken of it.
+      names: its operations, in order; those of MIXING have the prefix "mixing ".
+      pieces: the number of pieces. is_given: whether the caller names the rows as the axis to cut.
+      inside: whether the gradient is taken inside the function that is cut, or of that function.
       seed: of its arguments.
     """
 
@@ -168,7 +168,7 @@ class Program:
 
     @property
     def mixes(self) -> bool:
-        """Whether it mixes rows."""
+        """Whether a result's row depends on other rows, so that a cut along rows is impossible."""
         return any(name.startswith("mixing ") for name in self.names)
 
     def __call__(self, x: Any, w: Any, wide: Any) -> Any:
@@ -181,7 +181,7 @@ class Program:
 
 
 def programs(count: int, mixing: int, seed: int) -> Iterator[Program]:
-    """So many that can be cut along their rows, and so many that mix them."""
+    """Yields `count` programs that can be cut along their rows, and `mixing` that cannot."""
     chance = random.Random(seed)
 
     def some(least: int, most: int) -> list[str]:
@@ -224,8 +224,9 @@ def check(program: Program) -> tuple[str, str]:
     """Runs a program cut and as it is.
 
     Returns:
-      What came of it and why: "cut"; "refused", by a line that names the operation; or what must
-      not be: "unnamed" (a refusal that does not), "uncut" (one that mixes nothing), "wrong".
+      (outcome, reason). Good outcomes are "cut", and "refused" with a message that names the
+      operation. Faults are "unnamed", a refusal that names none; "uncut", a refusal of a program
+      that mixes nothing; and "wrong", other results.
     """
     args = arguments(program.seed)
     axis = (0, None, None) if program.is_given else None

@@ -1,4 +1,4 @@
-"""Steps whose largest values can be made a piece at a time, of a size for a CPU."""
+"""Steps, small enough for a CPU, whose largest values can be made a piece at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LARGE", "STEPS", "Step"]
 
 
 class Step(NamedTuple):
-    """A function and its arguments; into how many pieces it is cut."""
+    """A function, its arguments, and the number of pieces into which it is cut."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -47,7 +47,7 @@ def _head(tokens: int = 2048, width: int = 128, words: int = 16_384, pieces: int
 
 
 def _gpt2_head(pieces: int) -> Step:
-    """That of benchmarks/fission/inductor.py."""
+    """The same computation as benchmarks/fission/inductor.py."""
     return _head(8192, 768, 50_304, pieces)
 
 

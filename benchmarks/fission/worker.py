@@ -1,6 +1,7 @@
-"""Runs one step in a process of its own, and prints what it took.
+"""Runs one step in a process of its own, and prints its memory or its times.
 
-Its argument is JSON text: the step's name, and whether it is cut, or how often it runs both ways.
+The argument is JSON text: the step's name, and either whether it is cut or how often it runs whole
+and in pieces.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["measured"]
 
 
 def measured(name: str, cut: bool) -> dict[str, Any]:
-    """Bytes assigned and by which resident memory rose in a run, and the predicted seconds.
+    """Assigned bytes, the rise of resident memory in a run (bytes), and predicted seconds.
 
     Args:
       name: of STEPS or LARGE. cut: whether it runs in pieces.
@@ -54,9 +55,9 @@ def measured(name: str, cut: bool) -> dict[str, Any]:
 
 
 def timed(name: str, runs: int) -> dict[str, Any]:
-    """The least seconds whole and in pieces, by the clock and those that all threads worked.
+    """The least seconds of a run, whole and in pieces: by the clock and of all threads together.
 
-    They run in turns, so what else runs on the machine meets both alike.
+    The two alternate, so that other load on the machine affects both.
 
     Args:
       name: of STEPS or LARGE. runs: of each.

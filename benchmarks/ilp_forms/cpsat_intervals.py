@@ -1,4 +1,4 @@
-"""Orders in OR-Tools CP-SAT's own terms: intervals under one cumulative resource."""
+"""Orders as a model of OR-Tools CP-SAT: intervals that use one cumulative resource."""
 
 from __future__ import annotations
 

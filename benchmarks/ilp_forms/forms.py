@@ -1,4 +1,4 @@
-"""Every form of the problem by its name, and what only comparisons ask of one."""
+"""Every form of the ordering problem by its name, and `least_peak` by any of them."""
 
 from __future__ import annotations
 

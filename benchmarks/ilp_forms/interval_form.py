@@ -1,8 +1,8 @@
-"""Orders as intervals: the problem of the serial ILPs, for a solver that knows intervals.
+"""Orders as intervals: the problem of the serial ILPs, for a solver that supports intervals.
 
-A tensor is an interval from its source's step to one past the last of its users; where its memory
-passes on at a user, to that user's step. What is shared follows the same rules as in the ILPs
-(`sharing`).
+A tensor is a half-open interval of steps, from its source's step to one past its last user's; if a
+user takes over its memory, it ends at that user's step. Memory is shared by the same rules as in
+the ILPs (`sharing`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A solver-free model of orders: unit jobs, and intervals that load a resource.
 
-Jobs 0, ..., n - 1 take one step each, one at a time; intervals begin and end with jobs. The peak of
-the load over all steps is to be minimised. A backend that knows intervals takes it as it is.
+Jobs 0, ..., n - 1 take one step each, one at a time. Intervals begin and end with jobs. The largest
+load of any step is minimised. A backend that supports intervals solves the model directly.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from olla_xla.solvers.solve import solve
 
 __all__ = ["relaxed_bound"]
 
-_ROUNDING = 1e-6  # relative: what a floating-point optimum may be too high
+_ROUNDING = 1e-6  # by which fraction a floating-point optimum may be too high
 
 
 def relaxed_bound(

@@ -1,4 +1,4 @@
-"""Results of fusions bound to operands that they must not, or may not, overwrite."""
+"""Faults: results of fusions bound to operands that they must not overwrite, or may not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Binding = tuple[Any, Any, ShapeIndex, int]
 
 
 def read_later(draft: Draft, rng: random.Random) -> str | None:
-    """Binds a result to an operand that is read after the fusion, or is not ours to overwrite."""
+    """Binds a result to an operand that is read later, or whose memory must not be overwritten."""
     return bind(draft, [b for b in bindings(draft) if is_needed(draft, b)], rng)
 
 
@@ -45,7 +45,7 @@ def bound_and_late(draft: Draft, rng: random.Random) -> str | None:
 
 
 def bind(draft: Draft, found: list[Binding], rng: random.Random) -> str | None:
-    """Binds one of them; says which, or None where there is none."""
+    """Binds one of the candidates; returns a description, or None if there is no candidate."""
     if not found:
         return None
     _, fusion, index, operand = rng.choice(found)
@@ -56,7 +56,7 @@ def bind(draft: Draft, found: list[Binding], rng: random.Random) -> str | None:
 
 
 def bindings(draft: Draft) -> Iterator[Binding]:
-    """All that could be written: result and operand take the same bytes."""
+    """All pairs of a fusion's result and an operand of the same number of bytes."""
     for body in draft.scheduled():
         by_id = {i.id: i for i in body.instructions}
         for fusion in body.instructions:
@@ -82,7 +82,7 @@ def _fits(operand: Shape, result: Shape) -> bool:
 
 
 def is_needed(draft: Draft, binding: Binding) -> bool:
-    """Whether the operand is read later, or is not ours to overwrite."""
+    """Whether the operand is read later, or its memory must not be overwritten."""
     body, fusion, _, number = binding
     source = draft.sources(body)[fusion.operand_ids[number]]
     position = {i.id: k for k, i in enumerate(draft.order(body))}

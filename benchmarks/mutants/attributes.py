@@ -1,4 +1,4 @@
-"""What an instruction computes, changed: a constant, a comparison, an opcode, a slice, a fusion."""
+"""Faults in what an instruction computes: constants, comparisons, opcodes, slices, fusions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 def attribute(draft: Draft, rng: random.Random) -> str | None:
-    """A comparison is turned, an opcode another, dimensions exchanged, a slice moved."""
+    """Reverses a comparison, replaces an opcode, exchanges dimensions or moves a slice."""
     found = []
     for body in [*draft.scheduled(), *draft.fused()]:
         by_id = {i.id: i for i in body.instructions}
@@ -112,7 +112,7 @@ def attribute(draft: Draft, rng: random.Random) -> str | None:
 
 
 def _alike(i: Any, operand: Any, a: int, b: int) -> bool:
-    """Whether two dimensions may change places with no shape another."""
+    """Whether two dimensions can be exchanged without changing any shape."""
     if i.opcode == "broadcast":
         return operand.shape.dimensions[a] == operand.shape.dimensions[b] > 1
     return i.shape.dimensions[a] == i.shape.dimensions[b] > 1
@@ -156,7 +156,7 @@ def _move_slice(i: Any, extents: tuple[int, ...], rng: random.Random) -> str:
 
 
 def remade_part(draft: Draft, rng: random.Random) -> str | None:
-    """Another part of what several steps of a turn have stacked together is made again."""
+    """Recomputes another part of a scan residual to which one iteration writes several slices."""
     found = [
         (i, tuple(by_id[i.operand_ids[0]].shape.dimensions))
         for body in draft.fused()

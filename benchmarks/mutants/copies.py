@@ -1,8 +1,8 @@
-"""Copies that XLA made because one buffer is not enough, left out.
+"""Faults: copies left out that XLA made because one buffer is not enough.
 
-No digest of what is computed tells the difference: only what lies in memory does. As it leaves
-XLA's pipeline, a step mostly has a copy wherever an order could harm it; with copies left out,
-there are readers to move behind writers.
+A digest of the computation does not change; only the contents of memory do. XLA's pipeline mostly
+inserts a copy wherever some order could do harm. Without these copies there are readers that can be
+moved behind writers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST = 4  # copies left out at once
 
 
 def lost_copy(draft: Draft, rng: random.Random) -> str | None:
-    """What read a copy reads what it was made of."""
+    """Lets the readers of a few copies read the arrays that were copied."""
     found = []
     for body in draft.scheduled():
         by_id = {i.id: i for i in body.instructions}
@@ -35,7 +35,7 @@ def lost_copy(draft: Draft, rng: random.Random) -> str | None:
 
 
 def behind_writer(draft: Draft, rng: random.Random) -> str | None:
-    """A reader behind the instruction that overwrites it; copies left out where there is none."""
+    """Moves a reader behind the instruction that overwrites what it reads; may remove copies."""
     moved = order.behind_writer(draft, rng)
     if moved is None and (lost := lost_copy(draft, rng)) is not None:
         moved = order.behind_writer(draft, rng)
@@ -44,7 +44,7 @@ def behind_writer(draft: Draft, rng: random.Random) -> str | None:
 
 
 def shuffled(draft: Draft, rng: random.Random) -> str | None:
-    """Any order, half of the time with copies left out."""
+    """A random order; half of the time copies are removed first."""
     lost = lost_copy(draft, rng) if rng.random() < 0.5 else None
     text = order.shuffled(draft, rng)
     return text if lost is None or text is None else f"{lost}; {text}"

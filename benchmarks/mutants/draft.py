@@ -1,4 +1,4 @@
-"""A scheduled module while a fault is put into it: its proto, its orders, who reads what."""
+"""A scheduled module that is given a fault: its proto, its orders, and who reads what."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Instruction = Any
 
 
 def passes_on(i: Instruction) -> bool:
-    """Whether an instruction reads no array when it runs."""
+    """Whether an instruction only forwards its operand, and reads no array when it runs."""
     return i.opcode in _PASSED_ON
 
 
@@ -50,7 +50,7 @@ class Draft:
         self.load(data)
 
     def load(self, data: bytes) -> None:
-        """Goes on with another module."""
+        """Replaces the module by another one."""
         self.proto: Any = parse_module_proto(data)
         self._sources: dict[int, dict[int, Source]] = {}
         self._kinds: dict[int, bytes] = {}
@@ -101,7 +101,7 @@ class Draft:
         return shape_from_proto(i.shape)
 
     def kind(self, i: Instruction) -> bytes:
-        """Equal for instructions whose results have one shape."""
+        """A key of the result's shape: equal for instructions whose results have the same shape."""
         found = self._kinds.get(i.id)
         if found is None:
             found = self._kinds[i.id] = i.shape.SerializeToString(deterministic=True)
@@ -135,7 +135,7 @@ class Draft:
         return i.id, -1
 
     def reads_changed(self) -> None:
-        """Forgets what was found about who reads what."""
+        """Discards the cached data on who reads what, after operands have changed."""
         self._sources.clear()
 
     def source(self, body: Body, i: Instruction) -> Source:

@@ -1,4 +1,4 @@
-"""Runs workers, one a step, watches them, starts them again, and makes rows of what they say."""
+"""Runs one worker for each step, restarts those that end early, and makes rows of their output."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Row:
       description: what was done.
       outcome: "same", "differs", "failed" (its run ends with an error), "crashed" (its run ends the
         process), "hung", "refused" by XLA, or "aborted" (XLA's compile ends the process).
-      planned, executable: what the referee objects to in the module that is handed back, before XLA
-        gets it, and in the executable; "".
-      error: of XLA. seconds: all of it.
+      planned, executable: the referee's objection to the module before XLA gets it back, and to the
+        executable; "" if there is none.
+      error: XLA's error, or "". seconds: from making the mutant to the end of its run.
     """
 
     case: str
@@ -63,12 +63,12 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """Whether its outputs differ; those of a run that does not end well do."""
+        """Whether its outputs differ; a run that fails counts as different."""
         return self.runs and self.outcome != "same"
 
     @property
     def is_wrong(self) -> bool:
-        """A mutant that differs, or ends the process, and is missed; or a false alarm."""
+        """Whether a harmful mutant was missed, or the referee objects to an unmutated module."""
         if self.kind in UNMUTATED:
             return self.caught or self.differs
         return (self.differs or self.outcome == "aborted") and not self.caught
@@ -148,7 +148,7 @@ class _Watched:
             pass
 
     def _process(self) -> bool:
-        """Runs one process; whether all is done. If not, it ended on the mutant it was at."""
+        """Runs one process; False if a mutant ended it, so that another process has to go on."""
         request = json.dumps(self._request)
         with tempfile.TemporaryFile("w+") as errors, _Lines(request, errors) as lines:
             current: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Random arguments for a step: finite, no two arrays alike, and what came out, as bytes."""
+"""Random arguments for a step (finite, all arrays different), and its outputs as bytes."""
 
 from __future__ import annotations
 

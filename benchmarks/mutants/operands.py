@@ -1,4 +1,4 @@
-"""Instructions that read another array than they should, of the same shape."""
+"""Faults: instructions that read another array of the same shape than they should."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clone_operand(draft: Draft, rng: random.Random) -> str | None:
 
 
 def remade_operand(draft: Draft, rng: random.Random) -> str | None:
-    """What makes a slice of a stack again, inside fusions too, reads another array."""
+    """An instruction that recomputes a slice of a scan residual reads another array."""
     bodies = [*draft.scheduled(), *draft.fused()]
     made = (".again", ".slice", ".part", ".narrow", ".loop")
 
@@ -60,7 +60,7 @@ def index(draft: Draft, rng: random.Random) -> str | None:
 
 
 def _read_twice(draft: Draft) -> set[int]:
-    """What is read more than once; XLA refuses a fusion in which something is never read."""
+    """Ids of what is read more than once; XLA refuses a fusion that has an unread value."""
     times = collections.Counter(
         k for body in draft.fused() for i in body.instructions for k in i.operand_ids
     )

@@ -1,6 +1,6 @@
-"""Schedules that XLA accepts, every operand before its reader, and that break what else must hold.
+"""Faults: schedules that XLA accepts but that break other constraints.
 
-Only data dependences and control edges are kept: what XLA shares in memory is read too late.
+Data dependences and control edges are kept. Values whose memory XLA shares may be read too late.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def shuffled(draft: Draft, rng: random.Random) -> str | None:
 
 
 def effects(draft: Draft, rng: random.Random) -> str | None:
-    """Exchanges the order of two instructions that the world outside can see."""
+    """Exchanges the order of two instructions that have side effects."""
     found = []
     for body in draft.scheduled():
         seen = [i for i in draft.order(body) if i.custom_call_has_side_effect]
@@ -86,7 +86,7 @@ def effects(draft: Draft, rng: random.Random) -> str | None:
 
 
 def lost_edge(draft: Draft, rng: random.Random) -> str | None:
-    """Drops a control edge, and runs the two instructions the other way round where that goes."""
+    """Drops a control edge, and exchanges the order of its two instructions if that is legal."""
     found = [
         (body, i, k)
         for body in draft.scheduled()

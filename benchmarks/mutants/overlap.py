@@ -1,4 +1,4 @@
-"""Two buffers of a CPU executable that live together, moved onto each other, to be run for real."""
+"""A fault in a CPU executable: two buffers that are live together get the same memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kernels that are given other memory than the plan gives them, with nothing else wrong.
+"""Faults: kernels that share memory otherwise than the plan says, with nothing else wrong.
 
-No value is overwritten before its last reader, so that only what the kernel rounds can differ.
+No value is overwritten before its last reader, so only the rounding of the kernel can change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def bound(draft: Draft, rng: random.Random) -> str | None:
 
 
 def held(draft: Draft, rng: random.Random) -> str | None:
-    """Keeps an operand alive for one step more that a kernel's result is to be written over."""
+    """Keeps an operand alive one step longer that a kernel's result should overwrite."""
     planned = PlannedModule(scheduled_module(draft.finish()), "cpu")
     _, kernels = planned.own()
     found = []
@@ -56,7 +56,7 @@ def held(draft: Draft, rng: random.Random) -> str | None:
 
 
 def freed(draft: Draft, rng: random.Random) -> str | None:
-    """Takes away what keeps a kernel's results where they are: a held operand, or a binding."""
+    """Removes what fixes the memory of a kernel's results: a held operand, or a binding."""
     kernels = _kernels(draft)
     found: list[tuple[Any, Any]] = []
     for body in draft.scheduled():

@@ -1,4 +1,4 @@
-"""Small programs with what the models lack: loops, branches, updates in place, host callbacks."""
+"""Small programs with features that models lack: loops, branches, in-place updates, callbacks."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def scanned() -> Built:
 
 
 def unrolled() -> Built:
-    """A scan with two layers in each turn."""
+    """A scan that runs two layers in each iteration."""
 
     def loss(p: Any, x: Any) -> Any:
         def layer(h: Any, w: Any) -> Any:
@@ -181,7 +181,7 @@ def dropout() -> Built:
 
 
 def callbacks() -> Built:
-    """A train step that tells the host what it does, and asks it, in no order that JAX keeps."""
+    """A train step with host callbacks, in both directions, for which JAX keeps no order."""
     from jax.experimental import io_callback
 
     def ask(x: Any) -> Any:

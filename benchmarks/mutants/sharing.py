@@ -1,6 +1,7 @@
-"""Which instruction writes over which array, for the faults that need to know.
+"""Which instruction overwrites which array; some faults need that.
 
-Found from the module alone, so that a fault is seeded where neither planner nor referee looks.
+It is found from the module alone, independently of planner and referee, so that faults are seeded
+also where these overlook something.
 """
 
 from __future__ import annotations

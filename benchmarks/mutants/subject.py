@@ -70,7 +70,7 @@ class Subject:
         self._executable = _serialized(self._compiled)
 
     def unmutated(self) -> Iterator[dict[str, Any]]:
-        """What the referee says of XLA's own executable and of the planned one, as of a mutant."""
+        """The referee's verdicts on XLA's own executable and the planned one, and their outputs."""
         for name, module, compiled in (
             ("xla", self._scheduled, self._own),
             ("planned", self.planned, self._compiled),
@@ -171,7 +171,7 @@ class Subject:
         return f"{other[0]} has other memory than in XLA's own order" if other else ""
 
     def _run(self, compiled: jax.stages.Compiled) -> list[list[bytes]]:
-        """Outputs for all inputs, and for the first once more: what is left behind matters."""
+        """Outputs for all inputs, and for the first again, as memory left behind may matter."""
         return [outputs(compiled, given) for given in (*self._inputs, self._inputs[0])]
 
     def take(self, seed: str, kinds: tuple[str, ...], skip: int, count: int) -> Iterator[Mutant]:

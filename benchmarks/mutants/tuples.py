@@ -1,4 +1,4 @@
-"""Elements of tuples exchanged: a loop's state, the results of the module, donated arguments."""
+"""Faults: exchanged elements of loop states, of the module's results, or of donations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["donation", "loop_state", "results"]
 
 
 def loop_state(draft: Draft, rng: random.Random) -> str | None:
-    """Two elements of a loop's first state, of its next one, or as body or condition read them."""
+    """Exchanges two elements of a loop's initial or next state, or two reads of its state."""
     found = []
     for around in draft.scheduled():
         by_id = {i.id: i for i in around.instructions}
@@ -41,14 +41,14 @@ def loop_state(draft: Draft, rng: random.Random) -> str | None:
 
 
 def results(draft: Draft, rng: random.Random) -> str | None:
-    """Two results of the module."""
+    """Exchanges two results of the module."""
     root = next(i for i in draft.entry.instructions if i.id == draft.entry.root_id)
     pairs = _pairs(root.shape) if root.opcode == "tuple" else []
     return _exchange(root, *rng.choice(pairs)) if pairs else None
 
 
 def donation(draft: Draft, rng: random.Random) -> str | None:
-    """Two outputs take over each other's donated argument."""
+    """Exchanges the donated arguments of two outputs."""
     parameters = {
         i.parameter_number: i for i in draft.entry.instructions if i.opcode == "parameter"
     }

@@ -1,8 +1,9 @@
-"""Section 4.4 of the paper on a planned module: after its order, the places; or both at once.
+"""Section 4.4 of the paper on a planned module: places under its order, or both at once.
 
 `plan(..., method="ilp")` finds the order; XLA then places buffers by a rule of its own. Here the
-tensors of the entry computation are placed in one arena by the integer program, (6) to (8) and
-(15), beside the exact search, and small computations are ordered and placed at once, by (9).
+tensors of the entry computation are placed in one arena: by the integer program, equations (6) to
+(8) and (15), and by the exact search. Small computations are also ordered and placed at once, by
+equation (9).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["PlacedBy", "arenas"]
 
 @dataclasses.dataclass(frozen=True)
 class PlacedBy:
-    """One way to an arena; bytes.
+    """The arena that one method found; sizes in bytes.
 
     Attributes:
       way: what found it. status: OPTIMAL, FEASIBLE at a limit, or UNKNOWN: nothing was found.

@@ -1,8 +1,8 @@
 """The rectangle model in OR-Tools CP-SAT: no overlap in two dimensions.
 
-First within the bound, a question of yes or no: the block whose lowest free address is lowest goes
-there, the largest of several, and clauses are learnt from what fails. Only then the peak is
-minimised. What lies above a target height is minimised at once.
+First it is asked whether the bound can be met. The search places the block whose lowest free
+address is lowest, of several the largest, and learns clauses from failures. Only then the peak is
+minimised. A model with a target height is minimised directly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def solve(model: RectangleModel, limits: Limits) -> Result:
 
 
 def _within(model: RectangleModel) -> RectangleModel:
-    """The question whether the bound can be met; an order among twins would only get in the way."""
+    """The model that asks whether the bound can be met; without the order of twins it is faster."""
     high = tuple(
         min(top, model.bound - need) // step * step
         for top, need, step in zip(model.high, model.need, model.step, strict=True)

@@ -51,7 +51,7 @@ _LEAST_SECONDS = 1e-3  # rules come first whatever the limit
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class JointPlan:
-    """Order and offsets found together; sizes in bytes.
+    """An order and offsets that were found together; sizes in bytes.
 
     Attributes:
       order: operator ids. offsets: by tensor's name. height: of the arena.
@@ -194,7 +194,7 @@ def _placed(graph: TensorGraph, order: Sequence[int], seconds: float) -> tuple[P
 
 
 def _in_bytes(limits: Limits, unit: int, base: int) -> Limits:
-    """The limits with a watch that is told units."""
+    """The limits, with a watch that converts units to bytes."""
     watch = limits.watch
     if watch is None:
         return limits

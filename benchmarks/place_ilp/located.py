@@ -1,9 +1,10 @@
 """Offsets by the paper's program with given lifetimes, from a greedy start.
 
-Items that are live all the time lie at the bottom: in any packing they can be moved there, and what
-was below them up. What remains falls into parts. Of a large one, programs of a few items each are
-solved first (`windows`). Each part is a program of its own: under the pyramid of section 4.5, which
-leaves little to decide and proves nothing unless the bound is met, then as it is.
+Items that are live all the time are placed at the bottom: in any packing they can be moved there if
+the items below them move up. The remaining items fall into independent parts, each with a program
+of its own. For a large part, programs of a few items each are solved first (`windows`). Then the
+part's program is solved under the pyramid of section 4.5, which leaves little to decide and proves
+nothing unless the bound is met, and then without it.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Programs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Located:
-    """What the programs of a part came to.
+    """The result of a part's programs.
 
     Attributes:
       offsets: [items] bytes; never higher than the packing that was given.
@@ -247,7 +248,7 @@ class _Run:
     def _window(
         self, window: Window, limits: Limits
     ) -> tuple[Result, np.ndarray | None, tuple[int, int]]:
-        """One of them: what the solver said, offsets in bytes, columns and rows."""
+        """Solves one window: (the solver's result, offsets in bytes or None, (columns, rows))."""
         part, near, units = window.part, window.near, window.units
         bytes_most, name = window.most * units.unit, self._programs.name
         if name == "no-overlap":
@@ -367,7 +368,7 @@ class _Run:
         unit: int,
         size: tuple[int, int],
     ) -> Located:
-        """What a result in units comes to, in bytes."""
+        """A solver's result in units as offsets and bound in bytes."""
         offsets = best
         if at is not None:
             found = np.rint(at).astype(np.int64) * unit
@@ -382,7 +383,7 @@ class _Run:
 
 
 def _seconds_to(until: float) -> float:
-    """What is left to a time of `time.monotonic()`; a solver is asked for a moment at least."""
+    """Seconds until a time of `time.monotonic()`; at least a short positive time."""
     return max(until - time.monotonic(), 0.01)
 
 

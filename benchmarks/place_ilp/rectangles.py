@@ -1,7 +1,8 @@
 """A solver-free model of places: rectangles fixed in time that move up and down.
 
-The rectangles of one block move together. No two overlap; the highest end of any block is to be
-small, or what exceeds a target height. A backend that knows rectangles takes it as it is.
+The rectangles of one block move together, and no two overlap. Either the highest end of any block
+is minimised, or the amount that exceeds a target height. A backend that supports rectangles solves
+the model directly.
 """
 
 from __future__ import annotations

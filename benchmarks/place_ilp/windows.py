@@ -1,10 +1,10 @@
 """Packings improved by programs of a few items each, among the others, which stay.
 
-A program of all items is too large where thousands live together. So one that exceeds the target
-height is taken with some that stand in its way, in one of several manners, and a
-program places them anew in the gaps that the rest leaves, so that as little as can be lies above
-the target height (fix and optimize, or large neighbourhood search; Shaw 1998). Nothing is proven,
-unless nothing exceeds the target height.
+A program of all items is too large if thousands are live together. Therefore an item that exceeds
+the target height is taken together with some items in its way, chosen in one of several manners. A
+program moves them within the gaps that the other items leave, so that as few bytes as possible lie
+above the target height (fix and optimize, or large neighbourhood search; Shaw 1998). This proves
+nothing, unless nothing exceeds the target height.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Window:
     """A program to solve: the items that move.
 
     Attributes:
-      part: the items. near: who of them meets whom. units: their scale.
-      gaps: where each may lie. target_height, most: what lies above the target height is to be
-        little; nothing lies above the other, units.
-      begin: their offsets, bytes.
+      part: the items. near: which of them are live together. units: their scale.
+      gaps: by item, ranges of addresses that are free.
+      target_height: units; bytes above it are minimised. most: units; nothing may lie above it.
+      begin: the items' present offsets, bytes.
     """
 
     part: Items
@@ -100,7 +100,7 @@ def narrowed(
 
 
 class _Run:
-    """The packing as it is, and what is tried next."""
+    """The present packing, and the choice of the next window."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class _Run:
         return np.maximum(offsets + need - self._target_height, 0)
 
     def take(self, chosen: np.ndarray, found: np.ndarray) -> bool:
-        """Moves items if no more of them exceeds the target height; whether less does."""
+        """Moves items unless more would exceed the target height; returns whether less does."""
         need = self._part.need[chosen]
         before = int(self._above(self.offsets[chosen], need).sum())
         after = int(self._above(found, need).sum())
@@ -134,7 +134,7 @@ class _Run:
         return after < before
 
     def window(self, size: int) -> tuple[Window | None, np.ndarray]:
-        """The next program, of about so many items; None where it has nothing to decide."""
+        """The next program with about `size` items, or None if it has nothing to decide."""
         out = np.flatnonzero(self._above(self.offsets, self._part.need))
         i = int(self._random.choice(out))
         self._turn += 1
@@ -163,7 +163,7 @@ class _Run:
         return slice(int(self._near.nb_ptr[i]), int(self._near.nb_ptr[i + 1]))
 
     def _in_the_way(self, i: int, size: int) -> np.ndarray:
-        """Those that stand where the item could lie, where few do, and some that they meet."""
+        """Items at addresses where item i could lie if few items moved, and some that they meet."""
         at = self._neighbours(i)
         others = self._near.nb_idx[at]
         low, top = self.offsets[others], self.offsets[others] + self._near.nb_above[at]
@@ -183,7 +183,7 @@ class _Run:
         return np.concatenate([chosen, self._random.choice(near, extra, replace=False)])
 
     def _within(self, i: int, size: int) -> np.ndarray:
-        """Those that live little longer than the item does, or not at all beyond it."""
+        """Items whose lifetimes lie within that of item i, or extend little beyond it."""
         others = self._near.nb_idx[self._neighbours(i)]
         first, last = self._near.first, self._near.last
         beyond = np.maximum(first[i] - first[others], 0) + np.maximum(last[others] - last[i], 0)
@@ -191,7 +191,7 @@ class _Run:
         return others[np.argsort((1 + beyond) * noise, kind="stable")[:size]]
 
     def _near_by(self, i: int, size: int) -> np.ndarray:
-        """Any that live with it."""
+        """Random items that are live together with item i."""
         others = self._near.nb_idx[self._neighbours(i)]
         return self._random.choice(others, min(size, len(others)), replace=False)
 

@@ -68,7 +68,7 @@ class Recorder:
         self._time += 1
 
     def interrupt(self) -> None:
-        """What follows is dynamic and stays out of the profile."""
+        """Starts a dynamic stretch, which is left out of the profile."""
         self._paused = True
 
     def resume(self) -> None:
@@ -125,7 +125,7 @@ class PlannedAllocator:
             self._place()
 
     def interrupt(self) -> None:
-        """What follows is dynamic and is not served from the arena."""
+        """Starts a dynamic stretch, which is not served from the arena."""
         self._paused = True
 
     def resume(self) -> None:

@@ -15,7 +15,7 @@ __all__ = ["RecordedArray", "Records", "recorded"]
 
 
 class Records(Protocol):
-    """What is told of allocations, such as a `Recorder`."""
+    """Receives allocations and releases, such as a `Recorder`."""
 
     def allocate(self, size: int) -> Any:
         """Notes a request of `size` bytes; returns what `free` takes, or None for nothing."""
@@ -51,7 +51,7 @@ def recorded(array: np.ndarray, records: Records) -> RecordedArray:
 
 
 class _Tracker:
-    """Tells each block of memory once, and its release."""
+    """Reports each block of memory once, and its release."""
 
     def __init__(self, records: Records, given: np.ndarray) -> None:
         self._records = records

@@ -1,11 +1,10 @@
-"""Replay that learns its profiles by itself: for loops whose iterations differ, as sequences do.
+"""Replay that learns its profiles itself, for loops whose iterations differ, as with sequences.
 
-What Sekiyama et al. (2018), section 4, do for one profile, for as many as there are. An iteration
-is a sequence of requests and releases. Known iterations form a tree: they share what they begin
-with, and a request that several of them begin with has one place in all of them. So nobody need
-know, or say, which of them an iteration is going to be. One that leaves the tree is recorded from
-there; its further requests are served around what is live, and it is a profile itself from the next
-one on.
+It extends section 4 of Sekiyama et al. (2018) from one profile to any number. An iteration is a
+sequence of requests and releases. Known iterations form a tree of common prefixes, and a request in
+a common prefix has the same offset in all of them, so the caller need not know in advance which one
+an iteration will be. An iteration that leaves the tree is recorded from there on: its further
+requests are served around the live blocks, and from the next iteration on it is a known profile.
 
 Example:
   >>> allocator = LearningAllocator()
@@ -146,7 +145,7 @@ class LearningAllocator:
             self._at = self._at.following.get(event)
 
     def _gap(self, size: int) -> int:
-        """The lowest place among what is live."""
+        """The lowest offset at which `size` bytes overlap no live block."""
         offset = 0
         for at, taken in sorted(self._live.values()):
             if at >= offset + size:
@@ -176,7 +175,7 @@ class LearningAllocator:
             self._add(new)
 
     def _add(self, profile: _Profile) -> None:
-        """Places what an iteration does not share with those that are placed."""
+        """Places those requests of an iteration that it does not share with placed iterations."""
         node, offsets = self._root, []
         for event in profile.events:
             if event not in node.following:

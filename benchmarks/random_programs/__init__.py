@@ -1,6 +1,7 @@
 """Random programs, planned and compared with `jax.jit`, bit for bit.
 
-`spec` says what a program is, `text` writes and reads it, `training.build` makes a step of it,
-`strategies` draws programs, `check` plans, runs and compares them, `search` does so for a share of
-many and shrinks what fails, `processes` for any number, `tally` counts.
+`spec` defines programs, `text` writes and reads them, `training.build` makes a step of one,
+`strategies` draws random ones, `check` plans, runs and compares one, `search` does so for a share
+of many and shrinks failures, `processes` runs any number of shares, and
+`benchmarks.report.programs` counts outcomes.
 """

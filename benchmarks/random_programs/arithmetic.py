@@ -1,4 +1,4 @@
-"""Layers of products and sums as a loss: what LLVM rounds once or twice, by the code around it."""
+"""A loss of products and sums, which LLVM rounds once or twice depending on nearby code."""
 
 from __future__ import annotations
 

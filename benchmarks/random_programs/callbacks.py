@@ -26,7 +26,7 @@ _others: list[str] = []
 
 
 def watch() -> None:
-    """Forgets what the host has seen."""
+    """Clears the record of what the host has seen."""
     jax.effects_barrier()
     for log in (_io_ordered, _debug_ordered, _others):
         log.clear()

@@ -76,7 +76,7 @@ def _slots(env: Any, node: Any, values: Any) -> list[Any]:
 
 
 def _said(k: int, number: Any, turns: int) -> Any:
-    """A turn's number, or another one, as indices are written; from 5 on they may be negative."""
+    """An index made from an iteration's number, in form number k; from 5 on it may be negative."""
     ways = (
         lambda: number,
         lambda: jnp.clip(number, 0, turns - 1),

@@ -1,4 +1,4 @@
-"""What operators of a random graph have at hand beside their operands."""
+"""The weights, random keys and callbacks that operators of a random graph use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixed points as a loss: optimal transport by Sinkhorn's iteration, and layers without an end."""
+"""A fixed point as a loss: optimal transport (Sinkhorn's iteration), or an implicit layer."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _chunks(body: FixedPoint, step: _Map, given: Any, start: Any) -> Any:
 
 
 def _rewound(body: FixedPoint, step: _Map) -> Any:
-    """A while loop that keeps its states; the derivative is another one, the other way."""
+    """A while loop that keeps its states; its derivative is a while loop over them in reverse."""
 
     @jax.custom_vjp
     def find(given: Any, start: Any) -> Any:

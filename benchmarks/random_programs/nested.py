@@ -33,7 +33,7 @@ def _jit(env: Any, node: Any, values: Any) -> list[Any]:
 
 
 def _count(env: Any, node: Any, values: Any) -> list[Any]:
-    """A scan with a small integer that stops at a limit, and a mean that is made fair by it."""
+    """A scan that carries a saturating counter, and a mean whose bias it corrects."""
     a, b = values[:2]
 
     def body(carry: Any, _: Any) -> tuple[Any, Any]:
@@ -50,7 +50,7 @@ def _count(env: Any, node: Any, values: Any) -> list[Any]:
 
 
 def _branch_turns(env: Any, node: Any, values: Any) -> list[Any]:
-    """A scan whose body branches by the number of the turn."""
+    """A scan whose body branches on the iteration's number."""
     a, b = values[:2]
     turns = 3 + node.k % 4
 
@@ -84,7 +84,7 @@ def _scalar_carry(env: Any, node: Any, values: Any) -> list[Any]:
 
 
 def _turned_stack(env: Any, node: Any, values: Any) -> list[Any]:
-    """A scan over weights that are stacked and then turned."""
+    """A scan over weights that are stacked and then transposed."""
     weights = jnp.stack([env.weight(node.k + n) * (1 - 0.1 * n) for n in range(2 + node.k % 3)])
     turned = weights.transpose(0, 2, 1)
 
@@ -97,7 +97,7 @@ def _turned_stack(env: Any, node: Any, values: Any) -> list[Any]:
 
 
 def _fft(env: Any, node: Any, values: Any) -> list[Any]:
-    """Convolved by way of frequencies."""
+    """A convolution by FFT."""
     a, b = (v.astype(jnp.promote_types(v.dtype, jnp.float32)) for v in values[:2])
     axis = node.k % 2
     if node.k % 4 < 2:

@@ -1,7 +1,7 @@
 """Any number of random programs, in shares, each share in fresh processes.
 
-A process that crashes costs the program it was at, which is reported; another one goes on with its
-share behind it.
+If a process crashes, the program that it was running is reported, and another process goes on with
+the rest of its share.
 """
 
 from __future__ import annotations
@@ -116,14 +116,14 @@ class _Watch:
         self.heard()
 
     def heard(self) -> None:
-        """The process has said something."""
+        """Notes that the process has printed something."""
         self.end()
         self._timer = threading.Timer(_SILENT_SECONDS, self._process.kill)
         self._timer.daemon = True
         self._timer.start()
 
     def end(self) -> None:
-        """There is nothing more to watch."""
+        """Stops watching."""
         if self._timer is not None:
             self._timer.cancel()
 

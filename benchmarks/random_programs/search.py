@@ -1,7 +1,7 @@
-"""A share of many random programs: drawn, checked, and what fails shrunk.
+"""Draws and checks a share of many random programs, and shrinks those that fail.
 
-What is drawn depends on the seed, the share and the place in it alone, so another process can go on
-where one was killed, and what failed can be drawn again to shrink it.
+A program depends only on the seed, the share and its place in the share. So another process can go
+on where one was killed, and a program that failed can be drawn again to shrink it.
 """
 
 from __future__ import annotations

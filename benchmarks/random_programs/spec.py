@@ -1,7 +1,7 @@
-"""What a random program is: frozen values that print as what rebuilds them.
+"""The specification of a random program: frozen values whose repr rebuilds them.
 
-Every field takes any value of its type (numbers are taken modulo what there is), so a program
-stays valid whatever is cut from it.
+Every field takes any value of its type (numbers are taken modulo the number of choices), so a
+program stays valid whatever shrinking removes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What programs are drawn from, by hypothesis; what fails shrinks to the first of each choice."""
+"""Hypothesis strategies for programs; failures shrink towards the first option of each choice."""
 
 from __future__ import annotations
 

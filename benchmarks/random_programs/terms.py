@@ -1,8 +1,8 @@
 """Scalars of arrays: parts of a loss, results, and what a state keeps of them over steps.
 
-Several means in one sum, and a mean added to what was kept, are `a * k1 + reduce(b) * k2`: which of
-the two products is rounded before the sum depends on the code around it, and on a CPU the code on
-which operands and results are the same memory.
+Several means in one sum, and a mean added to a kept value, have the form `a * k1 + reduce(b) * k2`.
+Which of the two products is rounded before the sum depends on the surrounding code, and on a CPU
+that code depends on which operands and results share memory.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _CLASSES = {
 
 
 def to_text(value: Any) -> str:
-    """A spec as an expression, without what is left at its default."""
+    """A spec as an expression; fields with default values are left out."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         if isinstance(value, tuple):
             return f"({''.join(f'{to_text(part)}, ' for part in value).rstrip()})"

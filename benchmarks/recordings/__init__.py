@@ -1,1 +1,1 @@
-"""Recorded loops, and what reads and writes such files."""
+"""Recorded loops, and code that reads and writes their files."""

@@ -1,4 +1,4 @@
-"""A loop's requests for memory, by iteration, on disk as CSV."""
+"""A loop's memory requests and releases, by iteration, as a CSV file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what PyTorch's CPU allocator was asked for from a trace of its own profiler.
+"""Reads the requests to PyTorch's CPU allocator from a trace of PyTorch's profiler.
 
 The loop to be recorded runs under `torch.profiler.profile(profile_memory=True)`, each iteration
 within `torch.profiler.record_function("iteration")`, and `export_chrome_trace` writes the file.
@@ -80,7 +80,7 @@ def read_torch_trace(path: str | os.PathLike[str]) -> TorchTrace:
 
 
 def _iteration(asked: list[tuple[int, int]]) -> tuple[tuple[Event, ...], list[int]]:
-    """The events of what is released as well; the sizes of what is not."""
+    """(events of the requests that are also released, sizes of those that are not)."""
     live: dict[int, int] = {}  # by address: where in `asked` it was made
     pairs: dict[int, int] = {}  # made there, released there
     for k, (at, size) in enumerate(asked):

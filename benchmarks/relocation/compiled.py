@@ -1,7 +1,7 @@
-"""A planned function's executable, with its buffers where we put them.
+"""A planned function's executable, with its buffers at offsets that we chose.
 
-What runs, and in which order, is unchanged; results are the same bit for bit. Where the executable
-holds what is not known, or nothing is gained, the planned one is used.
+The instructions and their order are unchanged; results are the same bit for bit. If the executable
+holds something unknown, or nothing is gained, the planned executable is used unchanged.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ buffers by allocation, offset and size. Object code takes addresses as arguments
 offsets. XLA orders thunks by these slices when it loads the executable, so slices that are changed
 bring their own dependencies along.
 
-All fields of every message on the way to a slice are listed. What is not on the list, or may hold
-more than slices (loops, branches, collectives, callbacks of the host), is refused.
+All known fields of every message that leads to a slice are listed. An executable with other fields,
+or with kinds of thunks that may hold more than slices (loops, branches, collectives, host
+callbacks), is refused.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class CpuExecutable:
       names: logical buffer -> the instruction that defines it.
 
     Raises:
-      HloError: it is not one, or holds something that is not known well enough to be changed.
+      HloError: the data is no such executable, or it holds something that cannot be changed safely.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -92,7 +92,7 @@ def check_relocation(
 
 
 def _check_parts(x: Step, y: Step, areas: Mapping[int, Area], alignment: int) -> None:
-    """One step's new places: inside their areas, aligned, and laid to each other as they were."""
+    """Checks one step's new places: inside their areas, aligned, overlapping as before."""
     if x.name != y.name or len(x.parts) != len(y.parts):
         raise CheckError(f"step {x.name} became {y.name}")
     for p, q in zip(x.parts, y.parts, strict=True):
@@ -117,7 +117,7 @@ def _check_parts(x: Step, y: Step, areas: Mapping[int, Area], alignment: int) ->
 
 
 def _overlap(p: Part, q: Part) -> int | None:
-    """How far p begins behind q where they share bytes, else None."""
+    """The offset of p minus that of q if they share bytes, else None."""
     if p.area != q.area or p.offset >= q.offset + q.size or q.offset >= p.offset + p.size:
         return None
     return p.offset - q.offset
@@ -144,7 +144,7 @@ class _Memory:
         self._sizes = {i: a.size for i, a in areas.items()}
 
     def read(self, part: Part, *, undefined: bool = False) -> _Found:
-        """What a part holds: (from, to, write, first byte of it), relative to the part."""
+        """A part's contents: (start, stop, write, first byte of the write), relative to the part."""
         starts, owners = self._starts[part.area], self._owners[part.area]
         end = part.offset + part.size
         found: _Found = []

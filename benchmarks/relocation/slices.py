@@ -277,7 +277,7 @@ def _aligned(size: int) -> int:
 def _packed(
     buffers: list[_Buffer], bases: list[tuple[int, int, int]], steps: int, time_limit: float
 ) -> Packing:
-    """All arenas one behind the other, walls between, temp last: least height is least temp.
+    """Packs all arenas end to end with walls between; temp is last, so least height is least temp.
 
     Args:
       buffers: those in an arena or in temp.
@@ -306,7 +306,7 @@ def _values(
     temp: int,
     height: int,
 ) -> dict[int, tuple[int, int]]:
-    """Where XLA's logical buffers lie now: with the write of their instruction.
+    """The new places of XLA's logical buffers: each moves with the write of its instruction.
 
     Nothing at run time reads the places of those that no thunk names; they only must lie inside.
     """

@@ -146,7 +146,7 @@ class _Search:
         return graph_problem(self.graph, order, alignment=self.alignment)
 
     def flattened(self, seed: int) -> Iterator[GraphPlacement]:
-        """Under flatter orders than the given one that need no more."""
+        """Placements under flatter orders whose live sum is no larger."""
         budget = Budget(_FLAT * self.time_limit, self.node_limit)
         orders = flattened(
             self.arrays,
@@ -165,7 +165,7 @@ class _Search:
                 return
 
     def others(self) -> Iterator[GraphPlacement]:
-        """Under orders by rules: tensors live shorter, or less memory is reserved for nothing."""
+        """Placements under orders by rules that shorten lifetimes or reserve less dead memory."""
         arrays, order, alignment = self.arrays, self.first.order, self.alignment
         late = delayed(arrays, order)
         makers = (
@@ -189,12 +189,12 @@ class _Search:
                 yield self.place(other)
 
     def freed(self) -> GraphPlacement:
-        """The best, its order changed so that what is reserved can be used."""
+        """The best placement, with its order changed so that reserved dead memory can be used."""
         order = relieved(self.arrays, self.best.order, self.problem, self.time_limit)
         return self.best if tuple(order) == self.best.order else self.place(order)
 
     def together(self) -> Iterator[GraphPlacement]:
-        """The most promising, order and packing repaired together, again and again."""
+        """The most promising placements, with order and packing repaired together repeatedly."""
         tried = sorted(self._hopeful(), key=lambda p: p.fragmentation)[:_MANY]
         latest = list(tried)
         for seed in range(_REPAIRS if tried else 0):
@@ -206,7 +206,7 @@ class _Search:
                 latest[k] = again if _arena(again) < _arena(latest[k]) else tried[k]
 
     def longer(self) -> Iterator[GraphPlacement]:
-        """The most promising once more, with all the time that an order may take."""
+        """The most promising placements again, with the whole time limit of an order."""
         for first in sorted(self._hopeful(), key=lambda p: p.fragmentation)[:_MANY]:
             if first.packing.bound < _arena(self.best):
                 yield self.place(first.order, first.loose, 1 - _GLANCE)

@@ -1,13 +1,13 @@
 """Repairs a packing and the order of operators together.
 
-What exceeds the target height of a packing by little often fits if some tensor lived a few steps
-less. So tries of local repair (relocate.py) alternate with moves of single operators: of one that
-begins or ends a tensor that exceeds the target height, or one that meets it in time, to another
-step between its predecessors and its successors. A move is kept where the largest live sum stays
-what it is, memory passes on from the same operands to the same outputs, and no more exceeds the
-target height once the tensors that then overlap another are repacked. Most moves change nothing
-that counts, and are kept all the same: they lead away from where the repair is stuck. All
-randomness is seeded.
+An item that exceeds the target height of a packing by little often fits if some tensor lives a few
+steps less. So attempts at local repair (relocate.py) alternate with moves of single operators. An
+operator is moved that begins or ends a tensor that exceeds the target height, or a tensor that is
+live together with it; it moves to another step between its predecessors and successors. A move is
+kept if three things hold: the largest live sum does not change, the same outputs take over the
+memory of the same operands, and no more bytes exceed the target height after the tensors that
+overlap others have been repacked. Most moves change none of this and are kept; they lead away from
+packings where the repair is stuck. All randomness is seeded.
 """
 
 from __future__ import annotations

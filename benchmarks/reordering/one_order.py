@@ -1,9 +1,10 @@
 """Offsets for the tensors of a graph under an order.
 
 Tensors of one buffer lie at one offset, and their space is free for others while none of them is
-live. An output that takes over a dying operand's memory lies exactly where the operand did: reading
-one byte while writing another of the same memory would be an error. Where that ties too many
-tensors together, hand-overs that the peak does not need are given up.
+live. An output that takes over a dying operand's memory lies exactly where the operand did, since
+an output that overlaps its operand otherwise would overwrite bytes before they are read. If this
+ties too many tensors together, some outputs get memory of their own where the peak does not need
+the operand's.
 """
 
 from __future__ import annotations

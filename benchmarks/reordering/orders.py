@@ -1,9 +1,9 @@
 """Other orders of no larger live sum, for which offsets are easier to find.
 
-A donated argument keeps its memory for the output that replaces it, though it is dead in between.
-If nothing fits in there, the largest live sum is out of reach (dead_space.py). Often a copy made
-the argument dead earlier than needed: made later, it costs nothing, as one or the other is live
-anyway.
+The memory of a donated argument is reserved for the output that replaces it, although it is dead in
+between. If no other tensor fits there, no packing reaches the largest live sum (dead_space.py).
+Often a copy makes the argument dead earlier than necessary. Making the copy later costs nothing,
+because either the argument or the copy is live anyway.
 """
 
 from __future__ import annotations
@@ -205,8 +205,9 @@ def _fills(
 ) -> Iterator[list[int]]:
     """Orders in which a part that is live at `step` lies within the dead steps first..last.
 
-    It stuck out of them at one end: there, what bounds the stretch moves behind what bounds the
-    part, or the other way round. Only parts of at most `size` bytes can fill the stretch.
+    The part extends beyond these steps at one end. There the operator that bounds the stretch is
+    moved behind the one that bounds the part, or the other way round. Only parts of at most `size`
+    bytes can fill the stretch.
     """
     live = (items.part_first <= step) & (step <= items.part_last) & (items.part_height <= size)
     early = live & (items.part_first < first) & (items.part_last <= last)

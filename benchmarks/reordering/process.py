@@ -1,7 +1,7 @@
-"""Places the tensors of a graph in a process of its own, which is ended when its time is up.
+"""Places the tensors of a graph in a separate process, which is ended when its time is up.
 
-One order's search and repair may overrun its limit on thousands of blocks. What was found before
-the time was up counts.
+The search and repair for one order may exceed its time limit on thousands of blocks. Results that
+the process printed before its end count.
 """
 
 from __future__ import annotations

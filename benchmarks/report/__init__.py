@@ -1,1 +1,1 @@
-"""Tables of what the benchmarks found."""
+"""Tables of the results of benchmarks."""

@@ -25,7 +25,7 @@ _HEADINGS = (
 
 
 def comparison_table(found: Sequence[Comparison]) -> Table:
-    """A line for each comparison; `larger` counts the rows where the plan takes more."""
+    """One line for each comparison; the column `larger` counts rows where the plan takes more."""
     lines = []
     for c in found:
         name, worst = c.worst

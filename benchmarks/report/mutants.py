@@ -1,4 +1,4 @@
-"""The table of a run: by kind of fault, what XLA, a run and the referee say."""
+"""Tables of mutants: by kind of fault, the outcomes of XLA, of runs and of the referee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of many random programs, by kind."""
+"""Counts of the outcomes of many random programs, by kind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tally:
 
     @property
     def failures(self) -> int:
-        """Plans that came out as none may."""
+        """How many plans had an outcome that is a fault."""
         return sum(self.outcomes[kind] for kind in FAILURES)
 
     def add(self, row: dict[str, Any]) -> None:

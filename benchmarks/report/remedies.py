@@ -1,4 +1,4 @@
-"""What was said to help, beside what it did."""
+"""The totals that remedies were said to give, beside those that they gave."""
 
 from __future__ import annotations
 

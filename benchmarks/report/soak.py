@@ -12,7 +12,7 @@ __all__ = ["soak_table"]
 
 
 def soak_table(curves: Sequence[tuple[Curve, str]]) -> Table:
-    """A line for each curve, with what is wrong with it; sizes in MB."""
+    """One line for each curve, with the reason if it fails; sizes in MB."""
     lines = []
     for curve, wrong in curves:
         middle, last = curve.samples[len(curve.samples) // 2], curve.samples[-1]

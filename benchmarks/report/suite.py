@@ -1,4 +1,4 @@
-"""Dumps, compiled and planned, as a table and what is to be said of some."""
+"""Dumps that were compiled and planned, as a table, with notes on some of them."""
 
 from __future__ import annotations
 

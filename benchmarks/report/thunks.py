@@ -52,7 +52,7 @@ def in_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
-    """What all executables come to, a line for each thing."""
+    """Figures over all executables, one line each."""
     pairs, dumped = in_pairs(rows), sum(row.placed > 0 for row in rows)
     lines = [
         ("executables", f"{len(rows):,}"),

@@ -1,1 +1,1 @@
-"""Train steps that are partitioned over eight devices, each in another way."""
+"""Train steps partitioned over eight devices, each in a different way."""

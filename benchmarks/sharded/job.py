@@ -54,7 +54,7 @@ class Row:
 
     @property
     def wrong(self) -> str:
-        """What must not be, or ""."""
+        """The fault of this row, or ""."""
         if self.same is False:
             return "results differ from jit's"
         if self.moved:

@@ -1,4 +1,4 @@
-"""What a module does while its transfers run: collectives in their order, work before a done."""
+"""The overlap of a module's transfers with computation, and the order of its collectives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLLECTIVES = (
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """Of one module.
+    """The overlap of one module.
 
     Attributes:
       order: the collectives of each computation in the order they begin, as (name, opcode without
@@ -36,7 +36,7 @@ class Overlap:
 
     @property
     def seconds(self) -> float:
-        """All that runs while something is under way."""
+        """Predicted seconds of all work that runs during any transfer."""
         return sum(sum(between.values()) for between in self.hidden.values())
 
     def moved(self, other: Overlap, free: Collection[str] = ()) -> tuple[str, ...]:
@@ -53,10 +53,10 @@ class Overlap:
         return tuple(sorted(n for n in both if _differ(one[n], two[n])))
 
     def least_kept(self, other: Overlap) -> float:
-        """The least part of what a start hides here that another module keeps there; 1 for all.
+        """The smallest fraction of a transfer's overlapped time that another module keeps.
 
-        What the other one does without, stacks of loops and what makes them, costs it no time: it
-        counts as kept.
+        Work that the other module does not run at all, such as writing scan residuals that are
+        recomputed, is left out. The result is 1.0 if all is kept.
         """
         parts = [1.0]
         for start in self.hidden.keys() & other.hidden.keys():

@@ -1,4 +1,4 @@
-"""Ten train steps over several devices: what is split, and how the parts talk to each other.
+"""Ten train steps over several devices, which differ in what is split and what is exchanged.
 
 A step takes (parameters, moments, batch) and gives (parameters, moments, loss), with momentum.
 """

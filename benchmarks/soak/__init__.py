@@ -1,1 +1,1 @@
-"""Whether a process that plans again and again grows: resident memory, seconds a call."""
+"""Checks that a process that plans repeatedly does not grow, in memory or in seconds a call."""

@@ -1,7 +1,7 @@
-"""Whether a series grows: what it did in its second half, by the median of all slopes.
+"""The growth of a series in its second half, by the median of all pairwise slopes.
 
 Theil, "A rank-invariant method of linear and polynomial regression analysis" (1950); Sen (JASA
-1968): a few samples that were disturbed do not move it.
+1968). A few disturbed samples do not change the median.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["growth", "slope"]
 
 
 def slope(counts: Sequence[int], values: Sequence[float]) -> float:
-    """What a value grows by from one count to the next; 0 for less than two samples."""
+    """The growth of a value for each count, the median slope; 0 for fewer than two samples."""
     points = itertools.combinations(zip(counts, values, strict=True), 2)
     slopes = [(y - b) / (x - a) for (a, b), (x, y) in points if x != a]
     return statistics.median(slopes) if slopes else 0.0
 
 
 def growth(counts: Sequence[int], values: Sequence[float]) -> float:
-    """What a value grows by over the second half of its samples, as a part of their median."""
+    """The growth of a value over the second half of its samples, as a fraction of their median."""
     half = len(counts) // 2
     counts, values = counts[half:], values[half:]
     if len(counts) < 2:

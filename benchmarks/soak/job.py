@@ -22,7 +22,7 @@ _TIMES_JIT = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """After so many times: what the process holds, in bytes, and takes, in seconds.
+    """The memory (bytes) and the times (seconds) of a process after `count` repetitions.
 
     Attributes:
       count: how often it was done. resident_bytes: of the process, without what malloc holds free.
@@ -51,12 +51,12 @@ class Curve:
 
     @property
     def bytes_each(self) -> float:
-        """Resident bytes that each time leaves, over the second half."""
+        """Resident bytes that each repetition adds, over the second half."""
         late = self.samples[len(self.samples) // 2 :]
         return slope([s.count for s in late], [s.resident_bytes for s in late])
 
     def wrong(self, jit: Curve | None) -> str:
-        """What grows that may not, or "".
+        """Which figure grows too much, or "".
 
         Args:
           jit: the same by jax.jit, which keeps the executables of all signatures too, and whose

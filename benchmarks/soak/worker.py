@@ -1,6 +1,6 @@
 """One process that plans again and again; run as a program. Prints a line of JSON for each sample.
 
-Every step is a new program, so that nothing is planned from memory.
+Every step is a new program, so that no plan comes from a cache.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The referee of GPU executables: on real steps' executables, and on mutants of them."""
+"""Tests the referee of GPU executables on those of real steps, and on mutants of them."""

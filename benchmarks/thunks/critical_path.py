@@ -1,10 +1,10 @@
-"""How long a GPU's thunks take by a cost model, one after the other and as far as they must.
+"""Predicted times of a GPU's thunks: as XLA issues them, and of their longest dependent chain.
 
-Thunks that share bytes, of which one writes, run in their order whatever else happens; tighter
-memory adds such pairs, though no operator is added. The longest chain of them is what no stream and
-no graph can make shorter. XLA does not run them so by default: it issues them to one stream, and
-only what was begun on another runs beside others (olla_xla.remat.cost.path, which has the same of
-modules).
+Two thunks that share bytes, at least one of which writes them, must run in order. Plans that use
+less memory add such pairs without adding operators. The longest chain of such thunks is a lower
+bound that no use of streams or graphs can beat. By default XLA does not reach it: it issues thunks
+to one stream, and only work that was started on another stream runs concurrently
+(olla_xla.remat.cost.path has the same for modules).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Clock:
         self._named, self._cost = named, cost
 
     def sequence(self, thunks: Sequence[GpuThunk]) -> Durations:
-        """Of thunks that begin together with nothing else running."""
+        """The durations of a sequence of thunks that starts while nothing else runs."""
         longest, chains = 0.0, _Chains()
         streams = Streams(self._cost.device.start_seconds)
         for k, thunk in enumerate(thunks):
@@ -64,7 +64,7 @@ class _Clock:
         return Durations(streams.finish(), longest)
 
     def _own(self, thunk: GpuThunk, *, last: bool) -> Durations:
-        """Of one thunk; of several that run an instruction the last one counts for all."""
+        """The durations of one thunk; if several run an instruction, the last has its time."""
         i = self._named.get(thunk.name)
         inside = [self.sequence(inner) for inner in thunk.inner]
         if thunk.flow is Flow.BRANCH:
@@ -87,7 +87,7 @@ class _Chains:
         self._ends: dict[int, list[tuple[float, float]]] = {}
 
     def add(self, accesses: Iterable[Access], seconds: float) -> float:
-        """Puts something at the end of the longest chain that it is in; gives when it ends."""
+        """Adds a thunk by its accesses; returns when the longest chain through it ends."""
         accesses = list(accesses)
         begin = 0.0
         for access in accesses:

@@ -1,7 +1,7 @@
-"""Executables of a GPU with one fault each, such as a planner, XLA or a reader could make.
+"""GPU executables with one fault each, as a planner, XLA or our reader could make them.
 
-Faults of thunks alone are what a wrong executable would be; where XLA would assign memory wrongly,
-assignment and thunks are changed together, so that they still agree.
+Most faults change thunks alone, like an executable that differs from its assignment. Faults that
+stand for a wrong assignment by XLA change assignment and thunks together, so that they still agree.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _neighbour(subject: Subject) -> Options:
 
 
 def _reordered(subject: Subject) -> Options:
-    """What reads runs before what writes for it, or after what writes over it."""
+    """A reader runs before the writer of its operand, or after the operand is overwritten."""
     found: Options = []
     for at, thunks in _sequences(subject.executable.thunks):
         for j, later in enumerate(thunks):
@@ -199,7 +199,7 @@ def _reused(subject: Subject) -> Options:
 
 
 def _late(subject: Subject) -> Options:
-    """A done waits for nothing any more: it runs after what writes over its start's bytes."""
+    """A done comes too late: it runs after a thunk that depends on the bytes of its start."""
     found: Options = []
     for at, thunks in _sequences(subject.executable.thunks):
         for i, start in enumerate(thunks):

@@ -80,7 +80,7 @@ class Row:
 
 
 def is_worse(own: Row, planned: Row) -> bool:
-    """Whether a plan makes a step slower by more than it may, or more of its loads wrong."""
+    """Whether a plan makes a step slower than allowed, or gives more kernels wrong loads."""
     longer = planned.issued_seconds > LONGEST_PATH * own.issued_seconds
     return longer or planned.wrong > own.wrong
 
@@ -147,7 +147,7 @@ class _Reader:
 
     @without_collection()
     def row(self, way: str, compiled: Any) -> Row:
-        """What is to be said of an executable."""
+        """The row of an executable."""
         module = final_module(compiled)
         unsnapped(b"\0")  # its machine code is loaded once in a process
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""What is compiled for an absent GPU, by name: models, sharded steps, trainers, random programs."""
+"""Steps by name that are compiled for an absent GPU: models, sharded, trainers, programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may go wrong in one of several processes, and what has to come of it."""
+"""Faults in one of several processes, and the outcome that each must have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of several processes: started, watched, and what each case came to."""
+"""Starts and watches jobs of several processes, and judges the outcome of each case."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _row(
 def _wrong(
     case: Case, count: int, found: Sequence[dict[str, Any]], reasons: Sequence[str], errors: str
 ) -> str:
-    """What is not as it has to be, or ""."""
+    """What differs from the outcome that the case must have, or ""."""
     leader_died = case.kills and 0 in case.troubles
     if len(found) < count - case.kills and not leader_died:  # JAX ends all with its first process
         return f"{count - len(found)} processes ended: {errors.strip()[:400]}"

@@ -137,7 +137,7 @@ def _miss_the_others() -> None:
 
 @contextlib.contextmanager
 def _in_trouble(name: str) -> Iterator[None]:
-    """Spoils this process while it lasts."""
+    """Makes this process fail in the named way within the block."""
     if name == "a little late":
         time.sleep(0.4 * float(os.environ["OLLA_XLA_PATIENCE"]))
     if name == "late":
@@ -221,7 +221,7 @@ def main(me: int, count: int, address: str, cases: list[Any], options: dict[str,
 
 
 def _meet(store: KeyValues, where: str, me: int, count: int, seconds: float) -> None:
-    """Says that this process is there, and waits so long for the others."""
+    """Announces this process at a meeting point, and waits up to `seconds` for all the others."""
     store.put(f"{where}/{me}", b"")
     end = time.monotonic() + seconds
     while len(store.under(where)) < count and time.monotonic() < end:

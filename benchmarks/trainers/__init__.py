@@ -1,4 +1,4 @@
-"""Train steps of other people's trainers, each with the remat policies that it has of its own.
+"""Train steps of other projects' trainers, each with the trainer's own remat policies.
 
 A module of this package makes the step of one trainer: its `step` gives what is to be jitted, and
 what with. The trainers are no dependencies of this package; `uv run --no-dev --group trainers` has
@@ -46,7 +46,7 @@ class Trainer:
     Attributes:
       name: as on the command line. policies: its own, from what keeps most to what keeps least.
       devices: that its step is for, unless the setting "devices" says otherwise.
-      settings: names that may be set, and what they are where they are not.
+      settings: names of settings -> their default values.
     """
 
     name: str
