@@ -144,7 +144,7 @@ class _Memory:
         self._sizes = {i: a.size for i, a in areas.items()}
 
     def read(self, part: Part, *, undefined: bool = False) -> _Found:
-        """A part's contents: (start, stop, write, first byte of the write), relative to the part."""
+        """A part's contents: (start, stop, write, first byte of the write), relative to it."""
         starts, owners = self._starts[part.area], self._owners[part.area]
         end = part.offset + part.size
         found: _Found = []
