@@ -120,7 +120,7 @@ def test_copies_are_arrays_of_their_own():
     assert one.opcode == two.opcode == "copy" and bodies.operands(one) == [bodies.name("h")]
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", "cuda", "tpu"])
 def test_the_iteration_of_the_forward_loop_is_four_less_the_counter(target):
     bodies = Bodies(target)
     made = bodies.maker.value(ValueRef(iteration=True))
