@@ -153,7 +153,7 @@ def lstm(
 
 
 def layers(count: int, *, width: int = 1024, batch_size: int = 2048) -> Network:
-    """As many layers of one product and a tanh, bound by arithmetic, and a mean of squares."""
+    """`count` layers of a matrix product and a tanh, with the mean square as the loss."""
 
     def loss(params: Any, batch: Any) -> tuple[jax.Array, Any]:
         for weights in params:
@@ -196,7 +196,7 @@ class MemoryRow:
 
     @property
     def least_bytes(self) -> int:
-        """Of `olla_xla.sublinear`, as far as was looked for."""
+        """The least bytes of `olla_xla.sublinear` among the budgets that were tried."""
         return self.sublinear_bytes if self.exact_bytes is None else self.exact_bytes
 
 
@@ -390,7 +390,7 @@ def as_json(memory: Sequence[MemoryRow], times: Sequence[TimeRow]) -> dict[str, 
 
 
 def misses(memory: Sequence[MemoryRow], times: Sequence[TimeRow]) -> list[str]:
-    """What falls short of the paper's figures 5 to 7 and of its abstract, in one line each."""
+    """One line for each result that falls short of the paper's figures 5 to 7 or its abstract."""
     found = []
     for row in memory:
         name = f"{row.network} {row.size}"

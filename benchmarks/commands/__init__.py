@@ -1,4 +1,4 @@
-"""The commands of `python -m benchmarks`, one module each, as those of `olla_xla.cli.commands`."""
+"""The commands of `python -m benchmarks`, a module each, like those of `olla_xla.cli.commands`."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ COMMANDS: dict[str, str] = {
     "ilp_alone": "orders of unfused steps by a solver alone: how near after which limit",
     "figures": "draw the papers' figures from stored sweeps and benchmarks",
 }
-"""Name, which is its module's -> what it does, in one line."""
+"""Name of a command, which is also the name of its module -> one line that says what it does."""

@@ -1,4 +1,4 @@
-"""What commands share that compile steps of others, and plan each in several ways: a row a step."""
+"""Code shared by commands that compile others' steps and plan each in several ways."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def run(
     """Makes every row and prints a table.
 
     Args:
-      values: the flags. rows: each makes one, given what is called with a line at each stage.
+      values: the flags.
+      rows: functions that make a row each; their argument is called with a line at each stage.
 
     Returns:
       1 if a plan of a step that XLA compiles fails, else 0.

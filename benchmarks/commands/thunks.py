@@ -112,7 +112,7 @@ Fault = tuple[str, str, str, str]
 
 
 def faults(subjects: list[Subject], count: int, seed: int) -> list[Fault]:
-    """So many faults in executables, kinds and executables by turns."""
+    """`count` faults, taken in turn from all kinds and all executables."""
     draw = random.Random(seed)
     sources = [(s, kind, mutants(s, kind, draw)) for kind in KINDS for s in subjects]
     draw.shuffle(sources)

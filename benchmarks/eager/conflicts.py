@@ -1,4 +1,4 @@
-"""Two more ways of MXNet's note: colouring by conflicts, and the dependencies that a plan adds."""
+"""Two more ideas of MXNet's note: colouring by conflicts; dependencies that a plan adds."""
 
 from __future__ import annotations
 

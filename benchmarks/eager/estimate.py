@@ -45,7 +45,7 @@ PLANNERS = (*_STATIC, "colouring by conflicts")
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What one baseline takes. Bytes.
+    """The memory that one baseline takes, in bytes.
 
     Attributes:
       planner: its name.

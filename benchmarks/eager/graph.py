@@ -217,7 +217,7 @@ class _Flat:
         return results
 
     def _loop(self, i: Instruction, state: ValueMap, operator: int) -> ValueMap:
-        """What the body leaves as it was passes through; the rest is new, in place if it can."""
+        """Forwards elements that the body does not change; others are new, in place if possible."""
         body = i.called[0]
         root, parameter = body.root, body.parameters[0]
         assert root is not None

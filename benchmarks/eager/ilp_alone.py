@@ -37,7 +37,7 @@ _NEAR = 1.01  # of the least peak that is known: the paper's "within 1 %"
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What a solver knew when `limit` seconds had passed.
+    """The results that a solver had after `limit` seconds.
 
     Attributes:
       limit: seconds, building the program included. bytes: its best peak, or None for none.

@@ -73,7 +73,7 @@ KINDS: dict[str, Kind] = {
 
 
 def mutated(module: bytes, kind: str, seed: str) -> tuple[str, bytes] | None:
-    """A module with one fault in it, and what that is; None where there is no place for it.
+    """(description of a fault, the module with the fault); None if the module has no place for it.
 
     Args:
       module: serialized, scheduled HloModuleProto.

@@ -40,7 +40,7 @@ def main(request: str) -> None:
 
 
 def say(row: dict[str, object]) -> None:
-    """Prints a line at once, so that it is known if the process ends."""
+    """Prints a line and flushes it, so that it is known if the process ends."""
     print(json.dumps(row), flush=True)
 
 

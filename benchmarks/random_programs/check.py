@@ -64,7 +64,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class _Results:
-    """What steps gave: path -> (type, shape, bytes) of each result, and what the host saw."""
+    """Results of the steps: path -> (type, shape, bytes); and what host callbacks saw."""
 
     leaves: dict[str, tuple[str, tuple[int, ...], bytes]]
     seen: callbacks.Seen
@@ -88,7 +88,7 @@ class Reference:
             return _run(self._compiled, self.built) == self.results
 
     def types(self) -> contextlib.AbstractContextManager[None]:
-        """JAX's types of 64 bits, or without, as the program wants them."""
+        """A context that enables or disables JAX's 64-bit types, as the program says."""
         return jax.enable_x64(self.program.x64)
 
 

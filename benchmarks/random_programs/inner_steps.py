@@ -60,7 +60,7 @@ def inner_next(body: InnerSteps, params: Any, batch: Any, key: Any) -> tuple[Any
 
 
 def _loss(p: Any, x: Any, y: Any) -> Any:
-    """Two means in a sum."""
+    """A loss that is the sum of two means."""
     found = jnp.tanh(x @ p["w"]) @ p["v"]
     wide = jnp.promote_types(found.dtype, jnp.float32)
     return ((found - y).astype(wide) ** 2).mean() + 0.01 * (p["w"].astype(wide) ** 2).mean()

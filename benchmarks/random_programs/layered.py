@@ -155,7 +155,7 @@ def _start(body: Layered, dtype: Any) -> dict[str, Any]:
 
 
 def _carried(body: Layered, carry: Any) -> tuple[Any, Any]:
-    """What is carried on beside the layer's result, and that result."""
+    """(the carry with its counter and means advanced, the layer's result changed by them)."""
     carry, h = dict(carry), carry["h"]
     if "n" in carry:
         carry["n"] = jnp.where(carry["n"] < _MOST, carry["n"] + 1, _MOST)

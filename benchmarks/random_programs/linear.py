@@ -40,7 +40,7 @@ def _attention(env: Any, node: Any, values: Any) -> list[Any]:
 
 
 def _conv(env: Any, node: Any, values: Any) -> list[Any]:
-    """Along the rows, the columns as channels."""
+    """A convolution along the rows, with the columns as channels."""
     kernel = jnp.stack([env.weight(node.k + k) for k in range(3)])
     found = jax.lax.conv_general_dilated(
         values[0][None], kernel * 0.6, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
@@ -49,7 +49,7 @@ def _conv(env: Any, node: Any, values: Any) -> list[Any]:
 
 
 def _conv2d(env: Any, node: Any, values: Any) -> list[Any]:
-    """Over rows and columns, one channel."""
+    """A convolution over rows and columns, with one channel."""
     kernel = env.weight(node.k)[:3, :3].reshape(3, 3, 1, 1)
     found = jax.lax.conv_general_dilated(
         values[0][None, :, :, None],

@@ -108,7 +108,7 @@ def _fft(env: Any, node: Any, values: Any) -> list[Any]:
 
 
 def _sinkhorn(env: Any, node: Any, values: Any) -> list[Any]:
-    """Rows and columns made to sum up to one, several times."""
+    """Scales rows and columns alternately so that each sums to one (Sinkhorn's iteration)."""
     logits = values[0]
 
     def body(h: Any, _: Any) -> tuple[Any, Any]:

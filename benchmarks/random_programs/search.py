@@ -130,7 +130,7 @@ def _with_plan(case: Case, number: int) -> Case:
 
 
 class _Found(Exception):
-    """A program fails as the one does that is shrunk."""
+    """Raised when a smaller program fails in the same way as the one that is shrunk."""
 
 
 def _draw(

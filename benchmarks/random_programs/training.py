@@ -1,4 +1,4 @@
-"""From a program's spec to a step, its arguments and how it is jitted."""
+"""Makes a program's spec into a step, its arguments and its options for `jax.jit`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ EXTRAS = (
 
 
 class Built(NamedTuple):
-    """What a program is made into.
+    """A program as a step that can be jitted.
 
     Attributes:
       step: (parameters, state, batch) -> (parameters, state, results).
