@@ -204,11 +204,9 @@ class _Search:
             least = min(t.xla_bytes for t in self._trials.values())
             good = [n for n, t in self._trials.items() if t.xla_bytes <= (1 + _LITTLE) * least]
             pieces = min(good)
-            if not self._plans_within(pieces):
-                reached = [t.planned_bytes or t.xla_bytes for t in self._trials.values()]
-                raise BudgetError(self._budget, min(reached), self._reason)
-        elif pieces not in self._planned:
-            self._plans_within(pieces)
+        if not self._plans_within(pieces):
+            reached = [t.planned_bytes or t.xla_bytes for t in self._trials.values()]
+            raise BudgetError(self._budget, min(reached), self._reason)
         while pieces > 1 and self._plans_within(fewer := self._fewer(pieces)):
             if self._trials[fewer].seconds > self._trials[pieces].seconds:
                 break
