@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from olla_xla.pieces.estimate import accumulator
 
-__all__ = ["Accumulator"]
+__all__ = ["Accumulator", "zero_after"]
 
 _HALF = 16
 """Bits of a bfloat16, which is the upper half of a float32."""
@@ -42,10 +43,10 @@ class Accumulator:
         split = wide == jnp.float32 and aval.dtype == jnp.bfloat16
         return cls(tuple(aval.shape), jnp.dtype(aval.dtype), wide, in_halves and split)
 
-    def zeros(self) -> tuple[Any, ...]:
-        """Its arrays before anything is added."""
+    def zeros(self, zero: Any = 0) -> tuple[Any, ...]:
+        """Its arrays before anything is added, filled with this zero unless it is in halves."""
         if not self.in_halves:
-            return (jnp.zeros(self.shape, self.wide),)
+            return (jnp.full(self.shape, jnp.asarray(zero).astype(self.wide)),)
         return jnp.zeros(self.shape, jnp.uint16), jnp.zeros(self.shape, jnp.uint16)
 
     def add(self, held: tuple[Any, ...], part: Any) -> tuple[Any, ...]:
@@ -62,3 +63,18 @@ class Accumulator:
             return held[0]
         upper, lower = (half.astype(jnp.uint32) for half in held)
         return jax.lax.bitcast_convert_type(upper << _HALF | lower, self.wide)
+
+
+def zero_after(arrays: Sequence[Any]) -> Any:
+    """An integer zero that is known only once these arrays are there.
+
+    On a CPU XLA runs what depends on nothing first: accumulators of plain zeros would be in memory
+    during the loops before their own.
+    """
+    firsts = [x[(0,) * x.ndim] for x in arrays if x.size and not _is_key(x)]
+    known = sum((first != 0).astype(jnp.int32) for first in firsts)
+    return jax.lax.clamp(0, known, 0) if firsts else 0
+
+
+def _is_key(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))

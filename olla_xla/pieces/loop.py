@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.pieces.accumulators import Accumulator
+from olla_xla.pieces.accumulators import Accumulator, zero_after
 from olla_xla.pieces.estimate import is_narrow
 from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
@@ -26,12 +26,13 @@ class Pieces:
 
     Attributes:
       units: the most equal parts the axis can be cut into, on each device where it is sharded.
-      devices: those over which it is sharded, or None.
+      devices: those over which it is sharded, or None. on_cpu: as in `Piece`.
     """
 
     units: int
     count: int
     devices: Devices | None = None
+    on_cpu: bool = False
 
     @classmethod
     def of(cls, units: int, pieces: int, devices: Devices | None = None) -> Pieces:
@@ -46,7 +47,7 @@ class Pieces:
     def piece(self, count: int, start: Any) -> Piece:
         """`count` units from unit `start` on; of each device's part where the axis is sharded."""
         if self.devices is None:
-            return Piece(self.units, count, start)
+            return Piece(self.units, count, start, self.on_cpu)
         first = jax.lax.axis_index(self.devices.names) * self.units
         return Piece(self.units * self.devices.count, count, first + start)
 
@@ -215,21 +216,29 @@ def _over_pieces(
     dims, devices = [d for _, d in xs], pieces.devices
 
     def looped(
-        whole: Sequence[Any], arrays: Sequence[Any], *, in_place: bool, in_halves: bool = False
+        whole: Sequence[Any],
+        arrays: Sequence[Any],
+        *,
+        in_place: bool,
+        in_halves: bool = False,
+        on_cpu: bool = False,
     ) -> Any:
         totals = [Accumulator.of(s, accumulate_dtype, in_halves=in_halves) for s in sums]
         cut = list(zip(arrays, dims, strict=True))
         of_piece = functools.partial(function, whole)
-        return _loop(of_piece, pieces, totals, cut, stacked, in_place=in_place)
+        all_pieces = dataclasses.replace(pieces, on_cpu=on_cpu)
+        zero = zero_after([*whole, *arrays]) if on_cpu else 0
+        return _loop(of_piece, all_pieces, totals, cut, stacked, zero, in_place=in_place)
 
     split = functools.partial(looped, in_place=False)
     placed = functools.partial(looped, in_place=True)
     halved = functools.partial(placed, in_halves=True)
+    for_cpu = functools.partial(placed, on_cpu=True)
     has_halves = any(Accumulator.of(s, accumulate_dtype, in_halves=True).in_halves for s in sums)
 
     def by_platform(whole: Sequence[Any], arrays: Sequence[Any]) -> Any:
         # On a CPU XLA materialises the whole sum before it splits it into halves.
-        return jax.lax.platform_dependent(whole, arrays, cpu=placed, default=halved)
+        return jax.lax.platform_dependent(whole, arrays, cpu=for_cpu, default=halved)
 
     loop = split
     if any(dims) or has_halves:
@@ -266,6 +275,7 @@ def _loop(
     sums: Sequence[Accumulator],
     xs: Sequence[tuple[Any, int]],
     stacked: Sequence[tuple[Any, int]],
+    zero: Any,
     *,
     in_place: bool,
 ) -> tuple[list[Any], list[Any]]:
@@ -275,7 +285,7 @@ def _loop(
     piece: stacked along a new first dimension they would have to be transposed afterwards.
 
     Args:
-      sums: accumulators of the sums.
+      sums: accumulators of the sums. zero: with which they are filled first.
       in_place: whether arrays that are cut along another dimension than the first are sliced as
         they are; else they are transposed first. The others are as in `_over_pieces`.
     """
@@ -321,7 +331,7 @@ def _loop(
     starts = jnp.arange(pieces.full, dtype=jnp.int32) * pieces.count
     split = [_split(xs[k][0], xs[k][1], pieces) for k in scanned]
     held = [_unwritten(*stacked[k], devices) for k in placed]
-    totals = [s.zeros() for s in sums]
+    totals = [s.zeros(zero) for s in sums]
     (totals, held), arrays = jax.lax.scan(body, (totals, held), (starts, split))
     joined = [a.reshape((a.shape[0] * a.shape[1], *a.shape[2:])) for a in arrays]
     if pieces.rest:

@@ -15,6 +15,8 @@ from jax.extend import core
 from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
 from olla_xla.pieces.factors import SHARDINGS, SUM, Factor
 from olla_xla.pieces.graph import Spread
+from olla_xla.pieces.products import product_of_rows, takes_rows
+from olla_xla.pieces.selects import is_one_each, with_one_added
 from olla_xla.remat.segments.trace import is_variable
 
 __all__ = ["Piece", "run_piece"]
@@ -27,11 +29,13 @@ class Piece:
     Attributes:
       units: the most equal parts the axis can be cut into. count: how many of them it holds.
       start: the first of them; may be traced.
+      on_cpu: whether it runs on a CPU for certain.
     """
 
     units: int
     count: int
     start: Any
+    on_cpu: bool = False
 
     def size(self, whole: int) -> int:
         """The piece's size along a dimension of the axis whose whole size this is."""
@@ -88,8 +92,12 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
         params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
         if name == "gather":
             params["fill_value"] = 0
+    if name == "dot_general" and piece.on_cpu and takes_rows(e):
+        return [product_of_rows(e, values, piece.start)]
     if dim is None or dim == SUM:
         return _bind(e, params, values)
+    if name in ("scatter-add", "scatter_add") and is_one_each(e):
+        return [with_one_added(e, *values)]
     size = piece.size(e.outvars[0].aval.shape[dim])
     if name in _SHAPES:
         params[_SHAPES[name]] = _with(params[_SHAPES[name]], dim, size)

@@ -45,20 +45,26 @@ def test_others_are_held_whole(dtype, wide):
         assert (held.total(arrays) == 1).all()
 
 
-def test_a_result_takes_the_place_of_a_half_on_a_gpu():
-    """Value and gradient of a head of 131,072 words in 64 pieces: as much as by hand."""
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_a_head_of_many_words_takes_as_much_as_by_hand_on_a_gpu(name):
+    """Value and gradient of one of 131,072 words in 64 pieces.
+
+    A GPU's result takes the place of a half. On a CPU nothing is cast to float32 but the pieces of
+    logits, and the accumulator is made after the first region's loop.
+    """
     try:
-        target = targets.target("h100")
+        target = targets.target(name)
     except InputError as error:
         pytest.skip(str(error))
 
     def loss(w, x, y):
         logits = (x @ w).astype(jnp.float32)
-        return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
+        picked = jnp.take_along_axis(logits, y[:, None], 1)[:, 0]
+        return jnp.mean(jax.nn.logsumexp(logits, -1) - picked)
 
     shapes = ((1024, 131_072), "bfloat16"), ((8192, 1024), "bfloat16"), ((8192,), "int32")
     shapes = target.place([jax.ShapeDtypeStruct(*s) for s in shapes])
     ours = olla_xla.fission(jax.value_and_grad(loss, (0, 1)), pieces=64)
     m = jax.jit(ours).lower(*shapes).compile().memory_analysis()
     total = m.argument_size_in_bytes + m.output_size_in_bytes + m.temp_size_in_bytes
-    assert total <= 1.05 * 640 * 2**20
+    assert total <= 1.01 * 640 * 2**20

@@ -127,15 +127,19 @@ def test_errors_against_float64(dtype, where):
         assert mine <= 2 * own
 
 
-def test_two_axes_meet_bytes_and_error_in_bfloat16():
-    """The weights' gradient needs no accumulator where it is made along the vocabulary."""
+@pytest.mark.parametrize("pieces", [16, 256])
+def test_two_axes_meet_bytes_and_error_in_bfloat16(pieces):
+    """The weights' gradient needs no accumulator where it is made along the vocabulary.
+
+    Of 16 pieces each has more words than a token has features, of 256 fewer.
+    """
     rng = np.random.default_rng(1)
     x, w = (jnp.asarray(rng.normal(size=s) / 4, jnp.bfloat16) for s in ((512, 32), (32, 4096)))
     y = jnp.asarray(rng.integers(0, 4096, 512))
     gradient = jax.value_and_grad(loss, (0, 1))
-    ours = olla_xla.fission(gradient, pieces=16)
+    ours = olla_xla.fission(gradient, pieces=pieces)
     assert [r.axis[:11] for r in ours.explain(w, x, y).regions] == ["dimension 0", "dimension 1"]
-    wide = jax.value_and_grad(olla_xla.fission(loss, pieces=16), (0, 1))
+    wide = jax.value_and_grad(olla_xla.fission(loss, pieces=pieces), (0, 1))
     (_, made), cut = compiled(ours, w, x, y)
     assert cut < 0.9 * total(wide, w, x, y)
     exact = jax.jit(gradient)(*(a.astype(jnp.float32) for a in (w, x)), y)[1]
