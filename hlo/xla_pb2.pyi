@@ -79,10 +79,12 @@ class OutputOperandAliasing(_message.Message):
     def __init__(self, output_shape_index: _Optional[_Iterable[int]] = ..., operand_index: _Optional[int] = ..., operand_shape_index: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DotDimensionNumbers(_message.Message):
-    __slots__ = ("lhs_contracting_dimensions",)
+    __slots__ = ("lhs_contracting_dimensions", "rhs_contracting_dimensions")
     LHS_CONTRACTING_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    RHS_CONTRACTING_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     lhs_contracting_dimensions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, lhs_contracting_dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
+    rhs_contracting_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lhs_contracting_dimensions: _Optional[_Iterable[int]] = ..., rhs_contracting_dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PrecisionConfig(_message.Message):
     __slots__ = ("operand_precision",)

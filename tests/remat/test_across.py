@@ -10,50 +10,101 @@ import pytest
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
 from olla_xla.remat.cost import across, calibrate
-from olla_xla.remat.cost.across import Across, AcrossCost, cost_in_pieces, rows_across
+from olla_xla.remat.cost.across import Across, AcrossCost, Strides, cost_in_pieces, strides_of
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.cost.work import transposes
 
 CPU = Device("CPU", 1e10, 1e10, 1e9, 1e11, 0.0, 1e8, fresh_bytes_per_second=1e9)
-COST = AcrossCost(CPU, "cpu", Across(1e9, 4e9, 4e9))
+COST = AcrossCost(CPU, "cpu", Across(8e9, 1e9, 2e8, 4e9, 4e9))
 
 
-def operators(function, *shapes):
+def operators(function, *shapes, donated=(0,)):
     args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
-    compiled = jax.jit(function, donate_argnums=0).lower(*args).compile()
+    compiled = jax.jit(function, donate_argnums=donated).lower(*args).compile()
     return module_from_bytes(final_module(compiled)).entry.instructions
 
 
-def reading(rows):
-    """The operator that computes with an array of so many rows of 512, column by column."""
+def reading(rows, columns=512, arrays=1):
+    """The operator that computes with arrays of so many rows, column by column."""
 
-    def function(kept, x):
-        return jnp.minimum(kept, jnp.maximum(x * x + x, 0).T)
+    def function(kept, *xs):
+        made = xs[0] * xs[0]
+        for x in xs[1:]:
+            made = made * x + x
+        return jnp.minimum(kept, jnp.maximum(made + xs[0], 0).T)
 
-    found = operators(function, (512, rows), (rows, 512))
+    found = operators(function, (columns, rows), *[(rows, columns)] * arrays)
     return next(i for i in found if COST.work(i).transposed)
 
 
 def test_rows_are_what_is_touched_before_a_line_is_again():
-    assert [rows_across(reading(rows)) for rows in (64, 4096)] == [64, 4096]
+    assert [strides_of(reading(rows)) for rows in (64, 4096)] == [
+        Strides(64, 2048, 1),
+        Strides(4096, 2048, 1),
+    ]
+    assert strides_of(reading(2048, 3072, arrays=2)) == Strides(2048, 12_288, 2)
     (moved,) = (
         i
         for i in operators(lambda x: x.transpose(2, 0, 1), (4, 6, 128))
         if i.opcode == "fusion" or transposes(i)
     )
-    assert rows_across(moved) == 24
+    assert strides_of(moved) == Strides(24, 512, 1)
 
 
-def test_the_more_rows_the_slower():
-    few, some, many, most = (
-        COST.seconds(i) / COST.work(i).bytes for i in map(reading, (64, 2048, 12_544, 30_000))
-    )
-    assert few < some < many == pytest.approx(most, rel=1e-3)
-    i = reading(64)
-    size = COST.work(i).transposed
-    assert COST.seconds(i) == pytest.approx((COST.work(i).bytes - size) / 1e10 + size / 1e9)
+def test_an_array_that_is_broadcast_is_not_read_across():
+    def function(kept, x, row):
+        return jnp.minimum(kept, jnp.maximum(x * row + x, 0).T)
+
+    found = operators(function, (512, 256), (256, 512), (512,))
+    assert strides_of(next(i for i in found if COST.work(i).transposed)).arrays == 1
+
+
+def test_pages_and_crowding():
+    assert [Strides(2048, apart, 2).pages for apart in (12_288, 4096, 2048, 1024)] == [
+        4096,
+        4096,
+        2048,
+        0,  # four rows in a page: read ahead
+    ]
+    # 64 lines lie in a page; those of rows a page apart all at one place, which holds eight.
+    assert Strides(8, 4096, 1).crowding == 1
+    assert Strides(256, 2048, 1).crowding == 16
+    assert Strides(128, 1408, 3).crowding == 1.5
+    assert Strides(128, 64_000, 1).crowding == 2
+    assert Strides(512, 1000, 1).crowding == 1  # no whole lines apart: anywhere
+
+
+def test_the_more_pages_the_slower():
+    def per_byte(*how):
+        i = reading(*how)
+        size = COST.work(i).transposed
+        return (COST.seconds(i) - (COST.work(i).bytes - size) / 1e10) / size
+
+    few, some, many, most = (per_byte(rows) for rows in (512, 2048, 8192, 30_000))
+    assert few == pytest.approx(1 / 1e9)
+    assert few < some < many == pytest.approx(most) == pytest.approx(1 / 2e8)
+    assert per_byte(1024, 512, 2) == pytest.approx(per_byte(2048))
+    held, crowded = per_byte(128, 352), per_byte(128, 352, 3)
+    assert held == pytest.approx(1 / 8e9) and held < crowded < few
+
+
+def product(of_first, of_second, rows=512):
+    """The operator of a product of matrices, summed over these dimensions."""
+    dims = (((of_first,), (of_second,)), ((), ()))
+    shapes = (512, 512), (rows, 512) if of_second else (512, rows)
+    found = operators(lambda x, y: jax.lax.dot_general(x, y, dims), *shapes, donated=())
+    return next(i for i in found if COST.work(i).matrix)
+
+
+def test_a_product_reads_its_second_operand_across_where_both_are_transposed():
     plain = CostModel(CPU, "cpu")
-    assert COST.seconds(reading(12_544)) == pytest.approx(plain.seconds(reading(12_544)))
+    for of in ((1, 0), (1, 1), (0, 0)):
+        assert COST.seconds(product(*of)) == pytest.approx(plain.seconds(product(*of)))
+    i = product(0, 1)
+    assert i.opcode == "dot"
+    assert COST.seconds(i) == pytest.approx(plain.seconds(i) + 2**20 / 1e9)
+    many = product(0, 1, 8192)
+    assert COST.seconds(many) == pytest.approx(plain.seconds(many) + 2**24 / 2e8)
 
 
 def test_what_only_moves_is_priced_by_itself():
@@ -80,7 +131,9 @@ def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(calibrate, "_MOMENT", 0.001)
     monkeypatch.setattr(calibrate, "measure_cpu", lambda: CPU)
-    for name, value in (("_COLUMNS", 16), ("_SOME", 64)):
+    small = {"_COLUMNS": 16, "_SOME": 64, "SOME": 64}
+    small |= dict.fromkeys(("_HELD", "_READ_FEW", "_READ_MANY"), (2, 8, 16))
+    for name, value in small.items():
         monkeypatch.setattr(across, name, value)
     for cached in (calibrate._calibrated, across._measured):
         cached.cache_clear()

@@ -569,6 +569,7 @@ def test_a_budget_must_be_positive():
 
 def test_rates_are_measured(monkeypatch):
     monkeypatch.setattr(calibrate, "_ELEMENTS", 1 << 20)
+    monkeypatch.setattr(calibrate, "SOME", 1 << 16)
     monkeypatch.setattr(calibrate, "_SQUARE", 64)
     monkeypatch.setattr(calibrate, "_IMAGES", (2, 8, 8, 16))
     monkeypatch.setattr(calibrate, "_MOMENT", 0.005)

@@ -1,8 +1,12 @@
 """Predicted time on a CPU, with its caches taken into account for transposed reads.
 
-A piece of an array is transposed faster than the whole: fewer cache lines are touched before one of
-them is touched again. `CostModel` prices plans at one rate, measured on activations of images. Here
-the rate depends on the number of those lines.
+A piece of an array is transposed faster than the whole: fewer pages of memory are touched before
+one of them is touched again, so their addresses stay known to the processor, and their lines in its
+caches. `CostModel` prices plans at one rate, measured on activations of images. Here the rate
+depends on the number of those pages, of all arrays that an operator reads so.
+
+Matrix products whose second operand is summed over along its rows, and whose first along its
+columns, are no calls of XLA's library; they read the second across its layout as well.
 """
 
 from __future__ import annotations
@@ -14,17 +18,21 @@ from typing import Any
 
 from hlo.backend import platform
 from hlo.module import Instruction, Module
-from olla_xla.remat.cost.calibrate import CACHED, CHAIN, LOCK, Bench, in_turns, kept
+from olla_xla.remat.cost.calibrate import LOCK, SOME, Bench, in_turns, kept
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.remat.cost.work import Work, transposes
+from olla_xla.remat.cost.work import transposes
 
-__all__ = ["Across", "AcrossCost", "cost_in_pieces", "measure_across"]
+__all__ = ["Across", "AcrossCost", "Strides", "cost_in_pieces", "measure_across", "strides_of"]
 
-_FEW, _MANY = 256, 12_544
-"""Cache lines of the benchmark here, and of the images by which the device's rate is measured."""
+_FEW, _MANY = 256, 4096
+"""Pages of the benchmark of `few` at most, and of that of `many`."""
+_CROWDED = 16  # how often the lines of the benchmark of `few` fill their part of a first cache
+_PAGE, _LINE, _WAYS = 4096, 64, 8
+"""Bytes of a page and of a cache line; lines at one place of pages that a first cache holds."""
+_HELD, _READ_FEW, _READ_MANY = (16, 128, 352), (8, 256, 512), (1, 2048, 3072)  # float32
 _SOME = 2048  # lines, where nothing is computed
-_COLUMNS, _REPEATS = 512, 8
+_COLUMNS = 512
 _KEPT_BYTES = 32 << 20
 """glibc's malloc keeps blocks up to this size; it gets others from the system each time."""
 
@@ -34,14 +42,50 @@ class Across:
     """Rates of a CPU for functions that run in pieces.
 
     Attributes:
-      few_bytes_per_second: transposed reads with arithmetic, where lines stay in a cache.
+      held_bytes_per_second: transposed reads with arithmetic of lines that a first cache holds.
+      few_bytes_per_second: those of lines that displace each other, but of few pages.
+      many_bytes_per_second: those of many pages.
       moved_bytes_per_second: transposed reads without arithmetic.
       exponentials_per_second: of exp alone; the device's transcendentals are tanh.
     """
 
+    held_bytes_per_second: float
     few_bytes_per_second: float
+    many_bytes_per_second: float
     moved_bytes_per_second: float
     exponentials_per_second: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Strides:
+    """A read across the layout.
+
+    Attributes:
+      rows: how many are touched before one of their lines is again. apart: bytes from one to the
+        next. arrays: how many are read so at once.
+    """
+
+    rows: int
+    apart: int
+    arrays: int
+
+    @property
+    def pages(self) -> float:
+        """How many are touched; of rows shorter than half a page none: those are read ahead."""
+        if 2 * self.apart < _PAGE:
+            return 0.0
+        return self.arrays * self.rows * min(self.apart / _PAGE, 1.0)
+
+    @property
+    def crowding(self) -> float:
+        """Lines of all rows, as a part of those that a first cache holds where they lie.
+
+        Lines that lie alike in their pages displace one another.
+        """
+        places = _PAGE // _LINE
+        if self.apart % _LINE == 0:
+            places //= math.gcd(self.apart // _LINE, places)
+        return self.arrays * self.rows / (_WAYS * places)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,27 +100,38 @@ class AcrossCost(CostModel):
         exponentials = _exponentials(i)
         rate = self.device.transposed_bytes_per_second
         if work.transposed:
-            rate = self._rate(rows_across(i), work)
+            moves = not work.operations and not work.transcendentals
+            rate = self.across.moved_bytes_per_second if moves else self._rate(strides_of(i))
         priced = dataclasses.replace(
             self.device,
             transposed_bytes_per_second=rate,
             # The mean rate, with exponentials at a rate of their own.
             transcendentals_per_second=self._transcendentals(work.transcendentals, exponentials),
         )
-        return priced.seconds(work)
+        return priced.seconds(work) + self._product_across(i)
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
         """Predicted time of one run from call to return; malloc keeps few temporaries."""
         return super().run_seconds(module, temp_bytes if temp_bytes > _KEPT_BYTES else 0)
 
-    def _rate(self, rows: int, work: Work) -> float:
-        """Bytes a second of a transposed read that touches so many cache lines."""
-        if not work.operations and not work.transcendentals:
-            return self.across.moved_bytes_per_second
-        many = self.device.transposed_bytes_per_second
-        few = max(self.across.few_bytes_per_second, many)
-        share = math.log(max(rows, _FEW) / _FEW) / math.log(_MANY / _FEW)
-        return few * (many / few) ** min(share, 1.0) if math.isfinite(few) else few
+    def _rate(self, strides: Strides) -> float:
+        """Bytes a second of a transposed read with arithmetic."""
+        measured = self.across
+        many = measured.many_bytes_per_second
+        few = max(measured.few_bytes_per_second, many)
+        held = max(measured.held_bytes_per_second, few)
+        rate = _between(few, many, strides.pages / _FEW, _MANY / _FEW)
+        return rate * _between(held / few, 1.0, strides.crowding, _CROWDED)
+
+    def _product_across(self, i: Instruction) -> float:
+        """Seconds in which a matrix product reads its second operand across its layout."""
+        if i.opcode != "dot" or not _is_across(i):
+            return 0.0
+        shape = i.operands[1].shape
+        apart = shape.dimensions[shape.minor_to_major[0]] * shape.element_bits // 8
+        strides = Strides(shape.dimensions[shape.minor_to_major[1]], apart, 1)
+        rate = self._rate(strides) if strides.pages else self.across.moved_bytes_per_second
+        return shape.bytes / rate
 
     def _transcendentals(self, count: int, exponentials: int) -> float:
         """The mean rate of `count` transcendentals, some of which are exponentials."""
@@ -87,10 +142,43 @@ class AcrossCost(CostModel):
         return count / (seconds + (count - exponentials) / own)
 
 
-def rows_across(i: Instruction) -> int:
-    """How many cache lines a transposed read touches before it touches one again."""
+def _between(first: float, last: float, size: float, most: float) -> float:
+    """The first rate up to size 1, the last from `most` on, between them by the logarithm."""
+    if size <= 1 or not math.isfinite(first):
+        return first
+    return first * (last / first) ** min(math.log(size) / math.log(most), 1.0)
+
+
+def _is_across(i: Instruction) -> bool:
+    """Whether a product sums over the second operand's innermost dimension, not the first's."""
+    assert i.proto is not None
+    numbers = i.proto.dot_dimension_numbers
+    pairs = zip(
+        i.operands,
+        (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions),
+        strict=True,
+    )
+    first, second = (
+        len(o.shape.dimensions) > 1 and o.shape.minor_to_major[0] in dims for o, dims in pairs
+    )
+    return second and not first
+
+
+def strides_of(i: Instruction) -> Strides:
+    """The transposed read of an instruction that touches the most pages, or the most rows."""
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
-    return max((_rows(k) for k in inside if transposes(k)), default=1)
+    found = (_strides(k) for k in inside if transposes(k))
+    return max(found, key=lambda s: (s.pages, s.rows), default=Strides(1, 0, 1))
+
+
+def _strides(i: Instruction) -> Strides:
+    """Of all arrays as large as the operand that it is computed from; a fusion may read several."""
+    source, rows = i.operands[0].shape, _rows(i)
+    arrays, seen = 0, list(i.operands)
+    for k in seen:  # grows
+        arrays += k.opcode == "parameter" and k.shape.num_elements == source.num_elements
+        seen += [o for o in k.operands if o not in seen]
+    return Strides(rows, source.bytes // rows, max(arrays, 1))
 
 
 def _rows(i: Instruction) -> int:
@@ -131,24 +219,28 @@ def _measured() -> Across:
 
 
 def measure_across() -> Across:
-    """Measures these rates on this machine, in a second or two."""
+    """Measures these rates on this machine, in two seconds or three."""
     import jax
     import jax.numpy as jnp
 
     with jax.default_device(jax.devices("cpu")[0]):
-        shape = (_REPEATS, _FEW, _COLUMNS)
-        few = jnp.full(shape, 0.5, jnp.float32)
-        made = jnp.full((_REPEATS, _COLUMNS, _FEW), 0.5, jnp.float32)
+        held, few, many = (
+            jnp.full(shape, 0.5, jnp.float32) for shape in (_HELD, _READ_FEW, _READ_MANY)
+        )
         some = jnp.full((1, _SOME, _COLUMNS), 0.5, jnp.float32)
-        small = jnp.full((CACHED,), 0.5, jnp.float32)
-        reading = Bench(_reading, made, few, donate=True)
+        reading_held, reading_few = (
+            Bench(_reading, x.transpose(0, 2, 1), x, donate=True) for x in (held, few)
+        )
+        reading_many = Bench(_reading_two, many.transpose(0, 2, 1), many, many + 1, donate=True)
         moving = Bench(lambda x: x.transpose(0, 2, 1), some)
-        raising = Bench(_raising, small)
-        in_turns((reading, moving, raising))
+        raising = Bench(lambda x: jnp.exp(-x), jnp.full((SOME,), 0.5, jnp.float32), donate=True)
+        in_turns((reading_held, reading_few, reading_many, moving, raising))
     return Across(
-        few_bytes_per_second=few.nbytes / reading.seconds,
+        held_bytes_per_second=held.nbytes / reading_held.seconds,
+        few_bytes_per_second=few.nbytes / reading_few.seconds,
+        many_bytes_per_second=2 * many.nbytes / reading_many.seconds,
         moved_bytes_per_second=some.nbytes / moving.seconds,
-        exponentials_per_second=CHAIN * CACHED / raising.seconds,
+        exponentials_per_second=SOME / raising.seconds,
     )
 
 
@@ -158,9 +250,7 @@ def _reading(kept: Any, x: Any) -> Any:
     return jnp.minimum(kept, jnp.maximum(x * x + x, 0).transpose(0, 2, 1))
 
 
-def _raising(x: Any) -> Any:
+def _reading_two(kept: Any, x: Any, y: Any) -> Any:
     import jax.numpy as jnp
 
-    for _ in range(CHAIN):
-        x = jnp.exp(-x)
-    return x
+    return jnp.minimum(kept, jnp.maximum(x * x * y + x, 0).transpose(0, 2, 1))
