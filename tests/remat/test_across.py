@@ -66,12 +66,10 @@ def test_pages_and_crowding():
         2048,
         0,  # four rows in a page: read ahead
     ]
-    # 64 lines lie in a page; those of rows a page apart all at one place, which holds eight.
-    assert Strides(8, 4096, 1).crowding == 1
-    assert Strides(256, 2048, 1).crowding == 16
-    assert Strides(128, 1408, 3).crowding == 1.5
-    assert Strides(128, 64_000, 1).crowding == 2
-    assert Strides(512, 1000, 1).crowding == 1  # no whole lines apart: anywhere
+    # Lines of rows a page apart all lie alike in their pages, and a cache holds eight such.
+    assert [Strides(8, apart, 1).crowding for apart in (4096, 12_288, 2048)] == [1, 1, 0.5]
+    assert Strides(256, 2048, 1).crowding == 16 == Strides(64, 2048, 4).crowding
+    assert Strides(1024, 1408, 3).crowding == 1
 
 
 def test_the_more_pages_the_slower():
@@ -84,8 +82,8 @@ def test_the_more_pages_the_slower():
     assert few == pytest.approx(1 / 1e9)
     assert few < some < many == pytest.approx(most) == pytest.approx(1 / 2e8)
     assert per_byte(1024, 512, 2) == pytest.approx(per_byte(2048))
-    held, crowded = per_byte(128, 352), per_byte(128, 352, 3)
-    assert held == pytest.approx(1 / 8e9) and held < crowded < few
+    assert per_byte(1000, 352) == pytest.approx(1 / 8e9)
+    assert 1 / 8e9 < per_byte(32, 1024) < per_byte(64, 1024) < few
 
 
 def product(of_first, of_second, rows=512):

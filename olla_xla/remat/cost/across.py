@@ -28,8 +28,8 @@ __all__ = ["Across", "AcrossCost", "Strides", "cost_in_pieces", "measure_across"
 _FEW, _MANY = 256, 4096
 """Pages of the benchmark of `few` at most, and of that of `many`."""
 _CROWDED = 16  # how often the lines of the benchmark of `few` fill their part of a first cache
-_PAGE, _LINE, _WAYS = 4096, 64, 8
-"""Bytes of a page and of a cache line; lines at one place of pages that a first cache holds."""
+_PAGE, _WAYS = 4096, 8
+"""Bytes of a page; cache lines that lie alike in their pages of which a first cache holds all."""
 _HELD, _READ_FEW, _READ_MANY = (16, 128, 352), (8, 256, 512), (1, 2048, 3072)  # float32
 _SOME = 2048  # lines, where nothing is computed
 _COLUMNS = 512
@@ -80,11 +80,12 @@ class Strides:
     def crowding(self) -> float:
         """Lines of all rows, as a part of those that a first cache holds where they lie.
 
-        Lines that lie alike in their pages displace one another.
+        Rows a multiple of half a page apart have their lines at one place of pages, or at two, and
+        these displace one another. What lies at more places was as fast as what is held.
         """
-        places = _PAGE // _LINE
-        if self.apart % _LINE == 0:
-            places //= math.gcd(self.apart // _LINE, places)
+        if self.apart % (_PAGE // 2):
+            return 1.0
+        places = 1 if self.apart % _PAGE == 0 else 2
         return self.arrays * self.rows / (_WAYS * places)
 
 
