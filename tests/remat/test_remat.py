@@ -628,6 +628,18 @@ def test_rates_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
     calibrate._calibrated.cache_clear()
 
 
+def test_rates_are_those_of_the_cores_that_a_process_may_use(monkeypatch, tmp_path):
+    measured = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
+    monkeypatch.setattr(calibrate, "_busy", lambda: False)
+    for cores, times in ((1, 1), (2, 2), (1, 2)):
+        monkeypatch.setattr(calibrate, "_cores", lambda cores=cores: cores)
+        calibrate._calibrated.cache_clear()
+        assert calibrate.calibrated_cpu() == CPU and len(measured) == times
+    calibrate._calibrated.cache_clear()
+
+
 def test_a_cpu_computes_what_has_several_results_once():
     """Left with some of them it would be other code."""
     text = """HloModule m

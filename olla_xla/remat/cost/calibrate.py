@@ -99,11 +99,18 @@ def _busy() -> bool:
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
+def _cores() -> int:
+    """How many this process may use, which XLA takes."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _path(name: str) -> Path:
-    """In the user's cache directory, by machine and JAX version."""
+    """In the user's cache directory, by machine, cores and JAX version."""
     import jax
 
-    machine = f"{platform.machine()} {os.cpu_count()} {jax.__version__}"
+    machine = f"{platform.machine()} {_cores()} {jax.__version__}"
     digest = hashlib.sha256(f"{_VERSION} {machine} {platform.node()}".encode()).hexdigest()[:16]
     return user_cache() / f"{name}-{digest}.json"
 
