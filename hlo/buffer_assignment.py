@@ -34,8 +34,9 @@ class Assigned:
 
     @property
     def name(self) -> str:
-        """Tensor name: "fusion.3", or "fusion.3{1}" inside a tuple."""
-        return value_name(self.instruction, self.index)
+        """Tensor name, as `hlo.values.Value.name`."""
+        where = ",".join(map(str, self.index))
+        return f"{self.instruction}{{{where}}}" if self.index else self.instruction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +114,6 @@ class BufferAssignment:
     def total_bytes(self) -> int:
         """Arguments + outputs - aliases + temp on the device, constants left out, as XLA counts."""
         return sum(a.size for a in self.counted if not a.is_temp) + self.temporary_bytes
-
-
-def value_name(instruction: str, index: ShapeIndex) -> str:
-    """Name of the value that `instruction` defines at `index`."""
-    return f"{instruction}{{{','.join(map(str, index))}}}" if index else instruction
 
 
 def assignment_from_bytes(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from hlo import xla_pb2
+from hlo.late import late
 from hlo.module import Computation, Instruction, Module, module_from_proto
 from hlo.rewrite.aliases import Alias, add_aliases
-from hlo.rewrite.guards import add_guards
 from hlo.rewrite.holds import add_holds
 from hlo.rewrite.schedule import add_notes, set_schedule
 from hlo.values import Value
+
+if TYPE_CHECKING:
+    from hlo.rewrite import guards
+else:
+    guards = late("hlo.rewrite.guards")
 
 __all__ = ["Edit"]
 
@@ -78,7 +83,7 @@ class Edit:
         orders: Mapping[Computation, Sequence[Instruction]],
     ) -> Edit:
         """As `hlo.rewrite.guards.add_guards`."""
-        add_guards(self._proto, buffers, orders)
+        guards.add_guards(self._proto, buffers, orders)
         return self
 
     def to_bytes(self) -> bytes:

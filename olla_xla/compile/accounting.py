@@ -8,13 +8,13 @@ import logging
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
 from hlo.backend import platform
 from hlo.backend.tpu import TPU
-from hlo.buffer_assignment import BufferAssignment, assignment_from_bytes
+from hlo.late import late
 from hlo.module import (
     Computation,
     HloError,
@@ -23,9 +23,14 @@ from hlo.module import (
     module_from_bytes,
     parse_module_proto,
 )
-from hlo.tpu_executable import read_tpu_assignment
 from olla_xla.compile.jax_private import platform_of
 from olla_xla.errors import OllaError
+
+if TYPE_CHECKING:
+    from hlo import buffer_assignment, tpu_executable
+else:
+    buffer_assignment = late("hlo.buffer_assignment")
+    tpu_executable = late("hlo.tpu_executable")
 
 __all__ = [
     "Donation",
@@ -138,12 +143,13 @@ def _account(compiled: jax.stages.Compiled) -> _Account | None:
     return _Account(kept + temporaries, temporaries)
 
 
-def _of_tpu(compiled: jax.stages.Compiled) -> BufferAssignment | None:
+def _of_tpu(compiled: jax.stages.Compiled) -> buffer_assignment.BufferAssignment | None:
     """A TPU's buffer assignment; None where it is not given, or cannot be read."""
     data = assignment_proto(compiled, TPU.name)
     if not data:
         return None
-    return assignment_from_bytes(data, parse_module_proto(final_module(compiled)), TPU.name)
+    module = parse_module_proto(final_module(compiled))
+    return buffer_assignment.assignment_from_bytes(data, module, TPU.name)
 
 
 def assigned_bytes(compiled: jax.stages.Compiled) -> int:
@@ -217,7 +223,7 @@ _TPU: weakref.WeakKeyDictionary[jax.stages.Compiled, bytes] = weakref.WeakKeyDic
 def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
     executable: Any = compiled.runtime_executable()
     try:
-        return read_tpu_assignment(executable.serialize())
+        return tpu_executable.read_tpu_assignment(executable.serialize())
     except (AttributeError, jax.errors.JaxRuntimeError, HloError) as error:
         _logger.warning("a TPU's executable cannot be read (%s): totals are libtpu's", error)
         return b""

@@ -21,7 +21,6 @@ from hlo.buffer_assignment import (
     BufferAssignment,
     assignment_from_bytes,
     read_dump,
-    value_name,
 )
 from hlo.gpu_executable import GpuExecutable
 from hlo.module import (
@@ -248,7 +247,7 @@ def _unread(plan: Plan, planned: PlannedModule) -> set[str]:
         for i in c.instructions
         if i.opcode == "fusion"
     }
-    made = {value_name(v.instruction.name, v.index) for v in planned.dataflow.values}
+    made = {v.name for v in planned.dataflow.values}
     fewer = {name.partition("{")[0] for name in plan.offsets if name not in made} & fusions
     return {name for name in plan.offsets if name.partition("{")[0] in fewer}
 

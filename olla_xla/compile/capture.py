@@ -63,6 +63,6 @@ def compile_rewritten(
     """
     compiles = Compiles(lowered, None, {})
     try:
-        return compiles.rewritten(rewrite)
+        return compiles.handed_over("", lambda _, module: rewrite(module))
     finally:
         compiles.forget()

@@ -14,12 +14,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
 from hlo.backend import PLATFORMS, platform
 from hlo.digest import module_digest
+from hlo.late import late
 from hlo.module import module_from_bytes
 from hlo.text import is_text_digest, module_text, text_digest, text_of
 from olla_xla.check.executable import (
@@ -32,7 +33,6 @@ from olla_xla.check.executable import (
 from olla_xla.compile import loading, objection, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.captured import Captured
-from olla_xla.compile.gpu_code import read_or_say, reason_without_order, serialized_executable
 from olla_xla.compile.gpu_limits import Ran, worse
 from olla_xla.compile.hook import Request, listening
 from olla_xla.compile.jax_private import (
@@ -51,6 +51,11 @@ from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.version import __version__
+
+if TYPE_CHECKING:
+    from olla_xla.compile import gpu_code
+else:
+    gpu_code = late("olla_xla.compile.gpu_code")
 
 __all__ = ["NO_HOOK", "Applied", "Compiles"]
 
@@ -139,7 +144,7 @@ class Compiles:
             raise OllaError(NO_HOOK)
         platform, module = found[-1]
         self._own = compiled
-        return self._captured(platform, module), compiled
+        return self.taken(platform, module), compiled
 
     def capture(self) -> Captured:
         """XLA's own schedule; the compile is ended after the scheduler."""
@@ -147,12 +152,9 @@ class Compiles:
         self._scheduled({}, found)
         if not found:
             raise OllaError(NO_HOOK)
-        return self._captured(*found[-1])
+        return self.taken(*found[-1])
 
-    def _captured(self, platform: str, module: bytes) -> Captured:
-        return self.taken(platform, module, None)
-
-    def taken(self, platform: str, module: bytes, seconds: float | None) -> Captured:
+    def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
         """A module as XLA scheduled it, with the kind and memory of its devices."""
         kind, size = device_kind(self._lowered), device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
@@ -258,6 +260,7 @@ class Compiles:
           compiled, plan: the executable and its plan. final: its module, if already read.
         """
         final = final or Final.of(compiled)
+        lists_thunks = platform(plan.target).lists_thunks
         results, accepted = self._expected(final, plan)
         if accepted is None and (reason := order_difference(plan, final.proto)):
             return Applied(compiled, reason, False, results)
@@ -266,11 +269,9 @@ class Compiles:
             results="" if is_text_digest(results) else results,
             final=final.proto,
             assignment=assignment_proto(compiled, plan.target),
-            executable=(
-                serialized_executable(compiled) if platform(plan.target).lists_thunks else b""
-            ),
+            executable=gpu_code.serialized_executable(compiled) if lists_thunks else b"",
         )
-        if reason := reason_without_order(case.gpu):
+        if case.gpu is not None and (reason := gpu_code.reason_without_order(case.gpu)):
             return Applied(compiled, reason, False, results)
         objects = ""
         try:
@@ -282,7 +283,7 @@ class Compiles:
             objects = self._saved(case, plan, error)
         if objects := objects or self._other_kernels(case, plan):
             return Applied(compiled, objects, True, results)
-        if platform(plan.target).lists_thunks:
+        if lists_thunks:
             ran, cost = Ran(final.proto, case.gpu), self._cost(plan)
             reason = worse(plan, ran, self._own_ran, cost, as_it_is=accepted is not None)
             if reason:
@@ -297,7 +298,7 @@ class Compiles:
     def _own_ran(self) -> Ran:
         """The module and executable of XLA's own order on a GPU."""
         own = self.own()
-        return Ran(final_module(own), read_or_say(serialized_executable(own)))
+        return Ran(final_module(own), gpu_code.read_or_say(gpu_code.serialized_executable(own)))
 
     def _expected(self, final: Final, plan: Plan) -> tuple[str, Accepted | None]:
         """The digest of a plan's results; and the planned module, if it runs unchanged."""
@@ -365,19 +366,6 @@ class Compiles:
             f"{doubtful[0]} has other memory than in XLA's own order, and may round otherwise"
         )
         return self._saved(case, plan, error)
-
-    def rewritten(self, rewrite: Callable[[bytes], bytes]) -> jax.stages.Compiled:
-        """Compiles with the scheduled module rewritten by `rewrite`."""
-        seen: list[str] = []
-
-        def answer(platform: str, module: bytes) -> bytes:
-            seen.append(platform)
-            return rewrite(module)
-
-        compiled = self._compiled(Token(), answer)
-        if not seen:
-            raise OllaError(NO_HOOK)
-        return compiled
 
     def own(self, key: str = "") -> jax.stages.Compiled:
         """XLA's own executable.

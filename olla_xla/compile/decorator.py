@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import jax
 import jax.core
 
+from hlo.late import late
 from olla_xla.compile import environment, verification
 from olla_xla.compile.jax_private import (
     jit_parameters,
@@ -24,7 +25,9 @@ from olla_xla.problem.plan import Plan
 from olla_xla.version import OLDEST_JAX, TOO_NEW_JAX
 
 if TYPE_CHECKING:
-    from olla_xla.compile.in_pieces import FissionFunction
+    from olla_xla.compile import in_pieces
+else:
+    in_pieces = late("olla_xla.compile.in_pieces")  # changes JAX's configuration
 
 __all__ = ["plan"]
 
@@ -53,7 +56,7 @@ def plan(
     verify: bool | None = None,
     fission: Literal[True],
     **options: Unpack[PlanKeywords],
-) -> FissionFunction: ...
+) -> in_pieces.FissionFunction: ...
 @overload
 def plan(
     *,
@@ -136,19 +139,11 @@ def plan(
     given = bool(ours) or verify is not None or plan is not None or not enabled
 
     def planned(function: Any) -> Any:
-        if fission:
-            return _in_pieces(*_to_jit(function, jit_options, plan_settings), plan_settings)
-        return planned_function(
-            *_to_jit(function, jit_options, plan_settings if given else None), plan_settings
-        )
+        jitted = _to_jit(function, jit_options, plan_settings if given or fission else None)
+        make = in_pieces.fission_function if fission else planned_function
+        return make(*jitted, plan_settings)
 
     return planned if fn is None else planned(fn)
-
-
-def _in_pieces(*jitted: Any) -> FissionFunction:
-    from olla_xla.compile.in_pieces import fission_function  # importing changes JAX's configuration
-
-    return fission_function(*jitted)
 
 
 def _check_own(plan: Any, **switches: Any) -> None:

@@ -66,10 +66,8 @@ def _say_unknown(kinds: str) -> None:
     )
 
 
-def reason_without_order(executable: GpuExecutable | None) -> str:
+def reason_without_order(executable: GpuExecutable) -> str:
     """Why an executable's memory does not depend on an order, naming the flag; or ""."""
-    if executable is None:
-        return ""
     return _reason(str(executable.scheduling_mode))
 
 

@@ -7,14 +7,19 @@ XLA's own order is compiled for comparison only if the plan may be worse.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hlo.gpu_executable import GpuExecutable
-from hlo.invariant_loads import invariant_loads
+from hlo.late import late
 from hlo.module import module_from_bytes
 from olla_xla.problem.plan import LONGEST_PATH, Plan
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
+
+if TYPE_CHECKING:
+    from hlo import invariant_loads
+    from hlo.gpu_executable import GpuExecutable
+else:
+    invariant_loads = late("hlo.invariant_loads")
 
 __all__ = ["Ran", "reason_of_plan", "worse"]
 
@@ -49,13 +54,13 @@ def worse(plan: Plan, ran: Ran, own: Callable[[], Ran], cost: CostModel, *, as_i
             return _longer(seconds, before)
     if ran.executable is None:
         return ""
-    wrong = invariant_loads(ran.module, ran.executable).wrong
+    wrong = invariant_loads.invariant_loads(ran.module, ran.executable).wrong
     if not wrong:
         return ""
     other = own()
     before = 0
     if other.executable is not None:
-        before = len(invariant_loads(other.module, other.executable).wrong)
+        before = len(invariant_loads.invariant_loads(other.module, other.executable).wrong)
     if len(wrong) <= before:
         return ""
     return (

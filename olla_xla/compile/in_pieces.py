@@ -14,13 +14,8 @@ import jax
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module, temporary_bytes
-from olla_xla.compile.jax_private import devices_of, plain_jit
-from olla_xla.compile.planned_function import (
-    PlannedFunction,
-    PlanSettings,
-    planned_function,
-    under_trace,
-)
+from olla_xla.compile.jax_private import devices_of, plain_jit, under_trace
+from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.compile.stages import PlannedLowered
 from olla_xla.errors import BudgetError, InputError
 from olla_xla.pieces.sharded import leaf_shardings

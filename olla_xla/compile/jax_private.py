@@ -7,14 +7,20 @@ import importlib
 import logging
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.core
 
-import olla_xla.targets as targets
 from hlo.backend import PLATFORMS, is_host
+from hlo.late import late
 from olla_xla.errors import InputError
 from olla_xla.memory.own_jit import own_jit
+
+if TYPE_CHECKING:
+    import olla_xla.targets as targets
+else:
+    targets = late("olla_xla.targets")
 
 __all__ = [
     "device_bytes",
@@ -29,7 +35,7 @@ __all__ = [
     "platform_of",
     "no_cache_writes",
     "plain_jit",
-    "trace_state",
+    "under_trace",
     "with_miss_handler",
 ]
 
@@ -169,9 +175,14 @@ def own_module(private: str, public: str) -> Any:
         return importlib.import_module(public)
 
 
-def trace_state() -> Any:
-    """An object that differs between traces, and outside of any."""
-    return own_module("jax._src.core", "jax.extend.core").get_opaque_trace_state()
+def under_trace(args: Any, kwargs: Any) -> bool:
+    """True inside another function's trace: jit, grad, vmap and the like."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        return True
+    trace_state = own_module("jax._src.core", "jax.extend.core").get_opaque_trace_state
+    with jax.core.eval_context():
+        top = trace_state()
+    return trace_state() != top
 
 
 def distributed_client() -> Any:

@@ -11,9 +11,9 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hlo.gpu_executable import GpuExecutable
+from hlo.late import late
 from hlo.module import module_from_bytes
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable import (
@@ -24,12 +24,17 @@ from olla_xla.check.executable import (
     check_planned,
     results_digest,
 )
-from olla_xla.compile.gpu_code import read_or_say
 from olla_xla.compile.versions import versions
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.whole_file import written_whole
+
+if TYPE_CHECKING:
+    from hlo.gpu_executable import GpuExecutable
+    from olla_xla.compile import gpu_code
+else:
+    gpu_code = late("olla_xla.compile.gpu_code")
 
 __all__ = ["Case", "Seen", "load", "save"]
 
@@ -83,7 +88,7 @@ class Case:
     @functools.cached_property
     def gpu(self) -> GpuExecutable | None:
         """The executable, parsed; None where it is not a GPU's, or cannot be read."""
-        return read_or_say(self.executable)
+        return gpu_code.read_or_say(self.executable) if self.executable else None
 
     def with_results(self, results: str) -> Case:
         """The same case with other `results`; the executable is not parsed again."""

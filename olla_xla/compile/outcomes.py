@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from typing import TYPE_CHECKING
 
 import jax
 
+from hlo.late import late
 from olla_xla.check.graph import lifetime_peak
 from olla_xla.compile import loading
 from olla_xla.compile.accounting import (
@@ -14,10 +16,14 @@ from olla_xla.compile.accounting import (
     temporary_bytes,
 )
 from olla_xla.compile.compiles import Applied, Captured, Compiles
-from olla_xla.compile.refused import is_refusal
 from olla_xla.errors import BudgetError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
+
+if TYPE_CHECKING:
+    from olla_xla.compile import refused
+else:
+    refused = late("olla_xla.compile.refused")
 
 __all__ = [
     "NO_GAIN",
@@ -141,7 +147,7 @@ def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
     try:
         return assigned_bytes(compiles.own())
     except jax.errors.JaxRuntimeError as error:
-        if not is_refusal(error, plan.target):
+        if not refused.is_refusal(error, plan.target):
             raise
         _logger.info("%s: XLA refuses its own order, which does not fit", plan.module)
         return None

@@ -20,20 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.core
 
 from hlo.backend import platform_of_jax
+from hlo.late import late
 from olla_xla.compile import environment as settings
-from olla_xla.compile import loading, together, verification
-from olla_xla.compile.capture import capture
+from olla_xla.compile import loading, verification
 from olla_xla.compile.events import tell
 from olla_xla.compile.foreign import caution
-from olla_xla.compile.gpu_code import without_order
 from olla_xla.compile.jax_private import (
     devices_of,
     lowering_identity,
     plain_jit,
-    trace_state,
+    under_trace,
     with_miss_handler,
 )
 from olla_xla.compile.leaves import donation_hint
@@ -42,7 +40,6 @@ from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
 from olla_xla.compile.shared import Outcomes, Shared, shared
-from olla_xla.compile.stages import PlannedLowered, PlannedTraced
 from olla_xla.errors import CheckError, FallbackError, JitError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -50,9 +47,15 @@ from olla_xla.problem.summary import in_a_line
 from olla_xla.remat.cost.calibrate import is_measuring
 
 if TYPE_CHECKING:
-    from olla_xla.compile.policy import CheckpointPolicy
+    from olla_xla.compile import capture, gpu_code, policy, stages, together
+else:
+    capture = late("olla_xla.compile.capture")
+    gpu_code = late("olla_xla.compile.gpu_code")
+    policy = late("olla_xla.compile.policy")
+    stages = late("olla_xla.compile.stages")
+    together = late("olla_xla.compile.together")
 
-__all__ = ["PlanWarning", "PlannedFunction", "PlanSettings", "planned_function", "under_trace"]
+__all__ = ["PlanWarning", "PlannedFunction", "PlanSettings", "planned_function"]
 
 _logger = logging.getLogger("olla_xla")
 
@@ -265,19 +268,23 @@ class PlannedFunction:
             found = f"{in_a_line(self._shared.plans[-1])}{f'; {count} plans' * (count > 1)}"
         return f"<olla_xla.plan of {self.__name__}: {found}>"
 
-    def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
+    def trace(self, *args: Any, **kwargs: Any) -> stages.PlannedTraced:
         """As `jax.jit`'s: traces for these arguments."""
-        return PlannedTraced(self, self._jitted.trace(*args, **kwargs), _device_key(args, kwargs))
+        return stages.PlannedTraced(
+            self, self._jitted.trace(*args, **kwargs), _device_key(args, kwargs)
+        )
 
-    def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
+    def lower(self, *args: Any, **kwargs: Any) -> stages.PlannedLowered:
         """As `jax.jit`'s: lowers for these arguments; `.compile()` plans."""
-        return PlannedLowered(self, self._jitted.lower(*args, **kwargs), _device_key(args, kwargs))
+        return stages.PlannedLowered(
+            self, self._jitted.lower(*args, **kwargs), _device_key(args, kwargs)
+        )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As `jax.jit`'s: the shapes of the results."""
         return self._jitted.eval_shape(*args, **kwargs)
 
-    def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def as_policy(self, *args: Any, **kwargs: Any) -> policy.CheckpointPolicy:
         """The scan residuals that the plan for these arguments keeps, as a `jax.checkpoint` policy.
 
         It plans the signature if that was not done. Residuals are named by `checkpoint_name`; the
@@ -295,9 +302,8 @@ class PlannedFunction:
         outcome = self._outcome(lowered, _device_key(args, kwargs))
         if outcome.plan is None:
             raise CheckError(f"{self.__name__} has no plan: {outcome.reason}")
-        from olla_xla.compile.policy import policy_of  # importing changes JAX's configuration
-
-        return policy_of(traced.jaxpr, capture(lowered).view, outcome.plan)
+        view = capture.capture(lowered).view
+        return policy.policy_of(traced.jaxpr, view, outcome.plan)  # changes JAX's configuration
 
     def clear_cache(self) -> None:
         """As `jax.jit`'s: clears traces and executables. Plans are kept for reuse."""
@@ -418,21 +424,12 @@ def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) 
     """Why memory does not depend on an order with these compiler options; or ""."""
     if not any(platform_of_jax(device.platform).lists_thunks for device in devices_of(lowered)):
         return ""
-    return without_order(options)
+    return gpu_code.without_order(options)
 
 
 def _numbers(given: Any) -> tuple[int, ...]:
     """`jax.jit`'s argument numbers, which may be one or none, as a tuple."""
     return (given,) if isinstance(given, int) else tuple(given or ())
-
-
-def under_trace(args: Any, kwargs: Any) -> bool:
-    """True inside another function's trace: jit, grad, vmap and the like."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-        return True
-    with jax.core.eval_context():
-        top = trace_state()
-    return trace_state() != top
 
 
 def _device_key(args: Any, kwargs: Any) -> str:

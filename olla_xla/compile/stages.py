@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
+from hlo.late import late
 from olla_xla.compile import loading, verification
 from olla_xla.compile.accounting import Donation, donation, final_module
 from olla_xla.compile.outcomes import Outcome
@@ -19,8 +20,10 @@ from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.summary import in_a_line
 
 if TYPE_CHECKING:
-    from olla_xla.compile.assignment import AssignmentReport
+    from olla_xla.compile import assignment
     from olla_xla.problem.graph import TensorGraph
+else:
+    assignment = late("olla_xla.compile.assignment")
 
 __all__ = ["PlannedCompiled", "PlannedLowered", "PlannedTraced"]
 
@@ -157,7 +160,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
             raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")
         return loading.planner().graphs(final_module(self._stage), self.plan.target)
 
-    def check(self, dump: Path | None = None) -> AssignmentReport:
+    def check(self, dump: Path | None = None) -> assignment.AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.
 
         On a GPU each thunk of the executable is compared with the module as well, byte by byte.
@@ -169,9 +172,6 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
         Raises:
           CheckError: they differ, or there is no plan.
         """
-        # Imported here: it takes numba, which a step with a stored plan does not need.
-        from olla_xla.compile.assignment import check_compiled
-
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan to check: {self.reason}")
-        return check_compiled(self._stage, self.plan, dump)
+        return assignment.check_compiled(self._stage, self.plan, dump)

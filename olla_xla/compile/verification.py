@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from hlo.late import late
 from hlo.module import module_from_bytes
-from olla_xla.compile import first_use
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.environment import switch_if_set
-from olla_xla.compile.first_use import FirstUse
 from olla_xla.compile.jax_private import devices_of
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.errors import InputError
+
+if TYPE_CHECKING:
+    from olla_xla.compile import first_use
+else:
+    first_use = late("olla_xla.compile.first_use")
 
 __all__ = [
     "Comparison",
@@ -60,7 +64,7 @@ class Comparison:
 
     digest: str
     members: tuple[int, ...]
-    use: FirstUse | None
+    use: first_use.FirstUse | None
     say: Callable[[str], None]
 
     def expected(self, own: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:

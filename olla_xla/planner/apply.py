@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from hlo.backend import platform
-from hlo.invariant_loads import MARK, shared_marks
+from hlo.late import late
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.edit import Edit
 from hlo.values import analyse
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
-from olla_xla.planner.passes.relax_overlap import relaxed
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
+
+if TYPE_CHECKING:
+    from hlo import invariant_loads
+    from olla_xla.planner.passes import relax_overlap
+    from olla_xla.remat import rewritten
+else:
+    invariant_loads = late("hlo.invariant_loads")
+    relax_overlap = late("olla_xla.planner.passes.relax_overlap")
+    rewritten = late("olla_xla.remat.rewritten")  # a tenth of all code
 
 __all__ = ["apply_plan", "graphs", "least_overlap", "module_order"]
 
@@ -47,7 +56,7 @@ def least_overlap(
     """
     cost = CostModel(device(plan.target, device_kind), plan.target)
     edited = _edited(scheduled_module(module), plan).module()
-    found = relaxed(edited, plan, cost, math.inf, options)
+    found = relax_overlap.relaxed(edited, plan, cost, math.inf, options)
     return (plan.predicted_bytes, 0.0) if found is None else (found[0].predicted_bytes, found[1])
 
 
@@ -91,7 +100,8 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
             planned = edit.module()
             orders = {c: c.schedule or () for c in planned.control_computations}
             edit = Edit(planned).guard(analyse(planned, plan.target).buffers, orders)
-            edit.note({name: {MARK: mark} for name, mark in shared_marks(planned).items()})
+            marks = invariant_loads.shared_marks(planned)
+            edit.note({name: {invariant_loads.MARK: mark} for name, mark in marks.items()})
         return edit.to_bytes()
     except HloError as error:
         raise PlanMismatchError(str(error)) from error
@@ -101,6 +111,4 @@ def _edited(module: Module, plan: Plan) -> Edit:
     """A module with a plan's loops and clones in it. Raises HloError."""
     if not plan.is_rewritten:
         return Edit(module)
-    from olla_xla.remat.rewritten import rewritten  # a tenth of all code, and few plans need it
-
-    return rewritten(module, plan)
+    return rewritten.rewritten(module, plan)

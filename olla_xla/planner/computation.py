@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 import olla_xla.schedule as schedule
+from hlo.late import late
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.planner.baseline import BaselineEstimate
 from olla_xla.planner.bounds import certified, least_peak
@@ -24,6 +26,11 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.result import SearchResult
+
+if TYPE_CHECKING:
+    import olla_xla.planner.ilp as ilp
+else:
+    ilp = late("olla_xla.planner.ilp")  # its imports take as long as all others
 
 __all__ = ["Limits", "AlternativeOrders", "Progress", "solve"]
 
@@ -95,10 +102,8 @@ def solve(
     )
     proof = None
     if by_ilp:
-        from olla_xla.planner.ilp import order_by_ilp  # its imports take as long as all others
-
         seconds = (deadline - time.monotonic()) * _ILP
-        least, proof = order_by_ilp(work.graph, least, options, seconds, progress)
+        least, proof = ilp.order_by_ilp(work.graph, least, options, seconds, progress)
     own = "ilp" if by_ilp else "lifetimes"
     work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo.buffer_assignment import value_name
 from hlo.gc_pause import without_collection
 from hlo.module import Computation, Module
 from hlo.rewrite.aliases import Alias
@@ -356,10 +355,7 @@ def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[
     bases = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(-(-sizes // alignment) * alignment, out=bases[1:])
     return {
-        value_name(v.instruction.name, v.index): (
-            int(bases[assignment.allocation[v.id]] + assignment.offset[v.id]),
-            v.bytes,
-        )
+        v.name: (int(bases[assignment.allocation[v.id]] + assignment.offset[v.id]), v.bytes)
         for v in planned.dataflow.values
         if not v.shape.is_tuple and v.instruction.opcode != "constant"
     }

@@ -15,19 +15,27 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from hlo.backend import platform
+from hlo.late import late
 from olla_xla.errors import BudgetError, KernelError
 from olla_xla.memory.module_state import scheduled_module
 from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import recomputation_limit
-from olla_xla.planner.passes import order, relax_overlap
+from olla_xla.planner.passes import order
 from olla_xla.planner.state import ModuleState, Request
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LONGEST_PATH, Plan
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
+
+if TYPE_CHECKING:
+    from olla_xla.planner.passes import relax_overlap, rewriting
+else:
+    relax_overlap = late("olla_xla.planner.passes.relax_overlap")
+    rewriting = late("olla_xla.planner.passes.rewriting")  # a fifth of all code
 
 __all__ = ["plan_module"]
 
@@ -79,10 +87,10 @@ def plan_module(
     own = scheduled_module(module)
     state = _ordered(ModuleState(request, own, own))
     if _asks_for_recomputation(state):
-        from olla_xla.planner.passes.rewriting import recomputed
-
-        state = recomputed(_with_allowance(state))
-    return relax_overlap.to_fit(state).finished()
+        state = rewriting.recomputed(_with_allowance(state))
+    if device_bytes is not None:
+        state = relax_overlap.to_fit(state)
+    return state.finished()
 
 
 def _ordered(start: ModuleState) -> ModuleState:
@@ -117,9 +125,7 @@ def _free_edits(start: ModuleState) -> Iterable[ModuleState]:
     options = start.request.options
     if not options.loops or not (options.recomputes or start.module.has_loops):
         return [start]
-    from olla_xla.planner.passes.rewriting import free_edits  # a fifth of all code
-
-    return free_edits(start)
+    return rewriting.free_edits(start)
 
 
 def _asks_for_recomputation(state: ModuleState) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo.backend import platform
-from hlo.buffer_assignment import Allocation, BufferAssignment, value_name
+from hlo.buffer_assignment import Allocation, BufferAssignment
 from olla_xla.compile.assignment import check_overlaps
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
@@ -128,7 +128,7 @@ def _check_bounds(assignment: BufferAssignment) -> None:
 def _ranges(planned: PlannedModule) -> tuple[dict[str, int], dict[str, int]]:
     """First and last logical time of every value by name, as XLA counts them."""
     simulated = planned.simulate()
-    names = [value_name(v.instruction.name, v.index) for v in planned.dataflow.values]
+    names = [v.name for v in planned.dataflow.values]
     return (
         dict(zip(names, simulated.start.tolist(), strict=True)),
         dict(zip(names, simulated.end.tolist(), strict=True)),

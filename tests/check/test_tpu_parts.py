@@ -8,7 +8,8 @@ from hlo import xla_pb2
 from hlo.shapes import Shape
 from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.expressions import _Expressions
-from olla_xla.check.executable.tpu import Parts, decisive_config, joined_at, nowhere
+from olla_xla.check.executable.program import nowhere
+from olla_xla.check.executable.tpu import Parts, decisive_config, joined_at
 
 
 def shape(*dimensions, space=0, layout=(1, 0)):

@@ -86,7 +86,7 @@ def test_an_executable_that_is_wrong_is_not_used(monkeypatch, tmp_path):
 
 def test_without_serialized_executables(monkeypatch):
     """What older versions of JAX give: the buffers that XLA must share are what is left."""
-    monkeypatch.setattr(compiles, "serialized_executable", lambda compiled: b"")
+    monkeypatch.setattr(gpu_code, "serialized_executable", lambda compiled: b"")
     monkeypatch.setattr("olla_xla.compile.assignment.serialized_executable", lambda compiled: b"")
     result = lowered().compile()
     assert result.planned, result.reason
@@ -133,7 +133,7 @@ def test_modes_in_xla_flags(monkeypatch):
 
 def test_the_executable_says_its_mode(monkeypatch):
     """Where nobody has looked at the options before."""
-    monkeypatch.setattr("olla_xla.compile.planned_function.without_order", lambda options: "")
+    monkeypatch.setattr("olla_xla.compile.gpu_code.without_order", lambda options: "")
     result = lowered().compile({FLAG: "CONCURRENT"})
     assert not result.planned and f"{FLAG}=CONCURRENT" in result.reason
 

@@ -54,3 +54,22 @@ def test_a_fresh_installation_compiles_few_loops_and_each_once(tmp_path):
     assert sum(counts.values()) <= _MOST, sorted(counts)
     _run("from olla_xla.schedule.search import moves; moves.load(); print()", tmp_path)
     assert _run(_KEPT, tmp_path) == "True False"
+
+
+_IMPORTED = """
+import os, sys
+import jax, jax.numpy as jnp
+import olla_xla
+
+olla_xla.plan(jax.grad(lambda w, x: jnp.sum(jnp.tanh(x @ w))))(jnp.ones((8, 8)), jnp.ones((4, 8)))
+own = [m for name, m in sys.modules.items() if name.split(".")[0] in ("hlo", "olla_xla")]
+lines = [sum(1 for _ in open(m.__file__)) for m in own]
+print(sum(lines), "jax.extend" in sys.modules)
+"""
+
+
+def test_a_default_plan_imports_little(tmp_path):
+    """What few plans need is imported when they do (`hlo.late`)."""
+    lines, extends = _run(_IMPORTED, tmp_path).split()
+    assert int(lines) <= 22_000
+    assert extends == "False", "jax.extend adds to JAX's configuration, which clears its caches"

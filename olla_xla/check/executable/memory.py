@@ -11,13 +11,19 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from hlo.late import late
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.overwrite import may_overwrite, must_share
 from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program
-from olla_xla.check.executable.tpu import joined_at
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 from olla_xla.errors import CheckError
+
+if TYPE_CHECKING:
+    import olla_xla.check.executable.tpu as tpu
+else:
+    tpu = late("olla_xla.check.executable.tpu")
 
 __all__ = ["PASSED_ON", "Place", "assigned_places", "run", "shared_buffers"]
 
@@ -263,7 +269,7 @@ class _Machine:
 
         They fill its place without a gap, in the order of their positions in the sliced array.
         """
-        starts = joined_at(op)
+        starts = tpu.joined_at(op)
         whole = self._places.get(resolve(frame.at[op][()])) if starts is not None else None
         if starts is None or whole is None:
             return False

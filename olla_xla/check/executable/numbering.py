@@ -9,10 +9,11 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hlo import xla_pb2
 from hlo.device_groups import groups_listed
+from hlo.late import late
 from hlo.shapes import TUPLE, Shape, ShapeIndex
 from olla_xla.check.executable.exact import exact_results
 from olla_xla.check.executable.program import (
@@ -23,11 +24,15 @@ from olla_xla.check.executable.program import (
     has_state,
     leaves,
     may_repeat,
+    nowhere,
 )
-from olla_xla.check.executable.rounding import is_settled
-from olla_xla.check.executable.tiles import UNTILED, ends_in_parts, is_elementwise
-from olla_xla.check.executable.tpu import Parts, decisive_config, nowhere
+from olla_xla.check.executable.rounding import is_settled, is_tiled
 from olla_xla.errors import CheckError
+
+if TYPE_CHECKING:
+    import olla_xla.check.executable.tpu as tpu
+else:
+    tpu = late("olla_xla.check.executable.tpu")
 
 __all__ = [
     "BITCAST",
@@ -63,6 +68,12 @@ _BARE = frozenset(
 
 _CONFIGURED = frozenset("fusion custom-call dot convolution while".split())
 """Opcodes whose backend_config decides what is computed, or by which code."""
+
+_UNTILED = frozenset(
+    "broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather pad reduce "
+    "reduce-window reverse scatter select-and-scatter slice".split()
+)
+"""Opcodes that XLA's tiled code generator for CPUs never takes."""
 
 _SILENT = frozenset("parameter tuple get-tuple-element bitcast copy constant".split())
 """Opcodes that compute nothing, and that rewrites may add or remove."""
@@ -132,7 +143,7 @@ class Numbering(abc.ABC):
         self.stateful = 0
         self._generators = target == "cpu"
         self.is_tpu = target == "tpu"
-        self._parts = Parts() if self.is_tpu else None
+        self._parts = tpu.Parts() if self.is_tpu else None
         self._together: set[Op] = set()
         """Fusions that are compiled into one function with others (`call`)."""
         self._codes: dict[Op, bytes] = {}
@@ -186,7 +197,7 @@ class Numbering(abc.ABC):
             if op.opcode not in _CONFIGURED:
                 proto.ClearField("backend_config")
             elif self._parts is not None:
-                proto.backend_config = decisive_config(op)
+                proto.backend_config = tpu.decisive_config(op)
             if may_repeat(op) and proto.channel_id:
                 # XLA's rematerialization gives a repeated collective a new one. Whether there is
                 # one decides who takes part; its value does not affect the result.
@@ -229,10 +240,10 @@ class Numbering(abc.ABC):
                 found = hashed(b"".join((found, *inner)))
             if op in self._together:
                 found = hashed(_TOGETHER + found)
-            elif self._generators and ends_in_parts(op.called[0]):
+            elif self._generators and _ends_in_parts(op.called[0]):
                 found = hashed(_PARTS + found)
-            elif self._generators and not any(k.opcode in UNTILED for k in steps):
-                others = [k for k in steps if not is_elementwise(k)]
+            elif self._generators and not any(k.opcode in _UNTILED for k in steps):
+                others = [k for k in steps if not is_tiled(k)]
                 moved = (named((number,)) + self.attributes(k) for number, k in enumerate(others))
                 found = hashed(b"".join((_GENERATOR, found, *moved)))
             self._codes[op] = found
@@ -399,6 +410,19 @@ def _run_by(call: Op) -> list[Body]:
         found.append(body)
         waiting += [c for k in body.ops if k.opcode in CONTROL_FLOW for c in k.called]
     return found
+
+
+def _ends_in_parts(body: Body) -> bool:
+    """Whether its result is a concatenation, perhaps behind operations that can be tiled."""
+    waiting, seen = [body.result], set()
+    while waiting:
+        op = waiting.pop()
+        if op.opcode == "concatenate":
+            return True
+        if op not in seen and op.opcode not in _UNTILED:
+            waiting += op.operands
+        seen.add(op)
+    return False
 
 
 def _normalise(precision: xla_pb2.PrecisionConfig) -> None:

@@ -10,7 +10,17 @@ from hlo.module import HloError, parse_module_proto
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
 from olla_xla.errors import CheckError
 
-__all__ = ["Body", "Op", "Program", "acts", "has_state", "leaves", "may_repeat", "read_program"]
+__all__ = [
+    "Body",
+    "Op",
+    "Program",
+    "acts",
+    "has_state",
+    "leaves",
+    "may_repeat",
+    "nowhere",
+    "read_program",
+]
 
 _COLLECTIVES = frozenset(
     "all-reduce all-gather all-to-all collective-permute collective-broadcast reduce-scatter "
@@ -186,6 +196,14 @@ def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:
         found = tuple((index, part) for index, part in shape.indices() if not part.is_tuple)
         _LEAVES[shape] = found
     return found
+
+
+def nowhere(shape: xla_pb2.ShapeProto) -> None:
+    """Clears the memory space in a shape's layouts."""
+    if shape.layout.memory_space:
+        shape.layout.memory_space = 0
+    for part in shape.tuple_shapes:
+        nowhere(part)
 
 
 def read_program(module: bytes) -> Program:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from olla_xla.check.executable.program import CONTROL_FLOW, Body, Op
 
-__all__ = ["Rounding", "is_settled"]
+__all__ = ["Rounding", "is_settled", "is_tiled"]
 
 _HALF, _SINGLE, _DOUBLE, _BRAIN = 10, 11, 12, 16
 _FLOATS = (_HALF, _SINGLE, _DOUBLE, _BRAIN)
@@ -36,13 +36,14 @@ _TRANSPARENT = frozenset(
 )
 """Opcodes whose results are elements of operands, or their negatives."""
 
-_TILES = frozenset(
+_ELEMENTWISE = frozenset(
     "abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "
     "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply "
-    "negate not or parameter power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
+    "negate not or power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
 )
 _TILE_TYPES = (1, 2, 3, 4, 5, _HALF, _SINGLE, _DOUBLE, _BRAIN)
-"""What XLA's tiled code generator for CPUs takes; its code does not depend on shared memory."""
+"""What XLA's tiled code generator for CPUs takes, beside parameters; its code does not depend on
+shared memory."""
 
 
 _STRAIGHT = 8192
@@ -103,7 +104,12 @@ class Rounding:
 
 
 def _has_tiles(op: Op) -> bool:
-    return op.opcode in _TILES and op.shape.element_type in _TILE_TYPES
+    return is_tiled(op) or (op.opcode == "parameter" and op.shape.element_type in _TILE_TYPES)
+
+
+def is_tiled(op: Op) -> bool:
+    """Whether XLA's tiled code generator for CPUs always takes an operation."""
+    return op.opcode in _ELEMENTWISE and op.shape.element_type in _TILE_TYPES
 
 
 def _computes_complex(op: Op) -> bool:

@@ -6,11 +6,10 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 
-from hlo import xla_pb2
 from hlo.shapes import Shape
 from olla_xla.check.executable.program import Op
 
-__all__ = ["Parts", "decisive_config", "joined_at", "nowhere"]
+__all__ = ["Parts", "decisive_config", "joined_at"]
 
 _JOINED = "ConcatBitcast"
 """Target of the custom call that joins adjacent parts of one array in memory."""
@@ -115,14 +114,6 @@ def joined_at(op: Op) -> list[tuple[int, ...]] | None:
             return None
         found.append(tuple(d.start for d in cut.proto.slice_dimensions))
     return found
-
-
-def nowhere(shape: xla_pb2.ShapeProto) -> None:
-    """Clears the memory space in a shape's layouts."""
-    if shape.layout.memory_space:
-        shape.layout.memory_space = 0
-    for part in shape.tuple_shapes:
-        nowhere(part)
 
 
 def _lies_alike(whole: Shape, source: Shape) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
-from hlo.gpu_executable import GpuExecutable
+from hlo.late import late
 from hlo.module import parse_module_proto
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.expressions import program_digest
@@ -15,9 +16,17 @@ from olla_xla.check.executable.kernels import KernelMemory, kernel_memory
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.program import Program, read_program
 from olla_xla.check.executable.same import is_reordered
-from olla_xla.check.executable.thunks import check_thunks
 from olla_xla.check.executable.values import Value, Values, follow
 from olla_xla.errors import CheckError, ResultsError
+
+if TYPE_CHECKING:
+    import olla_xla.check.executable.element_expressions as element_expressions
+    import olla_xla.check.executable.thunks as thunks
+    from hlo.gpu_executable import GpuExecutable
+else:
+    # The larger half of the referee, which only modules with changed loops need.
+    element_expressions = late("olla_xla.check.executable.element_expressions")
+    thunks = late("olla_xla.check.executable.thunks")
 
 __all__ = [
     "Accepted",
@@ -153,7 +162,7 @@ def _run_on_bytes(
     places = assigned_places(values, _places(assignment, names))
     run(program, values, places, target)
     if executable is not None:
-        check_thunks(program, values, places, executable)
+        thunks.check_thunks(program, values, places, executable)
     return places
 
 
@@ -209,10 +218,7 @@ _LOOPS = "loops:"
 
 def _digest(program: Program, target: str, loops: bool) -> str:
     if loops:
-        # Imported here: the larger half of the referee, which only modules with changed loops need.
-        from olla_xla.check.executable.element_expressions import program_digest as element_digest
-
-        return _LOOPS + element_digest(program, target)
+        return _LOOPS + element_expressions.program_digest(program, target)
     return program_digest(program, target)
 
 
