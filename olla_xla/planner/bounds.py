@@ -29,8 +29,8 @@ def certified(work: Work, found: SearchResult) -> int:
         return found.bound_bytes
     bounded = GraphArrays.of(planned.bounded(computation).graph)
     bound = forced_live_bound(bounded)[0]
-    if found.bound_at >= 0:
-        bound = max(bound, least_live(bounded, found.bound_at).bytes)
+    if found.cut_at >= 0:
+        bound = max(bound, least_live(bounded, found.cut_at).bytes)
     return min(bound, found.least_peak_bytes)
 
 

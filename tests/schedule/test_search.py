@@ -16,7 +16,7 @@ from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.branch import branch
-from olla_xla.schedule.search.cuts import Cuts
+from olla_xla.schedule.search.cuts import Cuts, prove_together
 from olla_xla.schedule.search.moves import late_acceptance_search
 from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
@@ -95,6 +95,12 @@ def test_branching_proves_what_single_cuts_cannot():
     cuts = Cuts(arrays)
     branch(cuts, np.arange(arrays.n), lambda *_: None, lambda _: None)
     assert cuts.bound == 5
+
+    together = Cuts(arrays)
+    prove_together(together, lambda: None)
+    assert together.bound == 5 and together.at < 0
+    sizes = [together[v].bytes for v in range(arrays.n)]
+    assert sizes[together.at] == max(sizes) == 4 and together.bound == 5
 
 
 def test_branching_ends_when_it_is_told_to():

@@ -30,20 +30,23 @@ class Cuts:
     """The minimum cuts of one graph, each made once.
 
     Attributes:
-      graph: the graph. bound: the largest so far (bytes). at: last operator whose cut raised it.
+      graph: the graph. bound: the largest so far (bytes), by one cut or by several together.
+      at: the operator with the largest cut of its own; -1 if none is above the bound given.
     """
 
     def __init__(self, graph: GraphArrays, bound: int = 0) -> None:
         self.graph = graph
         self.bound = bound
         self.at = -1
+        self._largest = bound
         self._known: dict[int, Closure] = {}
 
     def __getitem__(self, v: int) -> Closure:
         if v not in self._known:
             closure = self._known[v] = least_live(self.graph, v)
-            if closure.bytes > self.bound:
-                self.bound, self.at = closure.bytes, v
+            self.bound = max(self.bound, closure.bytes)
+            if closure.bytes > self._largest:
+                self._largest, self.at = closure.bytes, v
         return self._known[v]
 
     def __len__(self) -> int:

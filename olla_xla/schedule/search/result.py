@@ -21,8 +21,9 @@ class SearchResult:
       objective_bytes: its objective (the lifetime peak if no objective was given).
       lifetime_order: the order with the least lifetime peak met. least_peak_bytes: that peak.
       near_orders: a few others whose peak is slightly higher.
-      bound_bytes: no order has a lower lifetime peak. bound_at: the last operator whose own
-        minimum cut raised the bound, or -1 if none did.
+      bound_bytes: no order has a lower lifetime peak.
+      cut_at: the operator with the largest minimum cut of its own, which proves the bound unless
+        several cuts prove more together; -1 if none is above the bound given.
       steps: search steps taken.
       stopped_by: PROOF, STALL, STEP_LIMIT or TIME_LIMIT.
     """
@@ -34,6 +35,6 @@ class SearchResult:
     near_orders: tuple[NDArray[np.int64], ...]
     least_peak_bytes: int
     bound_bytes: int
-    bound_at: int
+    cut_at: int
     steps: int
     stopped_by: StopReason

@@ -146,7 +146,7 @@ class Run:
             near_orders=tuple(self.reduced.expand(groups) for groups in self._near_least()),
             least_peak_bytes=self.least.peak,
             bound_bytes=min(self.cuts.bound, self.least.peak),
-            bound_at=-1 if at < 0 else int(self.reduced.keys[at]),
+            cut_at=-1 if at < 0 else int(self.reduced.keys[at]),
             steps=self.limits.steps,
             stopped_by=reason,
         )
