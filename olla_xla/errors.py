@@ -45,11 +45,11 @@ class BudgetError(LimitError):
 
     def __init__(self, budget_bytes: int, least_bytes: int, reason: str = "") -> None:
         detail = f" ({reason})" if reason else ""
-        mib = -(-least_bytes // 2**20)
+        budget, least = _told_apart(budget_bytes, least_bytes)
+        unit, size = ("KiB", 2**10) if least_bytes < 10 * 2**20 else ("MiB", 2**20)
         super().__init__(
-            f"memory_budget of {budget_bytes / 2**20:,.1f} MB cannot be met{detail}; the least "
-            f"that was reached is {least_bytes / 2**20:,.1f} MB, so ask for "
-            f"memory_budget='{mib}MiB' or more"
+            f"memory_budget of {budget} cannot be met{detail}; the least that was reached is "
+            f"{least}, so ask for memory_budget='{-(-least_bytes // size)}{unit}' or more"
         )
         self.budget_bytes = budget_bytes
         self.least_bytes = least_bytes
@@ -57,6 +57,15 @@ class BudgetError(LimitError):
 
     def __reduce__(self) -> tuple:
         return BudgetError, (self.budget_bytes, self.least_bytes, self.reason)
+
+
+def _told_apart(budget_bytes: int, least_bytes: int) -> tuple[str, str]:
+    """Both in MB, in KB if they are small, or in bytes if they would else read alike."""
+    unit, size = ("KB", 2**10) if least_bytes < 2**20 else ("MB", 2**20)
+    budget, least = (f"{b / size:,.1f} {unit}" for b in (budget_bytes, least_bytes))
+    if budget == least:
+        return f"{budget_bytes:,} bytes", f"{least_bytes:,} bytes"
+    return budget, least
 
 
 class ModuleFormatError(InputError):

@@ -214,9 +214,9 @@ def _scan(scan: Any) -> _Scan:
     for equation in equations:
         if equation.primitive.name == "name":
             maker, aval = made.get(id(equation.invars[0])), equation.outvars[0].aval
-            size = length * int(np.prod(aval.shape)) * aval.dtype.itemsize
             primitive = "" if maker is None else maker.primitive.name
-            named.append(_Named(equation.params["name"], size, primitive, _lines(maker)))
+            name, size = equation.params["name"], length * _bytes(aval)
+            named.append(_Named(name, size, primitive, _lines(maker)))
     found = []
     for outer, inner in zip(scan.outvars, outputs, strict=True):
         if tuple(outer.aval.shape) != (length, *inner.aval.shape):
@@ -224,11 +224,15 @@ def _scan(scan: Any) -> _Scan:
         maker = made.get(id(inner))
         while maker is not None and maker.primitive.name == "name":
             maker = made.get(id(maker.invars[0]))
-        size = int(np.prod(outer.aval.shape)) * outer.aval.dtype.itemsize
         primitive = "" if maker is None else maker.primitive.name
         own = names.get(id(inner), ())
-        found.append(_Residual(size, primitive, own, maker is None and not own))
+        found.append(_Residual(_bytes(outer.aval), primitive, own, maker is None and not own))
     return _Scan(length, found, named)
+
+
+def _bytes(aval: Any) -> int:
+    """Bytes of an array by its shape and type."""
+    return int(np.prod(aval.shape)) * aval.dtype.itemsize
 
 
 def _lines(equation: Any) -> frozenset[str]:

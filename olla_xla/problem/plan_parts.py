@@ -140,6 +140,11 @@ class PlanEdits:
         """Scan residuals that are computed again."""
         return sum(len(record.dropped) for record in self.loops)
 
+    @property
+    def added_residuals(self) -> int:
+        """Scan residuals that are stored instead, to compute those from."""
+        return sum(len(record.kept) for record in self.loops)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFigures:

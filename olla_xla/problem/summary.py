@@ -49,6 +49,8 @@ class Plan(Protocol):
     @property
     def recomputed_residuals(self) -> int: ...
     @property
+    def added_residuals(self) -> int: ...
+    @property
     def clones(self) -> tuple[object, ...]: ...
     @property
     def sunk(self) -> tuple[str, ...]: ...
@@ -115,7 +117,7 @@ def table(plan: Plan) -> str:
     rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []
     stacks = plan.recomputed_residuals
     rows += [("scan residuals recomputed", f"{stacks:,}", "")] if stacks else []
-    new = sum(len(record.kept) for record in plan.loops)
+    new = plan.added_residuals
     rows += [("scan residuals added", f"{new:,}", "of less bytes")] if new else []
     every = " ".join(f"{k:,}" for k in dict.fromkeys(r.every for r in plan.loops if r.every))
     rows += [("iterations from a kept one on", every, "run again")] if every else []

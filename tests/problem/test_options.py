@@ -2,8 +2,8 @@
 
 import pytest
 
-from olla_xla.errors import InputError
-from olla_xla.problem.options import PlanOptions
+from olla_xla.errors import BudgetError, InputError
+from olla_xla.problem.options import PlanOptions, parse_bytes
 
 pytestmark = pytest.mark.quick
 
@@ -23,3 +23,19 @@ def test_control_edges_go_with_the_integer_program():
         PlanOptions(early_updates=True)
     with pytest.raises(InputError, match="early_updates=1 must be True or False"):
         PlanOptions(method="ilp", early_updates=1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "budget, least, said",
+    [
+        (5 * 2**20, 24_000_000, "5.0 MB cannot be met.*is 22.9 MB.*'23MiB'"),
+        (100_000, 123_456, "97.7 KB cannot be met.*is 120.6 KB.*'121KiB'"),
+        (2**20, 2**20 + 2**15, "1,048,576 bytes cannot be met.*is 1,081,344 bytes.*'1056KiB'"),
+        (100, 130, "100 bytes cannot be met.*is 130 bytes.*'1KiB'"),
+    ],
+)
+def test_a_budget_that_cannot_be_met_reads_otherwise_than_the_least(budget, least, said):
+    with pytest.raises(BudgetError, match=said) as error:
+        raise BudgetError(budget, least)
+    asked = str(error.value).split("'")[1]
+    assert least <= parse_bytes(asked) <= 1.05 * least + 1024

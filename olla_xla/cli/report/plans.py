@@ -129,7 +129,7 @@ def clones_line(plan: Plan) -> str:
     if plan.sunk:
         what.append(f"{len(plan.sunk)} copies are left out of loops")
     if stacks := plan.recomputed_residuals:
-        new = sum(len(record.kept) for record in plan.loops)
+        new = plan.added_residuals
         of = f", in part of {new} new ones" if new else ""
         what.append(f"{stacks} scan residuals are recomputed{of}")
     if every := [record.every for record in plan.loops if record.every]:

@@ -81,8 +81,12 @@ class Analysis:
     @property
     def gap(self) -> float:
         """How far the last of the orders is above the bound, as a part of the bound."""
+        return self.gap_of(self.views[-1])
+
+    def gap_of(self, view: MemoryView) -> float:
+        """How far one of the orders is above the bound."""
         bound = self.lower_bound_bytes
-        return self.views[-1].total_bytes / bound - 1 if bound else 0.0
+        return view.total_bytes / bound - 1 if bound else 0.0
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
         """As JSON takes it. With `timeline`, the bytes of each category at each step too."""

@@ -68,19 +68,9 @@ def prepare(
         first = np.argsort(ids)[np.asarray(start, np.int64)]
         if edges:
             first = by_priority(arrays, arrays.positions(first))
-    if plain or not reduce or not _reducible(arrays):
+    if plain or not reduce:
         return Prepared(judged, arrays, first, lambda order: ids[order])
     reduced = reduce_graph(arrays)
     return Prepared(
         judged, reduced.arrays, reduced.contract(first), lambda order: ids[reduced.expand(order)]
     )
-
-
-def _reducible(g: GraphArrays) -> bool:
-    """Whether condensing keeps the optimum.
-
-    It drops empty tensors, also one that passes an empty buffer on to a tensor with bytes, which
-    then takes over no other input.
-    """
-    empty = g.pair_must & (g.bytes[g.pair_a] == 0) & (g.bytes[g.pair_b] > 0)
-    return not empty.any()

@@ -80,8 +80,7 @@ def _certificate(analysis: Analysis) -> str:
     for view in analysis.views:
         kind = "assigned by XLA" if view.assigned else "predicted"
         live = megabytes(view.live_bytes, 2)
-        bound = analysis.lower_bound_bytes
-        gap = view.total_bytes / bound - 1 if bound else 0.0
+        gap = analysis.gap_of(view)
         rows.append(
             f"<tr><th>{html.escape(view.name)}</th><td>{megabytes(view.total_bytes, 2)} MB</td>"
             f"<td>{kind}; {live} in use at the peak; {from_bound(gap)} the bound</td></tr>"
