@@ -130,24 +130,22 @@ def _gpu_executable(compiled: Any, target: str) -> GpuExecutable | None:
     return read_or_say(serialized_executable(compiled))
 
 
-def read_assignment(
-    compiled: Any, target: str, dump: Path | None = None
-) -> tuple[bytes, BufferAssignment]:
+def read_assignment(compiled: Any, target: str) -> tuple[bytes, BufferAssignment]:
     """The module of an executable, serialized, and the buffer assignment XLA made of it.
 
     Args:
-      compiled, dump: see `check_compiled`. target: name of the platform that it is for.
+      compiled: the executable. target: name of the platform that it is for.
 
     Raises:
       CheckError: the backend does not give them back, or XLA's total is not the assignment's.
     """
-    return _read(compiled, target, _gpu_executable(compiled, target), dump)
+    return _read(compiled, target, _gpu_executable(compiled, target))
 
 
 def _read(
-    compiled: Any, target: str, gpu: GpuExecutable | None, dump: Path | None
+    compiled: Any, target: str, gpu: GpuExecutable | None, dump: Path | None = None
 ) -> tuple[bytes, BufferAssignment]:
-    """`read_assignment`, with a GPU's executable already read."""
+    """`read_assignment`, with a GPU's executable already read; `dump`: see `check_compiled`."""
     executable = compiled.runtime_executable()
     if executable is None:
         raise CheckError("the backend does not give its executable back; nothing can be checked")

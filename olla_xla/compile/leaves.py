@@ -70,19 +70,18 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
     )
 
 
-def donatable(compiled: Any, static: Collection[int] = (), least: int = _NOTEWORTHY) -> list[Leaf]:
+def donatable(compiled: Any, static: Collection[int] = ()) -> list[Leaf]:
     """The arguments that could be donated and are not; none if they are small in total.
 
     Args:
       compiled: a `jax.stages.Compiled`. static: as in `leaves`.
-      least: bytes of all together below which none is returned.
     """
     try:
         # Formats take a while, so arguments of which no output has shape and type are ruled out
         # first.
         alike = {_type(info) for info in jax.tree.leaves(compiled.out_info)}
         given = [info for info in jax.tree.leaves(compiled.args_info) if not info.donated]
-        if sum(_bytes(i) for i in given if _type(i) in alike) < least:
+        if sum(_bytes(i) for i in given if _type(i) in alike) < _NOTEWORTHY:
             return []
         if not _possible(*leaves(compiled, static=static)):
             return []

@@ -24,7 +24,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["intervals", "live_at", "live_spans", "passes_on", "peak_bytes", "timeline"]
+__all__ = ["intervals", "live_spans", "passes_on", "peak_bytes", "timeline"]
 
 
 def intervals(
@@ -53,14 +53,6 @@ def timeline(
 def peak_bytes(graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64]) -> int:
     """The largest value of `timeline`; 0 for a graph without operators."""
     return int(timeline(graph, order).max(initial=0))
-
-
-def live_at(
-    graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64], step: int
-) -> list[int]:
-    """The ids of the tensors that occupy memory at `step`, ascending."""
-    spans = intervals(graph, order)
-    return np.flatnonzero((spans[:, 0] <= step) & (step < spans[:, 1])).tolist()
 
 
 def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.bool_]:

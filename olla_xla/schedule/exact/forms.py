@@ -160,7 +160,6 @@ def least_peak(
     backends: Sequence[str] | None = None,
     start: Sequence[int] | NDArray[np.int64] | None = None,
     bound_bytes: int = 0,
-    reduce: bool = True,
     edges: Sequence[tuple[int, int]] = (),
     cuts: bool = False,
 ) -> ExactOrder:
@@ -176,7 +175,6 @@ def least_peak(
       backends: names, in the order to try them; HiGHS and CP-SAT by default.
       start: int64 [n], an order to begin with; by default some legal one.
       bound_bytes: a known lower bound on the peak, as the form counts it.
-      reduce: condense the graph first; the optimum stays the same.
       edges: additional control edges, (before, after). They exclude orders, so that only
         `bound_bytes` then bounds the peak.
       cuts: tighten the model by the least live bytes at each operator (`memory.mincut`), a lower
@@ -189,7 +187,7 @@ def least_peak(
     """
     names = _backends(form, backends)
     started = time.monotonic()
-    prepared = prepare(graph, plain=form.plain, edges=edges, reduce=reduce, start=start)
+    prepared = prepare(graph, plain=form.plain, edges=edges, start=start)
     tightest = max(bound_bytes, _cut(prepared.arrays)) if cuts else bound_bytes
     task = form.task(prepared, equations, tightest)
     limits = _watched_in_bytes(limits or Limits(), task.scale)
