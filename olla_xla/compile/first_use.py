@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jaxlib.version
 
-from hlo.backend import platform_of_jax
 from olla_xla.compile.accounting import output_bytes
 from olla_xla.compile.process_memory import device_bytes
 from olla_xla.memory.user_cache import user_cache
@@ -67,11 +65,8 @@ def kinds(plan: Plan) -> frozenset[str]:
     return frozenset(kind for kind, changed in changes.items() if changed)
 
 
-def due(plan: Plan, devices: Iterable[Any]) -> FirstUse | None:
-    """What is to be verified of a plan on devices; None if all is known, or tested (CPU)."""
-    device = next(iter(devices), None)
-    if device is None or platform_of_jax(device.platform).has_tested_bits:
-        return None
+def due(plan: Plan, device: Any) -> FirstUse | None:
+    """What is to be verified of a plan on a device; None if all is known."""
     where = f"{device.device_kind}, jaxlib {jaxlib.version.__version__}"
     known = verified().get(where, {})
     left = frozenset(kind for kind in kinds(plan) if known.get(kind) != SAME)

@@ -37,7 +37,7 @@ class Card:
 def card(monkeypatch, tmp_path):
     monkeypatch.delenv("OLLA_XLA_VERIFY", raising=False)
     untested = dataclasses.replace(PLATFORMS["cpu"], has_tested_bits=False)
-    monkeypatch.setattr(first_use, "platform_of_jax", lambda _: untested)
+    monkeypatch.setattr(verification, "platform_of_jax", lambda _: untested)
     monkeypatch.setattr(first_use, "user_cache", lambda: tmp_path / "cache")
 
     def present(**how):
@@ -113,7 +113,7 @@ def test_nothing_is_compared(card, compared, monkeypatch, off):
     elif off == "argument":
         options["verify"] = False
     else:
-        monkeypatch.setattr(first_use, "platform_of_jax", lambda _: PLATFORMS["cpu"])
+        monkeypatch.setattr(verification, "platform_of_jax", lambda _: PLATFORMS["cpu"])
     plan(branches, donate_argnums=0, **options)(weights(), rows())
     assert not compared and not first_use.verified()
 
@@ -158,7 +158,7 @@ def test_what_a_plan_changes(card):
     loops = dataclasses.replace(bound, loops=(("a", "b", (0,), 0),))
     assert first_use.kinds(_PLAN) == {"order"} and first_use.kinds(bound) == {"order", "bindings"}
     assert first_use.kinds(loops) == {"order", "bindings", "residuals"}
-    card_here = [Card()]
+    card_here = Card()
     use = first_use.due(bound, card_here)
     assert use is not None and use.kinds == {"order", "bindings"}
     use.remember(same=True)
@@ -167,7 +167,6 @@ def test_what_a_plan_changes(card):
     assert left is not None and left.kinds == {"residuals"}
     left.remember(same=False)
     assert first_use.due(loops, card_here) == left and said()["order"] == SAME
-    assert first_use.due(_PLAN, []) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"x": 1}', json.dumps({"x": {"other": "same"}})])
@@ -175,16 +174,16 @@ def test_a_file_that_is_none_is_passed_over(card, tmp_path, text):
     path = tmp_path / "cache" / "verified.json"
     path.parent.mkdir()
     path.write_text(text)
-    use = first_use.due(_PLAN, [Card()])
+    use = first_use.due(_PLAN, Card())
     assert use is not None
     use.remember(same=True)
-    assert first_use.due(_PLAN, [Card()]) is None
+    assert first_use.due(_PLAN, Card()) is None
 
 
 def test_a_folder_that_cannot_be_written(card, tmp_path, caplog):
     (tmp_path / "cache").write_text("no folder")
     caplog.set_level(logging.INFO, "olla_xla")
-    use = first_use.due(_PLAN, [Card()])
+    use = first_use.due(_PLAN, Card())
     assert use is not None
     use.remember(same=True)
-    assert "is not kept" in caplog.text and first_use.due(_PLAN, [Card()]) == use
+    assert "is not kept" in caplog.text and first_use.due(_PLAN, Card()) == use
