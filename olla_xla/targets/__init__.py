@@ -1,5 +1,13 @@
 """The devices a step can be planned for."""
 
-from olla_xla.targets.target import TARGETS, Card, Target, card, prepare_environment, target
+from olla_xla.targets.target import (
+    TARGETS,
+    Card,
+    Target,
+    card,
+    installed,
+    prepare_environment,
+    target,
+)
 
-__all__ = ["TARGETS", "Card", "Target", "card", "prepare_environment", "target"]
+__all__ = ["TARGETS", "Card", "Target", "card", "installed", "prepare_environment", "target"]

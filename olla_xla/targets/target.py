@@ -31,7 +31,7 @@ from olla_xla.errors import InputError
 from olla_xla.targets.tpu import CHIPS, prepare_libtpu, tpu_devices
 from olla_xla.version import to_install
 
-__all__ = ["TARGETS", "Card", "Target", "card", "prepare_environment", "target"]
+__all__ = ["TARGETS", "Card", "Target", "card", "installed", "prepare_environment", "target"]
 
 _FORCED = "xla_force_host_platform_device_count"
 
@@ -223,6 +223,12 @@ def _cpu(devices: int) -> Target:
             f"XLA_FLAGS=--{_FORCED}={devices}"
         )
     return Target("cpu", devices=tuple(jax.devices()[:devices]))
+
+
+def installed() -> list[str]:
+    """The targets that commands take by themselves: the CPU, and an H100 if JAX has a plugin."""
+    has_plugins = importlib.util.find_spec("jax_plugins") is not None
+    return ["cpu", "h100"] if has_plugins and _is_installed(card("h100").plugin) else ["cpu"]
 
 
 def _is_installed(plugin: str) -> bool:

@@ -156,3 +156,16 @@ def test_a_plugin_that_is_there_is_not_asked_for():
     )
     assert "pip install" not in run.stdout
     assert "set JAX_PLATFORMS=cpu before JAX is imported" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [
+        ((), ["cpu"]),
+        (("jax_plugins",), ["cpu"]),
+        (("jax_plugins", "jax_plugins.xla_cuda13"), ["cpu", "h100"]),
+    ],
+)
+def test_a_sweep_takes_the_targets_that_can_be_compiled_for(monkeypatch, present, expected):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in present else None)
+    assert targets.installed() == expected

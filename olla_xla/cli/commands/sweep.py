@@ -34,7 +34,12 @@ __all__ = ["define_flags", "define_shared_flags", "fill", "model_names", "run", 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     for name, default, text in (
-        ("targets", "cpu,h100", f"Targets to plan for: {', '.join(targets.TARGETS)}."),
+        (
+            "targets",
+            None,
+            f"Targets to plan for: {', '.join(targets.TARGETS)}. By default cpu, and h100 where "
+            "JAX's CUDA plugin is installed.",
+        ),
         ("modes", "order", "What plans may do: order, only reorder; overhead, also recompute."),
     ):
         flags.DEFINE_list(name, default, text, flag_values=values)
@@ -83,8 +88,9 @@ def run(values: flags.FlagValues) -> int:
     """
     if (values.executor == "dask") != (values.scheduler is not None):
         raise InputError("--executor=dask and --scheduler=ADDRESS go together")
+    asked = values.targets or targets.installed()
     grid = cells(
-        model_names(values), values.batch_sizes, values.targets, values.optimizers, values.modes,
+        model_names(values), values.batch_sizes, asked, values.optimizers, values.modes,
         targets=list(targets.TARGETS),
     )  # fmt: skip
     return fill(
