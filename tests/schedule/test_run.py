@@ -6,12 +6,9 @@ import pytest
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.stop_reason import StopReason
-from olla_xla.schedule.search import local
 from olla_xla.schedule.search.limits import Stop
-from olla_xla.schedule.search.moves import perturb
 from olla_xla.schedule.search.run import Run, rank
 from olla_xla.schedule.search.settings import Settings
-from olla_xla.schedule.search.state import new_state
 from tests.support.graphs import all_orders, train_step
 
 
@@ -65,23 +62,3 @@ def test_steps_and_cuts_are_counted_against_the_limit(graph):
     with pytest.raises(Stop) as stopped:
         run.spend_cuts(7)
     assert stopped.value.reason is StopReason.STEP_LIMIT
-
-
-def test_moves_start_from_the_live_bytes_of_their_order(graph, monkeypatch):
-    """Also where the order before, whose moves were refused, was another."""
-    seen = 0
-
-    def moved(problem, state, first, cap):
-        nonlocal seen
-        seen += 1
-        fresh = new_state(problem, state.order, 0)
-        assert np.array_equal(state.live, fresh.live) and cap >= state.live.max()
-        return perturb(problem, state, first, cap)
-
-    monkeypatch.setattr(local, "perturb", moved)
-    run = Run(graph, {"time_limit": 60.0, "objective": lambda order, _: 1000 + int(order[-2])})
-    order = groups(run, np.arange(graph.n))
-    run.score(order)
-    run.peak(order)
-    local.towards_objective(run)
-    assert seen > 10

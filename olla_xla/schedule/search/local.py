@@ -101,7 +101,8 @@ def _polish(run: Run, problems: Sequence[Problem], now: Scored, patience: int, s
         which = count % len(states)
         problem, state = problems[which], states[which]
         state.order[:] = now.groups
-        cap = max(evaluate(problem, state), now.objective)
+        # The first state is not evaluated: its moves use live bytes of the order it last held.
+        cap = max(evaluate(problem, state) if which else 0, now.objective)
         idle += 1
         if not perturb(problem, state, run.first, cap):
             run.limits.spend(1)
