@@ -44,16 +44,19 @@ def step_of(body):
 
 @functools.cache
 def planned_within(overhead):
-    """The planned step, which has its plan, and that as a policy."""
+    """The planned step, which has its plan, and that as a policy.
+
+    Each layer has six products: one that is computed again takes a sixth of a step, two a third.
+    """
     planned = olla_xla.plan(step_of(named), max_overhead=overhead, **LIMITS)
     return planned, planned.as_policy(*ARGUMENTS)
 
 
-@pytest.mark.parametrize("overhead", [0.1, 0.5])
+@pytest.mark.parametrize("overhead", [0.25, 0.5])
 def test_by_hand_it_gives_the_plans_total(overhead):
     planned, policy = planned_within(overhead)
     assert not policy.unnamed and sorted((*policy.names, *policy.recomputed)) == ["down", "up"]
-    assert bool(policy.names) == (overhead == 0.1) and policy.recomputed
+    assert bool(policy.names) == (overhead == 0.25) and policy.recomputed
     by_hand = step_of(jax.checkpoint(named, policy=policy.policy()))
     total = olla_xla.plan(by_hand, **LIMITS).lower(*ARGUMENTS).compile().plan.assigned_bytes
     assert abs(total / planned.plans[-1].assigned_bytes - 1) <= 0.05
@@ -106,7 +109,7 @@ def test_what_gets_a_new_residual_has_its_name():
 
 
 def test_as_maxtexts_flags():
-    _, policy = planned_within(0.1)
+    _, policy = planned_within(0.25)
     (kept,), (made,) = policy.names, policy.recomputed
     assert policy.maxtext() == f"remat_policy=custom {kept}=device {made}=remat"
 

@@ -50,8 +50,8 @@ class Body:
         return self._results.get(owner.opcode)
 
 
-def prices(residuals=None, unread=(), results=None, reader=None, start=None, **options):
-    """For a pair of loops of ten iterations."""
+def prices(residuals=None, unread=(), results=None, reader=None, start=None, nearer=0.0, **options):
+    """For a pair of loops of ten iterations; of memory that is nearer by so many seconds."""
     table = types.SimpleNamespace(
         pair=types.SimpleNamespace(
             writer=types.SimpleNamespace(iterations=10, start=start or {}),
@@ -62,7 +62,12 @@ def prices(residuals=None, unread=(), results=None, reader=None, start=None, **o
         unread=list(unread),
         results=lambda owner: (results or {}).get(owner.opcode, [Node()]),
     )
-    cost = types.SimpleNamespace(device=Device(), seconds=lambda i: i.seconds)
+    cost = types.SimpleNamespace(
+        device=Device(),
+        seconds=lambda i: i.seconds,
+        copied_seconds=lambda i: i.seconds - nearer,
+        nearer_seconds=lambda i, size: nearer * size / 100,
+    )
     return RecipePrices(table, cost, **options)
 
 
@@ -76,6 +81,7 @@ def recipe(**fields):
 
 def test_a_value_costs_what_makes_it():
     assert prices().seconds(recipe()) == 7.0
+    assert prices(nearer=3.0).seconds(recipe()) == 4.0, "in memory on the chip"
 
 
 @pytest.mark.parametrize(

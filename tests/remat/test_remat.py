@@ -574,6 +574,7 @@ def test_rates_are_measured(monkeypatch):
     monkeypatch.setattr(calibrate, "_IMAGES", (2, 8, 8, 16))
     monkeypatch.setattr(calibrate, "_MOMENT", 0.005)
     rates = dataclasses.asdict(calibrate.measure_cpu())
+    assert rates.pop("near_bytes") == 0, "caches are not assigned"
     assert rates.pop("name") == "CPU" and all(rate > 0 for rate in rates.values()), rates
     assert rates["start_seconds"] < 1e-2 and rates["matrix_per_second"] > 1e6
 

@@ -162,6 +162,7 @@ def least_peak(
     bound_bytes: int = 0,
     edges: Sequence[tuple[int, int]] = (),
     cuts: bool = False,
+    reduce: bool = True,
 ) -> ExactOrder:
     """Finds an order of least lifetime peak, or the best within limits.
 
@@ -179,6 +180,7 @@ def least_peak(
         `bound_bytes` then bounds the peak.
       cuts: tighten the model by the least live bytes at each operator (`memory.mincut`), a lower
         bound on the peak of every order; the optimum stays the same.
+      reduce: condense the graph first; the optimum stays the same.
 
     Raises:
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.
@@ -187,7 +189,7 @@ def least_peak(
     """
     names = _backends(form, backends)
     started = time.monotonic()
-    prepared = prepare(graph, plain=form.plain, edges=edges, start=start)
+    prepared = prepare(graph, plain=form.plain, edges=edges, reduce=reduce, start=start)
     tightest = max(bound_bytes, _cut(prepared.arrays)) if cuts else bound_bytes
     task = form.task(prepared, equations, tightest)
     limits = _watched_in_bytes(limits or Limits(), task.scale)
