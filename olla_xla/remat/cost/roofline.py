@@ -88,32 +88,32 @@ H100 = Device(
 
 @dataclasses.dataclass(frozen=True)
 class CostModel:
-    """Prices instructions for one device. `target`: "cpu" or "cuda"."""
+    """Prices instructions for one device. `target`: "cpu", "cuda" or "tpu"."""
 
     device: Device
     target: str
 
     def work(self, i: Instruction) -> Work:
         """What an instruction takes by itself."""
-        found = work(i, self.target)
-        if not self.device.near_bytes or not found.bytes:
-            return found
-        arrays = on_chip(i.computation, self.device.near_bytes)
-        return dataclasses.replace(found, near=self._near(i, arrays))
-
-    def _near(self, i: Instruction, arrays: Set[Array]) -> int:
-        """Bytes that an instruction moves to and from these arrays."""
-        parts = touched(i, self.target)
-        return sum(size for (of, index), size in parts if arrays >= set(leaves_of(of, index)))
+        return self._placed(i, frozenset())
 
     def copied_work(self, i: Instruction) -> Work:
         """What a copy of an instruction takes whose results only its neighbours read."""
-        found, capacity = self.work(i), self.device.near_bytes
-        if not capacity or not found.bytes:
-            return found
+        if not self.device.near_bytes:
+            return self.work(i)
         made = {(i, index) for index, shape in i.shape.indices() if not shape.is_tuple}
-        near = self._near(i, on_chip(i.computation, capacity) | made)
-        return dataclasses.replace(found, near=near) if near <= capacity else found
+        found = self._placed(i, made)
+        return found if found.near <= self.device.near_bytes else self.work(i)
+
+    def _placed(self, i: Instruction, made: Set[Array]) -> Work:
+        """What an instruction takes if these arrays lie near, beside those predicted to."""
+        found = work(i, self.target)
+        if not self.device.near_bytes or not found.bytes:
+            return found
+        arrays = on_chip(i.computation, self.device.near_bytes) | made
+        parts = touched(i, self.target)
+        near = sum(size for (of, index), size in parts if arrays >= set(leaves_of(of, index)))
+        return dataclasses.replace(found, near=near)
 
     def copied_seconds(self, i: Instruction) -> float:
         """Predicted time of such a copy."""
