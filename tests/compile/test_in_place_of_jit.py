@@ -12,7 +12,7 @@ import pytest
 import olla_xla
 from olla_xla.compile.capture import capture
 from olla_xla.compile.jax_private import plain_jit
-from olla_xla.remat.cost import calibrate
+from olla_xla.remat.cost import calibrate, cpu_benchmarks
 from tests.support.steps import assert_same, branches, plan, rows, weights
 
 WAYS = pytest.mark.parametrize("jit", [plain_jit, plan], ids=["jit", "plan"])
@@ -42,8 +42,8 @@ def layers(weights, x):
 def test_a_machine_is_measured_by_jax_s_own_jit(replaced, monkeypatch, tmp_path):
     """The benchmarks jit functions that are jitted already, and planning waits for them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "_ROUNDS", 1)
-    monkeypatch.setattr(calibrate, "_MOMENT", 1e-3)
+    monkeypatch.setattr(cpu_benchmarks, "_ROUNDS", 1)
+    monkeypatch.setattr(cpu_benchmarks, "_MOMENT", 1e-3)
     calibrate._calibrated.cache_clear()
     events = []
     stop = olla_xla.on_plan(events.append)

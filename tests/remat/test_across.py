@@ -9,13 +9,13 @@ import pytest
 
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
-from olla_xla.remat.cost import across, calibrate
+from olla_xla.remat.cost import across, calibrate, cpu_benchmarks
 from olla_xla.remat.cost.across import Across, AcrossCost, Strides, cost_in_pieces, strides_of
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.cost.work import transposes
 
 CPU = Device("CPU", 1e10, 1e10, 1e9, 1e11, 0.0, 1e8, fresh_bytes_per_second=1e9)
-COST = AcrossCost(CPU, "cpu", Across(8e9, 1e9, 2e8, 4e9, 4e9))
+COST = AcrossCost(CPU, "cpu", Across(8e9, 1e9, 2e8, 4e9, 4e9, 0.0))
 
 
 def operators(function, *shapes, donated=(0,)):
@@ -105,6 +105,20 @@ def test_a_product_reads_its_second_operand_across_where_both_are_transposed():
     assert COST.seconds(many) == pytest.approx(plain.seconds(many) + 2**24 / 2e8)
 
 
+def test_splitting_a_product_takes_its_time():
+    small = 2 * across._PRODUCT**3
+    slow = dataclasses.replace(COST.across, product_seconds=3 * small / CPU.matrix_per_second)
+    cost = dataclasses.replace(COST, across=slow)
+    for rows, part in ((across._PRODUCT, 1.0), (8 * across._PRODUCT, 1.0), (32, 0.25)):
+        (i,) = (
+            i
+            for i in operators(jnp.matmul, (rows, across._PRODUCT), (across._PRODUCT,) * 2)
+            if cost.work(i).matrix
+        )
+        added = cost.seconds(i) - COST.seconds(i)
+        assert added == pytest.approx(part * 2 * small / CPU.matrix_per_second)
+
+
 def test_what_only_moves_is_priced_by_itself():
     moved = next(i for i in operators(lambda x: x.T, (4096, 512)) if COST.work(i).transposed)
     assert COST.seconds(moved) == pytest.approx(4096 * 512 * 4 * (1 / 1e10 + 1 / 4e9))
@@ -127,10 +141,10 @@ def test_few_temporaries_are_kept_between_runs():
 
 def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "_MOMENT", 0.001)
-    monkeypatch.setattr(calibrate, "measure_cpu", lambda: CPU)
+    monkeypatch.setattr(cpu_benchmarks, "_MOMENT", 0.001)
+    monkeypatch.setattr(cpu_benchmarks, "measure_cpu", lambda: CPU)
     small = {"_COLUMNS": 16, "_SOME": 64, "SOME": 64}
-    small |= dict.fromkeys(("_HELD", "_READ_FEW", "_READ_MANY"), (2, 8, 16))
+    small |= dict.fromkeys(("_HELD", "_READ_FEW", "_READ_MANY"), (2, 8, 16)) | {"_PRODUCT": 8}
     for name, value in small.items():
         monkeypatch.setattr(across, name, value)
     for cached in (calibrate._calibrated, across._measured):
@@ -141,7 +155,9 @@ def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
         rates = dataclasses.asdict(found.across)
         assert all(0 < rate < math.inf for rate in rates.values())
         across._measured.cache_clear()
-        monkeypatch.setattr(calibrate, "_busy", lambda: True)  # then what is kept is taken
+        monkeypatch.setattr(
+            calibrate, "_others", lambda work: (work(), 1.0)
+        )  # what is kept is taken
         assert cost_in_pieces("cpu") == found
         assert type(cost_in_pieces("cuda", "NVIDIA H100 80GB HBM3")) is CostModel
     finally:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import json
 import time
 
 import jax
@@ -25,7 +24,6 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions, parse_bytes
 from olla_xla.remat.clones import clones
-from olla_xla.remat.cost import calibrate
 from olla_xla.remat.cost.roofline import H100, CostModel, Device, module_work
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.exact import choose_exactly
@@ -562,83 +560,6 @@ def test_bad_overheads_show_the_right_form(value):
 def test_a_budget_must_be_positive():
     with pytest.raises(LimitError, match="positive"):
         PlanOptions(memory_budget=0)
-
-
-# Calibration.
-
-
-def test_rates_are_measured(monkeypatch):
-    monkeypatch.setattr(calibrate, "_ELEMENTS", 1 << 20)
-    monkeypatch.setattr(calibrate, "SOME", 1 << 16)
-    monkeypatch.setattr(calibrate, "_SQUARE", 64)
-    monkeypatch.setattr(calibrate, "_IMAGES", (2, 8, 8, 16))
-    monkeypatch.setattr(calibrate, "_MOMENT", 0.005)
-    rates = dataclasses.asdict(calibrate.measure_cpu())
-    assert rates.pop("near_bytes") == 0, "caches are not assigned"
-    assert rates.pop("name") == "CPU" and all(rate > 0 for rate in rates.values()), rates
-    assert rates["start_seconds"] < 1e-2 and rates["matrix_per_second"] > 1e6
-
-
-def test_benchmarks_are_not_planned_where_jit_is_replaced(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name, value in (("_ELEMENTS", 1 << 20), ("_SQUARE", 64), ("_IMAGES", (2, 8, 8, 16))):
-        monkeypatch.setattr(calibrate, name, value)
-    monkeypatch.setattr(calibrate, "_MOMENT", 0.001)
-    calibrate._calibrated.cache_clear()
-    jit, planned = jax.jit, []
-
-    def replaced(function, **options):
-        planned.append(olla_xla.plan(jit(function, **options), time_limit=0.3))
-        return planned[-1]
-
-    monkeypatch.setattr(jax, "jit", replaced)
-    try:
-        assert calibrate.calibrated_cpu().bytes_per_second > 0
-    finally:
-        calibrate._calibrated.cache_clear()
-    assert not planned
-    assert not calibrate.is_measuring()
-
-
-def test_the_cpu_is_measured_once(monkeypatch, tmp_path):
-    measured = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
-    monkeypatch.setattr(calibrate, "_busy", lambda: False)
-    for _ in range(2):
-        calibrate._calibrated.cache_clear()
-        assert calibrate.calibrated_cpu() == CPU
-    assert len(measured) == 1
-    (file,) = (tmp_path / "olla_xla").iterdir()
-    kept = json.loads(file.read_text(), parse_constant=float)
-    assert kept == {"rates": dataclasses.asdict(CPU), "busy": False}
-    file.write_text("{")
-    calibrate._calibrated.cache_clear()
-    assert calibrate.calibrated_cpu() == CPU and len(measured) == 2
-    calibrate._calibrated.cache_clear()
-
-
-def test_rates_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
-    measured = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
-    for busy, times in ((True, 1), (True, 1), (False, 2), (True, 2), (False, 2)):
-        monkeypatch.setattr(calibrate, "_busy", lambda busy=busy: busy)
-        calibrate._calibrated.cache_clear()
-        assert calibrate.calibrated_cpu() == CPU and len(measured) == times
-    calibrate._calibrated.cache_clear()
-
-
-def test_rates_are_those_of_the_cores_that_a_process_may_use(monkeypatch, tmp_path):
-    measured = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "measure_cpu", lambda: measured.append(1) or CPU)
-    monkeypatch.setattr(calibrate, "_busy", lambda: False)
-    for cores, times in ((1, 1), (2, 2), (1, 2)):
-        monkeypatch.setattr(calibrate, "_cores", lambda cores=cores: cores)
-        calibrate._calibrated.cache_clear()
-        assert calibrate.calibrated_cpu() == CPU and len(measured) == times
-    calibrate._calibrated.cache_clear()
 
 
 def test_a_cpu_computes_what_has_several_results_once():

@@ -5,6 +5,8 @@ one of them is touched again, so their addresses stay known to the processor, an
 caches. `CostModel` prices plans at one rate, measured on activations of images. Here the rate
 depends on the number of those pages, of all arrays that an operator reads so.
 
+A small matrix product takes longer than its operations: it is split among threads.
+
 Matrix products whose second operand is summed over along its rows, and whose first along its
 columns, are no calls of XLA's library; they read the second across its layout as well.
 """
@@ -18,10 +20,11 @@ from typing import Any
 
 from hlo.backend import platform
 from hlo.module import Instruction, Module
-from olla_xla.remat.cost.calibrate import LOCK, SOME, Bench, in_turns, kept
+from olla_xla.remat.cost.calibrate import LOCK, kept
+from olla_xla.remat.cost.cpu_benchmarks import SOME, Bench, in_turns
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.remat.cost.work import transposes
+from olla_xla.remat.cost.work import Work, transposes
 
 __all__ = ["Across", "AcrossCost", "Strides", "cost_in_pieces", "measure_across", "strides_of"]
 
@@ -33,6 +36,9 @@ _PAGE, _WAYS = 4096, 8
 _HELD, _READ_FEW, _READ_MANY = (16, 128, 352), (8, 256, 512), (1, 2048, 3072)  # float32
 _SOME = 2048  # lines, where nothing is computed
 _COLUMNS = 512
+_PRODUCT = (
+    128  # rows and columns: one and a half times what its operations take is for splitting it
+)
 _KEPT_BYTES = 32 << 20
 """glibc's malloc keeps blocks up to this size; it gets others from the system each time."""
 
@@ -47,6 +53,7 @@ class Across:
       many_bytes_per_second: those of many pages.
       moved_bytes_per_second: transposed reads without arithmetic.
       exponentials_per_second: of exp alone; the device's transcendentals are tanh.
+      product_seconds: what a small product takes; of this, `CostModel` knows the operations alone.
     """
 
     held_bytes_per_second: float
@@ -54,6 +61,7 @@ class Across:
     many_bytes_per_second: float
     moved_bytes_per_second: float
     exponentials_per_second: float
+    product_seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +117,7 @@ class AcrossCost(CostModel):
             # The mean rate, with exponentials at a rate of their own.
             transcendentals_per_second=self._transcendentals(work.transcendentals, exponentials),
         )
-        return priced.seconds(work) + self._product_across(i)
+        return priced.seconds(work) + self._splitting(work) + self._product_across(i)
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
         """Predicted time of one run from call to return; malloc keeps few temporaries."""
@@ -123,6 +131,12 @@ class AcrossCost(CostModel):
         held = max(measured.held_bytes_per_second, few)
         rate = _between(few, many, strides.pages / _FEW, _MANY / _FEW)
         return rate * _between(held / few, 1.0, strides.crowding, _CROWDED)
+
+    def _splitting(self, work: Work) -> float:
+        """Seconds in which a matrix product is split; the smallest are split less."""
+        operations, small = work.matrix + work.narrow, 2 * _PRODUCT**3
+        most = self.across.product_seconds - small / self.device.matrix_per_second
+        return max(most, 0.0) * min(operations / small, 1.0)
 
     def _product_across(self, i: Instruction) -> float:
         """Seconds in which a matrix product reads its second operand across its layout."""
@@ -235,13 +249,16 @@ def measure_across() -> Across:
         reading_many = Bench(_reading_two, many.transpose(0, 2, 1), many, many + 1, donate=True)
         moving = Bench(lambda x: x.transpose(0, 2, 1), some)
         raising = Bench(lambda x: jnp.exp(-x), jnp.full((SOME,), 0.5, jnp.float32), donate=True)
-        in_turns((reading_held, reading_few, reading_many, moving, raising))
+        square = jnp.full((_PRODUCT, _PRODUCT), 0.5, jnp.float32)
+        product = Bench(jnp.matmul, square, square)
+        in_turns((reading_held, reading_few, reading_many, moving, raising, product))
     return Across(
         held_bytes_per_second=held.nbytes / reading_held.seconds,
         few_bytes_per_second=few.nbytes / reading_few.seconds,
         many_bytes_per_second=2 * many.nbytes / reading_many.seconds,
         moved_bytes_per_second=some.nbytes / moving.seconds,
         exponentials_per_second=SOME / raising.seconds,
+        product_seconds=product.seconds,
     )
 
 
