@@ -24,6 +24,7 @@ from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.memory.analysis.donation import Outcome
 from olla_xla.memory.analysis.leaves import Leaf
+from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target, target
 
@@ -73,7 +74,7 @@ def analyze(
     best = None
     if planned is not None:
         best = _compiled(planned, args, kwargs, where).executable
-    name = getattr(fn, "__name__", type(fn).__name__)
+    name = function_name(fn)
     found = analyze_module(
         executable,
         platform,

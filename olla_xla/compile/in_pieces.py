@@ -20,6 +20,7 @@ from olla_xla.compile.stages import PlannedLowered
 from olla_xla.errors import BudgetError, InputError
 from olla_xla.pieces.sharded import leaf_shardings
 from olla_xla.pieces.transform import FissionPlan, in_pieces
+from olla_xla.problem.function_name import function_name
 from olla_xla.remat.cost.across import cost_in_pieces
 
 __all__ = ["FissionChoice", "FissionFunction", "Trial", "compiled_cost", "fission_function"]
@@ -80,7 +81,7 @@ class FissionFunction:
     ) -> None:
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
-        self.__name__: str = getattr(function, "__name__", type(function).__name__)
+        self.__name__: str = function_name(function)
         self._jit_options, self._plan_settings = dict(jit_options), plan_settings
         self._by_signature: dict[Any, tuple[FissionChoice, PlannedFunction]] = {}
         self._plain = planned_function(function, self._jit_options, plan_settings)

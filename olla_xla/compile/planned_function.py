@@ -41,6 +41,7 @@ from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
 from olla_xla.compile.shared import Outcomes, Shared, shared
 from olla_xla.errors import CheckError, FallbackError, JitError, OllaError
+from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line
@@ -154,7 +155,7 @@ class PlannedFunction:
             if not name.startswith("__"):
                 del vars(self)[name]
         self.__wrapped__ = function
-        self.__name__: str = getattr(function, "__name__", type(function).__name__)
+        self.__name__: str = function_name(function)
         self._shared, self._jitted = alike, alike.jitted
         self._plan_settings, self._options = plan_settings, plan_settings.options
         # A weak reference avoids a cycle: the function is freed with the planned one, and not in a

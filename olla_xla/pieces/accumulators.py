@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from olla_xla.pieces.estimate import accumulator
+from olla_xla.pieces.dtypes import accumulator
 
 __all__ = ["Accumulator", "zero_after"]
 

@@ -121,6 +121,14 @@ def _alone(e: Any) -> Any:
     return function
 
 
+def _traced(rule: Any, values: Any, moving: Any) -> Any:
+    """A user's rule as a jaxpr; None if it refuses derivatives of some of these values."""
+    try:
+        return jax.make_jaxpr(rule)(_shapes(values), _shapes(moving))
+    except Exception:  # whatever their code raises; they see it where they differentiate
+        return None
+
+
 def _custom_jvp(e: Any) -> list[Called]:
     """The function and its rule, which is traced here since it is cut as well."""
     moving, results = inexact(e.invars), inexact(e.outvars)
@@ -132,7 +140,9 @@ def _custom_jvp(e: Any) -> list[Called]:
         out, moved = jax.jvp(_alone(e), list(values), whole)
         return [*out, *(moved[k] for k in results)]
 
-    traced = jax.make_jaxpr(rule)(_shapes(e.invars), _shapes([e.invars[i] for i in moving]))
+    traced = _traced(rule, e.invars, [e.invars[i] for i in moving])
+    if traced is None:
+        return []
     ins, outs = _same(len(e.invars)), _same(len(e.outvars))
     with_tangents = (*ins, *((i, 0) for i in moving)), (*outs, *((k, 0) for k in results))
     return [
@@ -160,7 +170,9 @@ def _custom_vjp(e: Any) -> list[Called]:
         _, pull = jax.vjp(smooth, *(values[i] for i in moving))
         return pull(list(cotangents))
 
-    traced = jax.make_jaxpr(rule)(_shapes(e.invars), _shapes([e.outvars[k] for k in results]))
+    traced = _traced(rule, e.invars, [e.outvars[k] for k in results])
+    if traced is None:
+        return []
     ins, outs = _same(len(e.invars)), _same(len(e.outvars))
     cotangents = tuple((len(e.invars) + k, 0) for k in results)
     function = Called(e.params["call_jaxpr"], ins, outs)

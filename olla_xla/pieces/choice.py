@@ -138,7 +138,10 @@ def choose(
     where = " along that axis" if seeds is not None else ""
     reason = _reason(ends)
     if ends.left:
-        reason = f"the best cut leaves {min(ends.left):,} of {whole:,} bytes; {reason}"
+        least, left = min(ends.left), f"no cut leaves less than {whole:,} bytes"
+        if least < whole:
+            left = f"the best cut leaves {least:,} of {whole:,} bytes"
+        reason = f"{left}; {reason}"
     raise InputError(f"nothing of {name} can be cut{where}: {reason}")
 
 

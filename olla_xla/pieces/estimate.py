@@ -9,25 +9,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from olla_xla.pieces.dtypes import accumulator, is_narrow
 from olla_xla.pieces.factors import ELEMENTWISE, REDUCTIONS, SUM
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
 from olla_xla.remat.segments.trace import is_variable
 
-__all__ = ["accumulator", "is_narrow", "largest", "peaks"]
-
-
-def is_narrow(dtype: Any, accumulate_dtype: Any) -> bool:
-    """Whether sums of this type are to be accumulated in a wider one."""
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return False
-    return jnp.promote_types(dtype, accumulate_dtype) != dtype
-
-
-def accumulator(dtype: Any, accumulate_dtype: Any) -> Any:
-    """The type in which parts of a sum of this type are added."""
-    narrow = is_narrow(dtype, accumulate_dtype)
-    return jnp.promote_types(dtype, accumulate_dtype) if narrow else dtype
+__all__ = ["largest", "peaks"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,17 +54,17 @@ def _steps(
         reads = tuple(
             dict.fromkeys(w for v in operands(e) for w in fused.get(v, (v,)))  # read there instead
         )
-        v, name = e.outvars[0], e.primitive.name
-        users = readers.get(v, [])
-        if (
-            len(e.outvars) == 1
-            and v not in kept
-            and (name in ELEMENTWISE or name in LIGHT)
-            and all(user.primitive.name in _FUSED_INTO for user in users)
-            and (len(users) == 1 or name not in _EXPENSIVE)
-        ):
-            fused[v] = reads
-            continue
+        name = e.primitive.name
+        if len(e.outvars) == 1 and (name in ELEMENTWISE or name in LIGHT):
+            (v,) = e.outvars
+            users = readers.get(v, [])
+            if (
+                v not in kept
+                and all(user.primitive.name in _FUSED_INTO for user in users)
+                and (len(users) == 1 or name not in _EXPENSIVE)
+            ):
+                fused[v] = reads
+                continue
         made = tuple((v, 0 if name in LIGHT else nbytes(v)) for v in e.outvars)
         steps.append(_Step(reads, made, inside(k, e)))
     return steps

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
 from olla_xla.pieces.factors import SUM, Factor, factors_of
 from olla_xla.remat.segments.trace import inlined, is_variable
@@ -65,6 +67,8 @@ class Graph:
         """Whether an operand is known to be all zeros."""
         if is_variable(atom):
             return atom in self._zeros
+        if atom.aval.dtype == jax.dtypes.float0:
+            return True
         return not atom.aval.shape and bool(atom.val == 0)
 
     def factors(self, i: int) -> list[Factor]:

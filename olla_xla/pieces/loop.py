@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from olla_xla.pieces.accumulators import Accumulator, zero_after
-from olla_xla.pieces.estimate import is_narrow
+from olla_xla.pieces.dtypes import is_narrow
 from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
 from olla_xla.pieces.sharded import Devices

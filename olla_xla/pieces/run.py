@@ -13,6 +13,7 @@ import numpy as np
 from jax.extend import core
 
 from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
+from olla_xla.pieces.dtypes import promoted
 from olla_xla.pieces.factors import SHARDINGS, SUM, Factor
 from olla_xla.pieces.graph import Spread
 from olla_xla.pieces.products import product_of_rows, takes_rows
@@ -114,7 +115,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
 
 def _counted_from(first: Any, indices: Any, component: int) -> Any:
     """Indices with one component relative to `first`; signed, since some lie before it."""
-    dtype = jnp.promote_types(indices.dtype, jnp.int32)
+    dtype = promoted(indices.dtype, jnp.int32)
     if not jnp.issubdtype(dtype, jnp.signedinteger):
         dtype = jnp.int32
     shift = jnp.zeros(indices.shape[-1], dtype).at[component].set(jnp.asarray(first, dtype))

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.lax import GatherScatterMode
 
+from olla_xla.pieces.dtypes import promoted
+
 __all__ = ["is_one_each", "with_one_added"]
 
 _DROPPING = (GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS)
@@ -41,6 +43,6 @@ def with_one_added(e: Any, operand: Any, indices: Any, updates: Any) -> Any:
     order += [i for i in range(updates.ndim) if i not in order]  # of one element each
     rows = (*operand.shape[:along], 1, *operand.shape[along + 1 :])
     at, added = (jnp.transpose(x, order).reshape(rows) for x in (indices[..., 0], updates))
-    dtype = jax.dtypes.canonicalize_dtype(jnp.promote_types(at.dtype, jnp.int32))
+    dtype = jax.dtypes.canonicalize_dtype(promoted(at.dtype, jnp.int32))
     here = jax.lax.broadcasted_iota(dtype, operand.shape, along) == at.astype(dtype)
     return jnp.where(here, operand + added, operand)

@@ -17,6 +17,7 @@ from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
 from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices
+from olla_xla.problem.function_name import function_name
 from olla_xla.remat.segments.trace import function_of, inlined, is_variable, traced_call
 
 __all__ = ["FissionPlan", "FissionRegion", "fission", "in_pieces"]
@@ -164,9 +165,7 @@ def in_pieces(
     Args:
       shardings: of the leaves of its arguments, where these are traced without them.
     """
-    how = _How(
-        getattr(fun, "__name__", type(fun).__name__), None, None, None, jnp.dtype(jnp.float32)
-    )
+    how = _How(function_name(fun), None, None, None, jnp.dtype(jnp.float32))
 
     @functools.wraps(fun)
     def cut(*args: Any, **kwargs: Any) -> Any:
@@ -209,8 +208,7 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
         dtype = None
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         raise InputError(f"accumulate_dtype={accumulate_dtype!r} is no floating-point type")
-    name = getattr(fun, "__name__", type(fun).__name__)
-    return _How(name, axis, pieces, memory_budget, dtype)
+    return _How(function_name(fun), axis, pieces, memory_budget, dtype)
 
 
 @dataclasses.dataclass(frozen=True)

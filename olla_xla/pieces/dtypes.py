@@ -1,0 +1,26 @@
+"""Types in which sums are added and positions are counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["accumulator", "is_narrow", "promoted"]
+
+
+def promoted(one: Any, other: Any) -> Any:
+    """The type that holds both by NumPy's rules, whatever promotion the user allows."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(one, other)
+
+
+def accumulator(dtype: Any, accumulate_dtype: Any) -> Any:
+    """The type in which parts of a sum of this type are added."""
+    return promoted(dtype, accumulate_dtype) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def is_narrow(dtype: Any, accumulate_dtype: Any) -> bool:
+    """Whether sums of this type are to be accumulated in a wider one."""
+    return accumulator(dtype, accumulate_dtype) != dtype

@@ -1,0 +1,15 @@
+"""What a user's function is called in messages."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+__all__ = ["function_name"]
+
+
+def function_name(function: Any) -> str:
+    """A callable's name, or that of what a `functools.partial` calls, or of its type."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
