@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import math
@@ -12,7 +13,7 @@ import jax
 
 from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
 from olla_xla.pieces.factors import SUM, Factor, factors_of
-from olla_xla.remat.segments.trace import inlined, is_variable
+from olla_xla.remat.segments.trace import has_effect, inlined, is_variable
 
 __all__ = ["Blocked", "Graph", "Spread", "spread", "units_of"]
 
@@ -47,6 +48,7 @@ class Graph:
         self._zeros: set[Any] = set(zeros)
         self._factors: dict[int, list[Factor]] = {}
         self._called: dict[int, list[tuple[Called, Graph]]] = {}
+        self._effects = [i for i, e in enumerate(self.equations) if has_effect(e)]
         for i, e in enumerate(self.equations):
             for v in dict.fromkeys(filter(is_variable, e.invars)):
                 self.consumers[v].append(i)
@@ -70,6 +72,18 @@ class Graph:
         if atom.aval.dtype == jax.dtypes.float0:
             return True
         return not atom.aval.shape and bool(atom.val == 0)
+
+    def reads(self, i: int) -> set[Any]:
+        """What an equation depends on: variables, and the effect before its own, if it has one."""
+        found = set(filter(is_variable, self.equations[i].invars))
+        if has_effect(self.equations[i]) and (k := bisect.bisect_left(self._effects, i)):
+            found.add(self._effects[k - 1])
+        return found
+
+    def makes(self, i: int) -> set[Any]:
+        """The variables that an equation makes, and its effect, if it has one: its index."""
+        e = self.equations[i]
+        return {*e.outvars, i} if has_effect(e) else set(e.outvars)
 
     def factors(self, i: int) -> list[Factor]:
         """The factors of an equation that is no call."""

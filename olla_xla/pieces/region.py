@@ -57,25 +57,23 @@ def operands(e: Any) -> Iterable[Any]:
 
 def _below(graph: Graph, sources: set[int]) -> set[int]:
     """Indices of equations that depend on `sources`, among them sources that depend on others."""
-    tainted = {v for i in sources for v in graph.equations[i].outvars}
+    tainted = {v for i in sources for v in graph.makes(i)}
     found = set()
     for i in range(min(sources, default=0), len(graph.equations)):
-        e = graph.equations[i]
-        if any(v in tainted for v in operands(e)):
+        if not tainted.isdisjoint(graph.reads(i)):
             found.add(i)
-            tainted.update(e.outvars)
+            tainted |= graph.makes(i)
     return found
 
 
 def _above(graph: Graph, sinks: set[int]) -> set[int]:
     """Indices of equations that `sinks` depend on."""
-    wanted = {v for i in sinks for v in operands(graph.equations[i])}
+    wanted = {v for i in sinks for v in graph.reads(i)}
     found = set()
     for i in range(max(sinks, default=-1), -1, -1):
-        e = graph.equations[i]
-        if any(v in wanted for v in e.outvars):
+        if not wanted.isdisjoint(graph.makes(i)):
             found.add(i)
-            wanted.update(operands(e))
+            wanted |= graph.reads(i)
     return found
 
 
@@ -114,11 +112,11 @@ def _first(graph: Graph, members: set[int], twice: set[int]) -> frozenset[int]:
     """What can run before the region if the members in `twice` run there as well."""
     tainted: set[Any] = set()
     first = set()
-    for i, e in enumerate(graph.equations):
+    for i in range(len(graph.equations)):
         if i in twice:
             first.add(i)
-        elif i in members or any(v in tainted for v in operands(e)):
-            tainted.update(e.outvars)
+        elif i in members or not tainted.isdisjoint(graph.reads(i)):
+            tainted |= graph.makes(i)
         else:
             first.add(i)
     return frozenset(first)

@@ -119,7 +119,7 @@ def _counted_from(first: Any, indices: Any, component: int) -> Any:
     if not jnp.issubdtype(dtype, jnp.signedinteger):
         dtype = jnp.int32
     shift = jnp.zeros(indices.shape[-1], dtype).at[component].set(jnp.asarray(first, dtype))
-    return indices.astype(dtype) - shift
+    return indices.astype(dtype) - jnp.broadcast_to(shift, indices.shape)
 
 
 _SHAPES = {

@@ -14,7 +14,7 @@ from olla_xla.pieces.factors import SUM
 from olla_xla.pieces.graph import Graph, spread
 from olla_xla.pieces.region import Region, operands
 
-__all__ = ["Devices", "leaf_shardings", "over_devices"]
+__all__ = ["Devices", "leaf_shardings", "over_devices", "refuse_explicit"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,17 @@ class Devices:
     def spec(self, d: int) -> PartitionSpec:
         """The spec of an array whose dimension d is sharded over these axes."""
         return PartitionSpec(*(None,) * d, self.names)
+
+
+def refuse_explicit(graph: Graph) -> None:
+    """Raises InputError if a value's type holds its sharding: a loop's types would be others."""
+    for v in (*graph.inputs, *(v for e in graph.equations for v in e.outvars)):
+        spec = getattr(getattr(v.aval, "sharding", None), "spec", ())
+        if any(axes is not None for axes in spec):
+            raise InputError(
+                f"{v.aval.str_short()} is sharded over explicit axes of a mesh, and functions of "
+                "such arrays are not cut; make the mesh with jax.sharding.AxisType.Auto"
+            )
 
 
 def leaf_shardings(args: Any, kwargs: Any, in_shardings: Any = None) -> list[Any]:

@@ -16,7 +16,7 @@ from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
-from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices
+from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refuse_explicit
 from olla_xla.problem.function_name import function_name
 from olla_xla.remat.segments.trace import function_of, inlined, is_variable, traced_call
 
@@ -259,6 +259,7 @@ def _trace(
     equations, outputs, constants = inlined(jaxpr)
     inputs = (*jaxpr.constvars, *jaxpr.invars, *constants)
     graph = Graph(_used(equations, outputs), inputs, outputs)
+    refuse_explicit(graph)
     seeds = None
     if how.axis is not None:
         dims = [d for d, a in zip(_dims(how.axis, args, kwargs), call.arrays, strict=True) if a]

@@ -38,6 +38,47 @@ def test_an_equation_without_results():
     assert seen == [pytest.approx(float(X.sum()), abs=1e-4)], "it runs once"
 
 
+def test_effects_keep_their_order():
+    """No variable leads from what writes a reference to what reads it."""
+
+    def kept(w, x):
+        ref = jax.new_ref(jnp.float32(5))
+        ref[...] = loss(w, x)
+        read = ref[...]
+        ref[...] = jnp.float32(7)
+        return read + ref[...] + loss(w, x + read * 1e-6), read
+
+    def read_before(w, x):
+        ref = jax.new_ref(x)
+        large = jnp.tanh(ref[...] @ w)
+        ref[...] = x + large.mean(1, keepdims=True)
+        return jnp.sum(jnp.tanh(ref[...] @ w) ** 2)
+
+    for function in (kept, read_before):
+        ours = olla_xla.fission(function, pieces=4)
+        close(jax.jit(ours)(W, X), jax.jit(function)(W, X))
+        assert ours.explain(W, X).regions
+
+
+def test_a_user_s_strict_ranks():
+    rows = jnp.arange(64)[::-1]
+
+    def picked(w, x):
+        return jnp.sum(jnp.tanh(x[rows] @ w) ** 2)
+
+    gradient = jax.value_and_grad(picked, (0, 1))
+    with jax.numpy_rank_promotion("raise"):
+        close(olla_xla.fission(gradient, pieces=4)(W, X), gradient(W, X))
+
+
+def test_axes_that_types_hold():
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        rows = jax.device_put(X, jax.NamedSharding(mesh, jax.P("x", None)))
+        with pytest.raises(InputError, match=r"float32\[64@x,8\] .*AxisType.Auto$"):
+            olla_xla.fission(loss, pieces=4)(W, rows)
+
+
 def test_derivatives_of_whole_numbers():
     """These are literals of `float0`, which cannot be compared."""
 

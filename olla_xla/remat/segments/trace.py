@@ -20,6 +20,7 @@ __all__ = [
     "TracedCall",
     "bytes_of",
     "function_of",
+    "has_effect",
     "inlined",
     "is_variable",
     "program_of",
@@ -274,7 +275,7 @@ def _plain_call(e: Any) -> Any:
     return jaxpr if plain else None
 
 
-def _is_fixed(e: Any) -> bool:
+def has_effect(e: Any) -> bool:
     """Whether it has an effect that must not happen twice; naming a mapped axis is none."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in e.effects)
 
@@ -328,7 +329,7 @@ def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Wa
     return Walk.of(
         [sizes.equation(e) for e in equations],
         values,
-        [step for step, e in enumerate(equations) if _is_fixed(e)],
+        [step for step, e in enumerate(equations) if has_effect(e)],
     )
 
 
