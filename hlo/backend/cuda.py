@@ -46,4 +46,5 @@ CUDA = Platform(
     mocks_calls={"xla_gpu_mock_custom_calls": True},
     refuses_what_does_not_fit=False,
     memory_limit_flag="xla_gpu_memory_limit_slop_factor",
+    memory_part=0.75,
 )

@@ -74,6 +74,7 @@ class Platform:
         the device has.
       memory_limit_flag: the compiler option that makes XLA rematerialise within a share of the
         device, in percent; "": there is none.
+      memory_part: the part of a device's memory that JAX's allocator takes by default.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Platform:
     mocks_calls: Mapping[str, bool]
     refuses_what_does_not_fit: bool
     memory_limit_flag: str
+    memory_part: float
 
     def counts(self, space: int) -> bool:
         """Whether totals count what lies in a memory space, given by XLA's number of it."""

@@ -46,4 +46,5 @@ TPU = Platform(
     mocks_calls={},
     refuses_what_does_not_fit=True,
     memory_limit_flag="",
+    memory_part=1.0,
 )

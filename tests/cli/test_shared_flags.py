@@ -6,6 +6,7 @@ import itertools
 import pytest
 from absl import flags
 
+from olla_xla import targets
 from olla_xla.cli.commands import max_batch, shared, sweep
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, LimitError
@@ -74,8 +75,9 @@ def test_tables_are_printed_as_asked_for(capsys):
     [
         (["--memory=3GiB"], 3 * 2**30, "3,072.0 MB for the step"),
         (["--memory=3GiB", "--target=cpu"], 3 * 2**30, "3,072.0 MB for the step"),
-        (["--target=v5e"], int(0.75 * 15.75 * 2**30), "75% of the device's"),
-        (["--target=v5e", "--memory_fraction=1"], int(15.75 * 2**30), "100% of the device's"),
+        (["--target=h100"], int(0.75 * targets.card("h100").memory_bytes), "75% of the device's"),
+        (["--target=v5e"], int(15.75 * 2**30), "100% of the device's"),
+        (["--target=v5e", "--memory_fraction=0.5"], int(7.875 * 2**30), "50% of the device's"),
     ],
 )
 def test_the_memory_of_a_step(arguments, size, said):

@@ -7,9 +7,10 @@ fits; if it is not known that the next larger one does not fit, a line says betw
 largest lies.
 With --devices the batch is divided among that many devices, each of which holds all else.
 
-By default a step may use the part of a card's memory that JAX's allocator takes by default, three
-quarters. --memory_fraction sets another part, as XLA_PYTHON_CLIENT_MEM_FRACTION does for JAX;
---memory sets the bytes for each device, which --target=cpu needs.
+By default a step may use what JAX's allocator takes by default: three quarters of a GPU's memory,
+and of a TPU all that a program may have. --memory_fraction sets another part, as
+XLA_PYTHON_CLIENT_MEM_FRACTION does for JAX; --memory sets the bytes for each device, which
+--target=cpu needs.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def define_flags(values: flags.FlagValues) -> None:
         "memory", None, 'Bytes for the step on each device, such as "30GiB".', flag_values=values
     )
     flags.DEFINE_float(
-        "memory_fraction", 0.75, "Part of the target's memory for the step.", flag_values=values
+        "memory_fraction",
+        None,
+        "Part of the target's memory for the step; 0.75 of a GPU and 1 of a TPU if not given.",
+        flag_values=values,
     )
     flags.DEFINE_float(
         "max_overhead",
@@ -126,9 +130,10 @@ def _memory(values: flags.FlagValues) -> tuple[int, str]:
     if values.memory is not None:
         size = parse_bytes(values.memory, "--memory")
         return size, f"{size / 2**20:,.1f} MB for the step"
-    if platform(targets.TARGETS[values.target]).is_host:
+    backend = platform(targets.TARGETS[values.target])
+    if backend.is_host:
         raise InputError('target=cpu has no memory of its own; give --memory, such as "4GiB"')
-    fraction = values.memory_fraction
+    fraction = backend.memory_part if values.memory_fraction is None else values.memory_fraction
     if not 0 < fraction <= 1:
         raise LimitError(f"--memory_fraction={fraction} must be above 0 and at most 1")
     card = targets.card(values.target)
