@@ -61,14 +61,14 @@ def test_effects_keep_their_order():
 
 
 def test_a_user_s_strict_ranks():
-    rows = jnp.arange(64)[::-1]
+    rows, mask = jnp.arange(64)[::-1], jnp.arange(512) % 2 == 0
 
-    def picked(w, x):
-        return jnp.sum(jnp.tanh(x[rows] @ w) ** 2)
+    def picked(w, x, mask):
+        return jnp.sum(jnp.where(mask[None], jnp.tanh(x[rows] @ w), jnp.float32(0)) ** 2)
 
     gradient = jax.value_and_grad(picked, (0, 1))
-    with jax.numpy_rank_promotion("raise"):
-        close(olla_xla.fission(gradient, pieces=4)(W, X), gradient(W, X))
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        close(olla_xla.fission(gradient, pieces=4)(W, X, mask), gradient(W, X, mask))
 
 
 def test_axes_that_types_hold():
