@@ -8,6 +8,7 @@ from typing import Any
 
 from olla_xla.pieces.factors import SUM, Factor
 from olla_xla.pieces.graph import Graph, Spread, units_of
+from olla_xla.pieces.ties import compares_with_itself
 from olla_xla.remat.segments.trace import is_variable
 
 __all__ = ["LIGHT", "Region", "nbytes", "operands", "region_of", "settled"]
@@ -148,6 +149,8 @@ def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset())
     graph = s.graph
     if first:
         members = _leading_out(graph, members, first)
+        if _ties(graph, members, first):
+            return []
     order = tuple(sorted(members))
     equations = tuple(graph.equations[i] for i in order)
     chosen = {k: s.chosen[i] for k, i in enumerate(order)}
@@ -187,6 +190,16 @@ def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset())
             twice=tuple(i for i in order if i in first),
         )
     ]
+
+
+def _ties(graph: Graph, members: set[int], first: frozenset[int]) -> bool:
+    """Whether members compare what runs twice with elements of what the first run made."""
+
+    def equations(of: Iterable[int]) -> list[Any]:
+        return [graph.equations[i] for i in sorted(of)]
+
+    twice = {v for e in equations(members & first) for v in e.outvars}
+    return compares_with_itself(equations(first - members), twice, equations(members))
 
 
 def _results(graph: Graph, members: set[int], first: frozenset[int]) -> set[Any]:

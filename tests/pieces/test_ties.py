@@ -1,0 +1,71 @@
+"""What is computed twice is not compared with elements of its first copy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import olla_xla
+from olla_xla.pieces.ties import compares_with_itself
+
+RNG = np.random.default_rng(0)
+X, W = (jnp.asarray(RNG.normal(size=s).astype(np.float32)) / 2 for s in ((400, 16), (16, 128)))
+IDS = jnp.asarray(RNG.integers(0, 10, 400))
+
+
+def segments(w, x):
+    return jax.ops.segment_max(jnp.tanh(x @ w), IDS, 10).sum()
+
+
+def largest(w, x):
+    h = jnp.tanh(x @ w)
+    return jnp.sum(h.max(0) + jnp.where(h >= h.max(0), 2 * h, 0).sum(0))
+
+
+def shifted(w, x):
+    h = jnp.tanh(x @ w)
+    return jnp.sum(jnp.where(h - h.max(0) == 0, h, 0))
+
+
+@pytest.mark.parametrize("function", [segments, largest, shifted])
+@pytest.mark.parametrize("pieces", [3, 4])
+def test_gradients_of_maxima(function, pieces):
+    gradient = jax.value_and_grad(function, (0, 1))
+    expected = jax.jit(gradient)(W, X)
+    for ours in (
+        olla_xla.fission(gradient, pieces=pieces),
+        jax.value_and_grad(olla_xla.fission(function, pieces=pieces), (0, 1)),
+    ):
+        for a, b in zip(
+            jax.tree.leaves(jax.jit(ours)(W, X)), jax.tree.leaves(expected), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
+
+
+def parts(function, *args):
+    """A function's equations, and the variable that the first makes."""
+    equations = jax.make_jaxpr(function)(*args).jaxpr.eqns
+    return equations, {equations[0].outvars[0]}
+
+
+COMPARED = {
+    "with its maximum": lambda x: jnp.tanh(x) == jnp.tanh(x).max(),
+    "after a difference": lambda x: jnp.sign((jnp.tanh(x) - jnp.tanh(x).min()) * 2),
+    "in a call": lambda x: jax.nn.relu(jnp.tanh(x) - jnp.tanh(x)[0]),
+}
+APART = {
+    "shifted": lambda x: jnp.exp(jnp.tanh(x) - jnp.tanh(x).max()).sum(),
+    "with a mean": lambda x: jnp.tanh(x) > jnp.tanh(x).mean(),
+    "with a number": lambda x: jnp.tanh(x) > 0.5,
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", COMPARED | APART)
+def test_comparisons_with_chosen_elements(name):
+    """The first equations, up to what is chosen, run before; all run again in pieces."""
+    function = (COMPARED | APART)[name]
+    equations, twice = parts(function, jnp.ones(8))
+    once = [e for e in equations if e.primitive.name != "tanh"]  # JAX traces it twice or thrice
+    tanhs = {v for e in equations if e.primitive.name == "tanh" for v in e.outvars}
+    assert compares_with_itself(once, tanhs | twice, equations) == (name in COMPARED)
