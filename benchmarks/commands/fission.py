@@ -1,9 +1,9 @@
 """Steps whole and in pieces, run on this CPU: bytes assigned and resident, time, predicted time.
 
 Resident: by how much the memory of a process of its own rose at most while the step ran, and its
-arguments. Time: the best of --runs, whole and in pieces in turns. The last columns are the time in
-pieces as a part of the time whole: by the clock, of the process's work on all cores, which other
-processes change little, and predicted.
+arguments. Time: the best of --runs, whole and in pieces in turns, each after an untimed run of the
+same kind. The last columns are the time in pieces as a part of the time whole: by the clock, of the
+process's work on all cores, which other processes change little, and predicted.
 """
 
 from __future__ import annotations
