@@ -57,8 +57,8 @@ def measured(name: str, cut: bool) -> dict[str, Any]:
 def timed(name: str, runs: int) -> dict[str, Any]:
     """The least seconds of a run, whole and in pieces: by the clock and of all threads together.
 
-    The two alternate, so that other load on the machine affects both. Each run that is timed follows
-    one of the same kind, as in training: after the other the caches would hold its arrays.
+    The two alternate, so that other load on the machine affects both. Each timed run follows one of
+    the same kind, as in training: after the other the caches would hold its arrays.
 
     Args:
       name: of STEPS or LARGE. runs: of each.
