@@ -26,41 +26,40 @@ _CHOOSING = frozenset(
 )
 """Primitives whose results are elements of their operands, as they are or negated."""
 
-_JUMPS = frozenset("ceil eq eq_to floor ge gt le le_to lt lt_to ne round sign".split())
-"""Primitives whose results are others for operands that differ in the last bit."""
+_TELLING = CALLS | frozenset("ceil eq eq_to floor ge gt le le_to lt lt_to ne round sign".split())
+"""Primitives whose results may be others for operands that differ in the last bit."""
 
 
 def compares_with_itself(before: Sequence[Any], twice: Set[Any], again: Sequence[Any]) -> bool:
     """Whether equations compare what is computed a second time with elements of the first.
 
+    What is computed from both copies element by element, as `x - max(x)`, may not be compared with
+    anything.
+
     Args:
       before: equations that run once, before those in pieces, in order. twice: variables that are
         computed before them and again in pieces. again: the equations in pieces, in order.
     """
-    first = _chosen(before, twice)
-    second, differences = set(twice), set[Any]()
+    first, second = set[Any](), set(twice)
+    for e in before:
+        if _leads_on(e) and not (first | twice).isdisjoint(_variables(e)):
+            first.update(e.outvars)
     for e in again:
-        reads = set(filter(is_variable, e.invars))
-        name = e.primitive.name
-        of_both = not reads.isdisjoint(first) and not reads.isdisjoint(second)
-        of_difference = not reads.isdisjoint(differences)
-        if (of_both or of_difference) and (name in _JUMPS or name in CALLS):
+        of_first, of_second = (not s.isdisjoint(_variables(e)) for s in (first, second))
+        if of_first and of_second and e.primitive.name in _TELLING:
             return True
-        made = set(e.outvars)
-        if name in _CHOOSING:
-            first |= set() if reads.isdisjoint(first) else made - twice
-            second |= set() if reads.isdisjoint(second) else made
-            differences |= made if of_difference else set()
-        elif name in ELEMENTWISE and (of_both or of_difference):
-            differences |= made
+        if of_first and _leads_on(e):
+            first.update(e.outvars)
+        if of_second and _leads_on(e):
+            second.update(e.outvars)
     return False
 
 
-def _chosen(equations: Sequence[Any], of: Set[Any]) -> set[Any]:
-    """The variables that hold elements of these, without these."""
-    found: set[Any] = set()
-    for e in equations:
-        if e.primitive.name in _CHOOSING or e.primitive.name in CALLS:
-            if any(v in of or v in found for v in filter(is_variable, e.invars)):
-                found.update(e.outvars)
-    return found
+def _variables(e: Any) -> set[Any]:
+    return set(filter(is_variable, e.invars))
+
+
+def _leads_on(e: Any) -> bool:
+    """Whether elements of the results come from single ones of the operands; of a call they may."""
+    name = e.primitive.name
+    return name in _CHOOSING or name in ELEMENTWISE or name in CALLS

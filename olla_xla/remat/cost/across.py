@@ -36,9 +36,8 @@ _PAGE, _WAYS = 4096, 8
 _HELD, _READ_FEW, _READ_MANY = (16, 128, 352), (8, 256, 512), (1, 2048, 3072)  # float32
 _SOME = 2048  # lines, where nothing is computed
 _COLUMNS = 512
-_PRODUCT = (
-    128  # rows and columns: one and a half times what its operations take is for splitting it
-)
+_PRODUCT = 128
+"""Rows and columns of a matrix product that takes more for being split than for its operations."""
 _KEPT_BYTES = 32 << 20
 """glibc's malloc keeps blocks up to this size; it gets others from the system each time."""
 
