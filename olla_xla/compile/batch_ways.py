@@ -14,7 +14,7 @@ from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Applied, Compiles
 from olla_xla.compile.outcomes import Outcome, chosen
 from olla_xla.compile.planned import compile_given
-from olla_xla.compile.refused import is_refusal
+from olla_xla.compile.refused import is_refusal, refused_bytes
 from olla_xla.errors import BudgetError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
@@ -50,12 +50,15 @@ class Batches:
     Attributes:
       memory: a device's memory for the step, in bytes.
       points: (way, batch, predicted bytes), in order.
-      compiles: how many were made so far, up to the schedule or in full.
+      compiles: how many were made so far, up to the schedule or in full; without those that XLA
+        refused.
+      refusals: how many XLA refused, since the size does not fit its device. It does so before
+        code generation, which takes longest: a refusal on a TPU takes a tenth of a compile.
     """
 
     def __init__(self, make: Make, memory: int, progress: Progress) -> None:
         self.make, self.memory, self.progress = make, memory, progress
-        self.compiles = 0
+        self.compiles = self.refusals = 0
         self.points: list[tuple[str, int, int]] = []
         self._captured: dict[int, Captured] = {}
 
@@ -93,6 +96,11 @@ class Batches:
         """Whether XLA ended a compile because the size does not fit its device."""
         return any(is_refusal(error, found.platform) for found in self._captured.values())
 
+    def refused(self) -> None:
+        """Notes that the last compile was refused."""
+        self.compiles -= 1
+        self.refusals += 1
+
     def point(self, way: str, batch: int, size: int) -> None:
         """Notes a predicted total, once."""
         if (way, batch, size) not in self.points:
@@ -118,7 +126,8 @@ class Way(abc.ABC):
     def __init__(self, work: Batches) -> None:
         self.work = work
         self._assigned: dict[int, int] = {}
-        self._unmet: dict[int, int] = {}  # without an executable: bytes above the memory
+        self._refused: dict[int, int] = {}  # XLA's totals above the memory, without an executable
+        self._unmet: dict[int, int] = {}  # without an executable or a total of XLA's
 
     @abc.abstractmethod
     def predicted(self, batch: int) -> int:
@@ -138,7 +147,7 @@ class Way(abc.ABC):
 
     def exact(self) -> dict[int, int]:
         """XLA's totals of compiled sizes, as far as they are nearly linear too, by size."""
-        return self._assigned
+        return self._assigned | self._refused
 
     def learn(self, batch: int) -> None:
         """Adds the prediction for a compiled size to `on_line`."""
@@ -149,26 +158,30 @@ class Way(abc.ABC):
         return 0.0
 
     def assigned(self, batch: int) -> int:
-        """XLA's total; if there is no executable, the prediction, and more than the memory."""
-        if batch not in self._assigned and batch not in self._unmet:
+        """XLA's total; where it gives none, the prediction, and more than the memory."""
+        if batch not in self._assigned | self._refused | self._unmet:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
+            size, said = None, 0
             try:
                 size = self.compiled(batch)
             except jax.errors.JaxRuntimeError as error:
                 if not self.work.is_refusal(error):
                     raise
-                size = None
-            if size is None:
+                self.work.refused()
+                said = refused_bytes(error)
+            if size is not None:
+                self._assigned[batch] = size
+            elif said:
+                self._refused[batch] = max(said, self.work.memory + 1)  # `said` is rounded
+            else:
                 known = self.work.is_captured(batch)
                 least = self.predicted(batch) if known else 0
                 self._unmet[batch] = max(least, self.work.memory + 1)
-            else:
-                self._assigned[batch] = size
-        return self._assigned.get(batch) or self._unmet[batch]
+        return (self._assigned | self._refused | self._unmet)[batch]
 
     def is_compiled(self, batch: int) -> bool:
         """Whether `assigned` is XLA's total, not a prediction."""
-        return batch in self._assigned
+        return batch in self._assigned or batch in self._refused
 
 
 class Xla(Way):

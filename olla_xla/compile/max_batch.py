@@ -74,6 +74,7 @@ class MaxBatch:
         that was reached.
       seconds: of the whole search.
       compiles: of the whole search, up to XLA's schedule or in full.
+      refusals: compiles that XLA ended, since the size does not fit its device; beside `compiles`.
     """
 
     memory_bytes: int
@@ -83,6 +84,7 @@ class MaxBatch:
     points: tuple[tuple[str, int, int], ...]
     seconds: float
     compiles: int = 0
+    refusals: int = 0
 
     @property
     def tried(self) -> tuple[int, ...]:
@@ -104,7 +106,8 @@ def max_batch(
     """Finds the largest batch that fits a memory, for XLA alone, planned, and with recomputation.
 
     XLA's own rematerialization is off: near the device's memory it would add time that is not
-    predicted, to XLA's order and to ours. Larger batches are assumed to need more memory. No order
+    predicted, to XLA's order and to ours. That of XLA:TPU stays on, as in each compile there: it
+    acts after the plan, and near the memory all totals are less than predicted. Larger batches are assumed to need more memory. No order
     or choice of recomputation is proven to be the best, so a larger batch than was found may fit.
 
     Args:
@@ -117,7 +120,7 @@ def max_batch(
       multiple_of: batches are multiples of it, for example of the number of devices.
       start: the first size that is tried.
       compiles: how many at most, for all ways together. More of them narrow an answer that is
-        between two sizes.
+        between two sizes. As many that XLA refuses are not counted: it ends them early.
       options: limits and seed of each plan; their budget and overhead are ignored.
       progress: called with a line at each size.
 
@@ -148,6 +151,7 @@ def max_batch(
         tuple(work.points),
         seconds=time.monotonic() - started,
         compiles=work.compiles,
+        refusals=work.refusals,
     )
 
 
@@ -181,13 +185,13 @@ def _answers(ways: Sequence[Way], unit: int, start: int, most: int) -> list[Larg
                 one.doubt(0) == math.inf and work.compiles + kept <= most
             ):  # a size that fits here fits in all ways
                 one.compile(one.next(0, is_last=work.compiles + kept == most))
-    while work.compiles < most:
+    while (spent := work.compiles + max(work.refusals - most, 0)) < most:
         floors = _floors(bounds)
         doubts = [one.doubt(floor) for one, floor in zip(bounds, floors, strict=True)]
         k = doubts.index(max(doubts))
         if not doubts[k]:
             break
-        bounds[k].compile(bounds[k].next(floors[k], is_last=work.compiles + 1 >= most))
+        bounds[k].compile(bounds[k].next(floors[k], is_last=spent + 1 >= most))
     answers: list[LargestBatch] = []
     for one in bounds:
         answers.append(_answer(one, answers[-1] if answers else None))

@@ -16,6 +16,7 @@ from olla_xla.cli import main
 from olla_xla.cli.report.batches import batch_verdict
 from olla_xla.compile import batch_prediction, batch_ways
 from olla_xla.compile import max_batch as module
+from olla_xla.compile import refused
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.outcomes import Outcome
 from tests.support.compiles import QUICK, total_bytes
@@ -350,17 +351,36 @@ def test_a_start_near_the_answer_makes_a_line_with_its_half():
     assert xla.batch == planned.batch == 990 and xla.is_largest
 
 
-def test_what_xla_refuses_costs_one_compile_and_does_not_fit():
+@pytest.mark.parametrize("names_total", [False, True])
+def test_what_xla_refuses_does_not_fit_and_is_not_counted(names_total):
+    """A refused step of 3 MB a sample; its order's totals are predicted to be 2 MB a sample."""
+
     class Refused(Told):
         def compiled(self, batch):
-            if batch > 300:
+            total = self.totals(batch)
+            if total > self.work.memory:
                 self.work.compiles += 1
-                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: too large")
+                said = f"Used {total / 2**30:.2f}G of 0.93G hbm." if names_total else "too large"
+                raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {said}")
             return super().compiled(batch)
 
     work = Sizes()
     work.is_refusal = lambda error: "RESOURCE_EXHAUSTED" in str(error)
-    ways = [Refused(work, name, lambda b: 2 * 10**6 * b) for name in NAMES[:2]]
-    xla, _ = module._answers(ways, 1, 8, 12)
-    assert 290 < xla.batch <= 300 < xla.next_batch < 310 and work.compiles <= 12
-    assert xla.next_is_predicted and xla.next_bytes > 10**9
+    ways = [Refused(work, name, lambda b: 3 * 10**6 * b, error=-1 / 3) for name in NAMES[:2]]
+    xla, planned = module._answers(ways, 1, 8, 12)
+    assert xla.batch == planned.batch == 333 and xla.is_largest and planned.is_largest
+    assert work.compiles <= 12 and 0 < work.refusals <= (4 if names_total else 12)
+    assert xla.next_bytes > 10**9 and xla.next_is_predicted != names_total
+
+
+@pytest.mark.parametrize(
+    ("text", "mebibytes"),
+    [
+        ("the total memory required for HLO temporaries (16.50G) exceeds", 16896),
+        ("Ran out of memory in memory space hbm. Used 512.00M of 15.75G hbm.", 512),
+        ("Ran out of memory", 0),
+    ],
+)
+def test_the_total_that_a_refusal_names(text, mebibytes):
+    error = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
+    assert refused.refused_bytes(error) == mebibytes * 2**20

@@ -61,9 +61,10 @@ def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
     if open_ways:
         start = max(open_ways[0].batch // devices, 1)
         lines.append(f"More compiles narrow this: --start={start} --compiles={2 * compiles}.")
+    refusals = f" and {found.refusals} that XLA refused" if found.refusals else ""
     lines.append(
-        f"Totals of the batches are XLA's, assigned; nothing was run. {found.compiles} compiles, "
-        f"{found.seconds:,.0f} s in all."
+        f"Totals of the batches are XLA's, assigned; nothing was run. {found.compiles} compiles"
+        f"{refusals}, {found.seconds:,.0f} s in all."
     )
     return "\n".join(lines)
 
