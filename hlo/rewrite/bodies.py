@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from hlo import xla_pb2
 from hlo.exchange import REPEATABLE
@@ -184,10 +184,19 @@ class Body:
             for k in self._by_id[number].operand_ids
             if k not in self._dead and self._by_id[k].opcode == "fusion"
         ]
-        if not fusions:
+        self._trim(dict.fromkeys(fusions), computations)
+
+    def trim_new(self, computations: Mapping[int, _Computation]) -> None:
+        """Drops outputs of new fusions that nothing reads, and what was made for these alone."""
+        opcodes = ("fusion", "custom-call")
+        made = [k for k in self._new if k not in self._dead and self._by_id[k].opcode in opcodes]
+        self._trim(made, computations)
+
+    def _trim(self, touched: Collection[int], computations: Mapping[int, _Computation]) -> None:
+        if not touched:
             return
         kept, root = without_unread(
-            self.instructions(), self.computation.root_id, computations, dict.fromkeys(fusions)
+            self.instructions(), self.computation.root_id, computations, touched
         )
         self._dead |= self._by_id.keys() - {i.id for i in kept}
         self.computation.root_id = root

@@ -140,6 +140,12 @@ class LoopModule:
             whole = body.add(tuple_element(whole, k, self.names))
         return whole
 
+    def trim(self) -> None:
+        """Drops outputs of new fusions that nothing reads."""
+        computations = self.computations | {c.id: c for c in self._fused}
+        for changed in self._bodies.values():
+            changed.trim_new(computations)
+
     def finish(self) -> None:
         """Puts what is new in its place in each computation, and lists new ones."""
         for changed in self._bodies.values():

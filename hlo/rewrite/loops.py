@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo import xla_pb2
+from hlo.backend import platform
 from hlo.module import HloError
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.checkpoints import Rerun
@@ -77,4 +78,6 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
         rerun.end(maker.value)
     states.shrink(reader, [r for _, r in edit.dropped])
     states.forget(writer, [w for w, _ in edit.dropped])
+    if platform(edit.target).trims_results:  # it would do so itself, after it was planned
+        module.trim()
     module.finish()

@@ -262,7 +262,7 @@ class Planned(Way):
         outcome = compile_given(
             self.work.make(batch), found, PlanOptions(), compiler_options=_QUICK
         )
-        return self._total(batch, found, outcome)
+        return self._total(batch, outcome)
 
     def on_line(self) -> dict[int, int]:
         """As `Way.on_line`."""
@@ -293,12 +293,13 @@ class Planned(Way):
             ((captured, objects),) = seen
             applied = Applied(compiled, objects, True) if objects else None
             applied = applied or compiles.judged(compiled, found)
-            return self._total(batch, found, chosen(compiles, found, applied, captured))
+            return self._total(batch, chosen(compiles, found, applied, captured))
         finally:
             compiles.forget()
 
-    def _total(self, batch: int, plan: Plan, outcome: Outcome) -> int:
-        if not outcome.planned and not plan.keeps_xla:
+    def _total(self, batch: int, outcome: Outcome) -> int:
+        """XLA's total of what a user gets: of its own order, where a plan takes more than that."""
+        if outcome.objection or outcome.error is not None:
             raise NotCompiled(f"batch {batch:,} is not compiled as planned: {outcome.reason}")
         return assigned_bytes(outcome.compiled)
 

@@ -107,8 +107,9 @@ def max_batch(
 
     XLA's own rematerialization is off: near the device's memory it would add time that is not
     predicted, to XLA's order and to ours. That of XLA:TPU stays on, as in each compile there: it
-    acts after the plan, and near the memory all totals are less than predicted. Larger batches are assumed to need more memory. No order
-    or choice of recomputation is proven to be the best, so a larger batch than was found may fit.
+    acts after the plan, and near the memory all totals are less than predicted. Larger batches are
+    assumed to need more memory. No order or choice of recomputation is proven to be the best, so a
+    larger batch than was found may fit.
 
     Args:
       make: lowers the step for a batch size: `lambda n: jax.jit(step).lower(state, batch_of(n))`,

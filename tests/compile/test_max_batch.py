@@ -14,9 +14,8 @@ import olla_xla
 from examples.zoo import common, load, resnet
 from olla_xla.cli import main
 from olla_xla.cli.report.batches import batch_verdict
-from olla_xla.compile import batch_prediction, batch_ways
+from olla_xla.compile import batch_prediction, batch_ways, refused
 from olla_xla.compile import max_batch as module
-from olla_xla.compile import refused
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.outcomes import Outcome
 from tests.support.compiles import QUICK, total_bytes
@@ -144,7 +143,8 @@ def test_what_cannot_be_compiled_as_planned_is_said_and_not_tried_again(monkeypa
 
     def compile_given(lowered, plan, *args, **options):
         refused.append(plan)
-        return Outcome(lowered.compile(), None, False, "the referee refuses it")
+        said = "the referee refuses it"
+        return Outcome(lowered.compile(), None, False, said, objection=said)
 
     def chosen(compiles, plan, applied, captured):
         return compile_given(compiles._lowered, plan)

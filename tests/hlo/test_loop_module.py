@@ -56,3 +56,67 @@ def test_an_element_of_a_tuple_inside_a_tuple(index, path, dimensions):
         found.append(i.tuple_index)
         (i,) = body.operands(i)
     assert found[::-1] == path
+
+
+UPDATES = """HloModule m, is_scheduled=true
+
+fused {
+  a = f32[2,4] parameter(0)
+  b = f32[2,4] parameter(1)
+  x = f32[4] parameter(2)
+  i = s32[] parameter(3)
+  zero = s32[] constant(0)
+  y = f32[4] negate(x)
+  one = f32[1,4] bitcast(x)
+  two = f32[1,4] bitcast(y)
+  u = f32[2,4] dynamic-update-slice(a, one, i, zero)
+  v = f32[2,4] dynamic-update-slice(b, two, i, zero)
+  ROOT t = (f32[2,4], f32[2,4], f32[4]) tuple(u, v, y)
+}
+
+ENTRY e {
+  p = f32[4] parameter(0)
+  n = s32[] parameter(1)
+  c = f32[2,4] custom-call(), custom_call_target="AllocateBuffer"
+  d = f32[2,4] custom-call(), custom_call_target="AllocateBuffer"
+  f = (f32[2,4], f32[2,4], f32[4]) fusion(c, d, p, n), kind=kLoop, calls=fused
+  g = f32[2,4] get-tuple-element(f), index=0
+  h = f32[2,4] get-tuple-element(f), index=1
+  k = f32[4] get-tuple-element(f), index=2
+  ROOT r = (f32[2,4], f32[2,4], f32[4]) tuple(g, h, k)
+}
+"""
+
+
+@pytest.mark.parametrize("read", [(0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
+def test_new_fusions_give_what_is_read(read):
+    """As XLA:TPU leaves them, with the memory for the other results."""
+    proto = xla_pb2.HloModuleProto.FromString(from_hlo_text(UPDATES))
+    module = LoopModule(proto)
+    entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
+    body = module.body(entry)
+    old = body.named("f")
+    computation = module.new_computation("fused.again")
+    computation.root_id = module.computations[old.called_computation_ids[0]].root_id
+    computation.instructions.extend(module.computations[old.called_computation_ids[0]].instructions)
+    copy = xla_pb2.HloInstructionProto()
+    copy.CopyFrom(old)
+    copy.name, copy.called_computation_ids[0] = "f.again", computation.id
+    begun = [
+        module.unwritten(body, f"{name}.again", body.named(name).shape, "tpu") for name in "cd"
+    ]
+    copy.operand_ids[:2] = [i.id for i in begun]
+    body.add(copy)
+    for n in read:
+        body.replace(body.named("ghk"[n]), module.leaf(body, copy, (n,)))
+    module.trim()
+    module.finish()
+    kept = {i.name: i for i in entry.instructions}
+    assert len(kept["f"].shape.tuple_shapes) == 3, "what was there stays as it is"
+    made = kept["f.again"]
+    assert [kept.keys() & {"c.again"}, kept.keys() & {"d.again"}] == [
+        {name} if n in read else set() for n, name in enumerate(("c.again", "d.again"))
+    ]
+    sizes = [list(s.dimensions) for s in made.shape.tuple_shapes] or [list(made.shape.dimensions)]
+    assert sizes == [[[2, 4], [2, 4], [4]][n] for n in read]
+    assert len(made.operand_ids) == len({0, 1} & {*read}) + 1 + bool({0, 1} & {*read})
