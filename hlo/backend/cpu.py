@@ -13,6 +13,7 @@ CPU = Platform(
     alignment=64,
     pointer_bytes=8,
     table_multiple=1,
+    places_as_they_come=False,
     temporaries_multiple=1,
     memory_spaces=None,
     other_memories={},

@@ -13,6 +13,7 @@ CUDA = Platform(
     alignment=256,
     pointer_bytes=8,
     table_multiple=1,
+    places_as_they_come=False,
     temporaries_multiple=1,
     memory_spaces=None,
     other_memories={},

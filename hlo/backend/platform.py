@@ -24,6 +24,8 @@ class Platform:
       alignment: bytes to which XLA aligns buffers inside one allocation.
       pointer_bytes: of an entry in a tuple's index table. table_multiple: bytes of which a table's
         size is a multiple.
+      places_as_they_come: whether XLA puts each temporary into the smallest gap that is free when
+        that is defined; else it places all of them by size, or by how long they live.
       temporaries_multiple: bytes of which XLA's figure for temporaries is a multiple.
       memory_spaces: XLA's numbers for the memory that totals count; None: all but the host's.
       other_memories: its number for another memory of the device -> the name of that.
@@ -83,6 +85,7 @@ class Platform:
     alignment: int
     pointer_bytes: int
     table_multiple: int
+    places_as_they_come: bool
     temporaries_multiple: int
     memory_spaces: frozenset[int] | None
     other_memories: Mapping[int, str]

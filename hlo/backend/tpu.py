@@ -13,6 +13,7 @@ TPU = Platform(
     alignment=16384,
     pointer_bytes=4,
     table_multiple=512,
+    places_as_they_come=True,
     temporaries_multiple=16384,
     memory_spaces=frozenset((0,)),  # HBM
     other_memories={1: "VMEM", 2: "SMEM"},

@@ -1,7 +1,9 @@
-"""XLA's temp heap: in-place sharing, then global decreasing-size best fit, best of two orders.
+"""XLA's temp heap: in-place sharing, then best fit in one order or the better of two.
 
 A faithful simulation of XLA's HeapSimulator with GlobalDecreasingSizeBestFitHeap (spatial and
-temporal packing), over live ranges given as inclusive logical times.
+temporal packing), over live ranges given as inclusive logical times. XLA:TPU places values as they
+come instead, each into the smallest gap that is free then: read off its buffer assignments, whose
+traces of allocations say when and where.
 """
 
 from __future__ import annotations
@@ -374,12 +376,14 @@ def pack(
     size: NDArray[np.int64],
     alignment: int,
     most: int | None = None,
+    as_they_come: bool = False,
 ) -> tuple[int, NDArray[np.int64]]:
     """Offsets of all values in one heap: the better of XLA's spatial and temporal best fit.
 
     Args:
       ids: int64 [any], values to place, ascending. tick_start, tick_end, root: from share_in_place.
       size: int64 [values], bytes. alignment: bytes.
+      as_they_come: best fit in the order of definitions instead.
       most: if every heap is larger than so many bytes, nothing is placed; None: no such limit.
 
     Returns:
@@ -390,12 +394,13 @@ def pack(
     roots, sizes, durations, spans = keys
     if not len(roots) or (most is not None and least > most):
         return least, np.zeros(len(root), np.int64)
-    # By size, then duration (or the reverse), then id.
-    spatial = roots[np.lexsort((durations, sizes))]
     blocks = _blocks(groups, tick_start, tick_end, latest)
     placed = np.zeros((2, len(root)), np.int64)
-    heap = _place(spatial, groups, tick_start, tick_end, size, alignment, blocks, placed)
-    if heap > least:
+    # By size, then duration (or the reverse), then id.
+    come = tick_start[roots]
+    first = roots[np.argsort(come) if as_they_come else np.lexsort((durations, sizes))]
+    heap = _place(first, groups, tick_start, tick_end, size, alignment, blocks, placed)
+    if heap > least and not as_they_come:
         temporal = roots[np.lexsort((sizes, spans))]
         blocks.count[:] = 0
         other = np.zeros((2, len(root)), np.int64)

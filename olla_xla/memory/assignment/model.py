@@ -435,15 +435,15 @@ class AssignmentModel:
         offset = np.zeros(len(in_heap), np.int64)
         heaps: list[int] = []
         share = self._shared_in_heap(alone)
-        color = self._color
+        as_they_come = platform(self.target).places_as_they_come
         for space in self._spaces:
-            ids = np.flatnonzero(in_heap & (color == space))
+            ids = np.flatnonzero(in_heap & (self._color == space))
             if not len(ids):
                 continue
             ticks = share_in_place(
                 ids, ranges.start, ranges.end, self._bytes, self._set_of, self._single, *share
             )
-            size, placed = pack(ids, *ticks, self._bytes, self.alignment, most)
+            size, placed = pack(ids, *ticks, self._bytes, self.alignment, most, as_they_come)
             found.allocation[ids] = len(found.bytes) + len(heaps)
             offset[ids] = placed[ids]
             heaps.append(int(size))
