@@ -58,6 +58,8 @@ def test_what_no_total_has_is_told_from_a_megabyte_on():
          "An order helps nothing here: too slow. Compiled"),
         ({"assigned_bytes": 200 * MB, "lower_bound_bytes": 200 * MB}, {"planned": False},
          "An order helps nothing here; the bound proves that none can."),
+        ({"assigned_bytes": 200 * MB, "lower_bound_bytes": 201 * MB}, {"planned": False},
+         "An order helps nothing here. Compiled"),
         ({"assigned_bytes": 150 * MB}, {"refused": True}, "XLA refuses its own order"),
     ],
 )  # fmt: skip

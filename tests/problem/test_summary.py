@@ -81,6 +81,12 @@ def test_a_compiled_plan_with_edits():
     )
 
 
+def test_a_total_below_the_bound():
+    """On a TPU the bound counts what lies in VMEM afterwards."""
+    found = rows(plan(assigned_bytes=90 * MB))
+    assert found["lower bound"].endswith("before XLA moves values to another memory")
+
+
 def test_a_plan_that_was_not_searched():
     found = rows(plan(peak_bytes=0, predicted_bytes=190 * MB, status=PlanStatus.XLA))
     assert found["XLA's own order, kept"] == "190.0 MB predicted"

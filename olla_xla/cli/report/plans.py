@@ -116,9 +116,10 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
         return f"The planned order saves {megabytes(saved)} MB ({share} %). {sure}"
     if planned and saved > 0:
         return f"An order helps next to nothing here: {saved:,} bytes. {sure}"
-    if plan.xla_bytes <= plan.lower_bound_bytes * (1 + plan.tolerance):
+    bound = plan.lower_bound_bytes
+    if bound <= plan.xla_bytes <= bound * (1 + plan.tolerance):
         because = "; the bound proves that none can"
-    else:
+    else:  # a total below the bound has values that XLA moves to another memory after its schedule
         because = f": {reason}" if reason else ""
     return f"An order helps nothing here{because}. {sure}"
 

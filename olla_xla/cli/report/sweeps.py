@@ -66,7 +66,7 @@ def sweep_summary(rows: Sequence[Row]) -> list[str]:
     lines.append(f"Planned above XLA in {len(above)} of {len(done)} rows{listed}.")
     for row in done:
         if _gain(row) < _LEAST_GAIN:
-            proven = row["xla_bytes"] <= row["bound_bytes"] * 1.001
+            proven = row["bound_bytes"] <= row["xla_bytes"] <= row["bound_bytes"] * 1.001
             why = "the bound proves it" if proven else f"gap {percent(row['lifetime_gap'])} %"
             lines.append(f"{_name(row)}: an order helps nothing ({why}).")
     return lines
