@@ -8,7 +8,17 @@ from hlo import xla_pb2
 from hlo.device_groups import groups_listed
 from hlo.module import Computation, Instruction
 
-__all__ = ["MOVING", "REPEATABLE", "STARTS", "asked", "reduction", "run_by", "started_by"]
+__all__ = [
+    "MOVING",
+    "REPEATABLE",
+    "STARTS",
+    "asked",
+    "is_asynchronous",
+    "is_transfer",
+    "reduction",
+    "run_by",
+    "started_by",
+]
 
 MOVING = frozenset({"all-gather", "collective-broadcast", "collective-permute"})
 """Collectives that compute nothing: the result of one operand does not depend on the others."""
@@ -20,6 +30,16 @@ The library chooses the order of their sums for all operands together."""
 STARTS = frozenset({"all-gather-start", "collective-permute-start"})
 """Opcodes that start one of `MOVING`: of their result, element 1 is what it gives, element 0 the
 operand; what follows is the transfer's state."""
+
+
+def is_asynchronous(i: Instruction) -> bool:
+    """Whether it is a part of an asynchronous operation."""
+    return i.opcode.endswith(("-start", "-done", "-update"))
+
+
+def is_transfer(i: Instruction) -> bool:
+    """Whether it is a repeatable collective, or a part of an asynchronous operation."""
+    return i.opcode in REPEATABLE or is_asynchronous(i)
 
 
 def started_by(i: Instruction) -> Instruction | None:

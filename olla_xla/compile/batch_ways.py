@@ -126,8 +126,7 @@ class Way(abc.ABC):
     def __init__(self, work: Batches) -> None:
         self.work = work
         self._assigned: dict[int, int] = {}
-        self._refused: dict[int, int] = {}  # XLA's totals above the memory, without an executable
-        self._unmet: dict[int, int] = {}  # without an executable or a total of XLA's
+        self._unmet: dict[int, int] = {}  # bytes above the memory, where XLA gives no total
 
     @abc.abstractmethod
     def predicted(self, batch: int) -> int:
@@ -147,7 +146,7 @@ class Way(abc.ABC):
 
     def exact(self) -> dict[int, int]:
         """XLA's totals of compiled sizes, as far as they are nearly linear too, by size."""
-        return self._assigned | self._refused
+        return self._assigned
 
     def learn(self, batch: int) -> None:
         """Adds the prediction for a compiled size to `on_line`."""
@@ -159,29 +158,28 @@ class Way(abc.ABC):
 
     def assigned(self, batch: int) -> int:
         """XLA's total; where it gives none, the prediction, and more than the memory."""
-        if batch not in self._assigned | self._refused | self._unmet:
+        if batch not in self._assigned | self._unmet:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
-            size, said = None, 0
+            size = None
             try:
                 size = self.compiled(batch)
             except jax.errors.JaxRuntimeError as error:
                 if not self.work.is_refusal(error):
                     raise
                 self.work.refused()
-                said = refused_bytes(error)
+                if said := refused_bytes(error):  # rounded
+                    size = max(said, self.work.memory + 1)
             if size is not None:
                 self._assigned[batch] = size
-            elif said:
-                self._refused[batch] = max(said, self.work.memory + 1)  # `said` is rounded
             else:
                 known = self.work.is_captured(batch)
                 least = self.predicted(batch) if known else 0
                 self._unmet[batch] = max(least, self.work.memory + 1)
-        return (self._assigned | self._refused | self._unmet)[batch]
+        return (self._assigned | self._unmet)[batch]
 
     def is_compiled(self, batch: int) -> bool:
         """Whether `assigned` is XLA's total, not a prediction."""
-        return batch in self._assigned or batch in self._refused
+        return batch in self._assigned
 
 
 class Xla(Way):

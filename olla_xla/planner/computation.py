@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import olla_xla.schedule as schedule
 from hlo.backend import platform
-from hlo.exchange import REPEATABLE
+from hlo.exchange import is_transfer
 from hlo.late import late
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.planner.baseline import BaselineEstimate
@@ -151,12 +151,8 @@ def _small_first(ours: Work, name: str) -> str:
     XLA:TPU moves values to VMEM after its scheduler, so the gaps that it finds for small ones are
     not those of a prediction.
     """
-    movable = np.array([
-        not i.called_control
-        and i.opcode not in REPEATABLE
-        and not i.opcode.endswith(("-start", "-done", "-update"))
-        for i in ours.lowered.instructions
-    ])  # fmt: skip
+    instructions = ours.lowered.instructions
+    movable = np.array([not i.called_control and not is_transfer(i) for i in instructions])
     order = small_first(ours.arrays, ours.starts[name], movable, _SMALL)
     ours.add({"small": order})
     return "small" if ours.scores["small"][0] <= (1 + _NEAR) * ours.scores[name][0] else name

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 
+from hlo.exchange import is_asynchronous
 from hlo.module import Computation, Instruction, Module
 from hlo.rewrite.edit import Edit
 from olla_xla.remat.cost.path import alone_seconds, path_seconds, transfers
@@ -128,7 +129,7 @@ def _waiting_for(group: Sequence[Instruction], rest: Sequence[Instruction]) -> l
 
 def _main_seconds(i: Instruction, cost: CostModel, dones: Collection[Instruction]) -> float:
     """Predicted time on the main stream; asynchronous operations take none."""
-    if i in dones or i.opcode.endswith(("-start", "-done", "-update")):
+    if i in dones or is_asynchronous(i):
         return 0.0
     return alone_seconds(i, cost)
 

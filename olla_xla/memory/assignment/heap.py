@@ -383,8 +383,8 @@ def pack(
     Args:
       ids: int64 [any], values to place, ascending. tick_start, tick_end, root: from share_in_place.
       size: int64 [values], bytes. alignment: bytes.
-      as_they_come: best fit in the order of definitions instead.
       most: if every heap is larger than so many bytes, nothing is placed; None: no such limit.
+      as_they_come: best fit in the order of definitions instead.
 
     Returns:
       (heap size in bytes, int64 [values] offsets). If nothing is placed, the size is a lower bound
@@ -397,8 +397,8 @@ def pack(
     blocks = _blocks(groups, tick_start, tick_end, latest)
     placed = np.zeros((2, len(root)), np.int64)
     # By size, then duration (or the reverse), then id.
-    come = tick_start[roots]
-    first = roots[np.argsort(come) if as_they_come else np.lexsort((durations, sizes))]
+    by = (tick_start[roots],) if as_they_come else (durations, sizes)
+    first = roots[np.lexsort(by)]
     heap = _place(first, groups, tick_start, tick_end, size, alignment, blocks, placed)
     if heap > least and not as_they_come:
         temporal = roots[np.lexsort((sizes, spans))]

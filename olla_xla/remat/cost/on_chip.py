@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hlo.backend.tpu import TPU
-from hlo.exchange import REPEATABLE
+from hlo.exchange import is_transfer
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 
@@ -95,7 +95,7 @@ def _may_make(i: Instruction) -> bool:
         return False
     if i.opcode == "custom-call" and i.custom_call_target == TPU.allocating_call:
         return False  # the result of what writes to it in place is that memory
-    return i.opcode not in REPEATABLE and not i.opcode.endswith(("-start", "-done", "-update"))
+    return not is_transfer(i)
 
 
 def _readers(
