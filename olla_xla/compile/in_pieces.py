@@ -153,8 +153,8 @@ def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
     compiled = lowered.compile()
     chip = devices_of(lowered)[0]
     target = platform_of_jax(chip.platform).name
-    cost = cost_in_pieces(target, chip.device_kind)
     module = module_from_bytes(final_module(compiled))
+    cost = cost_in_pieces(target, chip.device_kind, module)
     return assigned_bytes(compiled), cost.run_seconds(module, temporary_bytes(compiled))
 
 

@@ -11,17 +11,22 @@ from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
 from olla_xla.remat.cost import across, calibrate, cpu_benchmarks
 from olla_xla.remat.cost.across import Across, AcrossCost, Strides, cost_in_pieces, strides_of
+from olla_xla.remat.cost.products import product_of
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.cost.work import transposes
 
 CPU = Device("CPU", 1e10, 1e10, 1e9, 1e11, 0.0, 1e8, fresh_bytes_per_second=1e9)
-COST = AcrossCost(CPU, "cpu", Across(8e9, 1e9, 2e8, 4e9, 4e9, 0.0))
+COST = AcrossCost(CPU, "cpu", Across(8e9, 1e9, 2e8, 4e9, 4e9))
+
+
+def compiled(function, *shapes, donated=(0,)):
+    args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
+    executable = jax.jit(function, donate_argnums=donated).lower(*args).compile()
+    return module_from_bytes(final_module(executable))
 
 
 def operators(function, *shapes, donated=(0,)):
-    args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
-    compiled = jax.jit(function, donate_argnums=donated).lower(*args).compile()
-    return module_from_bytes(final_module(compiled)).entry.instructions
+    return compiled(function, *shapes, donated=donated).entry.instructions
 
 
 def reading(rows, columns=512, arrays=1):
@@ -86,37 +91,18 @@ def test_the_more_pages_the_slower():
     assert 1 / 8e9 < per_byte(32, 1024) < per_byte(64, 1024) < few
 
 
-def product(of_first, of_second, rows=512):
-    """The operator of a product of matrices, summed over these dimensions."""
-    dims = (((of_first,), (of_second,)), ((), ()))
-    shapes = (512, 512), (rows, 512) if of_second else (512, rows)
-    found = operators(lambda x, y: jax.lax.dot_general(x, y, dims), *shapes, donated=())
-    return next(i for i in found if COST.work(i).matrix)
-
-
-def test_a_product_reads_its_second_operand_across_where_both_are_transposed():
+def test_a_product_takes_what_it_was_timed_at():
+    (i,) = (
+        i for i in operators(jnp.matmul, (256, 256), (256, 256), donated=()) if COST.work(i).matrix
+    )
+    product = product_of(i)
+    assert product is not None
     plain = CostModel(CPU, "cpu")
-    for of in ((1, 0), (1, 1), (0, 0)):
-        assert COST.seconds(product(*of)) == pytest.approx(plain.seconds(product(*of)))
-    i = product(0, 1)
-    assert i.opcode == "dot"
-    assert COST.seconds(i) == pytest.approx(plain.seconds(i) + 2**20 / 1e9)
-    many = product(0, 1, 8192)
-    assert COST.seconds(many) == pytest.approx(plain.seconds(many) + 2**24 / 2e8)
-
-
-def test_splitting_a_product_takes_its_time():
-    small = 2 * across._PRODUCT**3
-    slow = dataclasses.replace(COST.across, product_seconds=3 * small / CPU.matrix_per_second)
-    cost = dataclasses.replace(COST, across=slow)
-    for rows, part in ((across._PRODUCT, 1.0), (8 * across._PRODUCT, 1.0), (32, 0.25)):
-        (i,) = (
-            i
-            for i in operators(jnp.matmul, (rows, across._PRODUCT), (across._PRODUCT,) * 2)
-            if cost.work(i).matrix
-        )
-        added = cost.seconds(i) - COST.seconds(i)
-        assert added == pytest.approx(part * 2 * small / CPU.matrix_per_second)
+    assert COST.seconds(i) == plain.seconds(i)
+    slow = dataclasses.replace(COST, products={product: 2.0})
+    assert slow.seconds(i) == pytest.approx(2.0)
+    quick = dataclasses.replace(COST, products={product: 1e-9})
+    assert quick.seconds(i) == pytest.approx(COST.work(i).bytes / CPU.bytes_per_second)
 
 
 def test_what_only_moves_is_priced_by_itself():
@@ -144,13 +130,14 @@ def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(cpu_benchmarks, "_MOMENT", 0.001)
     monkeypatch.setattr(cpu_benchmarks, "measure_cpu", lambda: CPU)
     small = {"_COLUMNS": 16, "_SOME": 64, "SOME": 64}
-    small |= dict.fromkeys(("_HELD", "_READ_FEW", "_READ_MANY"), (2, 8, 16)) | {"_PRODUCT": 8}
+    small |= dict.fromkeys(("_HELD", "_READ_FEW", "_READ_MANY"), (2, 8, 16))
     for name, value in small.items():
         monkeypatch.setattr(across, name, value)
     for cached in (calibrate._calibrated, across._measured):
         cached.cache_clear()
+    module = compiled(jnp.sin, (64, 64))
     try:
-        found = cost_in_pieces("cpu")
+        found = cost_in_pieces("cpu", "", module)
         assert isinstance(found, AcrossCost)
         rates = dataclasses.asdict(found.across)
         assert all(0 < rate < math.inf for rate in rates.values())
@@ -158,8 +145,9 @@ def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
         monkeypatch.setattr(
             calibrate, "_others", lambda work: (work(), 1.0)
         )  # what is kept is taken
-        assert cost_in_pieces("cpu") == found
-        assert type(cost_in_pieces("cuda", "NVIDIA H100 80GB HBM3")) is CostModel
+        assert cost_in_pieces("cpu", "", module) == found
+        on_gpu = cost_in_pieces("cuda", "NVIDIA H100 80GB HBM3", module)
+        assert type(on_gpu) is CostModel
     finally:
         for cached in (calibrate._calibrated, across._measured):
             cached.cache_clear()

@@ -5,10 +5,7 @@ one of them is touched again, so their addresses stay known to the processor, an
 caches. `CostModel` prices plans at one rate, measured on activations of images. Here the rate
 depends on the number of those pages, of all arrays that an operator reads so.
 
-A small matrix product takes longer than its operations: it is split among threads.
-
-Matrix products whose second operand is summed over along its rows, and whose first along its
-columns, are no calls of XLA's library; they read the second across its layout as well.
+Matrix products take what they were timed at on this machine.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from hlo.backend import platform
@@ -23,6 +21,7 @@ from hlo.module import Instruction, Module
 from olla_xla.remat.cost.calibrate import LOCK, kept
 from olla_xla.remat.cost.cpu_benchmarks import SOME, Bench, in_turns
 from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.products import Product, heaviest, product_of, timed
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work, transposes
 
@@ -36,8 +35,6 @@ _PAGE, _WAYS = 4096, 8
 _HELD, _READ_FEW, _READ_MANY = (16, 128, 352), (8, 256, 512), (1, 2048, 3072)  # float32
 _SOME = 2048  # lines, where nothing is computed
 _COLUMNS = 512
-_PRODUCT = 128
-"""Rows and columns of a matrix product that takes more for being split than for its operations."""
 _KEPT_BYTES = 32 << 20
 """glibc's malloc keeps blocks up to this size; it gets others from the system each time."""
 
@@ -52,7 +49,6 @@ class Across:
       many_bytes_per_second: those of many pages.
       moved_bytes_per_second: transposed reads without arithmetic.
       exponentials_per_second: of exp alone; the device's transcendentals are tanh.
-      product_seconds: what a small product takes; of this, `CostModel` knows the operations alone.
     """
 
     held_bytes_per_second: float
@@ -60,7 +56,6 @@ class Across:
     many_bytes_per_second: float
     moved_bytes_per_second: float
     exponentials_per_second: float
-    product_seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +93,14 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class AcrossCost(CostModel):
-    """Prices instructions for a CPU with caches."""
+    """Prices instructions for a CPU with caches. `products`: seconds of those that were timed."""
 
     across: Across
+    products: Mapping[Product, float] = dataclasses.field(default_factory=dict)
 
     def seconds(self, i: Instruction) -> float:
         """Predicted time of an instruction by itself."""
-        work = self.work(i)
+        work = self._as_timed(i)
         exponentials = _exponentials(i)
         rate = self.device.transposed_bytes_per_second
         if work.transposed:
@@ -116,7 +112,7 @@ class AcrossCost(CostModel):
             # The mean rate, with exponentials at a rate of their own.
             transcendentals_per_second=self._transcendentals(work.transcendentals, exponentials),
         )
-        return priced.seconds(work) + self._splitting(work) + self._product_across(i)
+        return priced.seconds(work)
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
         """Predicted time of one run from call to return; malloc keeps few temporaries."""
@@ -131,21 +127,14 @@ class AcrossCost(CostModel):
         rate = _between(few, many, strides.pages / _FEW, _MANY / _FEW)
         return rate * _between(held / few, 1.0, strides.crowding, _CROWDED)
 
-    def _splitting(self, work: Work) -> float:
-        """Seconds in which a matrix product is split; the smallest are split less."""
-        operations, small = work.matrix + work.narrow, 2 * _PRODUCT**3
-        most = self.across.product_seconds - small / self.device.matrix_per_second
-        return max(most, 0.0) * min(operations / small, 1.0)
-
-    def _product_across(self, i: Instruction) -> float:
-        """Seconds in which a matrix product reads its second operand across its layout."""
-        if i.opcode != "dot" or not _is_across(i):
-            return 0.0
-        shape = i.operands[1].shape
-        apart = shape.dimensions[shape.minor_to_major[0]] * shape.element_bits // 8
-        strides = Strides(shape.dimensions[shape.minor_to_major[1]], apart, 1)
-        rate = self._rate(strides) if strides.pages else self.across.moved_bytes_per_second
-        return shape.bytes / rate
+    def _as_timed(self, i: Instruction) -> Work:
+        """The work of an instruction; a product that was timed as operations that take as long."""
+        work = self.work(i)
+        product = product_of(i) if work.matrix or work.narrow else None
+        if product is None or product not in self.products:
+            return work
+        operations = round(self.products[product] * self.device.matrix_per_second)
+        return dataclasses.replace(work, matrix=operations, narrow=0)
 
     def _transcendentals(self, count: int, exponentials: int) -> float:
         """The mean rate of `count` transcendentals, some of which are exponentials."""
@@ -161,21 +150,6 @@ def _between(first: float, last: float, size: float, most: float) -> float:
     if size <= 1 or not math.isfinite(first):
         return first
     return first * (last / first) ** min(math.log(size) / math.log(most), 1.0)
-
-
-def _is_across(i: Instruction) -> bool:
-    """Whether a product sums over the second operand's innermost dimension, not the first's."""
-    assert i.proto is not None
-    numbers = i.proto.dot_dimension_numbers
-    pairs = zip(
-        i.operands,
-        (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions),
-        strict=True,
-    )
-    first, second = (
-        len(o.shape.dimensions) > 1 and o.shape.minor_to_major[0] in dims for o, dims in pairs
-    )
-    return second and not first
 
 
 def strides_of(i: Instruction) -> Strides:
@@ -214,17 +188,18 @@ def _exponentials(i: Instruction) -> int:
     return i.shape.num_elements if i.opcode == "exponential" else 0
 
 
-def cost_in_pieces(target: str, kind: str = "") -> CostModel:
+def cost_in_pieces(target: str, kind: str, module: Module) -> CostModel:
     """The cost model by which a function in pieces is compared with the whole.
 
     Args:
-      target: "cpu", "cuda" or "tpu". kind: JAX's name of the device.
+      target: "cpu", "cuda" or "tpu". kind: JAX's name of the device. module: whose products are
+        timed where rates are measured, once on a machine.
     """
     found = device(target, kind)
     if not platform(target).has_measured_rates:
         return CostModel(found, target)
     with LOCK:
-        return AcrossCost(found, target, _measured())
+        return AcrossCost(found, target, _measured(), timed(heaviest(module)))
 
 
 @functools.cache
@@ -248,16 +223,13 @@ def measure_across() -> Across:
         reading_many = Bench(_reading_two, many.transpose(0, 2, 1), many, many + 1, donate=True)
         moving = Bench(lambda x: x.transpose(0, 2, 1), some)
         raising = Bench(lambda x: jnp.exp(-x), jnp.full((SOME,), 0.5, jnp.float32), donate=True)
-        square = jnp.full((_PRODUCT, _PRODUCT), 0.5, jnp.float32)
-        product = Bench(jnp.matmul, square, square)
-        in_turns((reading_held, reading_few, reading_many, moving, raising, product))
+        in_turns((reading_held, reading_few, reading_many, moving, raising))
     return Across(
         held_bytes_per_second=held.nbytes / reading_held.seconds,
         few_bytes_per_second=few.nbytes / reading_few.seconds,
         many_bytes_per_second=2 * many.nbytes / reading_many.seconds,
         moved_bytes_per_second=some.nbytes / moving.seconds,
         exponentials_per_second=SOME / raising.seconds,
-        product_seconds=product.seconds,
     )
 
 

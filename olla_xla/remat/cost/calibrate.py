@@ -31,7 +31,7 @@ __all__ = ["LOCK", "calibrated_cpu", "is_measuring", "kept"]
 
 _logger = logging.getLogger("olla_xla")
 
-_VERSION = 5
+_VERSION = 6
 """Of the file; raised when the benchmarks change."""
 
 _DISTURBED = 0.1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from olla_xla.remat.cost.roofline import Device
 
-__all__ = ["SOME", "Bench", "in_turns", "measure_cpu"]
+__all__ = ["SOME", "Bench", "first_quartile", "in_turns", "measure_cpu"]
 
 _ELEMENTS = 1 << 24  # 64 MiB of float32: beyond any cache
 _CACHED = 1 << 16  # 256 KiB of float32: within the cache of a core or two
@@ -23,11 +23,7 @@ _ROUNDS, _MOMENT = 8, 0.05  # seconds
 
 
 class Bench:
-    """One benchmark: a jitted function and its arguments; a donated one is handed on.
-
-    Attributes:
-      seconds: the least of the runs so far.
-    """
+    """One benchmark: a jitted function and its arguments; a donated one is handed on."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, donate: bool = False) -> None:
         # Not `jax.jit`, which a program may have replaced by what waits for these benchmarks.
@@ -38,7 +34,12 @@ class Bench:
         self._donate = donate
         self._result: Any = None
         self._run()  # compiles
-        self.seconds = math.inf
+        self._took: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        """The first quartile of the runs'."""
+        return first_quartile(self._took)
 
     def _run(self) -> None:
         # The previous result is held until the next one is there, as a step's state is.
@@ -46,19 +47,24 @@ class Bench:
         if self._donate:
             self._arguments = (self._result, *self._arguments[1:])
 
-    def round(self) -> None:
-        """Runs for a moment."""
-        end = time.perf_counter() + _MOMENT
+    def round(self, seconds: float) -> None:
+        """Runs for so long."""
+        end = time.perf_counter() + seconds
         while (started := time.perf_counter()) < end:
             self._run()
-            self.seconds = min(self.seconds, time.perf_counter() - started)
+            self._took.append(time.perf_counter() - started)
 
 
-def in_turns(benches: Iterable[Bench]) -> None:
-    """Runs benchmarks in turns, over seconds, so that other load slows all of them alike."""
+def first_quartile(seconds: Sequence[float]) -> float:
+    """What a run takes, from several: other load only adds to it, and the least is luck."""
+    return sorted(seconds)[len(seconds) // 4]
+
+
+def in_turns(benches: Collection[Bench], seconds: float = _MOMENT) -> None:
+    """Runs benchmarks in turns, each for so long, so that other load slows all of them alike."""
     for _ in range(_ROUNDS):
         for bench in benches:
-            bench.round()
+            bench.round(seconds)
 
 
 def measure_cpu() -> Device:

@@ -1,0 +1,204 @@
+"""Matrix products timed on this machine's CPU, each in the form in which a module has it.
+
+What a product takes depends on its form: on which operand is transposed, how narrow it is, which
+library XLA calls for it. Of as many operations, one form takes ten times as long as another, so no
+rate prices them all. Sekiyama et al. 2018 plan from a profile; this is one of a module's products.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hlo.module import Computation, Instruction, Module
+from olla_xla.remat.cost.calibrate import kept
+from olla_xla.remat.cost.cpu_benchmarks import Bench, in_turns
+from olla_xla.remat.cost.work import trips
+
+__all__ = ["Product", "heaviest", "measure_products", "product_of", "timed"]
+
+_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+"""XLA's name of a type -> JAX's."""
+
+_OPERATIONS, _ELEMENTS = 1 << 33, 1 << 26
+"""Multiply-adds and elements of what is timed; of a larger product a part is."""
+
+_PART, _MOST = 0.95, 16
+"""Products are timed that have this part of a module's operations, and no more than so many."""
+
+_MOMENT = 0.01  # seconds
+_REPEATED, _MOST_REPEATS = 1 << 29, 64
+"""Multiply-adds in a run of a benchmark, if no more than so many products have them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A product of two arrays, by its dimensions: the result's in order, then those summed over.
+
+    Attributes:
+      sizes: of all dimensions. rank: how many of them the result has.
+      first, second: the operands' dimensions as they lie in memory, outermost first.
+      dtypes: XLA's names of the operands' types and the result's.
+    """
+
+    sizes: tuple[int, ...]
+    rank: int
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    dtypes: tuple[str, str, str]
+
+    @property
+    def operations(self) -> int:
+        """Multiply-adds."""
+        return math.prod(self.sizes)
+
+    def part(self) -> Product:
+        """This product, or one that is timed in its place: its longest dimensions halved."""
+        sizes = list(self.sizes)
+        while math.prod(sizes) > _OPERATIONS or self._elements(sizes) > _ELEMENTS:
+            longest = sizes.index(max(sizes))
+            sizes[longest] = (sizes[longest] + 1) // 2
+        return dataclasses.replace(self, sizes=tuple(sizes))
+
+    @property
+    def repeats(self) -> int:
+        """How often one run of its benchmark computes it: alone, a small one waits for threads."""
+        return max(min(_REPEATED // self.operations, _MOST_REPEATS), 1)
+
+    def bench(self) -> Bench:
+        """Its benchmark, which writes each result over the one before."""
+        import jax
+        import jax.numpy as jnp
+
+        x, y, made = (
+            jnp.full([self.sizes[d] for d in dims], 0.5, _DTYPES[dtype])
+            for dims, dtype in zip(self._arrays(), self.dtypes, strict=True)
+        )
+        both = sorted(set(self.first) & set(self.second))
+        contracting, batch = (
+            (tuple(self.first.index(d) for d in dims), tuple(self.second.index(d) for d in dims))
+            for dims in ([d for d in both if d >= self.rank], [d for d in both if d < self.rank])
+        )
+        smaller = int(x.size > y.size)
+
+        def again(_: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            # One element of an operand depends on the last result, so that each run is computed.
+            made, *given = carry
+            one = jnp.minimum(made[(0,) * made.ndim], 0.5).astype(given[smaller].dtype)
+            given[smaller] = given[smaller].at[(0,) * given[smaller].ndim].set(one)
+            found = jax.lax.dot_general(
+                given[0], given[1], (contracting, batch), preferred_element_type=made.dtype
+            )
+            return found, *given
+
+        def run(made: Any, x: Any, y: Any) -> Any:
+            return jax.lax.fori_loop(0, self.repeats, again, (made, x, y))[0]
+
+        return Bench(run, made, x, y, donate=True)
+
+    def _arrays(self) -> tuple[Iterable[int], ...]:
+        return self.first, self.second, range(self.rank)
+
+    def _elements(self, sizes: list[int]) -> int:
+        return sum(math.prod(sizes[d] for d in dims) for dims in self._arrays())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Times:
+    """Seconds of products, in the order in which they were asked for."""
+
+    seconds: list[float]
+
+
+def product_of(i: Instruction) -> Product | None:
+    """The product that an instruction or its fusion computes; None for none, several or others."""
+    inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
+    dots = [k for k in inside if k.opcode == "dot"]
+    if len(dots) != 1:
+        return None
+    (dot,) = dots
+    assert dot.proto is not None
+    numbers = dot.proto.dot_dimension_numbers
+    shapes = [o.shape for o in dot.operands]
+    summed = [
+        tuple(n) for n in (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions)
+    ]
+    free = [
+        [d for d in range(len(s.dimensions)) if d not in over]
+        for s, over in zip(shapes, summed, strict=True)
+    ]
+    rank, count = len(dot.shape.dimensions), len(summed[0])
+    batch = sum(map(len, free)) - rank  # leading: XLA:CPU brings them there
+    names: list[dict[int, int]] = [{}, {}]
+    for name, d in enumerate((*free[0], *free[1][batch:])):
+        names[name >= len(free[0])][d] = name
+    for side in (0, 1):
+        names[side].update((d, name) for name, d in enumerate(free[side][:batch]))
+        names[side].update((d, rank + k) for k, d in enumerate(summed[side]))
+    sizes = [0] * (rank + count)
+    for side in (0, 1):
+        for d, name in names[side].items():
+            sizes[name] = shapes[side].dimensions[d]
+    dtypes = (shapes[0].dtype, shapes[1].dtype, dot.shape.dtype)
+    if tuple(sizes[:rank]) != dot.shape.dimensions or not all(t in _DTYPES for t in dtypes):
+        return None
+    first, second = (
+        tuple(names[side][d] for d in reversed(shapes[side].minor_to_major)) for side in (0, 1)
+    )
+    return Product(tuple(sizes), rank, first, second, dtypes)
+
+
+def heaviest(module: Module) -> list[Product]:
+    """The products that most of a module's operations on matrices are in, the most first."""
+    total: dict[Product, int] = {}
+    for i, times in _run(module.entry, 1):
+        if (product := product_of(i)) is not None:
+            total[product] = total.get(product, 0) + times * product.operations
+    found: list[Product] = []
+    left, within = sum(total.values()), (1 - _PART) * sum(total.values())
+    for product in sorted(total, key=lambda p: -total[p])[:_MOST]:
+        if left <= within:
+            break
+        found.append(product)
+        left -= total[product]
+    return found
+
+
+def _run(computation: Computation, times: int) -> Iterator[tuple[Instruction, int]]:
+    """The instructions that run, and how often."""
+    for i in computation.instructions:
+        yield i, times
+        for c in i.called_control:
+            yield from _run(c, times * trips(i))
+
+
+def timed(products: list[Product]) -> Mapping[Product, float]:
+    """Seconds of each, of a run by itself: from the file of an earlier run, else measured.
+
+    The caller holds `calibrate.LOCK`.
+    """
+    if not products:
+        return {}
+    digest = hashlib.sha256(repr(products).encode()).hexdigest()[:16]
+    found = kept(f"cpu-products-{digest}", _Times, lambda: _Times(measure_products(products)))
+    return dict(zip(products, found.seconds, strict=True))
+
+
+def measure_products(products: Iterable[Product]) -> list[float]:
+    """Measures seconds of products on this machine, some tenths of a second each."""
+    import jax
+
+    parts = [p.part() for p in products]
+    with jax.default_device(jax.devices("cpu")[0]):
+        nothing = Bench(lambda x: x, jax.numpy.float32(1.0), donate=True)
+        benches = {part: part.bench() for part in dict.fromkeys(parts)}
+        in_turns((nothing, *benches.values()), _MOMENT)
+    return [
+        max(benches[part].seconds - nothing.seconds, 0.0)
+        / part.repeats
+        * (p.operations / part.operations)
+        for p, part in zip(products, parts, strict=True)
+    ]
