@@ -19,7 +19,7 @@ from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residual_choices import ResidualChoices
-from olla_xla.remat.loops.residuals_ilp import least
+from olla_xla.remat.loops.residuals_ilp import least, quickest
 from olla_xla.remat.loops.selection import to_try
 from tests.support.compiles import xla_schedule
 from tests.support.loops import STEPS
@@ -117,6 +117,42 @@ def test_no_subset_of_stacks_is_smaller_in_the_same_time(name):
         assert found.bytes == found.bound
         assert found.bytes == smallest if is_all else found.bytes <= smallest
     assert not is_all or least(choices, times[0] - 1e-6) is None
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_no_subset_of_as_few_bytes_takes_less_time(name):
+    choices = _choices(_module(name))
+    every, is_all = list(_subsets(choices[0])), len(_all(choices[0])) <= MOST
+    sizes = sorted(size for size, _ in every)
+    for most in (sizes[0], sizes[len(sizes) // 3], sizes[-1]):
+        found = quickest(choices, most)
+        assert found is not None and found.bytes <= most
+        least_seconds = min(s for b, s in every if b <= most)
+        tolerance = 1e-12 * len(every)
+        if is_all:
+            assert found.seconds == pytest.approx(least_seconds, abs=tolerance)
+        assert found.seconds <= least_seconds + tolerance
+    assert not is_all or quickest(choices, sizes[0] - 1) is None
+
+
+@pytest.mark.parametrize("name", ["gated", "lstm", "held inside"])
+def test_a_budget_is_met_at_no_more_time_than_prices_find(name):
+    module = _held() if name == "held inside" else _module(name)
+    steps = ResidualChoices(module_from_bytes(module), "cpu", CostModel(DEVICE, "cpu"))
+    priced = [steps.choice(k) for k in range(steps.thin)]
+    quicker = 0
+    for part in range(1, 10):
+        budget = steps.total - part * (steps.total - min(c.total for c in priced)) // 10
+        found = steps.meeting(budget)
+        within = [c.path_seconds for c in priced if c.total <= budget]
+        if found is None:
+            continue
+        assert found.total <= budget
+        quicker += found.path_seconds < min(within, default=math.inf)
+        offered = [choice for choice, _ in to_try(steps, budget, None)]
+        place = [choice.records for choice in offered].index(found.records)
+        assert all(c.path_seconds < found.path_seconds for c in offered[:place])
+    assert quicker or name == "held inside"
 
 
 def test_the_time_of_the_module_itself_keeps_the_allowance():
@@ -256,6 +292,9 @@ class _Told:
 
     def within(self, allowance):
         return self.choice(self._fewest)
+
+    def meeting(self, budget):
+        return None
 
 
 def test_what_drops_most_may_hold_more_inside():

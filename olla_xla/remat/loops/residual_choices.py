@@ -1,8 +1,9 @@
 """Choices of scan residuals to recompute, from those that cost nothing to as many as can go.
 
 Scan residuals that duplicate another one, and those that nothing reads, cost nothing. Of the rest,
-each price of a byte has its cheapest choice (`choice`), and an allowance of time the one that keeps
-the fewest bytes (`residuals_ilp`). A choice's time and total are those of the changed module.
+each price of a byte has its cheapest choice (`choice`), an allowance of time the one that keeps the
+fewest bytes, and a budget the one that takes the least time (`residuals_ilp`). A choice's time and
+total are those of the changed module.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from olla_xla.remat.loops.choice import Choice, Gone
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
-from olla_xla.remat.loops.residuals_ilp import least
+from olla_xla.remat.loops.residuals_ilp import least, quickest
 from olla_xla.remat.overlap import hide_transfers
 
 __all__ = ["ResidualChoice", "ResidualChoices"]
@@ -46,7 +47,8 @@ _LESS = 0.999
 """Part of an estimated time that is allowed next where that time was too much in the module."""
 
 _ASKED = 6
-"""Times that the integer program is solved, each time corrected by the changed module's time."""
+"""Times that the integer program is solved, each time corrected by the changed module's time, or by
+its total."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -218,6 +220,37 @@ class ResidualChoices:
             asked = min(following, highest) if following > low else (low + highest) / 2
             if not low < asked:
                 break
+        return best
+
+    def meeting(self, budget: int) -> ResidualChoice | None:
+        """The choice that adds the least time of those whose total meets a budget in bytes.
+
+        The integer program adds up the bytes of scan residuals. It is solved again with a limit
+        corrected by how far the changed module's total is from the budget. None where no choice
+        was found.
+        """
+        residuals = (s for choice in self._choices for s in choice.table.pair.scan_residuals)
+        asked = sum(s.bytes for s in residuals) - (self.total - budget)
+        best, enough, much = None, -1, math.inf
+        for _ in range(_ASKED):
+            found = quickest(self._choices, asked)
+            records = () if found is None else self._named(found.gone)
+            if found is None or not records:
+                break
+            choice = self._written(records)
+            following = asked + budget - choice.total
+            if choice.total > budget:
+                much = min(much, found.bytes)
+                following = min(following, found.bytes - 1)
+            else:
+                enough = max(enough, asked)
+                if best is None or choice.path_seconds < best.path_seconds:
+                    best = choice
+            if not enough < following < much and math.isfinite(much):
+                following = (enough + int(much)) // 2
+            if following <= enough:
+                break
+            asked = following
         return best
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:

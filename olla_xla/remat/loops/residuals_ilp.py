@@ -1,8 +1,9 @@
-"""Which scan residuals to keep within an allowance of time: an integer program, with its bound.
+"""Which scan residuals to keep within a limit of time or of bytes: integer programs, with bounds.
 
 The variables are those of the minimum cut (`choice`): whether a scan residual is kept, and whether
 what makes a value runs again. A price of memory finds only choices on the lower hull of bytes and
-time. A row for the time also finds those between, and the solver's bound holds for all of them.
+time. A row for one of the two also finds those between, and the solver's bound holds for all of
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Model
 from olla_xla.solvers.solve import solve
 
-__all__ = ["Least", "least"]
+__all__ = ["Least", "least", "quickest"]
 
 _LIMITS = Limits(time_limit=20.0, node_limit=5000)
 _UNIT = 1e-12
@@ -24,12 +25,13 @@ _UNIT = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class Least:
-    """What the integer program found.
+    """What an integer program found.
 
     Attributes:
       gone: of each pair, what it drops and adds.
       bytes: of the scan residuals that stay, new ones too.
-      bound: no choice from these recipes within the allowance keeps fewer bytes.
+      bound: no choice from these recipes within the allowance keeps fewer bytes; 0 where time was
+        the objective.
       seconds: that it adds, as the cost model has them operator by operator.
     """
 
@@ -49,12 +51,52 @@ def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS)
     Returns:
       None where no choice is within the allowance, or none is found.
     """
-    model = Model("scan residuals")
-    times: dict[int, int] = {}
-    columns = [_add(model, choice, times) for choice in choices]
     gained = sum(_ticks(choice.free_seconds) for choice in choices)
-    model.add_row(list(times), list(times.values()), upper=_ticks(allowance) + gained, tag="time")
-    result = solve(model, limits)
+    return _solved(choices, _Columns(), _ticks(allowance) + gained, limits)
+
+
+def quickest(choices: Sequence[Choice], most: int, limits: Limits = _LIMITS) -> Least | None:
+    """Adds the least time where at most so many bytes of scan residuals stay.
+
+    Args:
+      choices: one for each pair of loops. most: bytes, new scan residuals too. limits: of the
+        solver.
+
+    Returns:
+      None where no choice keeps so few, or none is found.
+    """
+    return _solved(choices, _Columns(is_quick=True), most, limits)
+
+
+class _Columns:
+    """A model of bytes and seconds: one of them is the objective, the other gets a row."""
+
+    def __init__(self, *, is_quick: bool = False) -> None:
+        self.model = Model("scan residuals")
+        self.is_quick = is_quick
+        self.bytes: dict[int, int] = {}
+        self.ticks: dict[int, int] = {}
+
+    def add(self, size: int, seconds: float, name: str) -> int:
+        """A column of 0 or 1 that takes so many bytes and seconds."""
+        ticks = _ticks(seconds)
+        column = self.model.add_variable(cost=ticks if self.is_quick else size, name=name)
+        self.bytes[column], self.ticks[column] = size, ticks
+        return column
+
+    def limit(self, most: int) -> None:
+        """Adds the row of what is not the objective."""
+        row, tag = (self.bytes, "bytes") if self.is_quick else (self.ticks, "time")
+        self.model.add_row(list(row), list(row.values()), upper=most, tag=tag)
+
+
+def _solved(
+    choices: Sequence[Choice], columns: _Columns, most: int, limits: Limits
+) -> Least | None:
+    """The best choice under a limit of bytes, or of ticks of all that a choice takes."""
+    added = [_add(columns, choice) for choice in choices]
+    columns.limit(most)
+    result = solve(columns.model, limits)
     if result.x is None or result.value is None:
         return None
     gone = tuple(
@@ -62,23 +104,25 @@ def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS)
             choice.without({n for n, column in kept.items() if result.x[column] < 0.5}),
             frozenset(n for n, column in anew.items() if result.x[column] > 0.5),
         )
-        for choice, (kept, anew) in zip(choices, columns, strict=True)
+        for choice, (kept, anew) in zip(choices, added, strict=True)
     )
-    ticks = sum(time for column, time in times.items() if result.x[column] > 0.5) - gained
-    return Least(gone, round(result.value), whole_units(result.bound), ticks * _UNIT)
+    taken = [column for column in columns.bytes if result.x[column] > 0.5]
+    ticks = sum(columns.ticks[c] for c in taken)
+    ticks -= sum(_ticks(choice.free_seconds) for choice in choices)
+    size = sum(columns.bytes[c] for c in taken)
+    bound = 0 if columns.is_quick else whole_units(result.bound)
+    return Least(gone, size, bound, ticks * _UNIT)
 
 
 def _ticks(seconds: float) -> int:
     return round(seconds / _UNIT)
 
 
-def _add(
-    model: Model, choice: Choice, times: dict[int, int]
-) -> tuple[dict[int, int], dict[int, int]]:
+def _add(columns: _Columns, choice: Choice) -> tuple[dict[int, int], dict[int, int]]:
     """Adds a pair's variables and rows; by number of a scan residual's value the column "it is
     kept", and by number of another one "it gets a scan residual".
     """
-    table, prices = choice.table, choice.prices
+    model, table, prices = columns.model, choice.table, choice.prices
     iterations = table.pair.writer.iterations
     kept: dict[int, int] = {}
     anew: dict[int, int] = {}
@@ -87,15 +131,13 @@ def _add(
         recipe = choice.recipe(number)
         residual = next(iter(table.scan_residuals.get(number, ())), None)
         if residual is not None:
-            kept[number] = model.add_variable(cost=residual.bytes, name=f"keep_{number}")
-            times[kept[number]] = _ticks(iterations * prices.saved_seconds(residual))
+            seconds = iterations * prices.saved_seconds(residual)
+            kept[number] = columns.add(residual.bytes, seconds, f"keep_{number}")
         if recipe is not None and run_of(recipe) not in runs:
-            column = model.add_variable(cost=prices.new_bytes(recipe), name=f"run_{number}")
-            times[column] = _ticks(iterations * prices.seconds(recipe))
-            runs[run_of(recipe)] = column
+            seconds = iterations * prices.seconds(recipe)
+            runs[run_of(recipe)] = columns.add(prices.new_bytes(recipe), seconds, f"run_{number}")
     for k, (seconds, numbers) in enumerate(prices.written_together):
-        column = model.add_variable(cost=0, name=f"together_{k}")
-        times[column] = _ticks(iterations * seconds)
+        column = columns.add(0, iterations * seconds, f"together_{k}")
         for number in numbers & kept.keys():
             model.add_row([column, kept[number]], [1, -1], lower=0, tag="together")
     taken: dict[int, int] = {}
@@ -107,18 +149,15 @@ def _add(
             model.add_row(made, [1] * len(made), lower=1, tag="held")
         for need in choice.taken_with(number) if again else ():
             if need not in taken:
-                taken[need] = model.add_variable(cost=0, name=f"taken_{need}")
-                times[taken[need]] = _ticks(choice.taken_seconds(need))
-            columns = [taken[need], kept[need], again[0]]
-            model.add_row(columns, [1, -1, -1], lower=-1, tag="taken")
+                taken[need] = columns.add(0, choice.taken_seconds(need), f"taken_{need}")
+            row = [taken[need], kept[need], again[0]]
+            model.add_row(row, [1, -1, -1], lower=-1, tag="taken")
         for need in choice.made_with(number):
             other = choice.recipe(need)
             ways = [] if other is None else [runs[run_of(other)]]
             if choice.can_be_kept(need):
                 if need not in anew:
-                    size, seconds = choice.kept_anew(need)
-                    anew[need] = model.add_variable(cost=size, name=f"new_{need}")
-                    times[anew[need]] = _ticks(seconds)
+                    anew[need] = columns.add(*choice.kept_anew(need), f"new_{need}")
                 ways.append(anew[need])
             if not ways:
                 model.fix(again[0], 0)

@@ -40,8 +40,9 @@ def to_try(
 ) -> Iterator[tuple[ResidualChoice, bool]]:
     """The choices that promise most, each with whether it is one of least total, tried last.
 
-    For a budget, the cheapest come first. Under an allowance the integer program's choice is among
-    them; without a budget it comes first, and the one without new residuals second.
+    For a budget, the cheapest come first, up to the integer program's that meets it in XLA's order.
+    Under an allowance the integer program's choice for it is among them; without a budget it comes
+    first, and the one without new residuals second.
     """
 
     def allowed(k: int) -> ResidualChoice | None:
@@ -64,6 +65,10 @@ def to_try(
             choice = allowed(k)
             if choice is not None and choice.total <= _HOPE * budget and len(hopeful) < TRIES - 1:
                 hopeful.append(choice)
+        meeting = _if_possible(lambda: choices.meeting(budget))
+        if meeting is not None and (allowance is None or meeting.path_seconds <= allowance):
+            hopeful = [c for c in hopeful if c.path_seconds < meeting.path_seconds]
+            hopeful.append(meeting)
         yield from ((choice, False) for choice in hopeful)
         if fewest is not None and all(fewest.records != other.records for other in hopeful):
             hopeful.append(fewest)
