@@ -1,9 +1,10 @@
 """Steps whole and in pieces, run on this CPU: bytes assigned and resident, time, predicted time.
 
 Resident: by how much the memory of a process of its own rose at most while the step ran, and its
-arguments. Time: the best of --runs, whole and in pieces in turns, each after an untimed run of the
-same kind. The last columns are the time in pieces as a part of the time whole: by the clock, of the
-process's work on all cores, which other processes change little, and predicted.
+arguments. Time: the first quartile of --runs, whole and in pieces in turns, each after an untimed
+run of the same kind. The last columns are the time in pieces as a part of the time whole: by the
+clock, of the process's work on all cores, which other processes change little, and predicted, from
+rates that are measured between the runs.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def run(values: flags.FlagValues) -> int:
 def _table(rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> Table:
     headings = (
         "step:", "along:", "pieces", "assigned, MB", "in pieces", "resident, MB", "in pieces ",
-        "s", "in pieces  ", "time", "work", "predicted",
+        "s", "in pieces  ", "predicted, s", "in pieces   ", "time", "work", "predicted",
     )  # fmt: skip
     return Table(headings, [_row(*row) for row in rows], "")
 
@@ -76,6 +77,6 @@ def _row(name: str, whole: dict[str, Any], pieces: dict[str, Any]) -> tuple[str,
         str(pieces["pieces"]),
         *(megabytes(x["assigned_bytes"]) for x in both),
         *resident,
-        *(f"{x['seconds']:.3f}" for x in both),
+        *(f"{x[key]:.3f}" for key in ("seconds", "predicted_seconds") for x in both),
         *(f"{pieces[k] / whole[k]:.2f}" for k in ("seconds", "cpu_seconds", "predicted_seconds")),
     )
