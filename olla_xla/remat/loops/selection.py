@@ -67,8 +67,8 @@ def to_try(
                 hopeful.append(choice)
         meeting = _if_possible(lambda: choices.meeting(budget))
         if meeting is not None and (allowance is None or meeting.path_seconds <= allowance):
-            hopeful = [c for c in hopeful if c.path_seconds < meeting.path_seconds]
-            hopeful.append(meeting)
+            others = [c for c in hopeful if c.records != meeting.records]
+            hopeful = sorted([*others, meeting], key=lambda c: c.path_seconds)
         yield from ((choice, False) for choice in hopeful)
         if fewest is not None and all(fewest.records != other.records for other in hopeful):
             hopeful.append(fewest)
