@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hlo.module import Computation, Instruction, Module
@@ -132,21 +132,21 @@ def product_of(i: Instruction) -> Product | None:
     ]
     rank, count = len(dot.shape.dimensions), len(summed[0])
     batch = sum(map(len, free)) - rank  # leading: XLA:CPU brings them there
-    names: list[dict[int, int]] = [{}, {}]
-    for name, d in enumerate((*free[0], *free[1][batch:])):
-        names[name >= len(free[0])][d] = name
-    for side in (0, 1):
-        names[side].update((d, name) for name, d in enumerate(free[side][:batch]))
-        names[side].update((d, rank + k) for k, d in enumerate(summed[side]))
+    own = (range(len(free[0])), (*range(batch), *range(len(free[0]), rank)))
+    names = [
+        dict(zip((*free[k], *summed[k]), (*own[k], *range(rank, rank + count)), strict=True))
+        for k in (0, 1)
+    ]
     sizes = [0] * (rank + count)
-    for side in (0, 1):
-        for d, name in names[side].items():
-            sizes[name] = shapes[side].dimensions[d]
+    for shape, named in zip(shapes, names, strict=True):
+        for d, name in named.items():
+            sizes[name] = shape.dimensions[d]
     dtypes = (shapes[0].dtype, shapes[1].dtype, dot.shape.dtype)
     if tuple(sizes[:rank]) != dot.shape.dimensions or not all(t in _DTYPES for t in dtypes):
         return None
     first, second = (
-        tuple(names[side][d] for d in reversed(shapes[side].minor_to_major)) for side in (0, 1)
+        tuple(named[d] for d in reversed(shape.minor_to_major))
+        for shape, named in zip(shapes, names, strict=True)
     )
     return Product(tuple(sizes), rank, first, second, dtypes)
 
@@ -187,7 +187,7 @@ def timed(products: list[Product]) -> Mapping[Product, float]:
     return dict(zip(products, found.seconds, strict=True))
 
 
-def measure_products(products: Iterable[Product]) -> list[float]:
+def measure_products(products: Sequence[Product]) -> list[float]:
     """Measures seconds of products on this machine, some tenths of a second each."""
     import jax
 

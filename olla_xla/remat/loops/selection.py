@@ -40,7 +40,7 @@ def to_try(
 ) -> Iterator[tuple[ResidualChoice, bool]]:
     """The choices that promise most, each with whether it is one of least total, tried last.
 
-    For a budget, the cheapest come first, up to the integer program's that meets it in XLA's order.
+    For a budget, the cheapest come first, the integer program's that meets it in XLA's order too.
     Under an allowance the integer program's choice for it is among them; without a budget it comes
     first, and the one without new residuals second.
     """
