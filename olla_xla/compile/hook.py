@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from hlo.backend import PLATFORMS
+from hlo.rewrite.frame_ids import keep_frame_ids
 from olla_xla.compile.jax_private import own_module
 
 __all__ = ["Request", "listening"]
@@ -111,7 +112,7 @@ class _Hook:
             raise _Ended from error
         if requests[0].last:
             raise _Ended
-        return result
+        return None if result is None else keep_frame_ids(result)
 
 
 _hook = _Hook()

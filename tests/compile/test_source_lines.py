@@ -1,0 +1,52 @@
+"""Operations of an executable that the hook changed keep the source lines of jit."""
+
+import collections
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import final_module
+from olla_xla.compile.capture import compile_rewritten
+from tests.support.compiles import on_h100
+from tests.support.tpu import v5e
+
+PLACES = {"cpu": lambda a: a, "h100": on_h100, "v5e": lambda a: v5e().place(a)}
+
+
+def _layer(h, w):
+    h = jax.nn.relu(h @ w)
+    return h + jnp.tanh(h.mean(-1, keepdims=True)), None
+
+
+def _step(p, x):
+    def loss_of(p):
+        h = jax.nn.gelu(x @ p["first"])
+        h, _ = jax.lax.scan(_layer, h, p["layers"])
+        h = jnp.sort(h @ p["last"], axis=0)
+        return jnp.square(h).mean()
+
+    value, gradient = jax.value_and_grad(loss_of)(p)
+    return jax.tree.map(lambda a, b: a - 0.1 * b, p, gradient), value
+
+
+def _stacks(compiled):
+    """(opcode, op_name, shape) -> the call stacks of all instructions that have these."""
+    found = collections.defaultdict(set)
+    for computation in module_from_bytes(final_module(compiled)).computations:
+        for i in computation.instructions:
+            if i.stack:
+                found[i.opcode, i.op_name, str(i.shape)].add(i.stack)
+    return found
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_all_operations_keep_the_stacks_of_jit(place):
+    shape = jax.ShapeDtypeStruct
+    p = {"first": shape((64, 128), "float32"), "last": shape((128, 32), "float32")}
+    p["layers"] = shape((4, 128, 128), "float32")
+    arguments = PLACES[place]((p, shape((256, 64), "float32")))
+    lowered = jax.jit(_step, donate_argnums=0).lower(*arguments)
+    jits, ours = _stacks(lowered.compile()), _stacks(compile_rewritten(lowered, lambda m: m))
+    assert len(jits) > 25 and jits == ours
