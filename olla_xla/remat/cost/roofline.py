@@ -9,10 +9,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Set
+from typing import TYPE_CHECKING
 
+from hlo.late import late
 from hlo.module import Computation, Instruction, Module
-from olla_xla.remat.cost.on_chip import Array, leaves_of, on_chip
 from olla_xla.remat.cost.work import Work, run_work, touched, trips, work
+
+if TYPE_CHECKING:
+    from olla_xla.remat.cost import on_chip
+else:
+    on_chip = late("olla_xla.remat.cost.on_chip")  # for TPUs
 
 __all__ = ["H100", "CostModel", "Device", "module_work"]
 
@@ -105,14 +111,16 @@ class CostModel:
         found = self._placed(i, made)
         return found if found.near <= self.device.near_bytes else self.work(i)
 
-    def _placed(self, i: Instruction, made: Set[Array]) -> Work:
+    def _placed(self, i: Instruction, made: Set[on_chip.Array]) -> Work:
         """What an instruction takes if these arrays lie near, beside those predicted to."""
         found = work(i, self.target)
         if not self.device.near_bytes or not found.bytes:
             return found
-        arrays = on_chip(i.computation, self.device.near_bytes) | made
+        arrays = on_chip.on_chip(i.computation, self.device.near_bytes) | made
         parts = touched(i, self.target)
-        near = sum(size for (of, index), size in parts if arrays >= set(leaves_of(of, index)))
+        near = sum(
+            size for (of, index), size in parts if arrays >= set(on_chip.leaves_of(of, index))
+        )
         return dataclasses.replace(found, near=near)
 
     def copied_seconds(self, i: Instruction) -> float:

@@ -11,6 +11,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from hlo.async_collective_fusion import own_part
 from hlo.backend import platform
@@ -20,7 +21,9 @@ from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 from hlo.trip_count import trip_count
-from olla_xla.remat.cost.on_chip import Array
+
+if TYPE_CHECKING:
+    from olla_xla.remat.cost.on_chip import Array
 
 __all__ = ["Work", "run_work", "touched", "transposes", "trips", "work"]
 
