@@ -18,7 +18,7 @@ class PlanKeywords(TypedDict, total=False):
     tolerance: float
     in_place: bool
     memory_budget: int | str | None
-    max_overhead: float | None
+    max_overhead: float | str | None
     loops: bool
     collectives: bool
     method: str

@@ -9,7 +9,7 @@ from typing import Any
 
 from olla_xla.errors import InputError, LimitError
 
-__all__ = ["METHODS", "SOLVERS", "PlanOptions", "parse_bytes"]
+__all__ = ["METHODS", "SOLVERS", "PlanOptions", "parse_bytes", "parse_overhead"]
 
 METHODS = ("search", "ilp")
 """What looks for orders."""
@@ -19,8 +19,9 @@ SOLVERS = ("highs", "cpsat", "gurobi")
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000 ** (k + 1) for k, p in enumerate("KMGT")}
-_UNITS |= {f"{p}iB": 1024 ** (k + 1) for k, p in enumerate("KMGT")}
+_UNITS |= {f"{p}{iB}": 1024 ** (k + 1) for k, p in enumerate("KMGT") for iB in ("", "iB")}
 _FORM = 'a number of bytes or a string such as "10GiB", "512MiB" or "1.5GB"'
+_PART = "a part of the step's time, such as 0.05 for 5%"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,13 +142,13 @@ class PlanOptions:
             )
 
     def _check_overhead(self) -> None:
-        value, form = self.max_overhead, "a part of the step's time, such as 0.05 for 5%"
+        value = self.max_overhead
         if value is None:
             return
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"max_overhead={value!r} is not a number; give {form}")
+            raise InputError(f"max_overhead={value!r} is not a number; give {_PART}")
         if not 0 <= value < math.inf:
-            raise LimitError(f"max_overhead={value} must be at least 0: {form}")
+            raise LimitError(f"max_overhead={value} must be at least 0: {_PART}")
 
 
 def _plain(value: Any) -> Any:
@@ -157,7 +158,7 @@ def _plain(value: Any) -> Any:
 
 
 def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
-    """Bytes from a number or a string; KB, MB, GB, TB are powers of 1000, KiB to TiB of 1024.
+    """Bytes from a number or a string: KB to TB are powers of 1000, K to T and KiB to TiB of 1024.
 
     Raises:
       InputError: it is neither; the message calls it `name`.
@@ -177,3 +178,30 @@ def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
         if found and found[2].lower() in units:
             return int(float(found[1]) * units[found[2].lower()])
     raise InputError(f"{name}={text!r} is not {_FORM}")
+
+
+def parse_overhead(value: float | str, name: str = "max_overhead") -> float:
+    """A part of a step's time, as a user writes it: 0.05, or "5%".
+
+    Raises:
+      InputError: it is neither; the message calls it `name`. A number above 2 is likely meant as
+        per cent, and is refused; "500%" is not.
+
+    Examples:
+      >>> parse_overhead("5%")
+      0.05
+    """
+    value = _plain(value)
+    text = str(value).strip()
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        raise InputError(f"{name}={value!r} is not a number; give {_PART}") from None
+    if text.endswith("%"):
+        return number / 100
+    if 2 < number < math.inf:
+        raise InputError(
+            f'{name}={text} adds {100 * number:g} % of time; write "{text}%" for {text} %, or '
+            f'"{100 * number:g}%" if that is meant'
+        )
+    return number

@@ -54,9 +54,9 @@ def overheads(*arguments):
 
 
 def test_overheads():
-    assert overheads() == [0.0, 0.05] and overheads("--overheads=0.2") == [0.2]
-    with pytest.raises(InputError, match="'5%' is not a number"):
-        overheads("--overheads=0.1,5%")
+    assert overheads() == [0.0, 0.05] and overheads("--overheads=0.2,5%") == [0.2, 0.05]
+    with pytest.raises(InputError, match="'five' is not a number"):
+        overheads("--overheads=0.1,five")
     with pytest.raises(LimitError):
         overheads("--overheads=-0.1")
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+import olla_xla
 from olla_xla.errors import BudgetError, InputError
-from olla_xla.problem.options import PlanOptions, parse_bytes
+from olla_xla.problem.options import PlanOptions, parse_bytes, parse_overhead
 
 pytestmark = pytest.mark.quick
 
@@ -39,3 +40,14 @@ def test_a_budget_that_cannot_be_met_reads_otherwise_than_the_least(budget, leas
         raise BudgetError(budget, least)
     asked = str(error.value).split("'")[1]
     assert least <= parse_bytes(asked) <= 1.05 * least + 1024
+
+
+def test_time_in_per_cent():
+    assert parse_overhead("5%") == parse_overhead("0.05") == 0.05
+    assert parse_overhead("500%") == 5 == PlanOptions(max_overhead=5).max_overhead
+
+
+@pytest.mark.parametrize("value", [5, "5", 5.0])
+def test_a_number_that_is_likely_per_cent_is_asked_about(value):
+    with pytest.raises(InputError, match='500 %.*write "5.*%" for 5.* %, or "500%"'):
+        olla_xla.plan(lambda x: x, max_overhead=value)

@@ -538,7 +538,14 @@ def test_clones_that_cannot_be_written(clone, complaint):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("10GiB", 10 * 2**30), ("512MiB", 512 * MIB), ("1.5GB", 1_500_000_000), ("7", 7), (9, 9)],
+    [
+        ("10GiB", 10 * 2**30),
+        ("10G", 10 * 2**30),
+        ("512MiB", 512 * MIB),
+        ("1.5GB", 1_500_000_000),
+        ("7", 7),
+        (9, 9),
+    ],
 )
 def test_budgets_are_parsed(text, size):
     assert parse_bytes(text) == size

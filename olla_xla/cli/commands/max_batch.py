@@ -63,11 +63,8 @@ def define_flags(values: flags.FlagValues) -> None:
         "Part of the target's memory for the step; 0.75 of a GPU and 1 of a TPU if not given.",
         flag_values=values,
     )
-    flags.DEFINE_float(
-        "max_overhead",
-        0.05,
-        "Fraction of predicted time that recomputation may add; 0: no answer with recomputation.",
-        flag_values=values,
+    shared.define_overhead(
+        values, 0.05, "Predicted time that recomputation may add; 0: no answer with recomputation."
     )
     shared.define_limits(values)
     flags.DEFINE_integer(

@@ -11,8 +11,8 @@ import olla_xla.targets as targets
 from hlo.lowered import LoweredModule, read_lowered
 from hlo.module import HloError
 from olla_xla.cli.report.tables import Table
-from olla_xla.errors import InputError, ModuleFormatError
-from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions
+from olla_xla.errors import ModuleFormatError
+from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions, parse_overhead
 
 __all__ = [
     "console",
@@ -23,6 +23,7 @@ __all__ = [
     "define_limits",
     "define_method",
     "define_model",
+    "define_overhead",
     "define_overheads",
     "define_recomputation",
     "define_topology",
@@ -120,6 +121,23 @@ def define_limits(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("seed", default.seed, "Seed of the search.", flag_values=values)
 
 
+class _Overhead(flags.ArgumentParser[float]):
+    """Reads a part of a step's time: 0.05 or 5%."""
+
+    syntactic_help = 'a part of the step\'s time: 0.05 or "5%"'
+
+    def parse(self, argument: str | float) -> float:
+        return parse_overhead(argument)
+
+    def flag_type(self) -> str:
+        return "part"
+
+
+def define_overhead(values: flags.FlagValues, default: float | None, what: str) -> None:
+    """Defines --max_overhead, with the text of its help."""
+    flags.DEFINE(_Overhead(), "max_overhead", default, what, values)
+
+
 def define_recomputation(values: flags.FlagValues) -> None:
     """Defines --memory_budget, --max_overhead, --loops and --collectives."""
     flags.DEFINE_string(
@@ -128,11 +146,8 @@ def define_recomputation(values: flags.FlagValues) -> None:
         'Most bytes that the step may take, such as "10GiB"; recomputes values if need be.',
         flag_values=values,
     )
-    flags.DEFINE_float(
-        "max_overhead",
-        None,
-        "Most predicted time that recomputation may add, such as 0.05 for 5%.",
-        flag_values=values,
+    define_overhead(
+        values, None, "Most predicted time that recomputation may add, such as 0.05 or 5%."
     )
     flags.DEFINE_bool(
         "loops",
@@ -206,15 +221,9 @@ def overheads(values: flags.FlagValues) -> list[float]:
     Raises:
       InputError: one is no number. LimitError: one is out of range.
     """
-    found = []
-    for text in values.overheads:
-        try:
-            found.append(float(text))
-        except ValueError as error:
-            raise InputError(
-                f"--overheads: {text!r} is not a number, such as 0.05 for 5%"
-            ) from error
-        PlanOptions(max_overhead=found[-1])
+    found = [parse_overhead(text, "--overheads") for text in values.overheads]
+    for overhead in found:
+        PlanOptions(max_overhead=overhead)
     return found
 
 
