@@ -1,7 +1,7 @@
 """A program of several commands: `PROGRAM COMMAND --flag=value ...`.
 
 Exit codes: 0 done; 1 a check failed, or planning did; 2 misuse, with one line on stderr that says
-what to do; 130 interrupted.
+what to do; 130 interrupted; 141 what read the output has closed it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,9 +24,10 @@ from olla_xla.version import __version__, old_jax
 
 __all__ = ["FOR_DEVELOPERS", "Program"]
 
-_LIST_TARGETS = "--list_targets"
+_LIST_TARGETS, _LIST_MODELS = "--list_targets", "--list_models"
 _VERSION = "--version"
 _TO_STDOUT = "-"
+_CLOSED_PIPE = 141  # as a shell has it of a process that SIGPIPE ended
 _FULL_HELP = "--helpfull"
 _HELP = ("-h", "--help", "-help", _FULL_HELP, "--helpshort", "help")
 
@@ -64,12 +66,24 @@ class Program:
         Returns:
           The exit code.
         """
+        try:
+            code = self._main(argv)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:  # what read the output has ended, as `head` does
+            sys.stdout = open(os.devnull, "w")  # the interpreter flushes it at its end
+            return _CLOSED_PIPE
+
+    def _main(self, argv: Sequence[str] | None) -> int:
         _, *arguments = sys.argv if argv is None else argv
         if not arguments or arguments[0] in _HELP:
             print(self._overview())
             return 0 if arguments else 2
         if _LIST_TARGETS in arguments:
             _print_targets()
+            return 0
+        if _LIST_MODELS in arguments:
+            print(*importlib.import_module("olla_xla.tools.models").zoo().MODELS, sep="\n")
             return 0
         if arguments[0] == _VERSION:
             print(_versions(self.name))
@@ -114,8 +128,8 @@ class Program:
                 *(["", "Further:", "", *further] if further else []),
                 "",
                 f"{self.name} COMMAND --help lists the flags of a command, {self.name} "
-                f"{_LIST_TARGETS} what",
-                "values --target takes.",
+                f"{_LIST_TARGETS} and",
+                f"{_LIST_MODELS} what values --target and --model take.",
             ]
         )
 
@@ -220,7 +234,8 @@ def _print_targets() -> None:
 
 
 def _help(program: str, command: Any, values: flags.FlagValues, full: bool) -> str:
-    lines = [f"{program} [--flag=value ...]", "", (command.__doc__ or "").strip(), ""]
+    usage = " ".join((program, *getattr(command, "OPERANDS", ()), "[--flag=value ...]"))
+    lines = [usage, "", (command.__doc__ or "").strip(), ""]
     shown = [name for name in sorted(values) if full or name not in FOR_DEVELOPERS]
     for name in shown:
         flag = values[name]

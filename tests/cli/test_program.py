@@ -137,3 +137,17 @@ def test_the_overview(called):
     code, out, _ = called(found, "--help")
     assert code == 0 and out.index("  do_it  does it") < out.index("Further:") < out.index("  rare")
     assert called(found)[0] == 2, "without a command"
+
+
+def test_a_closed_pipe_is_silent(called, monkeypatch):
+    def run(values):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # restored at the end
+    code, _, error = called(run)
+    assert code == 141 and not error
+
+
+def test_usage_names_the_arguments(called):
+    _, out, _ = called(lambda values, a, b: 0, "--help", operands=("A", "B"))
+    assert out.startswith("made do_it A B [--flag=value ...]\n")
