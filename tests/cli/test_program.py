@@ -144,10 +144,11 @@ def test_a_closed_pipe_is_silent(called, monkeypatch):
         raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # restored at the end
-    code, _, error = called(run)
+    code, _, error = called(run, "do_it")
+    sys.stdout.close()
     assert code == 141 and not error
 
 
 def test_usage_names_the_arguments(called):
-    _, out, _ = called(lambda values, a, b: 0, "--help", operands=("A", "B"))
+    _, out, _ = called(lambda values, a, b: 0, "do_it", "--help", operands=("A", "B"))
     assert out.startswith("made do_it A B [--flag=value ...]\n")
