@@ -227,13 +227,13 @@ def _cpu(devices: int) -> Target:
 
 def installed() -> list[str]:
     """The targets that commands take by themselves: the CPU, and an H100 if JAX has a plugin."""
-    has_plugins = importlib.util.find_spec("jax_plugins") is not None
-    return ["cpu", "h100"] if has_plugins and _is_installed(card("h100").plugin) else ["cpu"]
+    return ["cpu", "h100"] if _is_installed(card("h100").plugin) else ["cpu"]
 
 
 def _is_installed(plugin: str) -> bool:
-    """Whether JAX's plugin of that name is installed, given that `jax_plugins` is."""
-    return importlib.util.find_spec(f"jax_plugins.xla_{plugin}") is not None
+    """Whether JAX's plugin of that name is installed."""
+    names = ("jax_plugins", f"jax_plugins.xla_{plugin}")  # without the first the second raises
+    return all(importlib.util.find_spec(name) is not None for name in names)
 
 
 def _described(found: Card, count: int) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from olla_xla.cli import main
 from olla_xla.errors import InputError
 from olla_xla.remat.cost.devices import SOURCES, card_device, device
 from olla_xla.remat.cost.roofline import H100
+from tests.support import plugins
 from tests.support.compiles import STEPS, total_bytes
 
 CARDS = [name for name, platform in targets.TARGETS.items() if platform == "cuda"]
@@ -83,7 +84,7 @@ def test_the_planner_prices_the_card_that_is_compiled_for(monkeypatch):
 
 @pytest.mark.quick
 def test_what_no_plugin_here_compiles_is_said():
-    if importlib.util.find_spec("jax_plugins.xla_cuda12"):
+    if plugins.has("cuda12"):
         pytest.skip("the plugin for CUDA 12 is there")
     with pytest.raises(InputError, match=r"target=v100 needs .* uv sync --extra cuda12"):
         targets.target("v100")
@@ -142,7 +143,7 @@ def test_the_list(capsys):
 
 def test_a_plugin_that_is_there_is_not_asked_for():
     """Without JAX_PLATFORMS=cpu JAX's plugin looks for a driver, and does not start."""
-    if importlib.util.find_spec("jax_plugins") is None or jax.default_backend() != "cpu":
+    if not plugins.has("cuda13") or jax.default_backend() != "cpu":
         pytest.skip("JAX's CUDA plugin is missing, or there is a card")
     code = (
         "from olla_xla.errors import InputError\n"
