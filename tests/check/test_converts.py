@@ -14,9 +14,9 @@ from olla_xla.check.executable.converts import (
     widened,
 )
 from olla_xla.check.executable.element_expressions import ElementExpressions
+from olla_xla.check.executable.element_order import as_row, permuted
 from olla_xla.check.executable.numbering import hashed
-from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.transposes import transposed
+from olla_xla.check.executable.slice_shapes import sliced_digit
 
 pytestmark = pytest.mark.quick
 
@@ -64,10 +64,11 @@ def test_moves_stay_outside(numbering):
     """A convert of a transpose is the transpose of a convert; narrowing goes through both."""
     before, after = shape(BF16, 2, 3), shape(BF16, 3, 2)
     wide_before, wide_after = shape(F32, 2, 3), shape(F32, 3, 2)
-    reordered = transposed(numbering, ARRAY, before, (1, 0), after)
+    steps = permuted(before, (1, 0))
+    reordered = numbering.arranged(ARRAY, before, steps, after)
     wide = widened(numbering, reordered, after, wide_after)
     inside = widened(numbering, ARRAY, before, wide_before)
-    assert wide == transposed(numbering, inside, wide_before, (1, 0), wide_after)
+    assert wide == numbering.arranged(inside, wide_before, steps, wide_after)
     assert narrowed(numbering, wide, after) == reordered
 
 
@@ -77,18 +78,20 @@ def test_a_slice_of_what_was_rounded_is_a_rounded_slice(numbering, kinds):
     number = rounded(numbering, ARRAY, old, new)
     assert number is not None
     for axis in range(2):
-        part = numbering.taken(ARRAY, AT, old, axis)
-        expected = rounded(numbering, part, one_of(old, axis), one_of(new, axis))
-        assert slice_of_converted(numbering, number, AT, axis) == expected
-    assert slice_of_converted(numbering, ARRAY, AT, 0) is None
+        digit = sliced_digit(old, axis)
+        part = numbering.taken(ARRAY, AT, old, digit)
+        size = old.num_elements // digit[0]
+        expected = rounded(numbering, part, as_row(old, size), as_row(new, size))
+        assert slice_of_converted(numbering, number, AT, digit) == expected
+    assert slice_of_converted(numbering, ARRAY, AT, (4, 3)) is None
 
 
 def test_a_slice_of_what_was_widened_is_a_widened_slice(numbering):
     old, new = shape(BF16, 4, 3), shape(F32, 4, 3)
     number = widened(numbering, ARRAY, old, new)
-    part = numbering.taken(ARRAY, AT, old, 0)
-    expected = widened(numbering, part, one_of(old, 0), one_of(new, 0))
-    assert slice_of_converted(numbering, number, AT, 0) == expected
+    part = numbering.taken(ARRAY, AT, old, (4, 3))
+    expected = widened(numbering, part, shape(BF16, 3), shape(F32, 3))
+    assert slice_of_converted(numbering, number, AT, (4, 3)) == expected
 
 
 def test_which_code_rounds_counts(numbering):
@@ -96,7 +99,7 @@ def test_which_code_rounds_counts(numbering):
     old, new = shape(F32, 4, 3), shape(BF16, 4, 3)
     number = rounded(numbering, ARRAY, old, new)
     by_one, by_other = (exposed(numbering, number, hashed(code)) for code in (b"one", b"other"))
-    found = {slice_of_converted(numbering, n, AT, 0) for n in (number, by_one, by_other)}
+    found = {slice_of_converted(numbering, n, AT, (4, 3)) for n in (number, by_one, by_other)}
     assert None not in found and len(found) == 3
 
 

@@ -46,10 +46,6 @@ def memory(array_shape, values):
 @given(shapes())
 def test_how_elements_lie_in_memory(array):
     assert places(orders.lying(array)).tolist() == memory(array, row(array)).tolist()
-    assert orders.is_row_major(orders.row_major(array))
-    assert orders.is_row_major(array) == (
-        array.minor_to_major[::-1] == tuple(range(row(array).ndim))
-    )
     there = places(orders.as_dimensions(array))
     assert memory(array, row(array))[there].tolist() == list(range(array.num_elements))
 
@@ -103,19 +99,38 @@ def test_steps_that_go_on_are_one_and_those_of_one_are_none():
 
 
 @given(shapes())
-def test_the_layout_by_which_elements_lie_so(array):
-    found = orders.layout_of(orders.row_major(array), orders.lying(array))
-    assert found is not None
-    assert memory(found, row(array)).tolist() == memory(array, row(array)).tolist()
+def test_steps_are_found_by_the_places_that_they_take(array):
+    steps = orders.lying(array)
+    assert orders.places(steps).tolist() == places(steps).tolist()
+    assert orders.steps_of(places(steps)) == steps
+    assert orders.steps_of(places(orders.as_dimensions(array))) == orders.as_dimensions(array)
 
 
-def test_what_no_layout_gives():
-    assert orders.layout_of(shape(4, 6), ((2, 1), (12, 2))) is None
-    assert orders.layout_of(shape(4, 6), ((6, 1),)) is None
+@pytest.mark.parametrize("order", [(0, 2, 1), (0, 2, 4, 1), (0, 1, 2, 5, 4, 3), (0, 1, 3, 2)])
+def test_places_that_no_steps_take(order):
+    assert orders.steps_of(np.array(order)) is None
+
+
+@given(shapes(), st.data())
+def test_a_row_without_one_of_its_digits(array, data):
+    """What is left of it is the same row of what it was taken from without the same elements."""
+    steps, size = orders.lying(array), array.num_elements
+    axis = data.draw(st.integers(0, len(array.dimensions) - 1))
+    digit = orders.digits(array)[axis]
+    found = orders.without(steps, size, digit)
+    if digit[0] == 1:
+        assert found is None
+        return
+    (count, distance), left = found
+    assert (count, distance) == orders.digits(orders.row_major(array))[axis]
+    for k in range(count):
+        kept = np.arange(size) // digit[1] % count == k
+        row_left = np.arange(size)[np.arange(size) // distance % count == k]
+        assert row_left[places(left)].tolist() == places(steps)[kept].tolist()
 
 
 class Elements(ElementNumbering):
-    def taken(self, number, at, shape, axis):
+    def taken(self, number, at, shape, digit):
         raise AssertionError("nothing is sliced")
 
 

@@ -6,11 +6,11 @@ from hlo.parse import from_hlo_text
 from hlo.shapes import Shape
 from olla_xla.check.executable.converts import exposed
 from olla_xla.check.executable.element_expressions import ElementExpressions
+from olla_xla.check.executable.element_order import permuted
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
 from olla_xla.check.executable.numbering import hashed
 from olla_xla.check.executable.program import read_program
 from olla_xla.check.executable.records import Update
-from olla_xla.check.executable.transposes import transposed
 
 pytestmark = pytest.mark.quick
 
@@ -96,11 +96,12 @@ def test_others_see_what_is_computed_with_its_code(numbering):
 def test_the_code_counts_for_elements_wherever_they_are_put(numbering):
     own = {A}
     cast = numbering.cast(A, shape(2, 3), shape(6))
-    reordered = transposed(numbering, A, shape(2, 3), (1, 0), shape(3, 2))
-    own |= {*numbering.bitcasts, *numbering.transposes}
+    steps = permuted(shape(2, 3), (1, 0))
+    reordered = numbering.arranged(A, shape(2, 3), steps, shape(3, 2))
+    own |= numbering.moves.keys()
     seen = exposed(numbering, A, CODE)
     assert from_outside(numbering, cast, CODE, own) == numbering.cast(seen, shape(2, 3), shape(6))
-    expected = transposed(numbering, seen, shape(2, 3), (1, 0), shape(3, 2))
+    expected = numbering.arranged(seen, shape(2, 3), steps, shape(3, 2))
     assert from_outside(numbering, reordered, CODE, own) == expected
 
 

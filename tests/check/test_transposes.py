@@ -9,26 +9,26 @@ from hypothesis import strategies as st
 
 from hlo.shapes import Shape
 from olla_xla.check.executable.element_expressions import ElementExpressions
+from olla_xla.check.executable.element_order import as_row, permuted, places
 from olla_xla.check.executable.numbering import hashed
-from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.slices import slice_of
-from olla_xla.check.executable.transposes import same_digit, slice_of_transposed, transposed
+from olla_xla.check.executable.slice_shapes import sliced_axis, sliced_digit
 
 pytestmark = pytest.mark.quick
 
-F32 = 11
+F32, S32, BF16 = 11, 4, 16
+BITS = {F32: 32, S32: 32, BF16: 16}
 ARRAY, AT = hashed(b"array"), hashed(b"at")
 
 
-def shape(*dimensions, order=None):
-    """An array of f32; `order` is its layout, minor to major."""
+def shape(*dimensions, order=None, kind=F32):
+    """An array; `order` is its layout, minor to major."""
     order = tuple(reversed(range(len(dimensions)))) if order is None else order
-    return Shape(F32, dimensions, (), order, 0, 32, b"")
+    return Shape(kind, dimensions, (), order, 0, BITS[kind], b"")
 
 
 def moved(numbering, number, before, permutation):
     after = shape(*(before.dimensions[k] for k in permutation))
-    return transposed(numbering, number, before, permutation, after), after
+    return numbering.arranged(number, before, permuted(before, permutation), after), after
 
 
 @st.composite
@@ -48,11 +48,6 @@ def chains(draw, start=(2, 3, 4)):
     return steps
 
 
-def as_it_lies(array, layout):
-    """The elements of an array in the order in which they lie in memory."""
-    return array.transpose(layout.minor_to_major[::-1]).ravel()
-
-
 def followed(numbering, steps):
     """(number, array) at the end of a chain that begins at one array."""
     array, number, now = np.arange(24).reshape(2, 3, 4), ARRAY, shape(2, 3, 4)
@@ -63,7 +58,8 @@ def followed(numbering, steps):
         else:
             new = shape(*what[0], order=what[1])
             outwards = new.minor_to_major[::-1]
-            lying = as_it_lies(array, now).reshape([new.dimensions[k] for k in outwards])
+            lying = array.transpose(now.minor_to_major[::-1])
+            lying = lying.reshape([new.dimensions[k] for k in outwards])
             array = lying.transpose(np.argsort(outwards))
             number, now = numbering.cast(number, now, new), new
     return number, array
@@ -73,17 +69,8 @@ def elements(numbering, number):
     """The array's elements, in row-major order of its own dimensions, that a number says."""
     if number == ARRAY:
         return np.arange(24)
-    if number in numbering.bitcasts:
-        first, old, new = numbering.bitcasts[number]
-        memory = as_it_lies(elements(numbering, first).reshape(old.dimensions), old)
-        outwards = new.minor_to_major[::-1]
-        lying = memory.reshape([new.dimensions[k] for k in outwards])
-        return lying.transpose(np.argsort(outwards)).ravel()
-    row, _, steps = numbering.transposes[number]
-    places = np.zeros((), np.int64)
-    for count, distance in steps:
-        places = places[..., None] + distance * np.arange(count)
-    return elements(numbering, row)[places.ravel()]
+    move = numbering.moves[number]
+    return elements(numbering, move.base)[places(move.steps)]
 
 
 @given(chains())
@@ -98,10 +85,7 @@ def test_one_number_is_one_array(some, others):
     """What has one number has the same elements in the same order, whatever led to it."""
     numbering = ElementExpressions("cpu")
     (a, one), (b, two) = followed(numbering, some), followed(numbering, others)
-    if a == b:
-        assert one.ravel().tolist() == two.ravel().tolist()
-    elif one.shape == two.shape and all(kind == "transpose" for kind, _ in (*some, *others)):
-        assert one.tolist() != two.tolist()
+    assert (a == b) == (one.shape == two.shape and one.tolist() == two.tolist())
 
 
 @pytest.mark.parametrize("permutation", list(itertools.permutations(range(3))))
@@ -119,13 +103,15 @@ def test_a_slice_of_a_transpose_is_a_transpose_of_a_slice(permutation, axis):
     numbering = ElementExpressions("cpu")
     before = shape(2, 3, 5)
     number, after = moved(numbering, ARRAY, before, permutation)
-    found = slice_of(numbering, number, AT, after, axis)
-    part = numbering.taken(ARRAY, AT, before, permutation[axis])
-    cut = one_of(before, permutation[axis])
-    assert found == transposed(numbering, part, cut, permutation, one_of(after, axis))
-    assert found != slice_of(numbering, number, hashed(b"elsewhere"), after, axis)
-    others = {slice_of(numbering, number, AT, after, k) for k in range(3) if k != axis}
-    assert found not in others
+    found = numbering.taken(number, AT, after, sliced_digit(after, axis))
+    row = numbering.taken(ARRAY, AT, before, sliced_digit(before, permutation[axis]))
+    cut = shape(*(1 if k == permutation[axis] else n for k, n in enumerate(before.dimensions)))
+    part = numbering.arranged(row, as_row(cut), permuted(cut), cut)
+    part, now = moved(numbering, part, cut, permutation)
+    assert found == numbering.arranged(part, now, permuted(now), as_row(now))
+    every = [numbering.taken(number, AT, after, sliced_digit(after, k)) for k in range(3)]
+    assert len(set(every)) == 3
+    assert found != numbering.taken(number, hashed(b"elsewhere"), after, sliced_digit(after, axis))
 
 
 @pytest.mark.parametrize("permutation", list(itertools.permutations(range(3))))
@@ -136,7 +122,7 @@ def test_a_layout_is_a_transpose(permutation):
     lying = shape(*(array.dimensions[k] for k in permutation))
     number = numbering.cast(ARRAY, array, lying)
     back = tuple(np.argsort(permutation))
-    assert transposed(numbering, number, lying, back, shape(2, 3, 5)) == ARRAY
+    assert moved(numbering, number, lying, back)[0] == ARRAY
     there, _ = moved(numbering, ARRAY, shape(2, 3, 5), permutation)
     assert numbering.cast(there, lying, shape(30)) == numbering.cast(number, lying, shape(30))
 
@@ -144,24 +130,40 @@ def test_a_layout_is_a_transpose(permutation):
 def test_a_slice_where_a_dimension_is_split():
     """What no layout of the array says is steps over its row, and is sliced by these."""
     numbering = ElementExpressions("cpu")
-    array, split, permutation = shape(2, 4, 6), shape(2, 2, 2, 6), (0, 1, 3, 2)
-    number, after = moved(numbering, numbering.cast(ARRAY, array, split), split, permutation)
-    found = slice_of_transposed(numbering, number, AT, 0)
-    taken = numbering.taken(ARRAY, AT, array, 0)
-    part = numbering.cast(taken, one_of(array, 0), one_of(split, 0))
-    assert found == transposed(numbering, part, one_of(split, 0), permutation, one_of(after, 0))
-    assert slice_of(numbering, number, AT, after, 0) == found
+    array, split = shape(2, 4, 6), shape(2, 2, 2, 6)
+    number = numbering.cast(ARRAY, array, split)
+    number, after = moved(numbering, number, split, (0, 1, 3, 2))
+    taken = numbering.taken(ARRAY, AT, array, (2, 24))
+    cut = shape(2, 2, 6)
+    part, _ = moved(numbering, numbering.cast(taken, shape(24), cut), cut, (0, 2, 1))
+    found = numbering.taken(number, AT, after, (2, 24))
+    assert found == numbering.cast(part, shape(2, 6, 2), shape(24))
 
 
-def test_what_is_no_transpose_has_no_such_slice():
+def test_elements_of_another_type():
+    """The memory of an array seen by another type, and by the first one again, is the array."""
     numbering = ElementExpressions("cpu")
-    assert slice_of_transposed(numbering, ARRAY, AT, 0) is None
-    cast = numbering.cast(ARRAY, shape(2, 12), shape(24))
-    assert slice_of_transposed(numbering, cast, AT, 0) is None
+    array, whole, halves = shape(2, 3), shape(2, 3, kind=S32), shape(2, 3, 2, kind=BF16)
+    by_int, by_half = (numbering.cast(ARRAY, array, other) for other in (whole, halves))
+    assert len({ARRAY, by_int, by_half}) == 3
+    assert numbering.cast(by_int, whole, halves) == by_half
+    assert numbering.cast(by_half, halves, array) == ARRAY
+    across, turned = moved(numbering, ARRAY, array, (1, 0))
+    seen = numbering.cast(across, turned, shape(3, 2, kind=S32))
+    assert seen != numbering.cast(by_int, whole, shape(3, 2, kind=S32))
+    assert numbering.cast(seen, shape(3, 2, kind=S32), turned) == across
 
 
-def test_a_dimension_is_found_behind_a_bitcast():
-    assert same_digit(shape(2, 3, 4), shape(6, 4), 1) == 2
-    assert same_digit(shape(2, 3, 4), shape(6, 4), 0) is None, "two dimensions together"
-    assert same_digit(shape(3, 2, order=(0, 1)), shape(2, 3), 0) == 1, "it is the same memory"
-    assert same_digit(shape(1, 4), shape(1, 4), 0) is None, "one value counts nothing"
+@pytest.mark.parametrize(
+    ("part", "whole", "axis"),
+    [
+        (shape(1, 4), shape(3, 4), 0),
+        (shape(3, 1), shape(3, 4), 1),
+        (shape(1, 4), shape(1, 4), 0),
+        (shape(1, 1), shape(3, 4), None),
+        (shape(2, 4), shape(3, 4), None),
+        (shape(1, 4, kind=S32), shape(3, 4), None),
+    ],
+)
+def test_what_one_slice_is(part, whole, axis):
+    assert sliced_axis(part, whole) == axis

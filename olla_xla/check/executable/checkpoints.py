@@ -19,14 +19,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hlo.shapes import Shape, ShapeIndex
+from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.integers import Form
 from olla_xla.check.executable.loop_iterations import ARRAY, follow, note_counter
 from olla_xla.check.executable.numbering import Numbers, hashed, named
 from olla_xla.check.executable.program import Op
-from olla_xla.check.executable.records import Held, Kept, Loop, Tracked, Update
+from olla_xla.check.executable.records import Digit, Held, Kept, Loop, Tracked
 from olla_xla.check.executable.scalars import Values
+from olla_xla.check.executable.scan_residuals import value_written, written
 
 __all__ = ["kept", "slice_of_held", "tracked"]
 
@@ -37,16 +38,16 @@ _MOST_ITERATIONS = 1 << 18
 _OTHER, _ITERATION, _COUNTER = (hashed(n.encode()) for n in "other turn counter".split())
 
 
-def slice_of_held(numbering: ElementNumbering, held: Held, at: bytes, part: Shape) -> bytes | None:
-    """The number of a slice of a checkpoint array; None if its iteration is not known.
+def slice_of_held(numbering: ElementNumbering, held: Held, at: bytes, digit: Digit) -> bytes | None:
+    """The number of a slice of a checkpoint array, as a row; None if its iteration is not known.
 
     Args:
       numbering: of the module. held: the array. at: number of the slice's index.
-      part: shape of the slice.
+      digit: of the position in the array's row that equals the index.
     """
     symbols = numbering.scalars.symbols(at)
     here = held.counted.get(next(iter(symbols))) if len(symbols) == 1 else None
-    same = numbering.shape(part) == numbering.shape(held.kept.part)
+    same = digit == held.kept.digit
     if here is None or here.symbol is None or abs(here.factor) != 1 or not same:
         return None
     iterations = np.arange(len(held.taken[0][0]) if held.taken else 0)
@@ -77,16 +78,18 @@ def _number(numbering: ElementNumbering, array: Kept, whose: Values, here: Form)
     return None if root is None else _written(numbering, array, root)
 
 
-def _written(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes:
+def _written(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes | None:
     """The number of the slice that an iteration writes; `root` has its body's results."""
-    return numbering.updates[root[array.index]].numbers[1]
+    return value_written(numbering, root[array.index], array.digit)
 
 
-def _written_after(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes:
+def _written_after(numbering: ElementNumbering, array: Kept, root: Numbers) -> bytes | None:
     """What the next iteration writes: the element as this one leaves it; else as `_written`."""
     if array.element is None:
         return _written(numbering, array, root)
-    return numbering.cast(root[array.element], array.shape, array.part)
+    element = root[array.element]
+    move = numbering.moves.get(array.value)
+    return element if move is None else numbering.rearranged(element, move)
 
 
 def kept(
@@ -98,31 +101,20 @@ def kept(
       numbering: of the module. loop: the loop. root: number of the element after an iteration.
       names: numbers of the state as the iteration begins.
     """
-    update = _update(numbering, root, names[i])
-    if update is None or loop.iterations > _MOST_ITERATIONS:
+    write = written(numbering, root, names[i])
+    if write is None or loop.iterations > _MOST_ITERATIONS:
         return None
-    value = update.numbers[1]
-    first, shape, part = numbering.bitcasts.get(value, (value, update.part, update.part))
+    digit, at, value = write
+    first = numbering.first(value)
     elements = (k for k, n in names.items() if n == first and k not in (loop.counter, i))
     iterations = np.arange(loop.iterations)
-    where = numbering.scalars.values(update.numbers[2], names[loop.counter], iterations)
+    where = numbering.scalars.values(at, names[loop.counter], iterations)
     if where is None:
         return None
-    whose = [_UNKNOWN] * update.shape.dimensions[0]
-    for iteration, at in enumerate(_within(where, len(whose)).tolist()):
-        whose[at] = iteration
-    return Kept(loop, i, value, next(elements, None), shape, part, tuple(whose))
-
-
-def _update(numbering: ElementNumbering, root: bytes, name: bytes) -> Update | None:
-    """The update that `root` is, if it writes one slice along dimension 0 of `name`; else None."""
-    update = numbering.updates.get(root)
-    if update is None or update.numbers[0] != name:
-        return None
-    whole, part = update.shape, update.part
-    same = whole.element_type == part.element_type and whole.minor_to_major == part.minor_to_major
-    several = whole.element_bits >= 8 and whole.dimensions[:1] > (1,)
-    return update if same and several and part.dimensions == (1, *whole.dimensions[1:]) else None
+    whose = [_UNKNOWN] * digit[0]
+    for iteration, there in enumerate(_within(where, len(whose)).tolist()):
+        whose[there] = iteration
+    return Kept(loop, i, digit, value, next(elements, None), tuple(whose))
 
 
 def _within(where: Values, slices: int) -> Values:
@@ -199,7 +191,11 @@ class _Check:
         numbering, names = self._numbering, self._names
         root = numbering.run(self._body, [names], [])
         arrays = {names[i]: i for i in self._begun}
-        cuts = {n: (arrays[a], at) for n, (a, at) in numbering.cuts.items() if a in arrays}
+        cuts = {
+            n: (arrays[a], at)
+            for n, (a, at, digit) in numbering.cuts.items()
+            if a in arrays and digit == self._begun[arrays[a]].digit
+        }
         read: dict[tuple[ShapeIndex, bytes], Values] = {}
         for i, at in cuts.values():
             where = self._values(at, i)
@@ -208,11 +204,13 @@ class _Check:
             read[i, at] = where
         moves: dict[ShapeIndex, _Move] = {}
         for i in self._begun:
-            update = _update(numbering, root[i], names[i])
-            where = None if update is None else self._values(update.numbers[2], i)
-            if update is None or where is None:
+            write = written(numbering, root[i], names[i])
+            if write is None or write[0] != self._begun[i].digit:
                 return None
-            source = cuts.get(update.numbers[1])
+            where = self._values(write[1], i)
+            if where is None:
+                return None
+            source = cuts.get(write[2])
             moved = source is not None and self._is_alike(i, source[0])
             moves[i] = _Move(where, source if moved else None)
         given = [i for i, move in moves.items() if move.source is None]
@@ -237,9 +235,7 @@ class _Check:
 
     def _is_alike(self, i: ShapeIndex, other: ShapeIndex) -> bool:
         """Whether each iteration of the first loop writes one value to both arrays."""
-        one, two = self._begun[i], self._begun[other]
-        same = self._numbering.shape(one.part) == self._numbering.shape(two.part)
-        return same and one.value == two.value
+        return self._begun[i].value == self._begun[other].value
 
     def _follow(
         self,
@@ -290,18 +286,21 @@ class _Check:
         numbering, names, outer = self._numbering, self._names, self._numbering.given
         loop = next(iter(self._begun.values())).loop
         expected = numbering.apart(loop.body, loop.state(iteration))
-        numbering.given = outer | {
-            (names[i], at): _written(numbering, self._begun[i], expected) for i, at in begins
-        }
+        numbering.given = dict(outer)
+        for i, at in begins:
+            array = self._begun[i]
+            if (number := _written(numbering, array, expected)) is None:
+                return False
+            numbering.given[names[i], at, array.digit] = number
         root = numbering.run(self._body, [names], [])
         numbering.given = outer
-        updates = {i: _update(numbering, root[i], names[i]) for i in given}
-        return all(
-            update is not None
-            and update.numbers[1] == _written_after(numbering, self._begun[i], expected)
-            and update.numbers[2:] == numbering.updates[before[i]].numbers[2:]
-            for i, update in updates.items()
-        )
+        for i in given:
+            write, old = (written(numbering, r[i], names[i]) for r in (root, before))
+            if write is None or old is None or write[:2] != old[:2]:
+                return False
+            if write[2] != _written_after(numbering, self._begun[i], expected):
+                return False
+        return True
 
     def _count(self, number: bytes) -> Values | None:
         """A number's values in all iterations; None unless it depends on the counter alone."""

@@ -7,16 +7,13 @@ computes it is part of its number (`Numbering.code`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from hlo.shapes import Shape
 from olla_xla.check.executable.element_numbering import ElementNumbering
-from olla_xla.check.executable.element_order import row_major
+from olla_xla.check.executable.element_order import as_row, row_major, typed
 from olla_xla.check.executable.numbering import END, SHAPED, hashed
-from olla_xla.check.executable.records import Rounded
-from olla_xla.check.executable.slice_shapes import one_of
-from olla_xla.check.executable.transposes import reordered
+from olla_xla.check.executable.records import Digit, Rounded
 
 __all__ = [
     "converted",
@@ -26,7 +23,6 @@ __all__ = [
     "narrowed",
     "rounded",
     "slice_of_converted",
-    "typed",
     "widened",
 ]
 
@@ -100,34 +96,33 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
     if number in numbering.widened:
         first, before, _ = numbering.widened[number]
         return first if before.element_type == new.element_type else None
-    if number in numbering.transposes:
-        row, flat, steps = numbering.transposes[number]
-        inner = narrowed(numbering, row, new)
-        return None if inner is None else reordered(numbering, inner, typed(flat, new), steps)
-    if number not in numbering.bitcasts:
+    if number not in numbering.moves:
         return None
-    first, old, made = numbering.bitcasts[number]
-    inner = narrowed(numbering, first, new) if old.element_type == made.element_type else None
-    return None if inner is None else numbering.cast(inner, typed(old, new), typed(made, new))
+    move = numbering.moves[number]
+    inner = narrowed(numbering, move.base, new)
+    return None if inner is None else numbering.rearranged(inner, move, new)
 
 
 def slice_of_converted(
-    numbering: ElementNumbering, number: bytes, at: bytes, axis: int
+    numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 ) -> bytes | None:
-    """The number of one slice of a convert's result; None where `number` is not one.
+    """The number of one slice of a convert's result, as a row; None where `number` is not one.
 
     Args:
-      numbering: of the module. number: of the array. at: of the index. axis: dimension sliced.
+      numbering: of the module. number: of the array. at: of the index.
+      digit: of the position in the array's row that equals the index.
     """
+
+    def part_of(operand: bytes, shape: Shape, new: Shape) -> tuple[bytes, Shape, Shape]:
+        part = as_row(shape, shape.num_elements // digit[0])
+        return numbering.taken(operand, at, shape, digit), part, typed(part, new)
+
     if number in numbering.widened:
-        operand, old, new = numbering.widened[number]
-        part = numbering.taken(operand, at, old, axis)
-        return widened(numbering, part, one_of(old, axis), one_of(new, axis))
+        return widened(numbering, *part_of(*numbering.widened[number]))
     if number not in numbering.rounded:
         return None
     code, operand, old, new = numbering.rounded[number]
-    part = numbering.taken(operand, at, old, axis)
-    old, new = one_of(old, axis), one_of(new, axis)
+    part, old, new = part_of(operand, old, new)
     is_inside = numbering.is_computed(number)
 
     def made(number: bytes, old: Shape, new: Shape) -> bytes:
@@ -155,19 +150,9 @@ def _behind_moves(
     made: Callable[[bytes, Shape, Shape], bytes],
 ) -> bytes:
     """Applies `made` to the array before bitcasts and transposes, and these to the result."""
-    if number in numbering.transposes:
-        row, flat, steps = numbering.transposes[number]
-        wide = typed(flat, new)
-        return reordered(numbering, _behind_moves(numbering, row, flat, wide, made), wide, steps)
-    if number in numbering.bitcasts:
-        first, began, cast = numbering.bitcasts[number]
-        if began.element_type == cast.element_type == old.element_type:
-            inner = _behind_moves(numbering, first, began, typed(began, new), made)
-            return numbering.cast(inner, typed(began, new), typed(cast, new))
+    if number in numbering.moves:
+        move = numbering.moves[number]
+        wide = typed(move.shape, new)
+        inner = _behind_moves(numbering, move.base, move.shape, wide, made)
+        return numbering.rearranged(inner, move, new)
     return made(number, old, new)
-
-
-def typed(shape: Shape, like: Shape) -> Shape:
-    """A shape with the element type of another one."""
-    kind, bits = like.element_type, like.element_bits
-    return dataclasses.replace(shape, element_type=kind, element_bits=bits, key=b"")

@@ -26,8 +26,9 @@ from hlo.device_groups import participants
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
-from olla_xla.check.executable.converts import convert_of, converted, typed
+from olla_xla.check.executable.converts import convert_of, converted
 from olla_xla.check.executable.element_numbering import ElementNumbering
+from olla_xla.check.executable.element_order import as_row, permuted, typed
 from olla_xla.check.executable.exchanges import EXCHANGES
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
 from olla_xla.check.executable.integers import Known
@@ -44,10 +45,9 @@ from olla_xla.check.executable.numbering import (
 )
 from olla_xla.check.executable.precision import ROUNDING
 from olla_xla.check.executable.program import Body, Op, Program
-from olla_xla.check.executable.records import Concatenation, Update
-from olla_xla.check.executable.slice_shapes import sliced_axis
-from olla_xla.check.executable.slices import given_slice, slice_of
-from olla_xla.check.executable.transposes import transposed
+from olla_xla.check.executable.records import Concatenation, Digit, Update
+from olla_xla.check.executable.slice_shapes import sliced_axis, sliced_digit
+from olla_xla.check.executable.slices import slice_of
 
 __all__ = ["ElementExpressions", "program_digest"]
 
@@ -82,9 +82,9 @@ class ElementExpressions(ElementNumbering):
                     note_own(self, op, read, at[op], self._fused)
         return at[body.result]
 
-    def taken(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
-        """The number of one slice of an array, by how the array was made."""
-        return slice_of(self, number, at, shape, axis)
+    def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
+        """The number of one slice of an array as a row, by how the array was made."""
+        return slice_of(self, number, at, shape, digit)
 
     def _settled(self, known: Known, kind: int, numbers: Callable[[], Numbers]) -> Numbers:
         """Numbers of an integer, by its form where that is known, else by `numbers`."""
@@ -130,15 +130,14 @@ class ElementExpressions(ElementNumbering):
         if axis is None:
             return self.plain(op, operands, effects)
         ((number,), (index,)) = operands[0].values(), operands[1 + axis].values()
-        if (given := given_slice(self, number, index, axis, op.shape)) is not None:
-            return {(): given}
-        return {(): self.taken(number, index, whole.shape, axis)}
+        row = self.taken(number, index, whole.shape, sliced_digit(whole.shape, axis))
+        return {(): self.arranged(row, as_row(op.shape), permuted(op.shape), op.shape)}
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A broadcast."""
         numbers = self.plain(op, operands, effects)
         ((number,), (operand,)) = numbers.values(), operands[0].values()
-        self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape
+        self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape, op.shape
         return numbers
 
     def concatenate(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -184,7 +183,8 @@ class ElementExpressions(ElementNumbering):
         before = op.operands[0].shape
         if before.element_bits < 8:
             return self.plain(op, operands, effects)
-        return {(): transposed(self, operand, before, op.proto.dimensions, op.shape)}
+        steps = permuted(before, op.proto.dimensions)
+        return {(): self.arranged(operand, before, steps, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A dynamic-update-slice; on a TPU it converts the update to the array's type."""

@@ -16,18 +16,23 @@ from olla_xla.check.executable.element_order import (
     as_dimensions,
     as_row,
     composed,
-    is_row_major,
-    layout_of,
     lying,
+    permuted,
+    places,
     row_major,
+    steps_of,
+    typed,
 )
 from olla_xla.check.executable.integers import Form, Integers
-from olla_xla.check.executable.numbering import BITCAST, END, Numbering, Numbers, hashed, named
+from olla_xla.check.executable.numbering import BITCAST, END, Numbering, Numbers, hashed
 from olla_xla.check.executable.program import Body
 from olla_xla.check.executable.records import (
     Concatenation,
+    Cut,
+    Digit,
     Held,
     Kept,
+    Move,
     Rounded,
     ScanResidual,
     Steps,
@@ -37,7 +42,8 @@ from olla_xla.check.executable.scalars import Scalars
 
 __all__ = ["ElementNumbering"]
 
-_INTEGER, _REORDERED = hashed(b"integer"), hashed(b"turn")
+_INTEGER, _MOVED = hashed(b"integer"), hashed(b"turn")
+_MOST_PLACES = 1 << 16
 
 
 class ElementNumbering(Numbering):
@@ -50,17 +56,16 @@ class ElementNumbering(Numbering):
       integers: forms and bounds of scalar integers.
       updates: by number, the dynamic-update-slice that it is.
       concatenations: by number, the concatenation that it is.
-      repeated: by number, the broadcast that it is: its operand's number, dimensions and shape.
+      repeated: by number, the broadcast that it is: its operand's number, dimensions, both shapes.
       comparisons: by number, the comparison of two known integers: direction, left, right.
-      bitcasts: by number, the bitcast that it is: its operand's number, old shape, new shape.
+      moves: by number, the bitcast or transpose that it is, behind any others.
+      casts: by number, the row that it is in another element type: its number, both shapes.
       residuals: by number, the scan residual that it is.
       widened: by number, the convert to a wider type: its operand's number, old shape, new shape.
       rounded: by number, the convert that it is, to a type that is not wider.
-      transposes: by number, the row whose elements it has in another order: the row's number, its
-        shape, and steps over it (`element_order`).
       scalars: how scalar integers were computed.
-      cuts: by number, the slice along dimension 0 that it is: numbers of the array and the index.
-      given: (array's number, index's number) -> number that its slice is to have.
+      cuts: by number, the slice that it is as a row: numbers of array and index, digit sliced.
+      given: likewise -> number that the slice is to have.
       kept: by number, a checkpoint array as its loop leaves it. held: likewise, in an iteration of
         another loop (`checkpoints`).
       alike: elements of loops' states that are arrays from outside.
@@ -72,30 +77,30 @@ class ElementNumbering(Numbering):
         self.integers = Integers()
         self.updates: dict[bytes, Update] = {}
         self.concatenations: dict[bytes, Concatenation] = {}
-        self.repeated: dict[bytes, tuple[bytes, tuple[int, ...], Shape]] = {}
+        self.repeated: dict[bytes, tuple[bytes, tuple[int, ...], Shape, Shape]] = {}
         self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
-        self.bitcasts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
+        self.moves: dict[bytes, Move] = {}
+        self.casts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.residuals: dict[bytes, ScanResidual] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.rounded: dict[bytes, Rounded] = {}
-        self.transposes: dict[bytes, tuple[bytes, Shape, Steps]] = {}
         self.scalars = Scalars(self.integers)
-        self.cuts: dict[bytes, tuple[bytes, bytes]] = {}
-        self.given: dict[tuple[bytes, bytes], bytes] = {}
+        self.cuts: dict[bytes, Cut] = {}
+        self.given: dict[Cut, bytes] = {}
         self.kept: dict[bytes, Kept] = {}
         self.held: dict[bytes, Held] = {}
         self.alike: Alike = {}
         self.depth = 0
         self._fused: set[bytes] | None = None
         """Numbers that the fusion being numbered computes, and does not only move; or None."""
-        self._lies: dict[Shape, bytes] = {}
 
     @abc.abstractmethod
-    def taken(self, number: bytes, at: bytes, shape: Shape, axis: int) -> bytes:
-        """The number of one slice of an array.
+    def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
+        """The number of one slice of an array, as a row.
 
         Args:
-          number: of the array. at: of the index. shape: of the array. axis: dimension sliced.
+          number: of the array. at: of the index. shape: of the array.
+          digit: of the position in the array's row that equals the index.
         """
 
     def apart(self, body: Body, given: Numbers) -> Numbers:
@@ -120,91 +125,71 @@ class ElementNumbering(Numbering):
             self.note_computed(result)
 
     def first(self, number: bytes) -> bytes:
-        """The number behind a bitcast."""
-        return self.bitcasts[number][0] if number in self.bitcasts else number
+        """The number that an array was moved from; its own if it was not moved."""
+        return self.moves[number].base if number in self.moves else number
 
     def unmoved(self, number: bytes) -> bytes:
         """The number behind bitcasts and transposes."""
-        while number in self.bitcasts or number in self.transposes:
-            number = (self.bitcasts.get(number) or self.transposes[number])[0]
+        while number in self.moves:
+            number = self.moves[number].base
         return number
 
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The number of a bitcast; one and its inverse cancel.
+        """The number of a bitcast, by the order of elements where it keeps their type."""
+        row, flat = self.arranged(number, old, lying(old), as_row(old)), as_row(new)
+        if _typed(old) != _typed(new):
+            row = self.retyped(row, as_row(old), flat)
+        return self.arranged(row, flat, as_dimensions(new), new)
 
-        Between shapes of one element type it is numbered by the order of elements, not by layouts:
-        a copy may change the layout in between, and a transpose may do what a layout does.
-        """
-        first, began, made = self.bitcasts.get(number, (number, old, old))
-        if self._lying(made) == self._lying(old):
-            old = began
-        else:
-            first = number
-        if self._lying(old) == self._lying(new):
-            return first
-        if is_row_major(old) and is_row_major(new) and first not in self.transposes:
-            return self._noted(first, old, new)
-        if _typed(old) == _typed(new):
-            steps = composed(lying(old), as_dimensions(new))
-            if steps is not None:
-                return self.arranged(first, old, steps, new)
-        return self._noted(first, old, new)
+    def retyped(self, row: bytes, old: Shape, new: Shape) -> bytes:
+        """The number of a row's bytes as elements of another type."""
+        row, old, _ = self.casts.get(row, (row, old, old))
+        if self.shape(old) == self.shape(new):
+            return row
+        result = hashed(BITCAST + row + self.shape(old) + self.shape(new))
+        self.casts[result] = row, old, new
+        self.note_moved(row, result)
+        return result
+
+    def rearranged(self, base: bytes, move: Move, shape: Shape | None = None) -> bytes:
+        """The number of an array moved like another one; `shape` has its element type."""
+        old, new = move.shape, move.new
+        if shape is not None:
+            old, new = typed(old, shape), typed(new, shape)
+        return self.arranged(base, old, move.steps, new)
 
     def arranged(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes:
         """The number of an array that has another array's elements in another order.
 
+        It depends on the order alone, and on no move that led to it. Where no steps give the order
+        (`element_order`), that of a small array is told by all places.
+
         Args:
           number: of the other array. shape: of the other array.
-          steps: the new array's row as steps over the other's row (`element_order`).
-          new: shape of the new array; its layout is used only where no layout of the other array
-            gives the order by itself.
+          steps: the new array's row as steps over the other's row. new: shape of the new array.
         """
-        while True:
-            if number in self.transposes:
-                first, before, inner = self.transposes[number]
-            elif number in self.bitcasts:
-                first, before, made = self.bitcasts[number]
-                if _typed(before) != _typed(shape) or made.dimensions != shape.dimensions:
-                    break
-                inner = composed(lying(before), as_dimensions(made))
-            else:
-                break
-            found = None if inner is None else composed(inner, steps)
+        while number in self.moves:
+            inner = self.moves[number]
+            found = composed(inner.steps, steps)
             if found is None:
                 break
-            number, shape, steps = first, before, found
-        major, plain = row_major(shape), row_major(new)
-        layout = layout_of(major, steps)
-        if layout is not None:
-            return self._noted(number, layout, plain)
-        there = composed(steps, lying(new))
-        layout = None if there is None else layout_of(major, there)
-        if layout is not None:
-            return self._noted(number, layout, new)
-        flat = as_row(shape)
-        row = self._noted(number, major, flat)
-        said = (flat.element_type, flat.element_bits, *(n for step in steps for n in step))
-        result = hashed(b"".join((_REORDERED, named(said), row)))
-        self.transposes[result] = row, flat, steps
-        self.note_moved(row, result)
-        return self._noted(result, flat, plain)
-
-    def _noted(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The number of a bitcast, which is recorded; the operand's where it changes nothing."""
-        if self._lying(old) == self._lying(new):
+            number, shape, steps = inner.base, inner.shape, found
+        first, said = number, repr(steps).encode()
+        if number in self.moves and new.num_elements <= _MOST_PLACES:
+            order = places(steps)
+            while first in self.moves:
+                inner = self.moves[first]
+                first, order = inner.base, places(inner.steps)[order]
+                if (found := steps_of(order)) is not None:
+                    return self.arranged(first, inner.shape, found, new)
+            said = order.tobytes()
+        if steps == permuted(shape) and shape.dimensions == new.dimensions:
             return number
-        result = hashed(BITCAST + number + self._lying(old) + self._lying(new))
-        self.bitcasts[result] = number, old, new
+        kind = repr((*_typed(new), new.dimensions)).encode()
+        result = hashed(b"".join((_MOVED, first, hashed(kind), hashed(said))))
+        self.moves.setdefault(result, Move(number, row_major(shape), steps, row_major(new)))
         self.note_moved(number, result)
         return result
-
-    def _lying(self, shape: Shape) -> bytes:
-        """A number for type, extents and layout; where extents of 1 are in it does not matter."""
-        if shape not in self._lies:
-            order = tuple(k for k in shape.minor_to_major if shape.dimensions[k] != 1)
-            said = (shape.element_type, shape.element_bits, shape.dimensions, order)
-            self._lies[shape] = hashed(repr(said).encode())
-        return self._lies[shape]
 
     def updated(self, update: Update) -> bytes:
         """The number of an update's result; records the update."""

@@ -11,22 +11,29 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
+
 from hlo.shapes import Shape
-from olla_xla.check.executable.records import Steps
+from olla_xla.check.executable.records import Digit, Steps
 
 __all__ = [
     "as_dimensions",
     "as_row",
     "composed",
     "digits",
-    "is_row_major",
     "joined",
-    "layout_of",
     "lying",
     "permuted",
+    "places",
     "row_major",
+    "steps_of",
+    "typed",
     "within",
+    "without",
 ]
+
+Places = npt.NDArray[np.int64]
 
 
 def row_major(shape: Shape) -> Shape:
@@ -35,16 +42,10 @@ def row_major(shape: Shape) -> Shape:
     return dataclasses.replace(shape, minor_to_major=order, key=b"")
 
 
-def is_row_major(shape: Shape) -> bool:
-    """Whether a shape's layout is row-major."""
-    return shape.minor_to_major == tuple(reversed(range(len(shape.dimensions))))
-
-
-def as_row(shape: Shape) -> Shape:
-    """The one-dimensional shape of an array's row."""
-    return dataclasses.replace(
-        shape, dimensions=(shape.num_elements,), minor_to_major=(0,), key=b""
-    )
+def as_row(shape: Shape, elements: int | None = None) -> Shape:
+    """The one-dimensional shape of an array's row, or of one of so many elements."""
+    size = shape.num_elements if elements is None else elements
+    return dataclasses.replace(shape, dimensions=(size,), minor_to_major=(0,), key=b"")
 
 
 def digits(shape: Shape) -> list[tuple[int, int]]:
@@ -56,12 +57,14 @@ def digits(shape: Shape) -> list[tuple[int, int]]:
     return [found[k] for k in range(len(shape.dimensions))]
 
 
-def permuted(shape: Shape, dimensions: Iterable[int]) -> Steps:
+def permuted(shape: Shape, dimensions: Iterable[int] | None = None) -> Steps:
     """Steps over an array's row that take its dimensions in an order, the outermost first.
 
     Args:
-      shape: of the array. dimensions: all of its dimensions.
+      shape: of the array. dimensions: all of its dimensions; None for their own order.
     """
+    if dimensions is None:
+        return joined([(shape.num_elements, 1)])
     found = digits(row_major(shape))
     return joined(found[k] for k in dimensions)
 
@@ -112,25 +115,49 @@ def within(steps: Steps, count: int, distance: int) -> Steps | None:
     return tuple(reversed(found))
 
 
-def layout_of(shape: Shape, steps: Steps) -> Shape | None:
-    """The shape with the layout whose memory order is the steps; None if there is none.
+def without(steps: Steps, size: int, digit: Digit) -> tuple[Digit, Steps] | None:
+    """Where one digit of the position in a row comes from, and the order of the others.
 
     Args:
-      shape: of the array. steps: over its row.
+      steps: that give the row, which take every element once. size: elements of the row.
+      digit: of the position in the row.
+
+    Returns:
+      The digit of the row that `steps` are over, and the row without `digit` as steps over that one
+      without its digit; None where it is no single digit of that.
     """
-    left = {k: digit for k, digit in enumerate(digits(row_major(shape))) if digit[0] != 1}
-    order = [k for k in range(len(shape.dimensions)) if k not in left]
-    for count, distance in steps:
-        end = count * distance
-        while end > distance:
-            k = next((k for k, (n, far) in left.items() if n * far == end), None)
-            if k is None or left[k][1] < distance:
-                return None
-            end = left.pop(k)[1]
-            order.append(k)
-    if left:
+    count, distance = digit
+    cut = within(steps, count, distance)
+    if cut is None or len(cut) != 1:
         return None
-    return dataclasses.replace(shape, minor_to_major=tuple(reversed(order)), key=b"")
+    ((_, far),) = cut
+    outer = within(steps, size // (count * distance), count * distance) or ()
+    inner = within(steps, distance, 1) or ()
+    left = ((n, d if d < far else d // count) for n, d in (*outer, *inner))
+    return (count, far), joined(left)
+
+
+def places(steps: Steps) -> Places:
+    """The places in the row, in the order in which steps take them."""
+    found = np.zeros(1, np.int64)
+    for count, distance in steps:
+        found = (found[:, None] + distance * np.arange(count)).ravel()
+    return found
+
+
+def steps_of(order: Places) -> Steps | None:
+    """The steps that take places in an order; None if no steps do."""
+    found: list[tuple[int, int]] = []
+    while len(order) > 1:
+        distance = int(order[1])
+        other = np.flatnonzero(order != distance * np.arange(len(order)))
+        count = int(other[0]) if len(other) else len(order)
+        rows = order.reshape(-1, count) if len(order) % count == 0 else None
+        if rows is None or (rows - rows[:, :1] != order[:count]).any():
+            return None
+        found.append((count, distance))
+        order = rows[:, 0]
+    return tuple(reversed(found))
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
@@ -144,3 +171,9 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
         else:
             found.append((count, distance))
     return tuple(found)
+
+
+def typed(shape: Shape, like: Shape) -> Shape:
+    """A shape with the element type of another one."""
+    kind, bits = like.element_type, like.element_bits
+    return dataclasses.replace(shape, element_type=kind, element_bits=bits, key=b"")

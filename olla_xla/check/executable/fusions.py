@@ -12,7 +12,6 @@ from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.exact import divides
 from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.program import Body, Op
-from olla_xla.check.executable.transposes import reordered
 
 __all__ = ["from_outside", "is_elementwise", "note_own", "put"]
 
@@ -107,15 +106,15 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
     if number not in own:
         return number
-    if number in numbering.bitcasts:
-        first, old, new = numbering.bitcasts[number]
-        return numbering.cast(seen(first), old, new)
+    if number in numbering.moves:
+        move = numbering.moves[number]
+        return numbering.rearranged(seen(move.base), move)
+    if number in numbering.casts:
+        row, old, new = numbering.casts[number]
+        return numbering.retyped(seen(row), old, new)
     if number in numbering.widened:
         first, old, new = numbering.widened[number]
         return widened(numbering, seen(first), old, new)
-    if number in numbering.transposes:
-        row, flat, steps = numbering.transposes[number]
-        return reordered(numbering, seen(row), flat, steps)
     if number in numbering.updates:
         update = numbering.updates[number]
         return numbering.updated(update._replace(numbers=tuple(map(seen, update.numbers))))
@@ -137,10 +136,9 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
     """
     if number not in own:
         return number
-    if number in numbering.bitcasts:
-        first, old, new = numbering.bitcasts[number]
-        if first in numbering.updates:
-            return numbering.cast(put(numbering, first, code, own), old, new)
+    if number in numbering.moves and numbering.moves[number].base in numbering.updates:
+        move = numbering.moves[number]
+        return numbering.rearranged(put(numbering, move.base, code, own), move)
     update = numbering.updates.get(number)
     if update is None:
         return hashed(code + number)
@@ -149,9 +147,9 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
         return hashed(code + number)
     if not numbering.is_tpu:
         made = hashed(code + _PUT + value)
-    elif value in numbering.bitcasts:
-        first, old, new = numbering.bitcasts[value]
-        made = numbering.cast(hashed(code + first), old, new)
+    elif value in numbering.moves:
+        move = numbering.moves[value]
+        made = numbering.rearranged(hashed(code + move.base), move)
     else:
         made = hashed(code + value)
     return numbering.updated(update._replace(numbers=(array, made, *indices)))

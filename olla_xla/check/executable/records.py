@@ -18,9 +18,12 @@ from olla_xla.check.executable.scalars import Values
 
 __all__ = [
     "Concatenation",
+    "Cut",
+    "Digit",
     "Held",
     "Kept",
     "Loop",
+    "Move",
     "Rounded",
     "ScanResidual",
     "Steps",
@@ -32,6 +35,26 @@ _AT = hashed(b"turn")
 
 Steps = tuple[tuple[int, int], ...]
 """An order of a row's elements: (count, distance) pairs, the outermost first (`element_order`)."""
+
+Digit = tuple[int, int]
+"""(count, distance in elements): a digit of the position in a row, as one step over it is."""
+
+Cut = tuple[bytes, bytes, Digit]
+"""A slice: the array's number, the index's number, and the digit of its row that the index is."""
+
+
+class Move(NamedTuple):
+    """An array that has another one's elements, in another order or under other extents.
+
+    Attributes:
+      base: number of the other array. shape: of it.
+      steps: the array's row as steps over the other's. new: shape of the array.
+    """
+
+    base: bytes
+    shape: Shape
+    steps: Steps
+    new: Shape
 
 
 class Update(NamedTuple):
@@ -114,19 +137,15 @@ class ScanResidual:
 
     Attributes:
       loop: the loop. index: of the element.
-      axis: dimension that counts slices.
+      digit: of the position in the element's row, that counts slices.
       factor, offset: iteration t writes slice factor * t + offset; the factor is 1 or -1.
-      cast: (element's shape, shape after a bitcast in which slices are written), where slices are
-        not contiguous: they are slices of that shape only. None: slices are of the element's own
-        shape, or of any in which they follow each other in memory.
     """
 
     loop: Loop
     index: ShapeIndex
-    axis: int
+    digit: Digit
     factor: int
     offset: int
-    cast: tuple[Shape, Shape] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,18 +153,18 @@ class Kept:
     """A checkpoint array, as the loop that wrote it leaves it.
 
     Attributes:
-      loop: the loop. index: of the array in its state. value: number of what an iteration writes.
+      loop: the loop. index: of the array in its state.
+      digit: of the position in the array's row, that counts slices.
+      value: number of what an iteration writes, as a row.
       element: of the state, whose value as an iteration begins is what it writes; None if none is.
-      shape: of the element. part: of a slice.
       iterations: for each slice the iteration that wrote it last, or -1 where that is not known.
     """
 
     loop: Loop
     index: ShapeIndex
+    digit: Digit
     value: bytes
     element: ShapeIndex | None
-    shape: Shape
-    part: Shape
     iterations: tuple[int, ...]
 
 

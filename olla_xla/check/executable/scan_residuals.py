@@ -8,17 +8,80 @@ again from the state at the same iteration, have one number.
 
 from __future__ import annotations
 
-from hlo.shapes import Shape, ShapeIndex
+from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.element_numbering import ElementNumbering
+from olla_xla.check.executable.element_order import as_row, permuted, within
 from olla_xla.check.executable.integers import Form
 from olla_xla.check.executable.loop_iterations import follow
-from olla_xla.check.executable.numbering import Numbers, hashed
-from olla_xla.check.executable.records import Loop, ScanResidual
-from olla_xla.check.executable.slice_shapes import is_leading, one_of, sliced_axis
+from olla_xla.check.executable.numbering import Numbers
+from olla_xla.check.executable.records import Digit, Loop, ScanResidual, Update
+from olla_xla.check.executable.slice_shapes import sliced_axis, sliced_digit
 
-__all__ = ["slice_of_residual", "residual_of"]
+__all__ = ["residual_of", "slice_of_residual", "slice_of_update", "value_written", "written"]
 
-_PROBE = hashed(b"any array")
+
+def written(
+    numbering: ElementNumbering, root: bytes, name: bytes
+) -> tuple[Digit, bytes, bytes] | None:
+    """What an update writes into an array; None if `root` is no update of one slice of `name`.
+
+    The array may be moved before the update, if that is undone after it.
+
+    Returns:
+      The digit of the position in the array's row that counts slices, the index's number, and that
+      of the slice as a row.
+    """
+    after = numbering.moves.get(root)
+    found = _update(numbering, root)
+    if found is None:
+        return None
+    update, at, digit = found
+    array = update.numbers[0]
+    if array in numbering.moves:
+        cut = within(numbering.moves[array].steps, *digit)
+        if cut is None or len(cut) != 1:
+            return None
+        digit = cut[0]
+    if after is not None:
+        array = numbering.rearranged(array, after)
+    if array != name or digit[0] == 1:
+        return None
+    return digit, at, numbering.taken(root, at, update.shape, digit)
+
+
+def value_written(numbering: ElementNumbering, root: bytes, digit: Digit) -> bytes | None:
+    """The slice that an update writes, moved as the update is, as a row; None if `root` is none."""
+    found = _update(numbering, root)
+    return None if found is None else numbering.taken(root, found[1], found[0].shape, digit)
+
+
+def _update(numbering: ElementNumbering, root: bytes) -> tuple[Update, bytes, Digit] | None:
+    """The update of one slice that was moved to `root`, its index and the digit that this is."""
+    update = numbering.updates.get(numbering.unmoved(root))
+    axis = None if update is None else sliced_axis(update.part, update.shape)
+    if update is None or axis is None:
+        return None
+    return update, update.numbers[2 + axis], sliced_digit(update.shape, axis)
+
+
+def slice_of_update(
+    numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
+) -> bytes | None:
+    """The number of a slice that was just updated, as a row; None where `number` is no update.
+
+    XLA clamps the indices of an update and of a slice alike.
+    """
+    found = None if number in numbering.moves else _update(numbering, number)
+    if found is None or found[2] != digit or not _is_one_place(numbering, found[1], at):
+        return None
+    part = found[0].part
+    return numbering.arranged(found[0].numbers[1], part, permuted(part), as_row(part))
+
+
+def _is_one_place(numbering: ElementNumbering, one: bytes, other: bytes) -> bool:
+    """Whether two indices are equal, whatever their types."""
+    left, right = numbering.integers.whole(one), numbering.integers.whole(other)
+    return one == other or (left is not None and left == right)
 
 
 def residual_of(
@@ -30,79 +93,29 @@ def residual_of(
       numbering: of the module. loop: the loop. root: number of the element after an iteration.
       names: numbers of the state as the iteration begins.
     """
-    update = numbering.updates.get(numbering.first(root))
-    if update is None or numbering.first(update.numbers[0]) != names[i]:
+    write = written(numbering, root, names[i])
+    if write is None or write[0][0] != loop.iterations:
         return None
-    axis = sliced_axis(update.part, update.shape)
-    if axis is None or update.shape.dimensions[axis] != loop.iterations:
-        return None
-    cast = numbering.bitcasts.get(update.numbers[0])
-    if not _is_put_back(numbering, update.numbers[0], root):
-        return None
-    seen = None if cast is None else (cast[1], cast[2])
-    if seen is not None and axis == 0 and all(is_leading(shape, loop.iterations) for shape in seen):
-        seen = None
-    at = numbering.integers.whole(update.numbers[2 + axis])
+    at = numbering.integers.whole(write[1])
     if at is None or at.symbol != names[loop.counter]:
         return None
     if (at.factor, at.offset) not in ((1, 0), (-1, loop.iterations - 1)):
         return None
-    return ScanResidual(loop, i, axis, at.factor, at.offset, seen)
-
-
-def _is_put_back(numbering: ElementNumbering, taken: bytes, result: bytes) -> bool:
-    """Whether a bitcast before an update is undone after it."""
-    before, after = (numbering.bitcasts.get(n) for n in (taken, result))
-    if before is None or after is None:
-        return before is after
-    probe = numbering.cast(_PROBE, *before[1:])
-    return numbering.cast(probe, *after[1:]) == _PROBE
+    return ScanResidual(loop, i, write[0], at.factor, at.offset)
 
 
 def slice_of_residual(
-    numbering: ElementNumbering, number: bytes, at: bytes, shape: Shape, part: Shape
+    numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 ) -> bytes | None:
     """The number of a slice of a scan residual as its loop wrote it; None if it is not one.
 
-    A number stands for an array in any layout, so layouts matter to bitcasts alone.
-
     Args:
-      numbering: of the module. number: what is sliced.
-      at: number of the index along the dimension that counts slices.
-      shape: of what is sliced. part: of the slice.
+      numbering: of the module. number: what is sliced. at: number of the index.
+      digit: of the position in the array's row that equals the index.
     """
-    axis = sliced_axis(part, shape)
-    if axis is None:
+    residual = numbering.residuals.get(number)
+    if residual is None or residual.digit != digit:
         return None
-    iterations = shape.dimensions[axis]
-    residual = numbering.residuals.get(numbering.first(number))
-    if residual is not None and (number not in numbering.bitcasts or residual.cast is not None):
-        same = (residual.loop.iterations, residual.axis) == (iterations, axis)
-        same &= _is_seen(numbering, number, residual)
-        return _written(numbering, residual, at) if same else None
-    if axis != 0:
-        return None  # the rest handles dimension 0 only
-    if (cast := numbering.bitcasts.get(number)) is not None:
-        first, old, new = cast
-        if not is_leading(old, iterations) or not is_leading(new, iterations):
-            return None
-        inner = slice_of_residual(numbering, first, at, old, one_of(old, 0))
-        return None if inner is None else numbering.cast(inner, one_of(old, 0), one_of(new, 0))
-    return None
-
-
-def _is_seen(numbering: ElementNumbering, number: bytes, residual: ScanResidual) -> bool:
-    """Whether a number is that of a scan residual in the shape in which its slices were written."""
-    if residual.cast is None:
-        return number not in numbering.bitcasts
-    if number not in numbering.bitcasts:
-        return False
-    _, *cast = numbering.bitcasts[number]
-    return numbering.cast(_PROBE, *cast) == numbering.cast(_PROBE, *residual.cast)
-
-
-def _written(numbering: ElementNumbering, residual: ScanResidual, at: bytes) -> bytes | None:
-    """The number of the value written to a scan residual at an index; None if not known."""
     loop, form = residual.loop, numbering.integers.whole(at)
     if form is None or not numbering.integers.within(at, loop.iterations):
         return None
@@ -110,11 +123,4 @@ def _written(numbering: ElementNumbering, residual: ScanResidual, at: bytes) -> 
     there = Form(form.symbol, factor * form.factor, factor * (form.offset - residual.offset))
     iteration = numbering.integer(there, loop.type, whole=True)
     root = follow(numbering, loop, iteration, there)
-    if root is None:
-        return None
-    number = root[residual.index]
-    first, old, new = numbering.bitcasts.get(number, (number, None, None))
-    value = numbering.updates[first].numbers[1]
-    if old is None or new is None or residual.cast is not None:
-        return value
-    return numbering.cast(value, one_of(old, 0), one_of(new, 0))
+    return None if root is None else value_written(numbering, root[residual.index], digit)

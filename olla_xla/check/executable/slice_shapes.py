@@ -1,28 +1,15 @@
-"""Shapes of arrays that are cut into slices, and of one slice.
+"""Shapes of arrays that are cut into slices.
 
 A slice is one element thick along one dimension, its axis, and whole along all others.
 """
 
 from __future__ import annotations
 
-import dataclasses
-
 from hlo.shapes import Shape
+from olla_xla.check.executable.element_order import digits, row_major
+from olla_xla.check.executable.records import Digit
 
-__all__ = ["is_leading", "one_of", "sliced_axis"]
-
-
-def one_of(shape: Shape, axis: int) -> Shape:
-    """The shape of one slice along a dimension."""
-    extents = tuple(1 if k == axis else n for k, n in enumerate(shape.dimensions))
-    return dataclasses.replace(shape, dimensions=extents, key=b"")
-
-
-def is_leading(shape: Shape, iterations: int) -> bool:
-    """Whether it is `iterations` contiguous slices along dimension 0, of whole bytes."""
-    if shape.dimensions[:1] != (iterations,) or shape.element_bits < 8:
-        return False
-    return shape.minor_to_major[-1] == 0
+__all__ = ["sliced_axis", "sliced_digit"]
 
 
 def sliced_axis(part: Shape, shape: Shape) -> int | None:
@@ -31,11 +18,14 @@ def sliced_axis(part: Shape, shape: Shape) -> int | None:
 
     A part that is the whole array is a slice along dimension 0, if that has extent 1.
     """
-    if part.minor_to_major != shape.minor_to_major or part.element_type != shape.element_type:
-        return None
-    if shape.element_bits < 8 or not shape.dimensions:
+    if part.element_type != shape.element_type or shape.element_bits < 8 or not shape.dimensions:
         return None
     both = zip(part.dimensions, shape.dimensions, strict=True)
     axes = [k for k, (one, all_of_it) in enumerate(both) if one != all_of_it]
     axis = axes[0] if axes else 0
     return axis if len(axes) < 2 and part.dimensions[axis] == 1 else None
+
+
+def sliced_digit(shape: Shape, axis: int) -> Digit:
+    """The digit of the position in an array's row that a dimension's index is."""
+    return digits(row_major(shape))[axis]
