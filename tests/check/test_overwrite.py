@@ -166,7 +166,8 @@ _OPERATIONS = _operations()
         ("scattered", (), [2], "cpu", False),
         ("sorted", (1,), [1], "cpu", True),
         ("sorted", (1,), [0], "cpu", False),
-        ("reduced", (), [0], "cpu", True),
+        ("reduced", (), [0], "cuda", True),
+        ("reduced", (), [0], "cpu", False),  # another device still reads it
         ("looped", (0,), [0], "cpu", True),
         ("plain", (), [0], "cuda", False),
         ("bound", (), [1], "cpu", True),
@@ -196,9 +197,14 @@ def test_what_an_operation_may_write_over(name, result, numbers, target, may):
     assert may_overwrite(_OPERATIONS[name], result, numbers, target) is may
 
 
-@pytest.mark.parametrize("name", ["scattered", "reduced", "put", "update"])
+@pytest.mark.parametrize("name", ["scattered", "put", "update"])
 def test_what_updates_an_operand_shares_its_memory(name):
     assert must_share(_OPERATIONS[name], "cpu") == [((), 0, ())]
+
+
+@pytest.mark.parametrize(("target", "pairs"), [("cpu", []), ("cuda", [((), 0, ())])])
+def test_an_all_reduce_is_in_place_but_on_a_cpu(target, pairs):
+    assert must_share(_OPERATIONS["reduced"], target) == pairs
 
 
 def test_what_is_bound_shares_its_memory():

@@ -25,6 +25,7 @@ _ELEMENTWISE = frozenset(
 """Opcodes whose result at an index depends on the operands at that index alone."""
 
 _ITEMWISE_COLLECTIVES = frozenset("all-reduce all-reduce-start collective-broadcast".split())
+"""Collectives that may be done in place, but on a CPU, where a device reads another's operand."""
 
 Pair = tuple[ShapeIndex, int, ShapeIndex]
 """(index of the result, operand number, index within the operand)."""
@@ -38,7 +39,8 @@ def must_share(op: Op, target: str) -> list[Pair]:
         return list(op.bound)
     if op.opcode == "dynamic-update-slice" or op.opcode == "set-dimension-size":
         return [((), 0, ())]
-    if op.opcode in ("scatter", "all-reduce", "all-reduce-start"):
+    reduces = target != "cpu" and op.opcode in ("all-reduce", "all-reduce-start")
+    if reduces or op.opcode == "scatter":
         count = len(op.shape.elements) if op.shape.is_tuple else 1
         return [((), 0, ())] if count == 1 else [((k,), k, ()) for k in range(count)]
     if op.opcode == "ragged-all-to-all":
@@ -98,7 +100,8 @@ def may_overwrite(op: Op, result: ShapeIndex, numbers: list[int], target: str) -
         return numbers == [0]
     if op.opcode == "triangular-solve":
         return numbers == [1]
-    if op.opcode in ("scatter", "sort") or op.opcode in _ITEMWISE_COLLECTIVES:
+    itemwise = target != "cpu" and op.opcode in _ITEMWISE_COLLECTIVES
+    if itemwise or op.opcode in ("scatter", "sort"):
         return numbers == ([result[0]] if result else [0])
     if op.opcode == "ragged-all-to-all":
         return numbers == [1]
