@@ -168,8 +168,9 @@ def may_be_effect(opcode: str) -> bool:
 
 
 def has_state(op: Op) -> bool:
-    """Whether its result may depend on how often it ran before."""
-    return _kind(op) in _STATEFUL or op.proto.custom_call_has_side_effect
+    """Whether it has a result that may depend on how often it ran before."""
+    changes = _kind(op) in _STATEFUL or op.proto.custom_call_has_side_effect
+    return changes and bool(leaves(op.shape))
 
 
 def may_repeat(op: Op) -> bool:
