@@ -236,9 +236,10 @@ class _Analysis:
         if not operands:
             return self._same(i)
         values = self._begun(i, operands, start.called)
-        context = _subtree(self.maps[start], (2,))
-        here = {index for index, part in i.shape.at((2,)).indices() if not part.is_tuple}
-        self._overlay(values, (2,), {k: v for k, v in context.items() if k in here})
+        for k, context in self.maps[start].items():
+            # A look-up's update on a SparseCore gives operands and result alone, no context.
+            if k[:1] == (2,) and k in values and not values[k].shape.is_tuple:
+                values[k] = context
         return values
 
     def _begun(

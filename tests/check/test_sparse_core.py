@@ -112,3 +112,17 @@ def test_what_it_gives_is_one_value_and_its_context_another():
     assert values[update, (0, 0)] is values[rows, ()]
     assert values[done, ()] is values[update, (1,)]
     assert values[update, (2,)] is values[start, (2,)]
+
+
+def test_an_update_may_have_no_context():
+    """A step with adam for v5p has such: its shape has two elements, and planning ended in it."""
+    proto = xla_pb2.HloModuleProto()
+    proto.ParseFromString(final())
+    update = found(proto, "start.update")
+    del update.shape.tuple_shapes[2], update.output_operand_aliasing[:]
+    view = module_from_bytes(proto.SerializeToString())
+    values = {(i.name, index): value for (i, index), value in analyse(view, "tpu").at.items()}
+    assert values["done", ()] is values["start.update", (1,)]
+    assert values["start.update", (0, 1)] is values["places", ()]
+    digest = results_digest(module().SerializeToString(), "tpu")
+    check_executable(proto.SerializeToString(), "tpu", results=digest)
