@@ -143,3 +143,43 @@ ENTRY e { i = s32[] parameter(0)
         frozenset({"b", "s{1}", "d", "w{1}"}),
         frozenset({"i", "s{0}", "j", "w{0}"}),
     }
+
+
+BLANK = """body { s = (f32[2,16], s32[]) parameter(0)
+  k = f32[2,16] get-tuple-element(s), index=0
+  i = s32[] get-tuple-element(s), index=1
+  z = s32[] constant(0)
+  one = s32[] constant(1)
+  x = f32[] constant(2)
+  v = f32[1,16] VALUE
+  u = f32[2,16] dynamic-update-slice(k, v, i, z)
+  n = s32[] add(i, one)
+  ROOT t = (f32[2,16], s32[]) tuple(u, n) }
+again { s = (f32[2,16], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=1
+  two = s32[] constant(2)
+  ROOT l = pred[] compare(i, two), direction=LT }
+ENTRY e { p = s32[] parameter(0)
+  a = f32[2,16] custom-call(), custom_call_target="AllocateBuffer"
+  c = s32[] copy(p)
+  s = (f32[2,16], s32[]) tuple(a, c)
+  w = (f32[2,16], s32[]) while(s), condition=again, body=body
+  k = f32[2,16] get-tuple-element(w), index=0
+  ROOT r = f32[2,16] reverse(k), dimensions={0} }"""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("broadcast(x), dimensions={}", ""),
+        (
+            "dynamic-slice(k, i, z), dynamic_slice_sizes={1,16}",
+            "v reads s{0}, into which nothing was written",
+        ),
+    ],
+)
+def test_memory_that_is_given_as_it_is_is_read_only_once_it_is_written(value, said):
+    stack, count = (1, 0), (2, 0)
+    where = {"a": stack, "u": stack, "s{0}": stack, "w{0}": stack}
+    where |= {"c": count, "n": count, "s{1}": count, "w{1}": count}
+    assert objection(BLANK.replace("VALUE", value), where) == said

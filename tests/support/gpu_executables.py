@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from hlo.gpu_executable import read_gpu_executable
 from olla_xla import targets
@@ -24,6 +25,24 @@ def _scan(weights, x):
 
     value, gradient = jax.value_and_grad(loss)(weights, x)
     return weights - 0.1 * gradient, value
+
+
+def _offloaded(weights, x):
+    """Its residuals go to host memory, into arrays that begin as they are."""
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["up"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def layer(h, w):
+        return h + jnp.tanh(checkpoint_name(h @ w, "up")), None
+
+    def loss(weights, x):
+        return (jax.lax.scan(jax.checkpoint(layer, policy=policy), x, weights)[0] ** 2).sum()
+
+    return jax.grad(loss)(weights, x)
 
 
 def _branches(k, x):
@@ -62,6 +81,7 @@ STEPS = {
     "branches": (_branches, (_shape(dtype=jnp.int32), _shape(128, 128)), ()),
     "chain": (_chain, ([_shape(256, 256)] * 4, _shape(256, 256)), (0,)),
     "fft": (lambda x: jnp.abs(jnp.fft.fft(x)), (_shape(64, 256),), ()),
+    "offloaded": (_offloaded, (_shape(4, 128, 128), _shape(512, 128)), ()),
     "scan": (_scan, (_shape(4, 128, 128), _shape(512, 128)), (0,)),
     "sliced": (lambda x: x[64:128], (_shape(256, 256),), ()),
     "solved": (_solved, (_shape(64, 64),), ()),

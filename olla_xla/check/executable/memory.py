@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hlo.late import late
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.overwrite import may_overwrite, must_share
-from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program
+from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, allocates
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 from olla_xla.errors import CheckError
 
@@ -208,6 +208,8 @@ class _Machine:
         self._places = places
         self._target = target
         self._memory = _Memory()
+        self._blank: set[Value] = set()
+        """Memory that was given as it is, before anything is written into it."""
 
     def read(self, value: Value, reader: str, what: str = "") -> None:
         value = resolve(value)
@@ -248,6 +250,11 @@ class _Machine:
         for value in reads:
             if not any(self._overlap(value, result) and value is not result for result in begun):
                 self.read(value, op.name)
+        updated = {number for _, number, _ in must_share(op, self._target)}
+        for value, numbers in reads.items():
+            reads_it = not updated.issuperset(numbers) and not op.opcode.endswith("-done")
+            if value in self._blank and reads_it:
+                raise CheckError(f"{op.name} reads {value.name}, into which nothing was written")
         writes = [v for i, v in frame.at[op].items() if v.op is op and v.index == i]
         joined = self._target == "tpu" and self._joins(frame, op)
         for result in writes:
@@ -260,6 +267,8 @@ class _Machine:
             writes.sort(key=lambda result: _is_read(frame, op, result.index))
         for result in writes:
             self.write(result, op)
+        if allocates(op):
+            self._blank.update(map(resolve, writes))
         for result in writes:
             if not twice or _is_read(frame, op, result.index):
                 self.read(result, f"what follows {op.name}", "one of its results")
@@ -310,6 +319,8 @@ class _Machine:
         for _, start, state, _, _ in states:
             self.same_place(start, state, f"what goes into {op.name} and its state")
             self.write(state, op)
+            if resolve(start) in self._blank:
+                self._blank.add(resolve(state))
         self.run(condition)
         self.run(body)
         for _, _, state, end, _ in states:
@@ -319,6 +330,7 @@ class _Machine:
             self.read(value, op.name)
         for _, _, state, _, _ in states:
             self.write(state, op)
+            self._blank.discard(resolve(state))
         self.run(condition)
         for _, _, state, _, after in states:
             self.read(state, op.name, "its result")

@@ -15,6 +15,7 @@ __all__ = [
     "Op",
     "Program",
     "acts",
+    "allocates",
     "has_state",
     "leaves",
     "may_repeat",
@@ -154,6 +155,11 @@ _LEAVES: dict[Shape, tuple[tuple[ShapeIndex, Shape], ...]] = {}
 def acts(op: Op) -> bool:
     """Whether an operation has effects: state, exchange between devices, callbacks."""
     return _kind(op) in _EFFECTS or op.proto.custom_call_has_side_effect
+
+
+def allocates(op: Op) -> bool:
+    """Whether it gives memory as it is, in which nothing has been written yet."""
+    return op.proto.custom_call_target in ("AllocateBuffer", "CreateBuffer")
 
 
 def is_effect(proto: xla_pb2.HloInstructionProto) -> bool:

@@ -17,7 +17,7 @@ from hlo.gpu_thunks import Flow
 from hlo.slices import Access, Slice
 from olla_xla.check.executable.memory import PASSED_ON, Place
 from olla_xla.check.executable.moves import copied_slice, moves_only
-from olla_xla.check.executable.program import Op, Program
+from olla_xla.check.executable.program import Op, Program, allocates
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 from olla_xla.errors import CheckError
 
@@ -209,6 +209,8 @@ class _Walk:
             return
         operands, results = self._operands(step), self._results(step)
         if not thunks and op.opcode in _MAY_BE_NOTHING and set(results) <= set(operands):
+            return
+        if not thunks and allocates(op):
             return
         if not thunks and op.opcode == "custom-call" and self._mocks_calls:
             return  # XLA was told to leave out what it has no code for
