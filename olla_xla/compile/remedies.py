@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from olla_xla.compile.capture import capture
 from olla_xla.compile.foreign import jax_stage
 from olla_xla.compile.jax_private import plain_jit
 from olla_xla.errors import OllaError
+from olla_xla.memory import clock
 from olla_xla.memory.analysis.leaves import Leaf, to_donate
 from olla_xla.memory.analysis.memory_view import MemoryView
 from olla_xla.memory.analysis.remedy import Remedy, Trial, by_hand, described, most_used
@@ -140,9 +140,9 @@ def _recomputed(
 ) -> list[Trial]:
     """The trial of a plan with recomputation, at most one; none where planning fails."""
     trials: list[Trial] = []
-    limit, began = options.time_limit or _SECONDS, time.monotonic()
+    limit, began = options.time_limit or _SECONDS, clock.now()
     for overhead in _OVERHEADS:
-        left = max(began + limit - time.monotonic(), _LEAST_SECONDS)
+        left = max(began + limit - clock.now(), _LEAST_SECONDS)
         allowed = dataclasses.replace(options, max_overhead=overhead, time_limit=left)
         try:
             found = loading.planner().plan_module(

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from olla_xla.memory import code_store, machine_code
+from olla_xla.memory import clock, code_store, machine_code
 from olla_xla.memory.arguments import Kinds, flattened
 
 __all__ = ["Loop", "has_numba", "inner", "jit", "loop"]
@@ -45,20 +45,21 @@ class Loop:
     @functools.cached_property
     def compiled(self) -> Any:
         """The function's dispatcher of numba. Its first use imports numba, which is slow."""
-        import numba
+        with clock.stopped(), _lock:
+            import numba
 
-        njit: Callable[..., Any] = numba.njit  # its type does not know all of its options
-        with _lock:
+            njit: Callable[..., Any] = numba.njit  # its type does not know all of its options
             if "compiled" in self.__dict__:  # by another thread meanwhile
                 return self.__dict__["compiled"]
             try:
                 made = njit(no_cfunc_wrapper=True, **self._options)(self.interpreted)
                 if self._options.get("cache"):
                     _know_by(made, self._source)
-                return made
             except RuntimeError:  # read-only installation and no writable user cache directory
                 options = {**self._options, "cache": False}
-                return njit(no_cfunc_wrapper=True, **options)(self.interpreted)
+                made = njit(no_cfunc_wrapper=True, **options)(self.interpreted)
+            made.compile = clock.stopped()(made.compile)  # which a call with new types calls
+            return made
 
     @functools.cached_property
     def _source(self) -> str:
@@ -103,7 +104,7 @@ class _Kept(Loop):
         return f"{self.interpreted.__module__}.{self.interpreted.__qualname__}"
 
     def _link(self, kinds: Kinds, args: tuple[Any, ...]) -> Callable[..., Any]:
-        with _compiling:
+        with clock.stopped(), _compiling:
             if kinds in self._linked:  # by another thread meanwhile
                 return self._linked[kinds]
             code = code_store.load(self._name, kinds, self._source)

@@ -9,12 +9,12 @@ Items live in all sections are placed below the others, which lowers the target 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory import clock
 from olla_xla.memory.jit import jit
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import Items, subset
@@ -144,10 +144,10 @@ class _Repair:
     def _relocated(self, offsets: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         left = self.budget.seconds()
         tries = int(max(100, min(_TRIES, left / self.rate, self.budget.nodes_left())))
-        started = time.monotonic()
+        started = clock.now()
         found, placed = relocate(offsets.copy(), self.shapes, self.target_height, tries, seed)
         self.budget.charge(placed, 0.0)
-        self.rate = max((time.monotonic() - started) / tries, 1e-7)
+        self.rate = max((clock.now() - started) / tries, 1e-7)
         return found
 
 

@@ -8,7 +8,6 @@ Candidates from every method compete on the predicted assigned total of the whol
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ import olla_xla.schedule as schedule
 from hlo.backend import platform
 from hlo.exchange import is_transfer
 from hlo.late import late
+from olla_xla.memory import clock
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.planner.baseline import BaselineEstimate
 from olla_xla.planner.bounds import certified, least_peak
@@ -91,14 +91,14 @@ def solve(
       A solution whose predicted total is never above that of XLA's order.
     """
     work, options = estimate.work, limits.options
-    deadline = time.monotonic() + limits.seconds
+    deadline = clock.now() + limits.seconds
     work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
     work.add(schedule.candidates(work.arrays))
     by_ilp = options.method == "ilp"
     least = phases.search(
         work.arrays,
         work.starts,
-        time_limit=max(deadline - time.monotonic(), 0.01) * (_ILP_START if by_ilp else 0.5),
+        time_limit=max(deadline - clock.now(), 0.01) * (_ILP_START if by_ilp else 0.5),
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(work.arrays)[0],
@@ -108,7 +108,7 @@ def solve(
     )
     proof = None
     if by_ilp:
-        seconds = (deadline - time.monotonic()) * _ILP
+        seconds = (deadline - clock.now()) * _ILP
         least, proof = ilp.order_by_ilp(work.graph, least, options, seconds, progress)
     own = "ilp" if by_ilp else "lifetimes"
     work.add({own: least.lifetime_order})
@@ -117,7 +117,7 @@ def solve(
     # Bindings take some ten simulations of the module. They are left out once a time limit, of the
     # options or of what the module is worth, has passed.
     limited = options.time_limit is not None or limits.deadline is not None
-    late = limited and time.monotonic() > deadline
+    late = limited and clock.now() > deadline
     binds = options.in_place and not late
     ours, aliases = with_chains(work, options.tolerance, own) if binds else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
@@ -179,7 +179,7 @@ def _towards_the_total(
             objective=objective,
             exact=ours.total,
             excess=excess,
-            time_limit=max(deadline - time.monotonic(), 0.01),
+            time_limit=max(deadline - clock.now(), 0.01),
             step_limit=steps,
             seed=options.seed,
             bound_bytes=bound,
@@ -192,7 +192,7 @@ def _towards_the_total(
     ours.add({"search": found.order})
     wide = found.objective_bytes > bound * (1 + _MORE)
     ends = deadline if limits.deadline is None else limits.deadline(found.objective_bytes)
-    in_time = time.monotonic() + limits.more_seconds < min(ends, deadline)
+    in_time = clock.now() + limits.more_seconds < min(ends, deadline)
     if ours.is_entry and alternative_orders is not None and wide and in_time:
         other = ours.named(alternative_orders().get(computation.name, ()))
         ours.add(other)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from hlo.module import Computation, Module
 from hlo.rewrite.aliases import Alias
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.errors import GraphError, KernelError
+from olla_xla.memory import clock
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.kernels import Pattern, overwritten
@@ -60,7 +60,7 @@ class _Limit(NamedTuple):
     @property
     def seconds(self) -> float:
         """Seconds that are left."""
-        return self.effort.seconds - (time.monotonic() - self.started)
+        return self.effort.seconds - (clock.now() - self.started)
 
     def nested(self) -> float:
         """Seconds for a computation that the entry calls: half of what is left for all of these."""
@@ -163,7 +163,7 @@ def plan_order(
       KernelError: kernels cannot have these patterns.
     """
     timing = timing or Timing()
-    started = time.monotonic() if timing.began is None else timing.began
+    started = clock.now() if timing.began is None else timing.began
     planned = PlannedModule(module, target, released, kept)
     xla_orders = _order_names(planned)
     if kept is not None:
@@ -207,7 +207,7 @@ def plan_order(
         source=solved.source,
         candidates=solved.candidates,
         proofs=orders.proofs,
-        seconds=time.monotonic() - started,
+        seconds=clock.now() - started,
         steps=solved.steps,
         seed=options.seed,
         time_limit=limit.effort.seconds if options.time_limit is None else options.time_limit,
@@ -277,7 +277,7 @@ def _limit(options: PlanOptions, timing: Timing, started: float, total: int, bou
       total: predicted bytes of XLA's order. bound: no order takes fewer.
     """
     worth = effort(options, timing, total, bound)
-    since = time.monotonic()
+    since = clock.now()
     if options.time_limit is not None:
         # A default limits the search alone; a time limit of the options, all of planning.
         after = min(_AFTER * (since - started), _MOST_AFTER)
@@ -344,8 +344,8 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
 
 def _deadline(worth: Effort) -> Callable[[int], float]:
     """Best total in bytes, just found -> until when searching is worth it (`Limits.deadline`)."""
-    started = time.monotonic()
-    return lambda total: worth.until(total, started, time.monotonic())
+    started = clock.now()
+    return lambda total: worth.until(total, started, clock.now())
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hlo.backend import platform
 from hlo.late import late
 from olla_xla.errors import BudgetError, KernelError
+from olla_xla.memory import clock
 from olla_xla.memory.module_state import scheduled_module
 from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import recomputation_limit
@@ -81,7 +81,7 @@ def plan_module(
     """
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
     request = Request(
-        options, target, cost, time.monotonic(), xla_bytes, alternative_orders, progress,
+        options, target, cost, clock.now(), xla_bytes, alternative_orders, progress,
         schedule_seconds, device_bytes,
     )  # fmt: skip
     own = scheduled_module(module)

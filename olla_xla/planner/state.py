@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import logging
 import math
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hlo.backend import platform
 from hlo.module import Module
 from olla_xla.errors import KernelError
+from olla_xla.memory import clock
 from olla_xla.memory.kernels import Pattern
 from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import Timing
@@ -58,7 +58,7 @@ class Request:
     @property
     def elapsed(self) -> float:
         """Seconds since planning began."""
-        return time.monotonic() - self.started
+        return clock.now() - self.started
 
     def limited(self, seconds: float) -> PlanOptions:
         """The options for part of the work: with that part of the time limit, if there is one."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from hlo.module import Module
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
+from olla_xla.memory import clock
 from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.module_state import PlannedModule
@@ -138,7 +138,7 @@ class Front:
             left unfinished.
         """
         if self._deadline == math.inf:
-            self._deadline = time.monotonic() + self._seconds
+            self._deadline = clock.now() + self._seconds
             self.selector.deadline = self._deadline + _GRACE * self._seconds
         target = self.target_bytes(k)
         if target not in self._points:
@@ -148,7 +148,7 @@ class Front:
         return self._points[target]
 
     def _late(self) -> bool:
-        return time.monotonic() >= self._deadline
+        return clock.now() >= self._deadline
 
     def below(self, peak: int) -> list[Point]:
         """Choices whose peak is at most `peak`, cheapest first; no other is cheaper and lower.

@@ -9,12 +9,12 @@ between rounds, so only the most promising are evaluated anew (Minoux, "Accelera
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory import clock
 from olla_xla.remat.evictions import Expansion, expand
 from olla_xla.remat.graph import RematGraph
 
@@ -44,7 +44,7 @@ class Point:
 
 
 class Selector:
-    """Searches evictions for one graph. `deadline`: of `time.monotonic()`, seconds."""
+    """Searches evictions for one graph. `deadline`: of `clock.now()`, seconds."""
 
     def __init__(self, graph: RematGraph, deadline: float) -> None:
         self.graph = graph
@@ -66,7 +66,7 @@ class Selector:
         chosen = start
         now = expand(self.graph, chosen)
         self._ratios = {}
-        while now.peak > target and now.seconds <= seconds and time.monotonic() < self.deadline:
+        while now.peak > target and now.seconds <= seconds and clock.now() < self.deadline:
             step = self._best(chosen, now, target)
             if step is None:
                 break
@@ -81,7 +81,7 @@ class Selector:
         now = expand(g, evictions)
         price = g.seconds[g.source[evictions[:, 0]]]
         for k in np.lexsort((evictions[:, 0], -price)):
-            if time.monotonic() >= self.deadline:
+            if clock.now() >= self.deadline:
                 break
             trial = evictions.copy()
             trial[k] = -1

@@ -85,7 +85,7 @@ def tried(monkeypatch):
     def of(*choices, deadline=math.inf, **options):
         front = Front(*choices, **options)
         # An hour is as good as for ever.
-        return _Tried(State(front), front, min(deadline, rematerialise.time.monotonic() + 3600))
+        return _Tried(State(front), front, min(deadline, rematerialise.clock.now() + 3600))
 
     return of
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ from hlo.parse import from_hlo_text
 from hlo.read import with_program_order
 from hlo.rewrite.clones import Clone
 from olla_xla.errors import KernelError
+from olla_xla.memory import clock
 from olla_xla.planner import state as planner_state
 from olla_xla.planner.passes import rewriting
 from olla_xla.planner.state import WORTH, Edits, ModuleState, Request
@@ -48,7 +48,7 @@ PLAN = Plan(
 
 def state(plan=PLAN, request=(), **fields):
     asked = Request(
-        **{"options": PlanOptions(), "target": "cpu", "cost": COST, "started": time.monotonic()}
+        **{"options": PlanOptions(), "target": "cpu", "cost": COST, "started": clock.now()}
         | dict(request)
     )
     return ModuleState(asked, MODULE, MODULE, plan=plan, before_bytes=100_000, **fields)
@@ -60,11 +60,11 @@ def test_part_of_the_work_has_part_of_the_time():
     asked = state(request={"options": limited}).request
     assert asked.limited(2.0) == dataclasses.replace(limited, time_limit=2.0)
     assert asked.limited(-3.0).time_limit == 0.01
-    assert 7.0 < state(request={"started": time.monotonic() - 7}).request.elapsed < 8.0
+    assert 7.0 < state(request={"started": clock.now() - 7}).request.elapsed < 8.0
 
 
 def test_what_is_left_for_recomputation():
-    begun = {"started": time.monotonic() - 7}
+    begun = {"started": clock.now() - 7}
     assert 2.0 < state(request=begun, limit=10.0).seconds_left <= 3.0
     assert state(request=begun, limit=5.0).seconds_left == 0.1
     spent = Edits(added_seconds=0.25)

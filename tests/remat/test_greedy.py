@@ -1,13 +1,12 @@
 """Evictions of one small step: live bytes without any, targets, and nothing that is not needed."""
 
-import time
-
 import numpy as np
 import pytest
 
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from hlo.read import with_program_order
+from olla_xla.memory import clock
 from olla_xla.memory.lifetimes import timeline
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.cost.roofline import CostModel, Device
@@ -53,7 +52,7 @@ def test_without_evictions_live_bytes_are_those_of_the_order(view, graph):
 
 
 def test_evictions_meet_a_target_and_none_can_be_taken_back(graph):
-    selector = Selector(graph, time.monotonic() + 60)
+    selector = Selector(graph, clock.now() + 60)
     start = selector.point(NOTHING)
     target = int(0.75 * start.peak)
     point = selector.reduce(NOTHING, target)
@@ -65,10 +64,10 @@ def test_evictions_meet_a_target_and_none_can_be_taken_back(graph):
 
 
 def test_a_target_out_of_reach_and_a_limit_of_time_end_the_search(graph):
-    selector = Selector(graph, time.monotonic() + 60)
+    selector = Selector(graph, clock.now() + 60)
     least = selector.reduce(NOTHING, 1)
     assert least.peak > 1
     cheap = selector.reduce(NOTHING, 1, seconds=least.seconds / 4)
     assert cheap.seconds <= least.seconds and cheap.peak >= least.peak
-    late = Selector(graph, time.monotonic() - 1)
+    late = Selector(graph, clock.now() - 1)
     assert len(late.reduce(NOTHING, 1).evictions) == 0

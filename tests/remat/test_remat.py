@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import time
 
 import jax
 import numpy as np
@@ -19,6 +18,7 @@ from olla_xla import planner
 from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.errors import BudgetError, CheckError, InputError, LimitError
+from olla_xla.memory import clock
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem import plan as plan_file
@@ -373,8 +373,8 @@ def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
     assert len(found) > 1
     nearest = sorted(set(asked))
     assert min(b - a for a, b in itertools.pairwise(nearest)) == 1 / 16
-    later = time.monotonic() + 1e6
-    monkeypatch.setattr("olla_xla.remat.front.time.monotonic", lambda: later)
+    later = clock.now() + 1e6
+    monkeypatch.setattr("olla_xla.remat.front.clock.now", lambda: later)
     assert f.within(allowed) == found
 
 

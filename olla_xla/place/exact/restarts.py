@@ -10,12 +10,12 @@ constraint programs).
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory import clock
 from olla_xla.place.exact.descend import LIMIT, descend
 from olla_xla.place.exact.model import MAX_PAIRS, Model, model_of, overlapping_pairs
 from olla_xla.place.items import Items
@@ -45,7 +45,7 @@ class Budget:
     """
 
     def __init__(self, seconds: float, nodes: int | None = None) -> None:
-        self.deadline = time.monotonic() + seconds
+        self.deadline = clock.now() + seconds
         self.limit = seconds
         self.total = nodes
         self.nodes = nodes
@@ -54,7 +54,7 @@ class Budget:
 
     def seconds(self) -> float:
         """Wall-clock time left, in seconds; negative once it is used up."""
-        return self.deadline - time.monotonic()
+        return self.deadline - clock.now()
 
     def left(self) -> int:
         """Nodes that fit in what is left; 0 when it is used up."""
@@ -78,7 +78,7 @@ class Budget:
     def portion(self, part: float) -> Iterator[None]:
         """Within the block, at most this fraction of the whole budget can be spent."""
         whole = self.deadline, self.nodes
-        self.deadline = min(self.deadline, time.monotonic() + part * self.limit)
+        self.deadline = min(self.deadline, clock.now() + part * self.limit)
         if self.nodes is not None and self.total is not None:
             self.nodes = min(self.nodes, self.spent + int(part * self.total) + 1)
         try:
@@ -133,12 +133,12 @@ class Search:
             preorder = self._descents % len(_PREORDERS)
             failures = np.zeros(self.items.count)
             nodes = min(int(self._limit), allowed - spent)
-            started = time.monotonic()
+            started = clock.now()
             outcome, visited, offsets = descend(
                 self.model, self._ranks(preorder), capacity, nodes, failures, _TRAIL
             )
             spent += visited
-            budget.charge(visited, time.monotonic() - started)
+            budget.charge(visited, clock.now() - started)
             if outcome != LIMIT:
                 return outcome, offsets
             self._weights[preorder] = self._weights[preorder] * _DECAY + failures

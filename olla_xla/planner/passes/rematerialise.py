@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from typing import TypeGuard
 
 from hlo.module import Module
 from hlo.rewrite.clones import Clone
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import BudgetError
+from olla_xla.memory import clock
 from olla_xla.memory.kernels import inherited
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.plan import Plan
@@ -85,16 +85,16 @@ def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
     The entry computation and the loops' bodies that hold the peak; each time the one that gains
     most. `done` names those that are left alone.
     """
-    deadline = time.monotonic() + state.seconds_left
+    deadline = clock.now() + state.seconds_left
     names = {c.name for c in state.module.control_computations}
     for _ in range(_PLACES):
         if names <= done:
             break
-        left = max(deadline - time.monotonic(), 0.1)
+        left = max(deadline - clock.now(), 0.1)
         best: tuple[_Choice, Front] | None = None
         most, places = state.allowance_left, _places(state, left, done)
         for k, place in enumerate(places):
-            until = time.monotonic() + (deadline - time.monotonic()) / (len(places) - k)
+            until = clock.now() + (deadline - clock.now()) / (len(places) - k)
             front = min(place, key=lambda f: f.outside + f.within(most)[0].peak)
             choice = _Tried(state, front, until).least_total(most)
             if choice is not None and (
@@ -105,7 +105,7 @@ def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
             break
         state = _with(state, *best)
         done = done | {best[1].name}
-        if time.monotonic() >= deadline:
+        if clock.now() >= deadline:
             break
     return state
 
@@ -113,7 +113,7 @@ def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
 def _cheapest(state: ModuleState, budget: int) -> ModuleState:
     """The cheapest choice whose total fits. Raises BudgetError."""
     seconds = state.seconds_left
-    deadline = time.monotonic() + seconds
+    deadline = clock.now() + seconds
     most = state.allowance_left
     found: list[tuple[_Choice, Front]] = []
     refused: BudgetError | None = None
@@ -206,10 +206,10 @@ class _Tried:
 
     def _with(self, point: Point, target: int, tries_left: int) -> _Choice | None:
         """A choice for a target, written and ordered; None where kernels cannot keep patterns."""
-        left = max(self.deadline - time.monotonic(), 0.1) / tries_left
-        begun = time.monotonic()
+        left = max(self.deadline - clock.now(), 0.1) / tries_left
+        begun = clock.now()
         point, bound = self.front.refined(point, target, _EXACT_SHARE * left)
-        left = max(left - (time.monotonic() - begun), 0.05)
+        left = max(left - (clock.now() - begun), 0.05)
         module, made = self.front.write(point)
         kernels = inherited(self.state.ordered.kernels, ((c.name, c.original) for c in made))
         plan = self.state.ordered_anew(module, kernels, left)
@@ -231,7 +231,7 @@ class _Tried:
         return max(longer, 0.0)
 
     def _late(self) -> bool:
-        return time.monotonic() >= self.deadline
+        return clock.now() >= self.deadline
 
     @staticmethod
     def _fits(found: _Choice | None, budget: int, allowance: float) -> TypeGuard[_Choice]:

@@ -7,10 +7,10 @@ allowance of time, the choices that promise most are ordered anew and compared b
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 
 from hlo.backend import platform
+from olla_xla.memory import clock
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
@@ -71,13 +71,13 @@ def run(state: ModuleState) -> ModuleState:
     choices, budget = state.choices, state.request.options.budget_bytes
     if choices is None:
         return state
-    deadline = time.monotonic() + state.seconds_left * _SHARE
+    deadline = clock.now() + state.seconds_left * _SHARE
     best: tuple[ResidualChoice, Plan] | None = None
     every: list[tuple[ResidualChoice, Plan]] = []
     for choice, lowest in to_try(choices, budget, state.allowance):
         if not is_right(choices, choice):
             continue
-        left = max(deadline - time.monotonic(), 0.1) / max(TRIES - len(every), 1)
+        left = max(deadline - clock.now(), 0.1) / max(TRIES - len(every), 1)
         plan = state.ordered_anew(choice.module, choice.kernels, left)
         if plan is None:
             continue
@@ -85,7 +85,7 @@ def run(state: ModuleState) -> ModuleState:
         least = state.least_worth if best is None else best[1].predicted_bytes
         if plan.predicted_bytes < least:
             best = every[-1]
-        late = best is not None and time.monotonic() >= deadline
+        late = best is not None and clock.now() >= deadline
         if lowest or late or plan.predicted_bytes <= (budget or 0):
             break
     if best is None:

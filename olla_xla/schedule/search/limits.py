@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable
 
+from olla_xla.memory import clock
 from olla_xla.problem.stop_reason import StopReason
 
 __all__ = ["Limits", "Stop"]
@@ -28,25 +27,18 @@ class Limits:
     most_steps: int | None
     steps: int = 0
     sooner: float = math.inf
-    """Another deadline, by time.monotonic(); the search ends at the earlier of the two."""
+    """Another deadline, on the same clock; the search ends at the earlier of the two."""
 
     def __post_init__(self) -> None:
-        self.deadline = time.monotonic() + self.seconds
-        self._aside = 0.0
+        self.deadline = clock.now() + self.seconds
 
     def spend(self, steps: int) -> None:
         """Counts steps; raises Stop when a limit is reached."""
         self.steps += steps
         if self.most_steps is not None and self.steps >= self.most_steps:
             raise Stop(StopReason.STEP_LIMIT)
-        if time.monotonic() - self._aside >= min(self.deadline, self.sooner):
+        if clock.now() >= min(self.deadline, self.sooner):
             raise Stop(StopReason.TIME_LIMIT)
-
-    def aside(self, work: Callable[[], None]) -> None:
-        """Runs `work` without counting its time against the limits."""
-        started = time.monotonic()
-        work()
-        self._aside += time.monotonic() - started
 
     def allowed(self, steps: int) -> int:
         """`steps`, or the number of steps left under the limit if that is less."""

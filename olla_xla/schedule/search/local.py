@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.schedule.search.moves import late_acceptance_search, load, perturb
+from olla_xla.schedule.search.moves import late_acceptance_search, perturb
 from olla_xla.schedule.search.run import Run, Scored, rank
 from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
 
@@ -21,7 +21,6 @@ def lower_peak(
 
     With `quick`, chunks are shorter, so that it stalls sooner: another search follows it.
     """
-    run.limits.aside(load)
     state = new_state(problem, groups, seed)
     settings = run.settings
     chunk = min(settings.chunk, settings.chunk_work // len(groups))
@@ -90,7 +89,6 @@ def _patience(run: Run, gap: float, fruitless: int) -> int:
 
 def _polish(run: Run, problems: Sequence[Problem], now: Scored, patience: int, seed: int) -> None:
     """Local search accepted on the objective, until `patience` evaluations bring no progress."""
-    run.limits.aside(load)
     objective = run.objective
     assert objective is not None
     states = [new_state(problem, now.groups, seed + 1 + k) for k, problem in enumerate(problems)]
