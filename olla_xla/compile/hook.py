@@ -1,7 +1,8 @@
 """XLA's one entry point into olla_xla: the scheduled module, handed over inside a compile.
 
 XLA calls the hook for every module of the process, on the thread that compiles it, and waits. So
-the planner runs on the caller's thread, with its Ctrl-C, warnings and JAX settings. A module is
+the planner runs on the caller's thread, with its warnings and JAX settings; signal handlers run
+there too (handlers.py). A module is
 ours if it has a token, a module-level frontend attribute that is kept up to POST_SCHEDULER. Other
 modules are not changed.
 """
@@ -67,10 +68,7 @@ class _Hook:
             self._register()
         try:
             yield
-        except jax.errors.JaxRuntimeError as error:
-            # Ctrl-C can arrive as `_callback` is entered, where it cannot be caught.
-            if request.error is None and "KeyboardInterrupt" in str(error):
-                raise KeyboardInterrupt from error
+        except jax.errors.JaxRuntimeError:
             if request.error is None:
                 raise
         finally:

@@ -21,6 +21,7 @@ from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
+from olla_xla.compile.handlers import raises_of_handlers
 from olla_xla.compile.outcomes import (
     NO_GAIN,
     Outcome,
@@ -41,6 +42,7 @@ _logger = logging.getLogger("olla_xla")
 _BUDGET_TRIES = 3  # plans for a budget, each corrected by the error of the one before
 
 
+@raises_of_handlers
 def compile_planned(
     lowered: jax.stages.Lowered,
     options: PlanOptions,
@@ -77,6 +79,7 @@ def compile_planned(
     return outcome
 
 
+@raises_of_handlers
 def compile_given(
     lowered: jax.stages.Lowered,
     plan: Plan,

@@ -27,6 +27,7 @@ from olla_xla.compile import environment as settings
 from olla_xla.compile import loading, verification
 from olla_xla.compile.events import tell
 from olla_xla.compile.foreign import caution
+from olla_xla.compile.handlers import raises_of_handlers
 from olla_xla.compile.jax_private import (
     devices_of,
     lowering_identity,
@@ -35,7 +36,7 @@ from olla_xla.compile.jax_private import (
     with_miss_handler,
 )
 from olla_xla.compile.leaves import donation_hint
-from olla_xla.compile.outcomes import Outcome, require_budget
+from olla_xla.compile.outcomes import Outcome, failed, require_budget
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
@@ -68,6 +69,10 @@ _BENCHMARK = "benchmarks of this machine are not planned"
 
 
 _DISABLED = "enabled=False"
+
+
+_MEANT = (OllaError, jax.errors.JaxRuntimeError, Warning)
+"""What a caller is to see: our own errors, XLA's, and warnings that the program made errors."""
 
 
 class PlanWarning(UserWarning):
@@ -187,6 +192,7 @@ class PlannedFunction:
         self._pending.first = None
         return outputs if first is None else self._verified(outputs, first)
 
+    @raises_of_handlers
     def _verified(self, outputs: Any, first: _First) -> Any:
         """The outputs of a planned executable's first call, or XLA's own where they differ."""
         own = plain_jit(functools.partial(self.__wrapped__), **self._jit_options)
@@ -218,32 +224,44 @@ class PlannedFunction:
         Returns:
           A function to call once JAX has run the executable, or None.
         """
-        config: Any = jax.config
-        if config.jax_no_tracing or config.jax_disable_jit or under_trace(args, kwargs):
-            return None
-        if settings.disabled():
-            return None
-        traced = self._jitted.trace(*args, **kwargs)
+        try:
+            if not _is_to_plan(args, kwargs):
+                return None
+        except Exception as error:
+            return self._not_planned(error)
+        return self._before_call(self._jitted.trace(*args, **kwargs), args, kwargs)
+
+    @raises_of_handlers
+    def _before_call(
+        self, traced: jax.stages.Traced, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], None] | None:
+        """Plans what was traced; returns as `_before_miss`."""
         try:
             lowered = traced.lower()
+            known = len(self._shared.plans)
+            outcome = self._outcome(lowered, _device_key(args, kwargs))
+            if len(self._shared.plans) > known:
+                comparison = verification.due(self._verify, outcome, lowered, self._say)
+                if comparison is not None:
+                    own_args, own_kwargs = verification.copies((args, kwargs))
+                    self._pending.first = _First(own_args, own_kwargs, comparison)
         except Exception as error:
-            return self._not_lowered(error)
-        known = len(self._shared.plans)
-        outcome = self._outcome(lowered, _device_key(args, kwargs))
-        if len(self._shared.plans) > known:
-            comparison = verification.due(self._verify, outcome, lowered, self._say)
-            if comparison is not None:
-                own_args, own_kwargs = verification.copies((args, kwargs))
-                self._pending.first = _First(own_args, own_kwargs, comparison)
+            return self._not_planned(error)
         return None
 
-    def _not_lowered(self, error: Exception) -> Callable[[], None]:
+    def _not_planned(self, error: Exception) -> Callable[[], None]:
         """Leaves a call to JAX, and returns a function that warns if the call succeeds.
 
         JAX raises its own error if it cannot lower the call either. It can if only `lower()` fails:
-        that builds the user's pytrees with descriptions of arrays as leaves, which some reject.
+        that builds the user's pytrees with descriptions of arrays as leaves, which some reject. And
+        it can where the fault is ours.
+
+        Raises:
+          `error`, if it is meant for the caller.
         """
-        _logger.debug("lowering failed", exc_info=error)
+        if isinstance(error, _MEANT):
+            raise error
+        _logger.debug("it is not planned", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
         if settings.strict() or self._options.budget_bytes is not None:
             raise FallbackError(f"{self.__name__} is not planned: {reason}") from error
@@ -331,10 +349,22 @@ class PlannedFunction:
         why = self._shared.unplanned or "call or compile the function first"
         return _Plans(self._shared.plans).named(self.__name__, why)
 
+    @raises_of_handlers
     def _outcome(
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome:
         """Plans and compiles `lowered`, once for each set of compile arguments."""
+        try:
+            return self._made_once(lowered, device_key, **compile_kwargs)
+        except Exception as error:
+            warn = self._not_planned(error)
+            outcome = failed(lowered.compile(**compile_kwargs), error)
+            warn()
+            return outcome
+
+    def _made_once(
+        self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
+    ) -> Outcome:
         if settings.disabled():
             return Outcome(lowered.compile(**compile_kwargs), None, False, "OLLA_XLA_DISABLE=1")
         if is_measuring():  # planning waits for these benchmarks, which call jitted functions
@@ -419,6 +449,14 @@ class PlannedFunction:
         if text and text not in self._shared.said:
             self._shared.said.add(text)
             _logger.warning("%s: %s", self.__name__, text)
+
+
+def _is_to_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is one to plan, as JAX and its variables are set."""
+    config: Any = jax.config
+    if config.jax_no_tracing or config.jax_disable_jit or under_trace(args, kwargs):
+        return False
+    return not settings.disabled()
 
 
 def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) -> str:

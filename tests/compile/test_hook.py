@@ -1,5 +1,6 @@
 """XLA's hook: modules that are none of ours, several threads, interrupts."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -143,7 +144,7 @@ def test_an_interrupt_ends_the_compile_and_reaches_the_caller(monkeypatch):
 
     def interrupted(module, options, **kwargs):
         assert threading.current_thread() is threading.main_thread()
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(planner, "plan_module", interrupted)
     jitted = fresh(branches, donate_argnums=0)
@@ -162,7 +163,7 @@ def test_an_interrupt_before_the_hook_knows_its_module_reaches_the_caller(monkey
         def search(self, module):
             compiles_open.append(len(hook._hook._requests))
             if len(hook._hook._requests) > nested:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             return token.search(module)
 
     compiles_open, token = [], hook._TOKEN
