@@ -2,9 +2,8 @@
 
 XLA calls the hook for every module of the process, on the thread that compiles it, and waits. So
 the planner runs on the caller's thread, with its warnings and JAX settings; signal handlers run
-there too (handlers.py). A module is
-ours if it has a token, a module-level frontend attribute that is kept up to POST_SCHEDULER. Other
-modules are not changed.
+there too (handlers.py). A module is ours if it has a token, a module-level frontend attribute that
+is kept up to POST_SCHEDULER. Other modules are not changed.
 """
 
 from __future__ import annotations

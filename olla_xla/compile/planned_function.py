@@ -7,7 +7,6 @@ executable both for `lower(...).compile()` and for the call, so later calls are 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
@@ -32,7 +31,6 @@ from olla_xla.compile.jax_private import (
     devices_of,
     lowering_identity,
     plain_jit,
-    under_trace,
     with_miss_handler,
 )
 from olla_xla.compile.leaves import donation_hint
@@ -40,7 +38,8 @@ from olla_xla.compile.outcomes import Outcome, failed, require_budget
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
-from olla_xla.compile.shared import Outcomes, Shared, shared
+from olla_xla.compile.shared import Outcomes, Plans, Shared, shared
+from olla_xla.compile.signature import device_key, is_to_plan
 from olla_xla.errors import CheckError, FallbackError, JitError, OllaError
 from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import PlanOptions
@@ -111,23 +110,6 @@ class _First(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     comparison: verification.Comparison
-
-
-class _Plans(tuple["Plan", ...]):
-    """A tuple of plans whose IndexError says why there is none."""
-
-    _message = ""
-
-    def named(self, name: str, why: str) -> _Plans:
-        """Sets the function's name and the reason why there are no more plans."""
-        self._message = f"{name} has {len(self) or 'no'} plan{'s' * (len(self) > 1)}: {why}"
-        return self
-
-    def __getitem__(self, key: Any) -> Any:
-        try:
-            return super().__getitem__(key)
-        except IndexError:
-            raise IndexError(self._message) from None
 
 
 class PlannedFunction:
@@ -225,7 +207,7 @@ class PlannedFunction:
           A function to call once JAX has run the executable, or None.
         """
         try:
-            if not _is_to_plan(args, kwargs):
+            if not is_to_plan(args, kwargs):
                 return None
         except Exception as error:
             return self._not_planned(error)
@@ -239,7 +221,7 @@ class PlannedFunction:
         try:
             lowered = traced.lower()
             known = len(self._shared.plans)
-            outcome = self._outcome(lowered, _device_key(args, kwargs))
+            outcome = self._outcome(lowered, device_key(args, kwargs))
             if len(self._shared.plans) > known:
                 comparison = verification.due(self._verify, outcome, lowered, self._say)
                 if comparison is not None:
@@ -290,13 +272,13 @@ class PlannedFunction:
     def trace(self, *args: Any, **kwargs: Any) -> stages.PlannedTraced:
         """As `jax.jit`'s: traces for these arguments."""
         return stages.PlannedTraced(
-            self, self._jitted.trace(*args, **kwargs), _device_key(args, kwargs)
+            self, self._jitted.trace(*args, **kwargs), device_key(args, kwargs)
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> stages.PlannedLowered:
         """As `jax.jit`'s: lowers for these arguments; `.compile()` plans."""
         return stages.PlannedLowered(
-            self, self._jitted.lower(*args, **kwargs), _device_key(args, kwargs)
+            self, self._jitted.lower(*args, **kwargs), device_key(args, kwargs)
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
@@ -318,7 +300,7 @@ class PlannedFunction:
         """
         traced = self._jitted.trace(*args, **kwargs)
         lowered = traced.lower()
-        outcome = self._outcome(lowered, _device_key(args, kwargs))
+        outcome = self._outcome(lowered, device_key(args, kwargs))
         if outcome.plan is None:
             raise CheckError(f"{self.__name__} has no plan: {outcome.reason}")
         view = capture.capture(lowered).view
@@ -347,7 +329,7 @@ class PlannedFunction:
           IndexError: when indexed, if there is no such plan; it says why.
         """
         why = self._shared.unplanned or "call or compile the function first"
-        return _Plans(self._shared.plans).named(self.__name__, why)
+        return Plans(self._shared.plans).named(self.__name__, why)
 
     @raises_of_handlers
     def _outcome(
@@ -451,14 +433,6 @@ class PlannedFunction:
             _logger.warning("%s: %s", self.__name__, text)
 
 
-def _is_to_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is one to plan, as JAX and its variables are set."""
-    config: Any = jax.config
-    if config.jax_no_tracing or config.jax_disable_jit or under_trace(args, kwargs):
-        return False
-    return not settings.disabled()
-
-
 def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) -> str:
     """Why memory does not depend on an order with these compiler options; or ""."""
     if not any(platform_of_jax(device.platform).lists_thunks for device in devices_of(lowered)):
@@ -469,17 +443,3 @@ def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) 
 def _numbers(given: Any) -> tuple[int, ...]:
     """`jax.jit`'s argument numbers, which may be one or none, as a tuple."""
     return (given,) if isinstance(given, int) else tuple(given or ())
-
-
-def _device_key(args: Any, kwargs: Any) -> str:
-    """Names the devices of the arguments, or the default device, and their runtime."""
-    devices: set[Any] = set()
-    for leaf in jax.tree.leaves((args, kwargs)):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, jax.sharding.Sharding):  # those of tracers are abstract
-            # An abstract mesh has none; they are known only once it is compiled.
-            with contextlib.suppress(ValueError):
-                devices |= sharding.device_set
-    devices = devices or {jax.local_devices()[0]}
-    kinds = {(d.platform, d.device_kind, d.client.platform_version) for d in devices}
-    return repr((len(devices), sorted(kinds)))

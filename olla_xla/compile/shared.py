@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from olla_xla.compile.outcomes import Outcome
     from olla_xla.problem.plan import Plan
 
-__all__ = ["Outcomes", "Shared", "shared"]
+__all__ = ["Outcomes", "Plans", "Shared", "shared"]
 
 
 class Outcomes:
@@ -129,3 +129,20 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value), tuple(map(_frozen, value))
     return value
+
+
+class Plans(tuple["Plan", ...]):
+    """A tuple of plans whose IndexError says why there is none."""
+
+    _message = ""
+
+    def named(self, name: str, why: str) -> Plans:
+        """Sets the function's name and the reason why there are no more plans."""
+        self._message = f"{name} has {len(self) or 'no'} plan{'s' * (len(self) > 1)}: {why}"
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return super().__getitem__(key)
+        except IndexError:
+            raise IndexError(self._message) from None

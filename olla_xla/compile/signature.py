@@ -1,0 +1,35 @@
+"""A call: whether it is one to plan, and the devices that its plan is for."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax
+
+from olla_xla.compile import environment
+from olla_xla.compile.jax_private import under_trace
+
+__all__ = ["device_key", "is_to_plan"]
+
+
+def is_to_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is one to plan, as JAX and its variables are set."""
+    config: Any = jax.config
+    if config.jax_no_tracing or config.jax_disable_jit or under_trace(args, kwargs):
+        return False
+    return not environment.disabled()
+
+
+def device_key(args: Any, kwargs: Any) -> str:
+    """Names the devices of the arguments, or the default device, and their runtime."""
+    devices: set[Any] = set()
+    for leaf in jax.tree.leaves((args, kwargs)):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, jax.sharding.Sharding):  # those of tracers are abstract
+            # An abstract mesh has none; they are known only once it is compiled.
+            with contextlib.suppress(ValueError):
+                devices |= sharding.device_set
+    devices = devices or {jax.local_devices()[0]}
+    kinds = {(d.platform, d.device_kind, d.client.platform_version) for d in devices}
+    return repr((len(devices), sorted(kinds)))
