@@ -20,8 +20,8 @@ from benchmarks.mutants.cases import CASES
 
 __all__ = ["UNMUTATED", "Row", "run"]
 
-UNMUTATED = ("xla", "planned")
-"""Kinds of the rows that have no fault: XLA's own module and the planned one."""
+UNMUTATED = ("xla", "planned", "read back")
+"""Kinds of the rows that have no fault: XLA's own module, the planned one, and that as text."""
 
 _SECONDS = 30.0  # for one mutant, all of it
 _START_SECONDS = 600.0  # for a step to be compiled and planned

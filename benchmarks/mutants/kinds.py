@@ -13,6 +13,7 @@ from benchmarks.mutants import (
     operands,
     order,
     patterns,
+    text,
     tuples,
 )
 from benchmarks.mutants.draft import Draft
@@ -29,11 +30,11 @@ class Kind:
     Attributes:
       seed: puts one into a draft and says which; None where the module has no place for it. It is
         None itself where the fault is in the executable, not in the module.
-      share: how many of a round's mutants are of this kind.
+      share: how often it is chosen, relative to others.
     """
 
     seed: Seed | None
-    share: int = 1
+    share: float = 1
 
 
 OVERLAP = "overlap"
@@ -68,8 +69,10 @@ KINDS: dict[str, Kind] = {
     "kernel_held": Kind(patterns.held, 2),
     "kernel_freed": Kind(patterns.freed, 2),
     "kernel_read_late": Kind(patterns.read_late, 2),
+    **{name: Kind(fault) for name, fault in text.LAYOUTS.items()},
+    **{name: Kind(fault, 0.3) for name, fault in text.FAULTS.items()},
 }
-"""Name -> kind."""
+"""Name -> kind; a third of all mutants are of those in `text`."""
 
 
 def mutated(module: bytes, kind: str, seed: str) -> tuple[str, bytes] | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import itertools
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from benchmarks.mutants.cases import Case
 from benchmarks.mutants.inputs import arguments, outputs
 from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
 from benchmarks.mutants.overlap import overlapped
+from benchmarks.mutants.text import read_back
 from benchmarks.relocation.executable import CpuExecutable
 from benchmarks.relocation.reload import reloaded
 from hlo.module import HloError
@@ -70,10 +73,12 @@ class Subject:
         self._executable = _serialized(self._compiled)
 
     def unmutated(self) -> Iterator[dict[str, Any]]:
-        """The referee's verdicts on XLA's own executable and the planned one, and their outputs."""
+        """XLA's executable, the planned one and that read from its text: verdicts and outputs."""
+        again = read_back(self.planned)
         for name, module, compiled in (
             ("xla", self._scheduled, self._own),
             ("planned", self.planned, self._compiled),
+            ("read back", again, compile_rewritten(self._lowered, lambda _: again)),
         ):
             yield {
                 "kind": name,
@@ -83,17 +88,18 @@ class Subject:
             }
 
     def mutants(self, seed: str, kinds: tuple[str, ...]) -> Iterator[Mutant]:
-        """Mutants without end, in rounds of all kinds, none twice; ends where all are used up."""
+        """Mutants without end, each kind in its share, none twice; ends where all are used up."""
         seen: set[str] = set()
         numbers = dict.fromkeys(kinds, 0)
-        while numbers:
-            for kind in list(numbers):
-                for _ in range(KINDS[kind].share):
-                    mutant = self._next(seed, kind, numbers, seen)
-                    if mutant is None:
-                        del numbers[kind]
-                        break
-                    yield mutant
+        rng = random.Random(seed)
+        turns = [(rng.random() / KINDS[kind].share, kind) for kind in kinds]
+        heapq.heapify(turns)
+        while turns:
+            turn, kind = heapq.heappop(turns)
+            mutant = self._next(seed, kind, numbers, seen)
+            if mutant is not None:
+                yield mutant
+                heapq.heappush(turns, (turn + 1 / KINDS[kind].share, kind))
 
     def _next(self, seed: str, kind: str, numbers: dict[str, int], seen: set[str]) -> Mutant | None:
         for _ in range(_TRIES):

@@ -13,6 +13,7 @@ from hlo.module import parse_module_proto
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.expressions import program_digest
 from olla_xla.check.executable.kernels import KernelMemory, kernel_memory
+from olla_xla.check.executable.layouts import check_layouts
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.program import Program, read_program
 from olla_xla.check.executable.same import is_reordered
@@ -55,7 +56,7 @@ class Accepted:
 
 @without_collection()
 def check_planned(scheduled: bytes, planned: bytes, target: str) -> Accepted:
-    """Shows that a planned module keeps XLA's control edges and reads nothing overwritten.
+    """Shows that a planned module keeps XLA's control edges and layouts, reads nothing overwritten.
 
     Args:
       scheduled: the module as XLA scheduled it. planned: as it is handed back.
@@ -68,6 +69,8 @@ def check_planned(scheduled: bytes, planned: bytes, target: str) -> Accepted:
     if not reordered:
         check_control(scheduled, planned)
     program = read_program(planned)
+    if not reordered:
+        check_layouts(program)
     values = follow(program)
     run(program, values, shared_buffers(program, values, target), target)
     return Accepted(program, values, reordered)
@@ -136,6 +139,7 @@ def check_executable(
       CheckError: it does not; the message names the instructions.
     """
     program = read_program(module)
+    check_layouts(program)
     _check_donation(program, donated)
     values, kernels = follow(program), {}
     shared = shared_buffers(program, values, target)

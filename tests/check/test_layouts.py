@@ -1,0 +1,120 @@
+"""Layouts changed one at a time, where nothing writes the array anew."""
+
+import re
+
+import pytest
+
+from hlo.parse import from_hlo_text
+from olla_xla.check.executable import check_executable, check_planned
+from olla_xla.check.executable.layouts import check_layouts
+from olla_xla.check.executable.program import read_program
+from olla_xla.errors import CheckError
+
+pytestmark = pytest.mark.quick
+
+_MODULE = """HloModule m, is_scheduled=true
+
+fused {
+  f.p = f32[4,8]{1,0} parameter(0)
+  f.t = f32[8,4]{1,0} transpose(f.p), dimensions={1,0}
+  ROOT f.c = f32[4,8]{0,1} bitcast(f.t)
+}
+
+wrapped {
+  w.p = f32[4,8]{1,0} parameter(0)
+  ROOT w.r = f32[4,8]{1,0} add(w.p, w.p)
+}, execution_thread="other"
+
+body {
+  b.p = (s32[], f32[4,8]{1,0}) parameter(0)
+  b.n = s32[] get-tuple-element(b.p), index=0
+  b.x = f32[4,8]{1,0} get-tuple-element(b.p), index=1
+  b.y = f32[4,8]{1,0} add(b.x, b.x)
+  ROOT b.r = (s32[], f32[4,8]{1,0}) tuple(b.n, b.y)
+}
+
+condition {
+  c.p = (s32[], f32[4,8]{1,0}) parameter(0)
+  c.n = s32[] get-tuple-element(c.p), index=0
+  c.3 = s32[] constant(3)
+  ROOT c.r = pred[] compare(c.n, c.3), direction=LT
+}
+
+yes {
+  y.p = f32[4,8]{1,0} parameter(0)
+  ROOT y.r = f32[4,8]{1,0} negate(y.p)
+}
+
+no {
+  n.p = f32[4,8]{1,0} parameter(0)
+  ROOT n.r = f32[4,8]{1,0} sine(n.p)
+}
+
+called {
+  k.p = f32[4,8]{1,0} parameter(0)
+  ROOT k.r = f32[4,8]{1,0} opt-barrier(k.p)
+}
+
+ENTRY e {
+  x = f32[4,8]{1,0} parameter(0)
+  n = s32[] parameter(1)
+  which = pred[] parameter(2)
+  i = s32[] parameter(3)
+  fusion = f32[4,8]{0,1} fusion(x), kind=kLoop, calls=fused
+  copy = f32[4,8]{1,0} copy(fusion)
+  tuple = (s32[], f32[4,8]{1,0}) tuple(n, copy)
+  loop = (s32[], f32[4,8]{1,0}) while(tuple), condition=condition, body=body
+  element = f32[4,8]{1,0} get-tuple-element(loop), index=1
+  start = ((f32[4,8]{1,0}), f32[4,8]{1,0}, u32[]) async-start(element), calls=wrapped, async_execution_thread="other"
+  done = f32[4,8]{1,0} async-done(start)
+  either = f32[4,8]{1,0} conditional(which, done, done), true_computation=yes, false_computation=no
+  call = f32[4,8]{1,0} call(either), to_apply=called
+  part = f32[1,8]{1,0} slice(copy), slice={[0:1], [0:8]}
+  update = f32[4,8]{1,0} dynamic-update-slice(call, part, i, n)
+  all = f32[4,8]{1,0} all-reduce(update), to_apply=sum
+  copied = (f32[4,8]{1,0}, f32[4,8]{1,0}, u32[]) copy-start(all)
+  ROOT r = f32[4,8]{1,0} copy-done(copied)
+}
+"""  # noqa: E501
+_SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n"
+_TEXT = _MODULE.replace("ENTRY", f"{_SUM}\nENTRY")
+_LAYOUTS = list(re.finditer(r"f32\[4,8\]\{([01]),([01])\}", _TEXT))
+
+
+@pytest.mark.parametrize("number", range(len(_LAYOUTS)))
+def test_what_is_read_in_another_layout_is_caught(number):
+    match = _LAYOUTS[number]
+    other = f"f32[4,8]{{{match[2]},{match[1]}}}"
+    text = _TEXT[: match.start()] + other + _TEXT[match.end() :]
+    with pytest.raises(CheckError, match="layout"):
+        check_layouts(read_program(from_hlo_text(text)))
+
+
+def test_equal_layouts_and_copies_are_accepted():
+    """Fusions, copies and bitcasts lay out their results as they like."""
+    check_layouts(read_program(from_hlo_text(_TEXT)))
+
+
+def test_a_rewritten_module_and_its_executable_are_held_to_it():
+    """XLA compiles it, and the elements come out transposed."""
+    square = """HloModule m, is_scheduled=true
+
+f {
+  p = f32[4,4]{1,0} parameter(0)
+  ROOT n = f32[4,4]{1,0} negate(p)
+}
+
+ENTRY e {
+  x = f32[4,4]{1,0} parameter(0)
+  y = f32[4,4]{1,0} fusion(x), kind=kLoop, calls=f
+  ROOT z = f32[4,4]{1,0} copy(y)
+}
+"""
+    before = from_hlo_text(square)
+    after = from_hlo_text(square.replace("y = f32[4,4]{1,0}", "y = f32[4,4]{0,1}"))
+    check_planned(before, before, "cpu")
+    check_executable(before, "cpu")
+    with pytest.raises(CheckError, match="y reads or writes"):
+        check_planned(before, after, "cpu")
+    with pytest.raises(CheckError, match="y reads or writes"):
+        check_executable(after, "cpu")
