@@ -21,7 +21,12 @@ from benchmarks.relocation.executable import CpuExecutable
 from benchmarks.relocation.reload import reloaded
 from hlo.module import HloError
 from olla_xla import planner
-from olla_xla.check.executable import check_executable, differing, results_digest
+from olla_xla.check.executable import (
+    check_executable,
+    check_rewrite,
+    differing,
+    results_digest,
+)
 from olla_xla.compile import objection
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.capture import Compiled, capture, compile_rewritten
@@ -58,9 +63,9 @@ class Subject:
         # As for the plan itself: loops whose residuals are recomputed are numbered element by
         # element.
         digests = (results_digest(m, "cpu") for m in (captured.module, self.planned))
-        loops = len(set(digests)) > 1
+        self._loops = len(set(digests)) > 1
         self._case = objection.Case(
-            target="cpu", results=results_digest(captured.module, "cpu", loops=loops)
+            target="cpu", results=results_digest(captured.module, "cpu", loops=self._loops)
         )
         self._inputs = [arguments(shapes, seed) for seed in _INPUTS]
         own = compile_rewritten(self._lowered, lambda module: module)
@@ -155,9 +160,14 @@ class Subject:
         yield {"stage": "ran", "outcome": "same" if same else "differs"}
 
     def _handed_back(self, module: bytes) -> str:
-        """What the referee says before XLA gets a module."""
+        """What the referee says before XLA gets a module: of it, and of it as a choice (remat)."""
         case = dataclasses.replace(self._case, scheduled=self._scheduled, planned=module)
-        return _objection(case)
+        try:
+            case.check()
+            check_rewrite(self._scheduled, module, "cpu", loops=self._loops)
+        except CheckError as error:
+            return _line(error)
+        return ""
 
     def _judge(self, compiled: jax.stages.Compiled, assignment: bytes | None = None) -> str:
         """What the referee says of an executable."""
@@ -205,14 +215,6 @@ def _serialized(compiled: jax.stages.Compiled) -> bytes:
     except Exception:  # Whatever pickling says of callbacks and the like.
         return b""
     return found[0]
-
-
-def _objection(case: objection.Case) -> str:
-    try:
-        case.check()
-    except CheckError as error:
-        return _line(error)
-    return ""
 
 
 def _line(error: Exception) -> str:

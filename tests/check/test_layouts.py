@@ -5,7 +5,7 @@ import re
 import pytest
 
 from hlo.parse import from_hlo_text
-from olla_xla.check.executable import check_executable, check_planned
+from olla_xla.check.executable import check_executable, check_planned, results_digest
 from olla_xla.check.executable.layouts import check_layouts
 from olla_xla.check.executable.program import read_program
 from olla_xla.errors import CheckError
@@ -118,3 +118,54 @@ ENTRY e {
         check_planned(before, after, "cpu")
     with pytest.raises(CheckError, match="y reads or writes"):
         check_executable(after, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("get-tuple-element(loop), index=1", "get-tuple-element(loop), index=2"),
+        ("fusion(x), kind", "fusion(x, x), kind"),
+        ("tuple(n, copy)", "tuple(n, i)"),
+        ("dynamic-update-slice(call, part", "dynamic-update-slice(part, part"),
+    ],
+)
+def test_what_fits_no_shape_is_caught(old, new):
+    """XLA's text parser takes these as well."""
+    assert old in _TEXT
+    with pytest.raises(CheckError):
+        check_layouts(read_program(from_hlo_text(_TEXT.replace(old, new))))
+
+
+def test_an_output_lies_in_an_argument_of_its_size():
+    def module(number: int) -> bytes:
+        return from_hlo_text(f"""HloModule m, is_scheduled=true, input_output_alias={{ {{}}: ({number}, {{}}) }}
+
+ENTRY e {{
+  x = f32[4,8] parameter(0)
+  y = f32[8] parameter(1)
+  ROOT z = f32[4,8] add(x, x)
+}}
+""")  # noqa: E501
+
+    check_executable(module(0), "cpu")
+    with pytest.raises(CheckError, match="argument 1, of another size"):
+        check_executable(module(1), "cpu")
+
+
+def test_results_depend_on_how_the_arguments_lie():
+    """XLA takes an executable's layouts from its parameters; JAX passes arrays row-major."""
+    text = """HloModule m, is_scheduled=true
+
+ENTRY e {
+  x = f32[4,4]{1,0} parameter(0)
+  ROOT z = f32[4,4]{1,0} copy(x)
+}
+"""
+    own, *others = (
+        results_digest(
+            from_hlo_text(text.replace(f"{name} = f32[4,4]{{1,0}}", f"{name} = f32[4,4]{{0,1}}")),
+            "cpu",
+        )
+        for name in ("-", "x", "z")
+    )
+    assert own not in others

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hlo.shapes import Shape
-from olla_xla.check.executable.program import Body, Op, Program
+from olla_xla.check.executable.program import Body, Op, Program, leaves
 from olla_xla.errors import CheckError
 
-__all__ = ["check_layouts"]
+__all__ = ["check_layouts", "entry_layouts"]
 
 _Pairs = Iterator[tuple[Shape, Shape]]
 """Shapes by which the same bytes are written and read."""
@@ -24,20 +24,39 @@ def check_layouts(program: Program) -> None:
     """Shows that nothing but a bitcast or what writes an array anew gives it another layout.
 
     Raises:
-      CheckError: something does; the message names the instruction.
+      CheckError: something does; the message names the instruction. Or an output takes over the
+        memory of an argument of another size.
     """
-    seen: set[Body] = {program.entry}
-    left = [program.entry]
+    entry = program.entry
+    for index, (number, part) in program.aliases.items():
+        output, argument = entry.result.shape, entry.parameters[number].shape
+        if output.at(index).bytes != argument.at(part).bytes:
+            raise CheckError(f"output {list(index)} lies in argument {number}, of another size")
+    seen: set[Body] = {entry}
+    left = [entry]
     while left:
         for op in left.pop().ops:
             rule = _RULES.get(op.opcode)
-            if rule is not None and not all(_agree(a, b) for a, b in rule(op)):
+            try:
+                agree = rule is None or all(_agree(a, b) for a, b in rule(op))
+            except (IndexError, ValueError) as error:  # no such element, or a wrong number of them
+                raise CheckError(f"{op.name} has other operands than its shape tells") from error
+            if not agree:
                 raise CheckError(
                     f"{op.name} reads or writes an array in another layout than it has"
                 )
             fresh = [body for body in op.called if body not in seen]
             seen.update(fresh)
             left += fresh
+
+
+def entry_layouts(program: Program) -> list[list[tuple[int, ...]]]:
+    """How each argument of a module lies, and at last its results: arrays' `minor_to_major`.
+
+    XLA makes an executable's own layouts of it, and JAX passes arguments as they lie by default.
+    """
+    ends = (*program.entry.parameters, program.entry.result)
+    return [[part.minor_to_major for _, part in leaves(op.shape)] for op in ends]
 
 
 def _agree(a: Shape, b: Shape) -> bool:
