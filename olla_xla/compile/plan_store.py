@@ -30,11 +30,12 @@ from olla_xla.problem.plan import VERSION, Plan
 
 __all__ = ["PlanStore", "is_filled", "plan_digest", "plan_key", "process_store", "stored_folder"]
 
-_FORMAT = 7
+_FORMAT = 8
 """Part of every key, of plans and in JAX's persistent cache; raised when plans of older versions
 must not be used again. Before 4, in-place results could overwrite operands that were still read.
 Before 6, the referee's digests depended on the channel ids of collectives. Before 7, kernels could
-have other memory patterns than in XLA's own order, and round otherwise."""
+have other memory patterns than in XLA's own order, and round otherwise. Before 8, the referee's
+digests did not hold how arguments lie."""
 
 _FOLDER = "olla_xla"
 """Folder of plans in the directory of JAX's persistent compilation cache."""
