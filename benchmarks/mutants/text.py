@@ -46,10 +46,12 @@ class Fault(NamedTuple):
             start, end = (part.start(1) + k for k in place.span())
             if new == place[0]:
                 continue
+            number = draft.proto.id
             try:
                 draft.load(from_hlo_text(text[:start] + new + text[end:]))
             except HloError:
                 continue
+            draft.proto.id = number  # XLA gives each module that it reads another
             line = text[text.rfind("\n", 0, start) + 1 : text.find("\n", end)]
             return f"{place[0]} -> {new} in {line.strip()[:200]}"
         return None

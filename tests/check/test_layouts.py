@@ -72,13 +72,15 @@ ENTRY e {
   part = f32[1,8]{1,0} slice(copy), slice={[0:1], [0:8]}
   update = f32[4,8]{1,0} dynamic-update-slice(call, part, i, n)
   all = f32[4,8]{1,0} all-reduce(update), to_apply=sum
-  copied = (f32[4,8]{1,0}, f32[4,8]{1,0}, u32[]) copy-start(all)
+  gather = f32[16,8]{1,0} all-gather(all), dimensions={0}
+  scatter = f32[4,8]{1,0} reduce-scatter(gather), dimensions={0}, to_apply=sum
+  copied = (f32[4,8]{1,0}, f32[4,8]{1,0}, u32[]) copy-start(scatter)
   ROOT r = f32[4,8]{1,0} copy-done(copied)
 }
 """  # noqa: E501
 _SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n"
 _TEXT = _MODULE.replace("ENTRY", f"{_SUM}\nENTRY")
-_LAYOUTS = list(re.finditer(r"f32\[4,8\]\{([01]),([01])\}", _TEXT))
+_LAYOUTS = list(re.finditer(r"f32\[(4|16),8\]\{([01]),([01])\}", _TEXT))
 
 
 def _is_caught(text: str) -> bool:
@@ -92,7 +94,7 @@ def _is_caught(text: str) -> bool:
 def test_what_is_read_in_another_layout_is_caught():
     assert len(_LAYOUTS) > 30
     for match in _LAYOUTS:
-        other = f"f32[4,8]{{{match[2]},{match[1]}}}"
+        other = f"f32[{match[1]},8]{{{match[3]},{match[2]}}}"
         assert _is_caught(_TEXT[: match.start()] + other + _TEXT[match.end() :]), match
 
 
