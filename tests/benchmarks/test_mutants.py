@@ -10,6 +10,7 @@ from benchmarks.mutants import driver
 from benchmarks.mutants.draft import Draft
 from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
 from benchmarks.mutants.overlap import overlapped
+from benchmarks.mutants.text import read_back
 from benchmarks.report import mutants as report
 from hlo import xla_pb2
 from hlo.parse import from_hlo_text
@@ -601,3 +602,58 @@ def test_a_missed_mutant_is_said():
     alarm = driver.Row("mlp", "planned", 0, "", "same", executable="a reads b")
     assert report.wrong_lines([alarm]) == ["mlp, planned module without a fault: a reads b"]
     assert not driver.Row("mlp", "order", 1, "", "refused").is_wrong
+
+
+SQUARES = """
+HloModule m, is_scheduled=true
+
+f {
+  p = f32[4,4]{1,0} parameter(0)
+  q = f32[4,4]{1,0} parameter(1)
+  ROOT d = f32[4,4]{1,0} subtract(p, q)
+}
+
+body {
+  s = (f32[4,4]{1,0}, s32[]) parameter(0)
+  x = f32[4,4]{1,0} get-tuple-element(s), index=0
+  n = s32[] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  m = s32[] add(n, one)
+  g = f32[4,4]{1,0} fusion(x, x), kind=kLoop, calls=f
+  ROOT r = (f32[4,4]{1,0}, s32[]) tuple(g, m)
+}
+
+condition {
+  s = (f32[4,4]{1,0}, s32[]) parameter(0)
+  n = s32[] get-tuple-element(s), index=1
+  three = s32[] constant(3)
+  ROOT r = pred[] compare(n, three), direction=LT
+}
+
+ENTRY e {
+  x = f32[4,4]{1,0} parameter(0)
+  y = f32[4,4]{1,0} parameter(1)
+  h = f32[4,4]{1,0} fusion(x, y), kind=kLoop, calls=f
+  zero = s32[] constant(0)
+  first = s32[] copy(zero)
+  t = (f32[4,4]{1,0}, s32[]) tuple(h, first)
+  w = (f32[4,4]{1,0}, s32[]) while(t), condition=condition, body=body
+  z = f32[4,4]{1,0} get-tuple-element(w), index=0
+  ROOT r = f32[4,4]{1,0} transpose(z), dimensions={1,0}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*(f"layout_{part}" for part in "parameter fusion element state any".split())]
+    + [*(f"text_{part}" for part in "integer direction dimensions operands index type".split())],
+)
+def test_a_substitution_in_the_text_is_caught(kind):
+    found = verdicts(SQUARES, kind)
+    assert found and all(found.values())
+
+
+def test_a_text_read_back_has_no_fault():
+    module = from_hlo_text(SQUARES)
+    assert not verdict(module, read_back(module))
