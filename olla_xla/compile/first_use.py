@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import jaxlib.version
 
+from hlo.files import read_own
 from olla_xla.compile.accounting import output_bytes
 from olla_xla.compile.process_memory import device_bytes
-from olla_xla.memory.user_cache import user_cache
+from olla_xla.memory.user_cache import keep, user_cache
 from olla_xla.problem.plan import Plan
-from olla_xla.problem.whole_file import written_whole
 
 __all__ = ["KINDS", "DIFFERENT", "SAME", "FirstUse", "due", "kinds", "lacks_memory", "verified"]
 
@@ -46,7 +46,7 @@ class FirstUse(NamedTuple):
         known = verified()
         known[self.where] = known.get(self.where, {}) | found
         try:
-            _write(known)
+            keep(_path(), json.dumps(known, indent=1, sort_keys=True).encode() + b"\n")
         except (OSError, RuntimeError) as error:
             _logger.info("what was verified on %s is not kept: %s", self.where, error)
         if same:
@@ -94,8 +94,8 @@ def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
 def verified() -> dict[str, dict[str, str]]:
     """The outcomes so far: device and jaxlib -> kind -> `SAME` or `DIFFERENT`."""
     try:
-        known = json.loads(_path().read_text())
-    except (OSError, ValueError, RuntimeError):
+        known = json.loads(read_own(_path()))
+    except (OSError, ValueError, RuntimeError):  # RecursionError is a RuntimeError
         return {}
     if not isinstance(known, dict):
         return {}
@@ -108,11 +108,3 @@ def verified() -> dict[str, dict[str, str]]:
 
 def _path() -> Path:
     return user_cache() / "verified.json"
-
-
-def _write(known: dict[str, dict[str, str]]) -> None:
-    """Writes the file atomically."""
-    path = _path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as beside:
-        beside.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

@@ -13,20 +13,26 @@ import dataclasses
 import hashlib
 import json
 import os
-import secrets
+import re
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from olla_xla.errors import PlanFileError
+from hlo.files import read_regular
+from olla_xla.errors import InputError, PlanFileError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.whole_file import written_whole
 
 __all__ = ["SUFFIX", "Entry", "Stored", "entries", "prune", "read", "read_stored", "write"]
 
 SUFFIX = ".plan"
 """Suffix of a stored plan's file, after its key."""
+
+_OURS = re.compile(r"(\.[0-9a-f]{16}\.)?[0-9a-f]{32}\.plan")
+"""Names of files that are made here: of stored plans, and while these are written."""
 
 _FORMAT, _VERSION = "olla_xla.stored_plan", 1
 _LARGEST = 2**28
@@ -76,17 +82,10 @@ def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
         "sha256": _digest(text),
         "accepted": list(accepted),
     }
-    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(json.dumps(header).encode() + b"\n" + text)
-            file.flush()
-            os.fsync(file.fileno())  # a full disk raises here, not after the renaming
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with written_whole(path, 0o644, follow=False) as beside, beside.open("wb") as file:
+        file.write(json.dumps(header).encode() + b"\n" + text)
+        file.flush()
+        os.fsync(file.fileno())  # a full disk raises here, not after the renaming
 
 
 def read(path: Path) -> Plan:
@@ -101,12 +100,9 @@ def read_stored(path: Path) -> Stored:
       PlanFileError: it cannot be read, or is not what was written for its key.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+        data = read_regular(path, _LARGEST)
     except OSError as error:
         raise PlanFileError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) > _LARGEST:
-        raise PlanFileError(f"{path} is larger than any plan; remove it")
     head, _, text = data.partition(b"\n")
     try:
         header = json.loads(head)
@@ -123,7 +119,7 @@ def read_stored(path: Path) -> Stored:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """The files of a folder, by name: stored plans, and files that are none."""
+    """The stored plans of a folder, by name, and what is left of them; no files of others."""
     try:
         paths = sorted(folder.iterdir())
     except FileNotFoundError:
@@ -132,28 +128,25 @@ def entries(folder: Path) -> Iterator[Entry]:
         raise PlanFileError(f"cannot read {folder}: {error.strerror}") from error
     for path in paths:
         try:
-            about = path.stat()
+            about = path.lstat()
         except OSError:
             continue  # removed meanwhile
-        if not path.is_file():
+        if not _OURS.fullmatch(path.name) or stat.S_ISDIR(about.st_mode):
             continue
+        if path.name.startswith(".") and time.time() - about.st_mtime < _ABANDONED:
+            continue  # another process is at it
         plan, trouble = None, ""
-        if path.suffix == SUFFIX:
-            try:
-                plan = read(path)
-                with contextlib.suppress(OSError):  # listing does not count as use
-                    os.utime(path, (about.st_atime, about.st_mtime))
-            except PlanFileError as error:
-                trouble = str(error)
-        else:
-            trouble = f"{path} is not a stored plan"
-            if path.suffix == ".tmp" and time.time() - about.st_mtime < _ABANDONED:
-                continue  # another process is at it
+        try:
+            plan = read(path)
+            with contextlib.suppress(OSError):  # listing does not count as use
+                os.utime(path, (about.st_atime, about.st_mtime))
+        except PlanFileError as error:
+            trouble = str(error)
         yield Entry(path, about.st_size, about.st_mtime, plan, trouble)
 
 
 def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[Entry]:
-    """Removes files without a usable plan, those unused for long, and those beyond a size limit.
+    """Removes stored plans: what is none, those unused for long, and those beyond a size limit.
 
     Args:
       folder: of stored plans. seconds: files that were not used for so long are removed.
@@ -164,9 +157,13 @@ def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[E
 
     Raises:
       PlanFileError: the folder cannot be read, or a file cannot be removed.
+      InputError: there are files in the folder, and none of them is one of stored plans.
     """
     removed, kept, now = [], 0, time.time()
-    for entry in sorted(entries(folder), key=lambda e: (-e.used, e.path.name)):
+    found = sorted(entries(folder), key=lambda e: (-e.used, e.path.name))
+    if not found and folder.is_dir() and next(folder.iterdir(), None) is not None:
+        raise InputError(f"{folder} has other files, and no stored plans; name their folder")
+    for entry in found:
         late = entry.plan is None or now - entry.used > seconds
         if not late and (most_bytes is None or kept + entry.bytes <= most_bytes):
             kept += entry.bytes

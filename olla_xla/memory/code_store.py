@@ -1,4 +1,8 @@
-"""Machine code of loops on disk, keyed by all that it depends on; processes share it."""
+"""Machine code of loops on disk, keyed by all that it depends on; processes share it.
+
+Whoever writes such a file decides what is run. So it is taken only from where nobody else than this
+process's user and root can write.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,9 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import logging
 import os
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,16 +23,20 @@ from typing import Any
 
 import numpy as np
 
+from hlo.files import is_own, read_own
 from olla_xla.memory.arguments import Kinds, spelled
 from olla_xla.memory.machine_code import Code
-from olla_xla.memory.user_cache import user_cache
+from olla_xla.memory.user_cache import keep, user_cache
 
-__all__ = ["folders", "holds", "load", "save", "source"]
+__all__ = ["drop", "folders", "holds", "load", "read", "save", "source", "write"]
 
-_FORMAT = 2
+_logger = logging.getLogger("olla_xla")
+
+_FORMAT = 3
 """Version of the files; raise it when their contents, or how loops are called, change."""
 
 _FOLDER_VARIABLE = "NUMBA_CACHE_DIR"
+_SUFFIX = ".loop"
 
 
 def folders() -> Iterator[Path]:
@@ -90,15 +98,15 @@ def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
     return _digest(sorted(found.items()))
 
 
-def _stem(name: str, kinds: Kinds) -> str:
+def _stem(name: str, kinds: str) -> str:
     """The beginning of the names of a loop's files for these kinds, on this machine."""
-    return f"{name}-{_machine()}-{_digest(spelled(kinds))}-"
+    return f"{name}-{_machine()}-{_digest(kinds)}-"
 
 
 def holds(name: str, digest: str) -> bool:
     """Whether an earlier process left machine code of a loop, for arguments of some kinds."""
-    pattern = f"{name}-{_machine()}-*-{digest}.loop"
-    return any(any(folder.glob(pattern)) for folder in folders())
+    pattern = f"{name}-{_machine()}-*-{digest}{_SUFFIX}"
+    return any(is_own(path.lstat()) for folder in folders() for path in folder.glob(pattern))
 
 
 def load(name: str, kinds: Kinds, digest: str) -> Code | None:
@@ -107,37 +115,71 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
     Args:
       name: the loop's. kinds: of its arguments. digest: of its source.
     """
-    for folder in folders():
-        try:
-            text = (folder / f"{_stem(name, kinds)}{digest}.loop").read_bytes()
-        except OSError:
-            continue
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            head, _, body = text.partition(b"\n")
-            header = json.loads(head)
-            if header.pop("digest") == hashlib.blake2b(body).hexdigest():
-                sizes = itertools.accumulate(header.pop("sizes"), initial=0)
-                images = tuple(body[a:b] for a, b in itertools.pairwise(sizes))
-                return Code(images=images, **header)
-    return None
+    data = read(name, spelled(kinds), digest)
+    if data is None:
+        return None
+    head, _, body = data.partition(b"\n")
+    header = json.loads(head)
+    sizes = itertools.accumulate(header.pop("sizes"), initial=0)
+    return Code(images=tuple(body[a:b] for a, b in itertools.pairwise(sizes)), **header)
 
 
 def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
-    """Keeps what a loop was compiled to, in the first folder that can be written to.
-
-    Files of earlier versions of the loop are removed.
-    """
-    header, body = code._asdict(), b"".join(code.images)
+    """Keeps what a loop was compiled to."""
+    header = code._asdict()
     header["sizes"] = [len(image) for image in header.pop("images")]
-    header["digest"] = hashlib.blake2b(body).hexdigest()
-    stem = _stem(name, kinds)
+    data = json.dumps(header).encode() + b"\n" + b"".join(code.images)
+    write(name, spelled(kinds), digest, data)
+
+
+def drop(name: str, kinds: Kinds, digest: str) -> None:
+    """Removes what was kept of a loop."""
     for folder in folders():
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            written = folder / f"{stem}{os.getpid()}-{threading.get_ident()}.part"
-            written.write_bytes(json.dumps(header).encode() + b"\n" + body)
-            written.replace(folder / f"{stem}{digest}.loop")
-            for old in folder.glob(f"{stem}*.loop"):
-                if old.name != f"{stem}{digest}.loop":
-                    old.unlink(missing_ok=True)
-            return
+            (folder / f"{_stem(name, spelled(kinds))}{digest}{_SUFFIX}").unlink()
+
+
+def read(name: str, kinds: str, digest: str) -> bytes | None:
+    """What `write` wrote; None where it is not there, not whole, or others may have written it."""
+    file = f"{_stem(name, kinds)}{digest}{_SUFFIX}"
+    for folder in folders():
+        with contextlib.suppress(OSError):
+            seal, _, data = read_own(folder / file).partition(b"\n")
+            if seal == _seal(file, data):
+                return data
+    return None
+
+
+def write(name: str, kinds: str, digest: str, data: bytes) -> None:
+    """Keeps data of a loop in the first folder that this user, and nobody else, can write to.
+
+    Files of earlier versions of the loop are removed.
+
+    Args:
+      name, digest: as for `load`. kinds: of its arguments, as text.
+    """
+    stem = _stem(name, kinds)
+    file = f"{stem}{digest}{_SUFFIX}"
+    trouble = ""
+    for folder in folders():
+        try:
+            keep(folder / file, _seal(file, data) + b"\n" + data)
+        except OSError as error:
+            trouble = f"{folder}: {error.strerror}"
+            continue
+        for old in folder.glob(f"{stem}*{_SUFFIX}"):
+            if old.name != file:
+                old.unlink(missing_ok=True)
+        return
+    if trouble:
+        _say(trouble)
+
+
+@functools.cache
+def _say(trouble: str) -> None:
+    _logger.warning("every process compiles its loops anew: none can be kept in %s", trouble)
+
+
+def _seal(file: str, data: bytes) -> bytes:
+    """Digest of all that a file holds, and of its name."""
+    return hashlib.blake2b(f"{file}\n".encode() + data).hexdigest().encode()

@@ -15,6 +15,8 @@ numba itself is imported where a loop is to be compiled, or is made by `jit`.
 from __future__ import annotations
 
 import functools
+import logging
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +26,8 @@ from olla_xla.memory import clock, code_store, machine_code
 from olla_xla.memory.arguments import Kinds, flattened
 
 __all__ = ["Loop", "has_numba", "inner", "jit", "loop"]
+
+_logger = logging.getLogger("olla_xla")
 
 
 class Loop:
@@ -54,12 +58,16 @@ class Loop:
             try:
                 made = njit(no_cfunc_wrapper=True, **self._options)(self.interpreted)
                 if self._options.get("cache"):
-                    _know_by(made, self._source)
+                    made._cache._cache_file = _Files(self._name, self._source)
             except RuntimeError:  # read-only installation and no writable user cache directory
                 options = {**self._options, "cache": False}
                 made = njit(no_cfunc_wrapper=True, **options)(self.interpreted)
             made.compile = clock.stopped()(made.compile)  # which a call with new types calls
             return made
+
+    @property
+    def _name(self) -> str:
+        return f"{self.interpreted.__module__}.{self.interpreted.__qualname__}"
 
     @functools.cached_property
     def _source(self) -> str:
@@ -99,29 +107,48 @@ class _Kept(Loop):
         """Whether an earlier process left its machine code on disk."""
         return code_store.holds(self._name, self._source)
 
-    @property
-    def _name(self) -> str:
-        return f"{self.interpreted.__module__}.{self.interpreted.__qualname__}"
-
     def _link(self, kinds: Kinds, args: tuple[Any, ...]) -> Callable[..., Any]:
         with clock.stopped(), _compiling:
             if kinds in self._linked:  # by another thread meanwhile
                 return self._linked[kinds]
-            code = code_store.load(self._name, kinds, self._source)
-            if code is None:
+            kept = self._name, kinds, self._source
+            run, code = None, code_store.load(*kept)
+            if code is not None:
+                try:
+                    run = code.linked(self._name)
+                except RuntimeError as error:  # LLVM's
+                    _logger.warning("%s is compiled anew: %s", self._name, error)
+                    code_store.drop(*kept)
+            if run is None:
                 code = machine_code.compiled(self.compiled, args)
-                code_store.save(self._name, kinds, self._source, code)
-            run = self._linked[kinds] = code.linked(self._name)
+                code_store.save(*kept, code)
+                run = code.linked(self._name)
+            self._linked[kinds] = run
         return run
 
 
-def _know_by(compiled: Any, source: str) -> None:
-    """Makes numba's cache on disk depend on a function's callees, too.
+class _Files:
+    """Keeps what numba compiles as machine code of loops is kept, in place of numba's own files.
 
-    numba checks the function's own file alone, and would run code compiled from older callees.
+    Those do not depend on a function's callees, and numba unpickles whatever lies in their place.
+
+    Args:
+      name: the function's. source: digest of its source, and of its callees'.
     """
-    kept = compiled._cache._cache_file
-    kept._source_stamp = (kept._source_stamp, source)
+
+    def __init__(self, name: str, source: str) -> None:
+        self._name, self._source = name, source
+
+    def load(self, key: Any) -> Any:
+        """What numba compiled for a key, or None."""
+        data = code_store.read(self._name, repr(key), self._source)
+        return None if data is None else pickle.loads(data)
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keeps what numba compiled for a key."""
+        from numba.core.serialize import dumps
+
+        code_store.write(self._name, repr(key), self._source, dumps(data))
 
 
 _lock = threading.Lock()

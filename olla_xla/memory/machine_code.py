@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -99,6 +100,8 @@ def _jit() -> Any:
 _libraries: list[Any] = []
 """Linked libraries, kept referenced: their addresses are valid only as long as they are."""
 
+_numbers = itertools.count()  # a failed link's name stays in use
+
 
 def _link(images: tuple[bytes, ...]) -> int:
     """Links object files; the address of their entry. jit.py calls this in one thread at a time."""
@@ -107,7 +110,7 @@ def _link(images: tuple[bytes, ...]) -> int:
     builder = llvm.JITLibraryBuilder().add_current_process().export_symbol(_ENTRY)
     for image in images:
         builder.add_object_img(image)
-    library = builder.link(_jit(), f"olla_xla.{len(_libraries)}")
+    library = builder.link(_jit(), f"olla_xla.{next(_numbers)}")
     _libraries.append(library)
     return library[_ENTRY]
 

@@ -1,13 +1,27 @@
-"""The user's cache folder: machine code of loops, rates of a machine."""
+"""The user's cache folder: machine code of loops, rates of a machine, cases of objections."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["user_cache"]
+from hlo.files import own_folder
+from olla_xla.problem.whole_file import written_whole
+
+__all__ = ["keep", "user_cache"]
 
 
 def user_cache() -> Path:
     """Its path, which need not exist. Raises RuntimeError for a user without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "olla_xla"
+
+
+def keep(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Writes a file that `hlo.files.read_own` reads; its folder is made, if need be.
+
+    Raises:
+      OSError: it cannot be written, or others may write to the folder.
+    """
+    own_folder(path.parent)
+    with written_whole(path, mode, follow=False) as beside:
+        beside.write_bytes(data)

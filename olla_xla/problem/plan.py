@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hlo.files import read_regular
 from olla_xla.errors import PlanFileError
 from olla_xla.problem import summary
 from olla_xla.problem.plan_parts import (
@@ -119,7 +119,7 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
           PlanFileError: it cannot be read, is not a plan file, or is of another version.
         """
         try:
-            text = Path(path).read_bytes()
+            text = read_regular(path)
         except OSError as error:
             raise PlanFileError(f"cannot read {path}: {error.strerror}") from error
         return loads(text, str(path))

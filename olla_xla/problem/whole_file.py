@@ -12,15 +12,19 @@ __all__ = ["written_whole"]
 
 
 @contextlib.contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+def written_whole(
+    path: str | os.PathLike[str], mode: int = 0o666, *, follow: bool = True
+) -> Iterator[Path]:
     """A temporary path beside a file, to be written within the block; it then replaces the file.
 
     The old file stays until the block ends, and also if it raises. The path ends in the file's
-    name, for writers that look at the suffix. Symbolic links are followed; a device or a pipe is
-    written directly.
+    name, for writers that look at the suffix. Nobody else can have made the file there.
 
     Args:
       path: of the file, in a folder that exists.
+      mode: its permissions, less those that the process's umask takes away.
+      follow: whether a symbolic link is followed, and a device or a pipe written directly; else the
+        file takes their place.
 
     Raises:
       OSError: it cannot be put in its place.
@@ -33,12 +37,13 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
       ...     print(*(found.name for found in Path(folder).iterdir()))
       a.txt
     """
-    place = Path(os.path.realpath(path))
-    if place.exists() and not place.is_file():
+    place = Path(os.path.realpath(path) if follow else path)
+    if follow and place.exists() and not place.is_file():
         yield place
         return
     # Not tempfile's: only their owner may read these.
     beside = place.with_name(f".{secrets.token_hex(8)}.{place.name}")
+    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     try:
         yield beside
         os.replace(beside, place)

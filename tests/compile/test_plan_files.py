@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from olla_xla.cli.main import main
 from olla_xla.compile import plan_files
 from olla_xla.compile.plan_store import PlanStore
 from olla_xla.errors import PlanFileError
@@ -82,7 +83,7 @@ def test_another_keys_file_is_refused(tmp_path):
 
 def test_what_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(plan_files, "_LARGEST", 10)
-    with pytest.raises(PlanFileError, match="larger than any plan"):
+    with pytest.raises(PlanFileError, match="larger than 10 bytes"):
         plan_files.read(stored(tmp_path))
 
 
@@ -108,7 +109,8 @@ def test_a_folder_that_may_not_be_read_is_survived(tmp_path, monkeypatch, caplog
     def forbidden(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.open", forbidden)
+    monkeypatch.setattr(plan_files, "read_regular", forbidden)
+    monkeypatch.setattr(plan_files, "written_whole", forbidden)
     store = PlanStore(tmp_path)
     assert store.load(KEY) is None and "Permission denied" in caplog.text
     store.save(KEY, PLAN)
@@ -140,16 +142,54 @@ def test_listing_and_pruning(tmp_path):
         os.utime(path, (now, now - 1000 * age))
     spoilt = tmp_path / f"{'e' * 32}.plan"
     spoilt.write_text("spoilt")
-    (tmp_path / "old.json").write_text("{}")
-    (tmp_path / ".a.tmp").write_text("another process is at it")
-    (tmp_path / "folder").mkdir()
+    at_work, left = (tmp_path / f".{'a' * 15}{k}.{KEY}.plan" for k in (1, 2))
+    for path in (at_work, left):  # by another process; by one that was killed
+        path.write_text("half")
+    os.utime(left, (now - 9000, now - 9000))
+    others = ["thesis.py", "x.plan", f"{KEY}.txt", ".a.tmp", f"{KEY}.plan~"]
+    for name in others:
+        (tmp_path / name).write_text("not ours")
+    (tmp_path / f"{'f' * 32}.plan").mkdir()
     found = {entry.path.name: entry for entry in plan_files.entries(tmp_path)}
     assert len(found) == 6 and [e.plan for e in found.values()].count(PLAN) == 4
     assert "not a stored plan" in found[spoilt.name].trouble
     assert abs(found[paths[3].name].used - (now - 3000)) < 1, "listing is no use"
     removed = plan_files.prune(tmp_path, 2500.0, most_bytes=2 * found[paths[0].name].bytes)
     assert {e.path.name for e in removed} == {
-        spoilt.name, "old.json", paths[3].name, paths[2].name,
+        spoilt.name, left.name, paths[3].name, paths[2].name,
     }  # fmt: skip
-    assert {p.name for p in tmp_path.glob("*.plan")} == {paths[0].name, paths[1].name}
+    assert {p.name for p in tmp_path.iterdir() if p.is_file()} == {
+        paths[0].name, paths[1].name, at_work.name, *others,
+    }  # fmt: skip
     assert not list(plan_files.entries(tmp_path / "none"))
+
+
+def test_a_folder_of_other_files_is_not_pruned(tmp_path, capsys):
+    thesis = tmp_path / "thesis.py"
+    assert main(["olla_xla", "cache", "--prune", f"--directory={tmp_path}"]) == 0
+    thesis.write_text("x")
+    assert main(["olla_xla", "cache", "--prune", f"--directory={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert "no stored plans" in error and error.count("\n") == 1
+    assert thesis.read_text() == "x"
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path, caplog):
+    path = tmp_path / f"{KEY}.plan"
+    for make in (os.mkfifo, os.mkdir, lambda p: p.symlink_to("/dev/zero")):
+        make(path)
+        with pytest.raises(PlanFileError, match="no regular file"):
+            plan_files.read(path)
+        with pytest.raises(PlanFileError, match="no regular file"):
+            Plan.load(path)
+        assert PlanStore(tmp_path).load(KEY) is None
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_a_link_in_a_plans_place_is_replaced_not_followed(tmp_path):
+    other = tmp_path / "other"
+    other.write_text("mine")
+    path = tmp_path / f"{KEY}.plan"
+    path.symlink_to(other)
+    stored(tmp_path)
+    assert not path.is_symlink() and other.read_text() == "mine" and plan_files.read(path) == PLAN

@@ -1,5 +1,6 @@
 """Machine code of loops: what it is called with, and what is kept of it."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 from olla_xla.memory import code_store
-from olla_xla.memory.jit import inner, loop
+from olla_xla.memory.arguments import flattened, spelled
+from olla_xla.memory.jit import inner, jit, loop
 
 
 class _Grid(NamedTuple):
@@ -54,6 +56,11 @@ def _fails(values):
 @loop
 def _count(values):
     return len(values)
+
+
+@jit
+def _tripled(number):
+    return number * 3
 
 
 @loop
@@ -142,6 +149,122 @@ def test_threads_that_call_a_loop_at_once_compile_it_once(monkeypatch, tmp_path)
         thread.join()
     assert sorted(found) == list(range(8))
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def _kept_once(monkeypatch, folder):
+    """A loop's file in a folder that `NUMBA_CACHE_DIR` names."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    assert loop(_count.interpreted)(np.zeros(2)) == 2
+    (file,) = folder.iterdir()
+    return file
+
+
+def _is_taken():
+    """Whether what is kept is run."""
+    again = loop(_count.interpreted)
+    assert again(np.zeros(3)) == 3
+    return vars(again).get("compiled") is None
+
+
+def test_what_is_kept_is_this_users_alone(monkeypatch, tmp_path):
+    folder = tmp_path / "new" / "kept"
+    file = _kept_once(monkeypatch, folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert not file.stat().st_mode & 0o022
+    assert _is_taken()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_what_others_may_have_planted_is_not_run(monkeypatch, tmp_path, caplog, mode):
+    """Also not where all of it is as it was written: nobody knows who wrote it."""
+    code_store._say.cache_clear()
+    file = _kept_once(monkeypatch, tmp_path)
+    file.chmod(0o666)
+    assert not _is_taken()  # and replaced
+    assert _is_taken()
+    tmp_path.chmod(mode)
+    assert not _is_taken() and not _is_taken()
+    assert caplog.text.count("every process compiles its loops anew") == 1
+    assert str(tmp_path) in caplog.text and "others may write" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_another_users_file_or_folder_is_not_run(monkeypatch, tmp_path):
+    file = _kept_once(monkeypatch, tmp_path)
+    os.chown(file, 12345, 12345)
+    assert not _is_taken()  # and replaced by one of this user
+    assert _is_taken()
+    os.chown(tmp_path, 12345, 12345)  # as a HOME that sudo keeps
+    assert not _is_taken() and not _is_taken()
+
+
+def test_a_link_or_a_pipe_is_not_followed_and_is_replaced(monkeypatch, tmp_path):
+    file = _kept_once(monkeypatch, tmp_path)
+    elsewhere = file.rename(tmp_path / "elsewhere")
+    good = elsewhere.read_bytes()
+    for make in (lambda: file.symlink_to(elsewhere), lambda: os.mkfifo(file)):
+        make()
+        assert not _is_taken()
+        assert _is_taken() and file.is_file() and not file.is_symlink()
+        file.unlink()
+    assert elsewhere.read_bytes() == good
+
+
+def test_a_flip_of_any_part_is_seen(monkeypatch, tmp_path):
+    """Of the seal, of what the code is, of its sizes, of the images; also another loop's file."""
+    file = _kept_once(monkeypatch, tmp_path)
+    good = file.read_bytes()
+    name, kinds = _count._name, flattened((np.zeros(2),))[0]
+    parts = [5, good.index(b"\n"), good.index(b"result"), good.index(b"sizes") + 10]
+    for at in [*parts, *range(200, len(good), len(good) // 16), len(good) - 1]:
+        for bit in (0, 7):
+            flipped = bytearray(good)
+            flipped[at] ^= 1 << bit
+            file.write_bytes(flipped)
+            assert code_store.load(name, kinds, _count._source) is None, at
+    file.write_bytes(good)
+    assert code_store.load(name, kinds, _count._source) is not None
+    other = file.with_name(f"{code_store._stem('other', spelled(kinds))}{_count._source}.loop")
+    file.rename(other)
+    assert code_store.load("other", kinds, _count._source) is None
+
+
+def test_what_cannot_be_linked_is_removed_and_compiled_anew(monkeypatch, tmp_path, caplog):
+    file = _kept_once(monkeypatch, tmp_path)
+    kinds = flattened((np.zeros(2),))[0]
+    code = code_store.load(_count._name, kinds, _count._source)
+    broken = code._replace(images=(code.images[1],))  # without the loop itself
+    code_store.save(_count._name, kinds, _count._source, broken)
+    assert not _is_taken() and "is compiled anew" in caplog.text
+    assert _is_taken() and file.exists()
+
+
+def test_what_fails_to_be_written_leaves_nothing(monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    assert loop(_count.interpreted)(np.zeros(2)) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbas_own_code_is_kept_as_ours_is(monkeypatch, tmp_path):
+    """It unpickles what it finds, so that anything there would be run."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    def compiled():
+        made = jit(_tripled.interpreted)
+        assert made(4) == 12
+        return sum(made.compiled.stats.cache_misses.values())
+
+    assert [compiled(), compiled()] == [1, 0]
+    (file,) = (p for p in tmp_path.iterdir() if p.suffix == ".loop")
+    for spoil in (lambda: file.chmod(0o666), lambda: file.write_bytes(b"x" + file.read_bytes())):
+        spoil()
+        assert [compiled(), compiled()] == [1, 0]
+    tmp_path.chmod(0o777)
+    assert [compiled(), compiled()] == [1, 1]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "other"])

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hlo.files import read_own
 from hlo.late import late
-from olla_xla.memory.user_cache import user_cache
-from olla_xla.problem.whole_file import written_whole
+from olla_xla.memory.user_cache import keep, user_cache
 from olla_xla.remat.cost.roofline import Device
 
 if TYPE_CHECKING:
@@ -136,18 +136,15 @@ def _path(name: str) -> Path:
 def _read[Rates](path: Path, kind: type[Rates]) -> tuple[Rates, bool] | None:
     """The rates, and whether other processes disturbed the benchmarks."""
     try:
-        fields = json.loads(path.read_text())
+        fields = json.loads(read_own(path))
         return kind(**fields["rates"]), fields["busy"]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None  # not there, or not ours: it is measured again
 
 
 def _write(path: Path, rates: DataclassInstance, *, disturbed: bool) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as beside:
-            beside.write_text(
-                json.dumps({"rates": dataclasses.asdict(rates), "busy": disturbed}) + "\n"
-            )
+        found = {"rates": dataclasses.asdict(rates), "busy": disturbed}
+        keep(path, json.dumps(found).encode() + b"\n")
     except OSError as error:
         _logger.info("the CPU's rates are not kept: %s", error)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 import olla_xla
+from hlo.files import own_folder
 from hlo.gpu_executable import read_gpu_executable
 from hlo.invariant_loads import invariant_loads
 from hlo.module import HloError
@@ -118,7 +119,7 @@ def _cache() -> Seen:
     """Whether the cache folder can be written, and where plans are kept."""
     try:
         folder = user_cache()
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
     except (OSError, RuntimeError) as error:
