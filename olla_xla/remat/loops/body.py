@@ -381,16 +381,22 @@ class Body:
 
     def _exchanged(self, node: Node) -> int:
         """The number of a collective's result: equal for equal collectives of equal operands."""
-        given, i = node.operands, node.i
+        given, i = self.made_of(node), node.i
         if i.opcode in STARTS and node.index != (1,):
             return self._key("once", i, node.index)  # the transfer's state
-        if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
-            given = (given[node.index[0] if node.index else 0],)
+        if i.opcode in MOVING and len(given) == 1:
             said: tuple[Any, ...] = (node.shape.key,)
         else:
             said = (node.index, i.shape.key, reduction(i))
         read = tuple((self._read(node, o), o.shape.key) for o in given)
         return self._key("exchanged", asked(i), said, read)
+
+    def made_of(self, node: Node) -> tuple[Node, ...]:
+        """Operands that a node's bytes depend on: its own one of a joined collective that moves."""
+        given, i = node.operands, node.i
+        if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
+            return (given[node.index[0] if node.index else 0],)
+        return given
 
     def handed_on(self, node: Node) -> int:
         """A number for the elements that a collective hands on, whatever their layout."""

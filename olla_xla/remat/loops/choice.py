@@ -218,6 +218,24 @@ class Choice:
             gone.update(s.written for s in scan_residuals[kept:])
         return frozenset(gone)
 
+    def is_possible(self, gone: Gone) -> bool:
+        """Whether nothing is made again of what waits for a scan residual that goes."""
+        table, seen = self.table, set[int]()
+        waiting = [n for n in table.scan_residuals if not table.is_kept(n, gone.dropped)]
+        while waiting:
+            number = waiting.pop()
+            if not all(table.is_kept(n, gone.dropped) for n in table.late.get(number, ())):
+                return False
+            recipe = self.needed.get(number)
+            if number not in seen and recipe is not None:
+                seen.add(number)
+                waiting += [
+                    n
+                    for n in recipe.needs
+                    if n not in gone.kept and not table.is_kept(n, gone.dropped)
+                ]
+        return True
+
     @property
     def free_seconds(self) -> float:
         """Predicted seconds of a step that all scan residuals take by themselves, those kept twice

@@ -70,8 +70,9 @@ def recipe(module: Module, pair: Pair, record: LoopRecord) -> LoopEdit:
 
 class _EditBuilder(Again):
     def __init__(self, module: Module, pair: Pair, record: LoopRecord) -> None:
-        table, new = RecipeTable(pair, collectives=True), New(module)
         every, dropped = record.every, frozenset(record.dropped)
+        gone = None if every else dropped
+        table, new = RecipeTable(pair, collectives=True, gone=gone), New(module)
         if every and not can_be_kept(pair):
             raise PlanMismatchError(f"{pair.reader.i.name} does not go back iteration by iteration")
         self._rerun = Rerun(pair, new, every) if every else None

@@ -43,6 +43,7 @@ class RecipeTable:
     Args:
       pair: of loops.
       collectives: whether they may run again. No other recipe depends on it.
+      gone: elements of the forward loop's state, scan residuals that are not kept; None for all.
 
     Attributes:
       scan_residuals: number -> the scan residuals that hold its value; of these, the first is kept.
@@ -50,9 +51,11 @@ class RecipeTable:
       unread: scan residuals that nothing reads.
       own: number -> what the backward loop's body has itself at the same iteration, such as
         weights that it gathers of other devices, or converts.
+      late: number in `own` -> numbers of the scan residuals' values that must be kept for it: it
+        waits for their slices, as one collective gathers both.
     """
 
-    def __init__(self, pair: Pair, *, collectives: bool) -> None:
+    def __init__(self, pair: Pair, *, collectives: bool, gone: Collection[int] | None = ()) -> None:
         self.pair = pair
         self.body = pair.writer.body
         self.scan_residuals: dict[int, list[ScanResidual]] = {}
@@ -68,7 +71,8 @@ class RecipeTable:
                 self.scan_residuals.setdefault(self.number(residual), []).append(residual)
         self._handed_on: dict[int, Instruction] = {}
         """`Body.handed_on` of a collective -> an instruction of the backward loop that has it."""
-        self.own = self._made_by_reader()
+        self.late: dict[int, frozenset[int]] = {}
+        self.own = self._made_by_reader(gone)
         emits_any = platform(self.body.target).emits_any_fusion
         written = list(self._written.items()) if emits_any else []
         for number, residual in written:
@@ -76,13 +80,17 @@ class RecipeTable:
         for number, residual in written:
             self._narrow(number, residual)
 
-    def _made_by_reader(self) -> dict[int, Instruction]:
+    def is_kept(self, number: int, gone: Collection[int]) -> bool:
+        """Whether a scan residual holds a value, where those in `gone` do not stay."""
+        return any(s.written not in gone for s in self.scan_residuals.get(number, ()))
+
+    def _made_by_reader(self, gone: Collection[int] | None) -> dict[int, Instruction]:
         """Number in the forward loop's body -> an instruction of the backward one's with its value.
 
         It is made of loop invariants, of the iteration, and of slices of scan residuals. What is
         made of a scan residual's value has a higher number, and is not needed to make that value
         again. What waits for a scan residual that it is not made of, as behind a barrier, would
-        come too late and is left out.
+        come too late and is left out; of a joined collective, where that one is not kept.
         """
         pair = self.pair
         writer, reader = pair.writer, pair.reader
@@ -102,20 +110,29 @@ class RecipeTable:
         body = Body(own.computation, own.target, together=together, terms=terms)
         body.count(own.ranges)
         found: dict[int, Instruction] = {}
+        waited: dict[int, set[int]] = {}
         waits = Waits(body, slices)
         for (i, index), node in body.at.items():
             is_result = i.computation is body.computation and not index and not i.shape.is_tuple
             if not is_result or i.opcode in _NO_RESULTS or node.i.opcode in _NO_RESULTS:
                 continue
-            if not waits.only_for_parts(i, node):
+            late = waits.joined_with(i, node)
+            if late is None:
                 continue
+            needed = {slices[k] for k in late}
             is_exchange = body.exchanges.get(node.owner) is node.i
-            if is_exchange and not platform(own.target).emits_any_fusion:
+            if is_exchange and not (needed or platform(own.target).emits_any_fusion):
                 self._handed_on.setdefault(body.handed_on(node), i)
             # On a CPU rounding depends on all of the fusion.
             if is_exchange or not platform(own.target).keeps_code or body.copied(node):
-                found.setdefault(body.number(node), i)
-        return {number: i for number, i in found.items() if number not in self.scan_residuals}
+                number = body.number(node)
+                if number not in found or (waited.get(number) and not needed):
+                    found[number], waited[number] = i, needed
+        found = {n: i for n, i in found.items() if n not in self.scan_residuals}
+        self.late = {n: frozenset(waited[n]) for n in found if waited[n]}
+        gone = {s.written for s in pair.scan_residuals} if gone is None else gone
+        late = {n for n, ks in self.late.items() if not all(self.is_kept(k, gone) for k in ks)}
+        return {n: i for n, i in found.items() if n not in late}
 
     def _divide(self, number: int, residual: ScanResidual) -> None:
         """Enters the parts that a scan residual's slices are concatenated from."""

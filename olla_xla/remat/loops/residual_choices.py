@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hlo.backend import platform
 from hlo.module import Module
@@ -30,7 +30,7 @@ from olla_xla.remat.loops.choice import Choice, Gone
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
-from olla_xla.remat.loops.residuals_ilp import least, quickest
+from olla_xla.remat.loops.residuals_ilp import Least, least, quickest
 from olla_xla.remat.overlap import hide_transfers
 
 __all__ = ["ResidualChoice", "ResidualChoices"]
@@ -117,8 +117,17 @@ class ResidualChoices:
             Choice(RecipeTable(pair, collectives=collectives), cost, beside=beside)
             for pair in found
         ]
-        records = [self._named([c.gone(price) for c in self._choices]) for price in _PRICES]
-        plain = self._named([c.gone(_PRICES[-1], new=False) for c in self._choices])
+        self._safe = [
+            Choice(
+                RecipeTable(c.table.pair, collectives=collectives, gone=None), cost, beside=beside
+            )
+            if c.table.late
+            else c
+            for c in self._choices
+        ]
+        """The same without what waits for scan residuals that may go (`RecipeTable.late`)."""
+        records = [self._named(self._gone(price)) for price in _PRICES]
+        plain = self._named(self._gone(_PRICES[-1], new=False))
         self._priced = [r for r in dict.fromkeys([*records, plain]) if r]
         self.plain = self._priced.index(plain) if plain else None
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
@@ -152,10 +161,10 @@ class ResidualChoices:
 
         Pairs that cannot be checkpointed keep the fewest bytes.
         """
-        rest = {r[:2]: r for r in self._named([c.gone(_PRICES[-1]) for c in self._choices])}
+        rest = {r[:2]: r for r in self._named(self._gone(_PRICES[-1]))}
         found = []
         for price in (0.0, _PRICES[-1]):
-            thin = [_thinned(self.module, choice, price) for choice in self._choices]
+            thin = [_thinned(self.module, choice, price) for choice in self._safe]
             named = rest | {record[:2]: record for record in thin if record is not None}
             found += [tuple(named.values())] if any(thin) else []
         return list(dict.fromkeys(found))
@@ -197,7 +206,7 @@ class ResidualChoices:
         asked, low, high = allowance, -math.inf, math.inf
         seen: set[tuple[LoopRecord, ...]] = set()
         for _ in range(_ASKED):
-            found = least(self._choices, asked)
+            found = self._solved(functools.partial(least, allowance=asked))
             records = () if found is None else self._named(found.gone)
             if found is None or records in seen:
                 low, following = max(low, asked), math.nan
@@ -233,7 +242,7 @@ class ResidualChoices:
         asked = sum(s.bytes for s in residuals) - (self.total - budget)
         best, enough, much = None, -1, math.inf
         for _ in range(_ASKED):
-            found = quickest(self._choices, asked)
+            found = self._solved(functools.partial(quickest, most=asked))
             records = () if found is None else self._named(found.gone)
             if found is None or not records:
                 break
@@ -252,6 +261,22 @@ class ResidualChoices:
                 break
             asked = following
         return best
+
+    def _gone(self, price: float, *, new: bool = True) -> list[Gone]:
+        """What each pair of loops drops and adds at a price of a byte."""
+        found = [choice.gone(price, new=new) for choice in self._choices]
+        return [
+            gone if choice.is_possible(gone) else safe.gone(price, new=new)
+            for choice, safe, gone in zip(self._choices, self._safe, found, strict=True)
+        ]
+
+    def _solved(self, solve: Callable[[Sequence[Choice]], Least | None]) -> Least | None:
+        """What an integer program finds, of choices that can be written."""
+        found = solve(self._choices)
+        if found is None:
+            return None
+        both = zip(self._choices, found.gone, strict=True)
+        return found if all(c.is_possible(gone) for c, gone in both) else solve(self._safe)
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
         if records not in self._known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 
 from hlo.module import Instruction
 from olla_xla.remat.loops.body import Body
@@ -21,20 +21,33 @@ class Waits:
     """
 
     def __init__(self, body: Body, slices: Collection[Instruction]) -> None:
-        bits = {i: 1 << k for k, i in enumerate(slices)}
-        self._parts: dict[Node, int] = {}
-        for node in body.at.values():  # operands first
-            parts = [self._parts[o] for o in node.operands]
-            self._parts.setdefault(node, functools.reduce(operator.or_, parts, bits.get(node.i, 0)))
+        self._bits = {i: 1 << k for k, i in enumerate(slices)}
+        self._read = self._parts(body, lambda node: node.operands)
+        self._made_of = self._parts(body, body.made_of)
         within: dict[Instruction, int] = {}
         for node in body.at.values():
-            if bit := bits.get(node.i, 0):
+            if bit := self._bits.get(node.i, 0):
                 within[node.owner] = within.get(node.owner, 0) | bit
         self._before: dict[Instruction, int] = {}
         for i in body.computation.instructions:
             before = [self._before[o] for o in (*i.operands, *i.control_predecessors)]
             self._before[i] = functools.reduce(operator.or_, before, within.get(i, 0))
 
-    def only_for_parts(self, i: Instruction, node: Node) -> bool:
-        """Whether an instruction waits for no other slices than those that a result is made of."""
-        return self._before[i] == self._parts[node]
+    def _parts(self, body: Body, given: Callable[[Node], Iterable[Node]]) -> dict[Node, int]:
+        """The slices that each node is made of, where it is made of the `given` nodes."""
+        parts: dict[Node, int] = {}
+        for node in body.at.values():  # operands first
+            own = self._bits.get(node.i, 0)
+            parts.setdefault(
+                node, functools.reduce(operator.or_, [parts[o] for o in given(node)], own)
+            )
+        return parts
+
+    def joined_with(self, i: Instruction, node: Node) -> list[Instruction] | None:
+        """The slices that an instruction waits for without its result being made of them, because
+        a collective transfers both together; None if it waits for others too.
+        """
+        if self._before[i] != self._read[node]:
+            return None
+        late = self._before[i] & ~self._made_of[node]
+        return [k for k, bit in self._bits.items() if bit & late]
