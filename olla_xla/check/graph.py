@@ -201,8 +201,9 @@ def check_placement(
             a, b = graph.tensors[o], graph.tensors[t]
             other_offset, size = offsets[a.name]
             dies = dies_at(o, start)
-            # A callee that needs less than operands and results together overwrites operands.
-            inside = b.source < len(steps) and graph.operators[b.source].transient_bytes < 0
+            # A callee may overwrite an operand after its last read there, where it is checked.
+            calls = b.source < len(steps) and graph.operators[b.source].opcode in _CALLING
+            inside = calls and (a.live_in or a.source != b.source)
             # A callee's tensor and its caller's result begin at one step, in any order here; the
             # callee's dies in it.
             together = a.source == b.source and not a.live_in and dies_at(t, start)
@@ -220,6 +221,9 @@ def check_placement(
                 f"[{offset}, {end}) overlap while both live at step {start}"
             )
         met.add(last, offset, end, t)
+
+
+_CALLING = ("call", "conditional", "while")
 
 
 class _Occupied:

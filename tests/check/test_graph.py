@@ -165,6 +165,20 @@ def test_a_callee_may_use_the_memory_of_its_callers_last_result(order):
         check_placement(dataclasses.replace(paired, tensors=live), [0], places, one_offset=False)
 
 
+@pytest.mark.parametrize("opcode", ["call", "fusion"])
+def test_a_call_may_overwrite_an_operand_after_its_last_read_in_there(opcode):
+    """What it calls is checked by itself; any other operator has read nothing before it writes."""
+    tensors = (Tensor("operand", 8, 0, (1,), 0), Tensor("result", 8, 1, (), 1, live_out=True))
+    operators = Operator("a", "negate", 0, False), Operator("b", opcode, 0, False)
+    graph = TensorGraph("pair", operators, tensors)
+    places = {"operand": (0, 8), "result": (0, 8)}
+    if opcode == "call":
+        check_placement(graph, [0, 1], places, 8)
+        return
+    with pytest.raises(CheckError, match="overlap"):
+        check_placement(graph, [0, 1], places, 8)
+
+
 def test_two_operators_of_a_large_graph_exchanged():
     graph = train_step(200)
     order = list(range(len(graph.operators)))
