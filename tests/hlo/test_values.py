@@ -6,6 +6,7 @@ from hlo.inplace import can_share, in_place_pairs
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from hlo.sharing import sharing
+from hlo.text import module_text
 from hlo.values import analyse
 from tests.support.compiles import STEPS, compile_step, h100_device
 
@@ -177,3 +178,14 @@ def test_values_are_those_of_xla(name, target):
     ids = [ours[n].id for n in ordered]
     if len(module.control_computations) == 1:
         assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize("said", ["{}: (0, {})", "{0}: (0, {}), {1}: (1, {})"])
+def test_what_xla_prints_of_an_all_reduce_start_is_read(said):
+    """XLA prints what a start's result is over, and reads that for some opcodes only."""
+    start = "s = f32[64] all-reduce-start(b), to_apply=add"
+    text = ALL_REDUCE.replace("ROOT c = f32[64] all-reduce(b), to_apply=add", start)
+    text = text.replace(start, f"{start}\n  ROOT c = f32[64] all-reduce-done(s)")
+    other = text.replace(start, f"{start}, output_to_operand_aliasing={{{said}}}")
+    assert other != text
+    assert module_text(from_hlo_text(other)) == module_text(from_hlo_text(text))
