@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hlo import xla_pb2
 from hlo.backend import platform
+from hlo.files import read_regular
 from hlo.module import HloError
 from hlo.shapes import ShapeIndex
 
@@ -134,7 +135,7 @@ def read_dump(
     """Module and buffer assignment of an *after_optimizations.hlo.pb dump. Raises HloError."""
     proto = xla_pb2.HloProto()
     try:
-        proto.ParseFromString(Path(path).read_bytes())
+        proto.ParseFromString(read_regular(path))
     except Exception as error:
         raise HloError(f"{path} is not an HloProto dump") from error
     if not proto.buffer_assignment.buffer_allocations:
@@ -145,7 +146,7 @@ def read_dump(
 def dumped_parts(path: str | Path) -> tuple[bytes, bytes]:
     """The same two of a dump, serialized. Raises HloError."""
     try:
-        proto = xla_pb2.HloProto.FromString(Path(path).read_bytes())
+        proto = xla_pb2.HloProto.FromString(read_regular(path))
     except Exception as error:
         raise HloError(f"{path} is not an HloProto dump") from error
     return proto.hlo_module.SerializeToString(), proto.buffer_assignment.SerializeToString()

@@ -10,7 +10,7 @@ import io
 import os
 import stat
 import zlib
-from gzip import GzipFile
+from gzip import BadGzipFile, GzipFile
 
 __all__ = ["LARGEST", "is_own", "own_folder", "read_own", "read_regular", "unpacked"]
 
@@ -88,7 +88,7 @@ def unpacked(data: bytes, largest: int = LARGEST) -> bytes:
                 left -= len(part)
                 if left < 0:
                     raise _too_large(largest)
-        except (EOFError, zlib.error) as error:
+        except (EOFError, zlib.error, BadGzipFile) as error:
             raise OSError(errno.EIO, f"damaged gzip data, {error}") from error
     return b"".join(parts)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from hlo import xla_pb2
 from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError, module_from_proto, parse_module_proto
-from hlo.parse import first_line
+from hlo.parse import message
 from hlo.read import read_file, to_hlo
 
 __all__ = ["LoweredModule", "read_lowered"]
@@ -91,6 +91,8 @@ def read_lowered(path: str | Path) -> LoweredModule | None:
         return _from_hlo(proto, data.lstrip() if isinstance(data, str) else _text(proto))
     except HloError as error:
         raise HloError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise HloError(f"{path}: computations call each other too deeply") from error
 
 
 def _from_stablehlo(text: str) -> LoweredModule:
@@ -148,7 +150,7 @@ def _text(proto: xla_pb2.HloModuleProto) -> str:
         )
         head, _, body = module.to_string().partition("\n")
     except Exception as error:
-        raise HloError(f"not a module that XLA can read: {first_line(error)}") from error
+        raise HloError(f"not a module that XLA can read: {message(error)}") from error
     if "num_partitions" in head or proto.entry_computation_name.endswith(_PARTITIONED):
         return f"{head}\n{body}"
     # A proto has not the number, so shardings that nobody needs for one device must tell it.
@@ -247,6 +249,4 @@ def _converted(proto: xla_pb2.HloModuleProto) -> bytes:
     try:
         return mlir_bindings().hlo_to_stablehlo(proto.SerializeToString())
     except Exception as error:
-        raise HloError(
-            f"XLA cannot take it back before its pipeline: {first_line(error)}"
-        ) from error
+        raise HloError(f"XLA cannot take it back before its pipeline: {message(error)}") from error

@@ -5,11 +5,10 @@ Files may be compressed by gzip.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from pathlib import Path
 
 from hlo import xla_pb2
+from hlo.files import read_regular, unpacked
 from hlo.gc_pause import without_collection
 from hlo.module import HloError, module_from_proto, parse_module_proto
 from hlo.parse import from_hlo_text, from_stablehlo
@@ -23,8 +22,6 @@ __all__ = [
     "to_hlo",
     "with_program_order",
 ]
-
-_GZIP = b"\x1f\x8b"
 
 
 def read_module(path: str | Path, target: str = "cpu") -> bytes:
@@ -44,18 +41,16 @@ def read_module(path: str | Path, target: str = "cpu") -> bytes:
         return with_program_order(runnable(to_hlo(data), target))
     except HloError as error:
         raise HloError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise HloError(f"{path}: computations call each other too deeply") from error
 
 
 def read_file(path: str | Path) -> str | bytes:
     """What a file holds, text or bytes, decompressed. Raises HloError if it cannot be read."""
     try:
-        data = Path(path).read_bytes()
-        if data.startswith(_GZIP):
-            data = gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise HloError(f"{path} holds no module: damaged gzip data, {error}") from error
+        data = unpacked(read_regular(path))
     except OSError as error:
-        raise HloError(f"cannot read {path}: {error.strerror}") from error
+        raise HloError(f"cannot read {path}: {error.strerror or error}") from error
     if not data:
         raise HloError(f"{path} is empty; dump the module again")
     text = _text(data)

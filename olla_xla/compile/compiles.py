@@ -334,7 +334,7 @@ class Compiles:
         case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
         try:
             where = f"the case is in {objection.save(case, plan, error)}"
-        except OSError as trouble:
+        except (OSError, RuntimeError) as trouble:
             where = f"the case could not be written: {trouble}"
         return f"the referee objects: {error}; {where}"
 

@@ -28,6 +28,7 @@ __all__ = [
     "devices_of",
     "distributed_client",
     "forget_compiles",
+    "has_descriptions",
     "jit_parameters",
     "keep_executable",
     "lowering_identity",
@@ -284,3 +285,11 @@ def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Call
         return result
 
     return called
+
+
+def has_descriptions(traced: Any) -> bool:
+    """Whether the user's pytrees take descriptions of arrays as leaves."""
+    try:
+        return traced.args_info is not None
+    except Exception:
+        return False

@@ -7,12 +7,14 @@ import functools
 import hashlib
 import io
 import os
-import tempfile
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hlo.files import LARGEST, read_regular
 from hlo.late import late
 from hlo.module import module_from_bytes
 from hlo.shapes import ShapeIndex
@@ -26,9 +28,9 @@ from olla_xla.check.executable import (
 )
 from olla_xla.compile.versions import versions
 from olla_xla.errors import CheckError, InputError
+from olla_xla.memory.user_cache import keep, user_cache
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
-from olla_xla.problem.whole_file import written_whole
 
 if TYPE_CHECKING:
     from hlo.gpu_executable import GpuExecutable
@@ -40,6 +42,9 @@ __all__ = ["Case", "Seen", "load", "save"]
 
 _MEMBERS = ("scheduled", "planned", "final", "assignment", "executable")
 """The parts of a case that are serialized protos, as `Case` names them."""
+
+
+_NO_ZIP = (zipfile.BadZipFile, zlib.error, struct.error)
 
 
 class Seen(NamedTuple):
@@ -119,10 +124,10 @@ class Case:
 
 
 def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) -> Path:
-    """Writes a case to a zip file, into the system's folder for temporary files by default.
+    """Writes a case to a zip file that only its owner can read, by default in the user's cache.
 
     Raises:
-      OSError: the file cannot be written.
+      OSError: the file cannot be written. RuntimeError: the user has no home.
     """
     about = "\n".join(
         (
@@ -142,16 +147,17 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
         file.writestr("step.stablehlo.txt", case.stablehlo)
         file.writestr("plan.json", plan_file.dumps(plan))
     digest = hashlib.sha256(case.final + case.planned).hexdigest()[:12]
-    path = (folder or Path(tempfile.gettempdir())) / f"olla_xla-objection-{digest}.zip"
-    with written_whole(path) as beside:
-        beside.write_bytes(data.getvalue())
+    path = (folder or user_cache() / "objections") / f"olla_xla-objection-{digest}.zip"
+    keep(path, data.getvalue(), mode=0o600)
     return path
 
 
 def load(path: Path) -> Case:
     """Reads a case from a file. Raises InputError if the file has none."""
     try:
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(io.BytesIO(read_regular(path))) as file:
+            if sum(member.file_size for member in file.infolist()) > LARGEST:
+                raise ValueError(f"it holds more than {LARGEST:,} bytes")
             held = set(file.namelist())  # files of earlier versions have fewer
             wanted = ((name, f"{name}.pb") for name in _MEMBERS)
             protos = {name: file.read(path) for name, path in wanted if path in held}
@@ -166,5 +172,5 @@ def load(path: Path) -> Case:
                 objection=objection,
                 **protos,
             )
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, LookupError, ValueError, RuntimeError, EOFError, *_NO_ZIP) as error:
         raise InputError(f"{path} is not a case that the referee objected to: {error}") from error

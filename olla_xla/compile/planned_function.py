@@ -29,6 +29,7 @@ from olla_xla.compile.foreign import caution
 from olla_xla.compile.handlers import raises_of_handlers
 from olla_xla.compile.jax_private import (
     devices_of,
+    has_descriptions,
     lowering_identity,
     plain_jit,
     with_miss_handler,
@@ -218,6 +219,7 @@ class PlannedFunction:
         self, traced: jax.stages.Traced, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], None] | None:
         """Plans what was traced; returns as `_before_miss`."""
+        lowered = None
         try:
             lowered = traced.lower()
             known = len(self._shared.plans)
@@ -228,15 +230,15 @@ class PlannedFunction:
                     own_args, own_kwargs = verification.copies((args, kwargs))
                     self._pending.first = _First(own_args, own_kwargs, comparison)
         except Exception as error:
-            return self._not_planned(error)
+            return self._not_planned(error, None if lowered else traced)
         return None
 
-    def _not_planned(self, error: Exception) -> Callable[[], None]:
+    def _not_planned(self, error: Exception, unlowered: Any = None) -> Callable[[], None]:
         """Leaves a call to JAX, and returns a function that warns if the call succeeds.
 
         JAX raises its own error if it cannot lower the call either. It can if only `lower()` fails:
         that builds the user's pytrees with descriptions of arrays as leaves, which some reject. And
-        it can where the fault is ours.
+        it can where the fault is ours. `unlowered` is what JAX traced, where it cannot be lowered.
 
         Raises:
           `error`, if it is meant for the caller.
@@ -246,6 +248,8 @@ class PlannedFunction:
         _logger.debug("it is not planned", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
         if settings.strict() or self._options.budget_bytes is not None:
+            if unlowered is not None and has_descriptions(unlowered):
+                raise error  # as JAX will
             raise FallbackError(f"{self.__name__} is not planned: {reason}") from error
         text = f"olla_xla could not plan {self.__name__}, XLA's schedule is used: {reason}"
         return functools.partial(self._warn, text)

@@ -98,7 +98,7 @@ def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
     return _digest(sorted(found.items()))
 
 
-def _stem(name: str, kinds: str) -> str:
+def _stem(name: str, kinds: Any) -> str:
     """The beginning of the names of a loop's files for these kinds, on this machine."""
     return f"{name}-{_machine()}-{_digest(kinds)}-"
 
@@ -139,7 +139,7 @@ def drop(name: str, kinds: Kinds, digest: str) -> None:
             (folder / f"{_stem(name, spelled(kinds))}{digest}{_SUFFIX}").unlink()
 
 
-def read(name: str, kinds: str, digest: str) -> bytes | None:
+def read(name: str, kinds: Any, digest: str) -> bytes | None:
     """What `write` wrote; None where it is not there, not whole, or others may have written it."""
     file = f"{_stem(name, kinds)}{digest}{_SUFFIX}"
     for folder in folders():
@@ -150,13 +150,13 @@ def read(name: str, kinds: str, digest: str) -> bytes | None:
     return None
 
 
-def write(name: str, kinds: str, digest: str, data: bytes) -> None:
+def write(name: str, kinds: Any, digest: str, data: bytes) -> None:
     """Keeps data of a loop in the first folder that this user, and nobody else, can write to.
 
     Files of earlier versions of the loop are removed.
 
     Args:
-      name, digest: as for `load`. kinds: of its arguments, as text.
+      name, digest: as for `load`. kinds: of its arguments; what `repr` gives counts.
     """
     stem = _stem(name, kinds)
     file = f"{stem}{digest}{_SUFFIX}"

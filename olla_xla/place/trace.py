@@ -7,11 +7,13 @@ Columns are found by their names, in any order; MiniMalloc's older names are rea
 from __future__ import annotations
 
 import csv
+import io
 import os
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo.files import read_regular
 from olla_xla.errors import InputError
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.problem.whole_file import written_whole
@@ -40,8 +42,8 @@ def read_trace(path: str | os.PathLike[str], *, capacity: int | None = None) -> 
         has the row (the header is row 1) and the column.
     """
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file, strict=True))
+        text = read_regular(path).decode("utf-8-sig")
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         detail = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"cannot read {path}: {detail}") from error

@@ -6,6 +6,7 @@ GraphML attributes are numbers, booleans or strings. So the graph attributes `un
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from xml.etree.ElementTree import ParseError
 
 import networkx as nx
 
+from hlo.files import read_regular, unpacked
 from olla_xla.errors import GraphError, InputError
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.to_networkx import from_networkx, to_networkx
@@ -56,16 +58,18 @@ def read_graphml(path: str | os.PathLike[str]) -> TensorGraph:
       GraphError: it is no tensor graph.
     """
     try:
-        g = nx.read_graphml(path, force_multigraph=True)
+        data = io.BytesIO(unpacked(read_regular(path)))
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (ParseError, nx.NetworkXError) as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    try:
+        g = nx.read_graphml(data, force_multigraph=True)
+    except (ParseError, nx.NetworkXError, ValueError, LookupError, RecursionError) as error:
         raise InputError(f"{path} is no GraphML: {error}") from error
     try:
         if "unread" in g.graph:
             g.graph["unread"] = dict(json.loads(g.graph["unread"]))
         for name in ("read_by_source", "inplace"):
             g.graph[name] = json.loads(g.graph.get(name, "[]"))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise GraphError(f"{path}: what it says of its tensors is no JSON: {error}") from error
     return from_networkx(g)

@@ -202,7 +202,7 @@ def loads(text: bytes | str, name: str = "plan") -> Plan:
     """
     try:
         document = msgspec.json.decode(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanFileError(f"{name} is not JSON ({error}); save the plan again") from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise PlanFileError(f"{name} is not a plan file; make one with --plan_out or Plan.save")

@@ -106,8 +106,21 @@ def from_networkx(g: Any) -> TensorGraph:
 
     Raises:
       GraphError: `g` is undirected or has a cycle, an edge is of no known kind or its tensor has no
-        `bytes`, or edges contradict each other about one tensor.
+        `bytes`, edges contradict each other about one tensor, or a value is not of its kind.
     """
+    try:
+        graph = _graph(g)
+    except GraphError:
+        raise
+    except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
+        raise GraphError(f"a value in the graph is not of its kind: {error}") from error
+    largest = max((abs(t.buffer) for t in graph.tensors), default=0)
+    if max(largest, sum(t.bytes for t in graph.tensors)) >= 2**63:
+        raise GraphError("the tensors' bytes, or a buffer's number, are beyond 2**63")
+    return graph
+
+
+def _graph(g: Any) -> TensorGraph:
     if not g.is_directed():
         raise GraphError("a tensor graph is directed; give a networkx.MultiDiGraph")
     given = {node: k for k, node in enumerate(g.nodes)}

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 import olla_xla
 from hlo.module import module_from_bytes, parse_module_proto
@@ -283,6 +285,19 @@ class Vector:
     @classmethod
     def tree_unflatten(cls, _, children):
         return cls(*children)
+
+
+@pytest.mark.parametrize("options", [{}, {"memory_budget": "1MiB"}])
+def test_what_a_callers_own_code_raises_while_it_is_lowered_is_not_ours(monkeypatch, options):
+    def fails(context, value):
+        raise KeyError("the caller's")
+
+    primitive = Primitive("lowers_not")
+    primitive.def_abstract_eval(lambda value: value)
+    mlir.register_lowering(primitive, fails)
+    monkeypatch.setenv("OLLA_XLA_STRICT", "1")
+    with pytest.raises(KeyError, match="the caller's"):
+        olla_xla.plan(lambda x: primitive.bind(x) * 2, **options)(jnp.arange(4.0))
 
 
 def test_a_pytree_that_takes_arrays_only_runs_as_with_jit(monkeypatch):

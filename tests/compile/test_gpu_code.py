@@ -72,13 +72,13 @@ def test_an_executable_that_is_wrong_is_not_used(monkeypatch, tmp_path):
                 return dataclasses.replace(found, thunks=thunks)
         raise AssertionError("no thunk to change")
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(objection, "user_cache", lambda: tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(gpu_code, "read_gpu_executable", wrong)
         with pytest.warns(olla_xla.PlanWarning, match="the referee objects: thunk"):
             result = lowered().compile()
     assert not result.planned
-    (path,) = tmp_path.glob("olla_xla-objection-*.zip")
+    (path,) = tmp_path.glob("objections/olla_xla-objection-*.zip")
     case = objection.load(path)
     assert case.executable and case.objection.startswith("thunk")
     case.check()  # it was the reading that was wrong

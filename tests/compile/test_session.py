@@ -92,7 +92,7 @@ def test_trouble_on_the_compile_thread_is_reported_not_raised(depth_first_planne
 
 
 def test_an_illegal_order_never_runs(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("olla_xla.compile.objection.user_cache", lambda: tmp_path)
 
     def backwards(module, options, **kwargs):
         plan = depth_first(module, options, **kwargs)

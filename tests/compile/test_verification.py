@@ -20,7 +20,7 @@ from tests.support.steps import assert_same, branches, plan, rows, weights
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(objection, "user_cache", lambda: tmp_path)
     return tmp_path
 
 
@@ -42,8 +42,9 @@ def test_what_the_referee_objects_to_is_not_used(step, wrong, folder, capsys):
     assert used.source == "xla" and not used.aliases
     compiled = planned.lower(weights(), rows()).compile()
     assert not compiled.planned and "the referee objects" in compiled.reason
-    (path,) = folder.glob("olla_xla-objection-*.zip")
+    (path,) = folder.glob("objections/olla_xla-objection-*.zip")
     assert str(path) in str(caught[0].message)
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
     case = objection.load(path)
     assert f"module @jit_{step.__name__}" in case.stablehlo and case.scheduled and case.planned
     # Exchanged arguments are seen before XLA gets the module, exchanged results after.
@@ -81,7 +82,7 @@ def test_what_xla_might_abort_over_never_gets_there(monkeypatch, folder):
     monkeypatch.setattr(planner, "plan_module", _always_a_gain(planner.plan_module))
     with pytest.warns(olla_xla.PlanWarning, match="the referee objects"):
         assert_same(expected(), planned(weights(), rows()))
-    (path,) = folder.glob("olla_xla-objection-*.zip")
+    (path,) = folder.glob("objections/olla_xla-objection-*.zip")
     case = objection.load(path)
     assert case.planned == handed[-1] and not case.final
     with pytest.raises(CheckError, match=re.escape(case.objection)):
@@ -98,7 +99,7 @@ def _always_a_gain(plan_module):
 
 def test_a_case_without_an_objection_passes(folder, capsys):
     compiled = plan(branches, donate_argnums=0).lower(weights(), rows()).compile()
-    assert compiled.planned and not list(folder.glob("olla_xla-*"))
+    assert compiled.planned and not list(folder.glob("objections/*"))
     final, assignment = _final(compiled)
     case = objection.Case("cpu", results_digest(final, "cpu"), final=final, assignment=assignment)
     case.check()

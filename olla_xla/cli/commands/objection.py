@@ -10,8 +10,10 @@ from pathlib import Path
 
 from absl import flags
 
+from hlo.module import HloError
 from olla_xla.cli.commands import shared
 from olla_xla.compile import objection
+from olla_xla.errors import InputError
 
 __all__ = ["OPERANDS", "define_flags", "run"]
 
@@ -28,6 +30,9 @@ def run(values: flags.FlagValues, path: str) -> int:
     Raises:
       CheckError: it still objects.
     """
-    objection.load(Path(path)).check()
+    try:
+        objection.load(Path(path)).check()
+    except HloError as error:
+        raise InputError(f"{path} holds no module: {error}") from error
     shared.console().print(f"the referee has no objection to the case in {path}", markup=False)
     return 0

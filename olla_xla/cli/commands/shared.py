@@ -11,7 +11,7 @@ import olla_xla.targets as targets
 from hlo.lowered import LoweredModule, read_lowered
 from hlo.module import HloError
 from olla_xla.cli.report.tables import Table
-from olla_xla.errors import ModuleFormatError
+from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions, parse_overhead
 
 __all__ = [
@@ -118,7 +118,7 @@ def define_limits(values: flags.FlagValues) -> None:
         "Search steps, at most; with it, equal seeds give equal plans.",
         flag_values=values,
     )
-    flags.DEFINE_integer("seed", default.seed, "Seed of the search.", flag_values=values)
+    flags.DEFINE_integer("seed", default.seed, "Seed of the search.", 0, flag_values=values)
 
 
 class _Overhead(flags.ArgumentParser[float]):
@@ -211,6 +211,10 @@ def options(values: flags.FlagValues) -> PlanOptions:
         "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "collectives",
         "method", "backend", "early_updates",
     )  # fmt: skip
+    if "topology" in values and values.topology and targets.TARGETS[values.target] != "tpu":
+        raise InputError(
+            f"--topology={values.topology} is of TPUs; --target={values.target} is none"
+        )
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     return PlanOptions(**given)
 

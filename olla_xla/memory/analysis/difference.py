@@ -12,9 +12,9 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from hlo.files import read_regular
 from olla_xla.errors import InputError
 from olla_xla.memory.analysis.analysis import FORMAT, VERSION, Analysis
 from olla_xla.problem.plan import Plan
@@ -151,12 +151,12 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
       InputError: it cannot be read, or is of another version.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_regular(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     try:
         found: Any = json.loads(data) if data.lstrip()[:1] == b"{" else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     kind = found.get("format", "") if isinstance(found, dict) else ""
     if kind == FORMAT:
