@@ -54,14 +54,18 @@ class LoopsRow:
 
 
 def loops(
-    case: Case, options: PlanOptions, overheads: Sequence[float], progress: Callable[[str], None]
+    case: Case,
+    options: PlanOptions,
+    overheads: Sequence[float],
+    progress: Callable[[str], None],
+    policies: Sequence[str] = (),
 ) -> list[LoopsRow]:
     """Compiles a step in every way: XLA's own comes first, then the policies, then our plans.
 
     Args:
       case: a step that scans. options: of the plans.
       overheads: allowances of more plans, parts of the step's predicted time.
-      progress: called with one line for each way.
+      progress: called with one line for each way. policies: to compare with; by default all.
 
     Raises:
       InputError: the step cannot be built or traced.
@@ -86,7 +90,7 @@ def loops(
         return plans[overhead]
 
     rows = [LoopsRow(xla, 0.0)]
-    for policy in POLICIES:
+    for policy in policies or POLICIES:
         progress(f"jax.checkpoint, {policy}")
         with checkpointed_scans(policy):
             way = work.row(f"jax.checkpoint, {policy}", work.compiled())

@@ -21,6 +21,7 @@ from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
+from olla_xla.tools.checkpointed import POLICIES
 
 __all__ = ["define_flags", "run"]
 
@@ -32,6 +33,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "cases", None, "model/batch_size/optimizer/target, several; a Llama and a GPT on h100.",
         flag_values=values,
     )  # fmt: skip
+    flags.DEFINE_list("policies", None, "Of them, several; all by default.", flag_values=values)
     shared.define_overheads(values, "0.05,0.35")
     shared.define_format(values)
     shared.define_limits(values)
@@ -44,6 +46,9 @@ def run(values: flags.FlagValues) -> int:
     overheads = shared.overheads(values)
     cases = parse_cases(values.cases) if values.cases else bench.CASES
     files.check_writable(values.out)
+    policies = values.policies or POLICIES
+    if other := [policy for policy in policies if policy not in POLICIES]:
+        raise InputError(f"policy {other[0]!r} is not known; use {', '.join(POLICIES)}")
     unknown = {case.target for case in cases} - set(targets.TARGETS)
     if unknown:
         raise InputError(f"target={min(unknown)!r} is not known; use {', '.join(targets.TARGETS)}")
@@ -59,6 +64,7 @@ def run(values: flags.FlagValues) -> int:
                     options,
                     overheads,
                     lambda text, c=case: progress.stage(f"{c.name}: {text}"),
+                    policies,
                 )
             except OllaError as error:
                 failed += 1

@@ -105,15 +105,16 @@ def test_command_writes_its_rows(monkeypatch, tmp_path, capsys):
     rows = [_row("XLA", 10), _row("none", 4, 5)]
     asked = []
 
-    def loops(case, options, overheads, progress):
-        asked.append((case.name, overheads))
+    def loops(case, options, overheads, progress, policies):
+        asked.append((case.name, overheads, list(policies)))
         return rows
 
     monkeypatch.setattr(bench, "loops", loops)
     out = tmp_path / "rows.json"
     command = ["benchmarks", "loops", f"--cases={NAME}/8/sgd/cpu", f"--out={out}"]
+    command.append("--policies=nothing_saveable")
     assert main([*command, "--overheads=0.1", "--format=markdown"]) == 0
-    assert asked == [(f"{NAME}/8/sgd/cpu", [0.1])]
+    assert asked == [(f"{NAME}/8/sgd/cpu", [0.1], ["nothing_saveable"])]
     assert "| none | 4.0 |" in capsys.readouterr().out
     (found,) = json.loads(out.read_text())
     assert found["case"] == f"{NAME}/8/sgd/cpu"
@@ -127,6 +128,7 @@ def test_command_writes_its_rows(monkeypatch, tmp_path, capsys):
         ("--cases=mlp", "must read model/batch_size/optimizer/target"),
         ("--cases=mlp/1/sgd/tpu", "target='tpu' is not known; use cpu, v100"),
         ("--overheads=x", "0.05 for 5%"),
+        ("--policies=some", "policy 'some' is not known; use everything_saveable"),
         ("--out=no/such/folder/rows.json", "there is no such folder"),
     ],
 )

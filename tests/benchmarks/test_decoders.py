@@ -1,0 +1,35 @@
+"""Twelve scanned decoders on two targets: the referee refuses no choice of what they recompute."""
+
+import jax
+import pytest
+
+from benchmarks.decoders import DECODERS, train_step
+from olla_xla.planner import pipeline
+from olla_xla.problem import refusals
+from olla_xla.problem.options import PlanOptions
+from olla_xla.remat.cost.roofline import H100, Device
+from tests.support.compiles import on_h100, xla_schedule
+
+CPU = Device("CPU", 2e11, 2e11, 2e10, 2e10, 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        pytest.param(
+            name, target, marks=() if (name, target) == ("llama", "cpu") else pytest.mark.slow
+        )
+        for target in ("cpu", "cuda")
+        for name in DECODERS
+    ],
+)
+def test_no_choice_is_refused(name, target, monkeypatch):
+    monkeypatch.setattr(pipeline, "device", lambda *_: CPU if target == "cpu" else H100)
+    step, arguments, options = train_step(DECODERS[name], batch_size=8, optimizer="adam")
+    arguments = on_h100(arguments) if target == "cuda" else arguments
+    module = xla_schedule(jax.jit(step, **options).lower(*arguments))
+    with refusals.collected() as refused:
+        options = PlanOptions(step_limit=500, max_overhead=0.35)
+        plan = pipeline.plan_module(module, options, target=target)
+    assert not refused
+    assert plan.loops and plan.predicted_bytes < plan.xla_predicted_bytes
