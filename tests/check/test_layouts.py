@@ -165,11 +165,11 @@ ENTRY e {
   ROOT z = f32[4,4]{1,0} copy(x)
 }
 """
-    own, *others = (
+    own, other = (
         results_digest(
             from_hlo_text(text.replace(f"{name} = f32[4,4]{{1,0}}", f"{name} = f32[4,4]{{0,1}}")),
             "cpu",
         )
-        for name in ("-", "x", "z")
+        for name in ("-", "x")
     )
-    assert own not in others
+    assert own != other

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hlo.shapes import Shape
-from olla_xla.check.executable.program import Body, Op, Program, leaves
+from olla_xla.check.executable.program import Body, Op, Program
 from olla_xla.errors import CheckError
 
-__all__ = ["check_layouts", "entry_layouts"]
+__all__ = ["check_layouts"]
 
 _SAME = frozenset("async-update domain add-dependency dynamic-update-slice all-reduce-done".split())
 """Opcodes that pass on their first operand as it lies."""
@@ -52,15 +52,6 @@ def check_layouts(program: Program) -> None:
             fresh = [body for body in op.called if body not in seen]
             seen.update(fresh)
             left += fresh
-
-
-def entry_layouts(program: Program) -> list[list[tuple[int, ...]]]:
-    """How each argument of a module lies, and at last its results: arrays' `minor_to_major`.
-
-    XLA makes an executable's own layouts of it, and JAX passes arguments as they lie by default.
-    """
-    ends = (*program.entry.parameters, program.entry.result)
-    return [[part.minor_to_major for _, part in leaves(op.shape)] for op in ends]
 
 
 def _check(op: Op) -> None:

@@ -163,7 +163,7 @@ class Numbering(abc.ABC):
     def function(self, body: Body) -> tuple[Numbers, list[bytes]]:
         """Numbers of a computation's result as a function of its parameters, and its effects."""
         given = [
-            {i: hashed(PARAMETER + named((k, *i))) for i, _ in leaves(p.shape)}
+            {i: hashed(PARAMETER + named((k, *i)) + self.shape(s)) for i, s in leaves(p.shape)}
             for k, p in enumerate(body.parameters)
         ]
         effects: list[bytes] = []
