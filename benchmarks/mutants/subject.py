@@ -19,7 +19,7 @@ from benchmarks.mutants.overlap import overlapped
 from benchmarks.mutants.text import read_back
 from benchmarks.relocation.executable import CpuExecutable
 from benchmarks.relocation.reload import reloaded
-from hlo.module import HloError
+from hlo.module import HloError, module_from_bytes
 from olla_xla import planner
 from olla_xla.check.executable import (
     check_executable,
@@ -65,7 +65,9 @@ class Subject:
         digests = (results_digest(m, "cpu") for m in (captured.module, self.planned))
         self._loops = len(set(digests)) > 1
         self._case = objection.Case(
-            target="cpu", results=results_digest(captured.module, "cpu", loops=self._loops)
+            target="cpu",
+            results=results_digest(captured.module, "cpu", loops=self._loops),
+            donated=module_from_bytes(captured.module).donated,
         )
         self._inputs = [arguments(shapes, seed) for seed in _INPUTS]
         own = compile_rewritten(self._lowered, lambda module: module)
@@ -154,7 +156,7 @@ class Subject:
         yield {"stage": "compiled", "executable": self._judge(compiled, assignment)}
         try:
             same = self._run(compiled) == self._expected
-        except (jax.errors.JaxRuntimeError, ValueError) as error:
+        except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
             yield {"stage": "ran", "outcome": "failed", "error": _line(error)}
             return
         yield {"stage": "ran", "outcome": "same" if same else "differs"}

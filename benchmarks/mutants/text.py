@@ -1,6 +1,6 @@
 """Faults in a module's text: XLA reads its own text back, so any substitution in it is a fault.
 
-XLA verifies no shapes or layouts after its scheduler, so that little of it is refused.
+XLA verifies no layouts after its scheduler, and of the rest only that extents and types fit.
 """
 
 from __future__ import annotations
