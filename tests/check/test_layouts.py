@@ -173,3 +173,11 @@ ENTRY e {
         for name in ("-", "x")
     )
     assert own != other
+
+
+def test_a_dimension_that_there_is_not_is_an_objection():
+    module = from_hlo_text(
+        _TEXT.replace("transpose(f.p), dimensions={1,0}", "transpose(f.p), dimensions={1,5}")
+    )
+    with pytest.raises(CheckError, match="attributes do not fit"):
+        results_digest(module, "cpu", loops=True)

@@ -222,7 +222,10 @@ _LOOPS = "loops:"
 
 def _digest(program: Program, target: str, loops: bool) -> str:
     number = element_expressions.program_digest if loops else program_digest
-    return _LOOPS * loops + number(program, target)
+    try:
+        return _LOOPS * loops + number(program, target)
+    except (IndexError, KeyError) as error:  # such as a dimension that there is not
+        raise CheckError("an instruction's attributes do not fit its shape") from error
 
 
 @without_collection()
