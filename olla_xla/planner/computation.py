@@ -121,7 +121,12 @@ def solve(
     binds = options.in_place and not late
     ours, aliases = with_chains(work, options.tolerance, own) if binds else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
-    found = _towards_the_total(ours, bound, deadline, steps, limits, progress, alternative_orders)
+    if options.time_limit is not None and clock.now() > deadline:
+        found = dataclasses.replace(least, steps=0, stopped_by=StopReason.TIME_LIMIT)
+    else:
+        found = _towards_the_total(
+            ours, bound, deadline, steps, limits, progress, alternative_orders
+        )
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
     if name != "xla" and platform(ours.planned.target).places_as_they_come:
         name = _small_first(ours, name)
@@ -130,7 +135,8 @@ def solve(
     # A callee's lower peak may serve its caller even if it alone lowers no total.
     if gain < 0 or (gain == 0 and work.is_entry):
         ours, name, aliases = work, "xla", {}
-        stopped_by = stopped_by if found.steps else StopReason.NO_GAIN
+        if not found.steps and stopped_by is not StopReason.TIME_LIMIT:
+            stopped_by = StopReason.NO_GAIN
     return ours.solved(
         name,
         aliases,

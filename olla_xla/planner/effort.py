@@ -129,7 +129,8 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
       timing: otherwise. total: predicted bytes of XLA's order. bound: no order takes fewer.
     """
     if options.time_limit is not None:
-        return Effort(options.time_limit)
+        steps = options.step_limit is not None  # which alone are to end it
+        return Effort(options.time_limit, 0 if steps else int(options.tolerance * bound))
     if options.method == "ilp":
         return Effort(_ILP_LIMIT)
     if not options.in_proportion or timing.schedule_seconds is None:

@@ -51,11 +51,13 @@ class _Limit(NamedTuple):
     Attributes:
       effort: seconds, and the total that is enough. started: on the monotonic clock.
       asking: seconds that XLA took to its schedule, or 0.
+      is_over: whether nothing is left of a limit of time that counts all of planning.
     """
 
     effort: Effort
     started: float
     asking: float
+    is_over: bool
 
     @property
     def seconds(self) -> float:
@@ -109,7 +111,9 @@ def _solve_all(
     """Plans the computations that matter, callees first; returns what was found for the entry."""
     entry, total = orders.planned.module.entry.name, orders.xla_bytes
     # The entry's bound includes those of all that it calls.
-    if options.method == "search" and total <= estimates[entry].bound + limit.effort.enough_bytes:
+    met = total <= estimates[entry].bound + limit.effort.enough_bytes
+    if limit.is_over or (met and options.method == "search"):
+        orders.out_of_time = limit.is_over and not met
         orders.entry = unchanged(estimates[entry], total)
         return orders.entry
     negligible = limit.effort.negligible(total)
@@ -277,13 +281,14 @@ def _limit(options: PlanOptions, timing: Timing, started: float, total: int, bou
       total: predicted bytes of XLA's order. bound: no order takes fewer.
     """
     worth = effort(options, timing, total, bound)
-    since = clock.now()
+    since, is_over = clock.now(), False
     if options.time_limit is not None:
         # A default limits the search alone; a time limit of the options, all of planning.
         after = min(_AFTER * (since - started), _MOST_AFTER)
         worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
+        is_over = timing.began is not None and since - started > options.time_limit
         since = started
-    return _Limit(worth, since, timing.schedule_seconds or 0.0)
+    return _Limit(worth, since, timing.schedule_seconds or 0.0, is_over)
 
 
 class _End(NamedTuple):

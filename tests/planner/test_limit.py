@@ -9,9 +9,10 @@ from benchmarks.dropout_steps import layers_10
 from hlo.parse import from_hlo_text
 from olla_xla import planner
 from olla_xla.memory import clock
-from olla_xla.planner import orders, pipeline, warm_up
+from olla_xla.planner import computation, orders, pipeline, warm_up
 from olla_xla.planner.passes import order
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.stop_reason import StopReason
 from tests.support.compiles import xla_schedule
 
 
@@ -48,4 +49,41 @@ def test_loops_that_may_gain_a_little_are_left_where_the_whole_is_near_its_bound
     assert plan.lower_bound_bytes < plan.predicted_bytes < plan.lower_bound_bytes + 2**18
     assert set(plan.candidates) == {"xla"} and plan.steps == 0
     with pytest.raises(LookupError):
-        planner.plan_module(module, PlanOptions(time_limit=1), target="cpu")
+        planner.plan_module(module, PlanOptions(time_limit=60), target="cpu")
+
+
+def test_where_the_limit_is_over_nothing_is_searched(monkeypatch):
+    """Reading and estimates may take all of it; XLA's order is what is left."""
+    module = from_hlo_text(warm_up._text())
+    at, estimates, asked = [clock.now()], orders._estimates, []
+    monkeypatch.setattr(clock, "now", lambda: at[0])
+    monkeypatch.setattr(orders, "solve", lambda look, *_: asked.append(look) or 1 / 0)
+
+    def slow(*args, **kwargs):
+        at[0] += 6.0
+        return estimates(*args, **kwargs)
+
+    monkeypatch.setattr(orders, "_estimates", slow)
+    plan = planner.plan_module(module, PlanOptions(time_limit=5, tolerance=0), target="cpu")
+    assert not asked and plan.steps == 0 and plan.stopped_by is StopReason.TIME_LIMIT
+    assert plan.predicted_bytes == plan.xla_predicted_bytes and plan.source == "xla"
+    with pytest.raises(ZeroDivisionError):
+        planner.plan_module(module, PlanOptions(time_limit=7, tolerance=0), target="cpu")
+    plan = planner.plan_module(module, PlanOptions(time_limit=7), target="cpu")
+    assert plan.stopped_by is StopReason.NO_GAIN  # XLA's order is within the tolerance
+
+
+def test_the_total_is_not_searched_for_once_the_time_for_the_peak_took_all(monkeypatch):
+    module = from_hlo_text(warm_up._text())
+    at, search, starts = [clock.now()], computation.phases.search, []
+    monkeypatch.setattr(clock, "now", lambda: at[0])
+
+    def slow(*args, **kwargs):
+        starts.append(kwargs.get("objective"))
+        at[0] += 6.0
+        return search(*args, **kwargs)
+
+    monkeypatch.setattr(computation.phases, "search", slow)
+    plan = planner.plan_module(module, PlanOptions(time_limit=5, tolerance=0), target="cpu")
+    assert starts == [None] and plan.stopped_by is StopReason.TIME_LIMIT
+    assert plan.predicted_bytes <= plan.xla_predicted_bytes

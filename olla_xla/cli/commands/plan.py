@@ -248,8 +248,8 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
             plan = dataclasses.replace(
                 given, assigned_bytes=None
             )  # totals of this dump are predicted
-        planned = apply_plan(module, plan)
-    console, view = shared.console(), _view(planned, platform)
+        planned = apply_plan(module, plan) if values.largest else b""
+    console = shared.console()
     table = plan_table(
         plan,
         own_order="order in the file",
@@ -262,7 +262,8 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     changed = plan.predicted_bytes < plan.xla_predicted_bytes
     console.print(verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
-    _print_peak(console, view, values.largest)
+    if values.largest:
+        _print_peak(console, _view(planned, platform), values.largest)
     _print_proofs(console, plan)
     return plan
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +41,6 @@ class MemoryView:
         total.
       elsewhere: name of another memory of the device, such as "VMEM" -> bytes assigned in it, which
         no total counts.
-      timeline: category -> int64 [steps], bytes in use.
     """
 
     name: str
@@ -54,9 +54,16 @@ class MemoryView:
     operator_line: str
     tensors: tuple[LiveTensor, ...]
     elsewhere: Mapping[str, int]
-    timeline: Mapping[Category, np.ndarray] = dataclasses.field(repr=False)
     _occupancy: Occupancy = dataclasses.field(repr=False)
     _describer: Describer = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def timeline(self) -> dict[Category, np.ndarray]:
+        """Category -> int64 [steps], bytes in use. It asks for the origin of every value."""
+        memory = self._occupancy
+        found = np.array([self._describer.category(v).value for v in memory.values])
+        lines = {c: memory.in_use(found == c.value) for c in Category if (found == c.value).any()}
+        return {c: line for c, line in lines.items() if line.any()}
 
     def by_category(self) -> dict[Category, int]:
         """Bytes at the peak of each category, in the order of `Category`; they sum to the total."""
@@ -148,17 +155,9 @@ def memory_view(
         operator_line="" if running is None else describer.line(running),
         tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name, t.argument))),
         elsewhere={} if assignment is None else assignment.elsewhere,
-        timeline=_timeline(memory, describer),
         _occupancy=memory,
         _describer=describer,
     )
-
-
-def _timeline(memory: Occupancy, describer: Describer) -> dict[Category, np.ndarray]:
-    """Bytes in use at each step, by category."""
-    found = np.array([describer.category(v).value for v in memory.values])
-    lines = {c: memory.in_use(found == c.value) for c in Category if (found == c.value).any()}
-    return {c: line for c, line in lines.items() if line.any()}
 
 
 def _at(memory: Occupancy, step: int, describer: Describer) -> list[LiveTensor]:
