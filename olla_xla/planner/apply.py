@@ -9,6 +9,7 @@ from hlo.backend import platform
 from hlo.late import late
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.places import ask_about_others, unasked
 from hlo.values import analyse
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
@@ -66,7 +67,8 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     Each instruction gets as frontend attributes its step, the bytes it defines, and, where it
     defines any, the planned offsets of its values in order, separated by commas; the first and the
     last of each computation also `mark`, if there is one. On a GPU fusions get the marks of
-    `hlo.invariant_loads`, so that no order has XLA load as invariant what is not.
+    `hlo.invariant_loads`, so that no order has XLA load as invariant what is not. On a CPU no
+    fusion writes over what another of its operands still reads (`hlo.rewrite.places`).
 
     Raises:
       PlanMismatchError: the plan was made for another module.
@@ -96,6 +98,10 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     try:
         edit = _edited(view, plan).hold(plan.holds).alias(plan.aliases)
         edit.schedule(plan.order, attributes)
+        if platform(plan.target).is_host:
+            written = edit.module() if plan.is_rewritten else view
+            if places := unasked(written):
+                edit.rewrite(ask_about_others, places)
         if platform(plan.target).computes_again:
             planned = edit.module()
             orders = {c: c.schedule or () for c in planned.control_computations}
