@@ -1,21 +1,39 @@
-"""Runs a benchmark: `python -m benchmarks NAME --flag=value ...`, from a checkout's root."""
+"""Runs a benchmark: `python -m benchmarks NAME --flag=value ...`, from a checkout's root.
+
+Whatever it measures, the exit code is 1 where a referee refused a choice of the planner.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from benchmarks.commands import COMMANDS
+from benchmarks.refused import watched
 from olla_xla.cli.program import Program
 
 __all__ = ["main"]
 
-main = Program(
+_SHOWN = 5
+
+_program = Program(
     name="python -m benchmarks",
     about="What plans of olla_xla save, what they take, and whether they hold.",
     package="benchmarks.commands",
     commands=COMMANDS,
-).main
-"""Runs one of them; see `Program.main`."""
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one of them; see `Program.main`."""
+    with watched() as refused:
+        code = _program.main(argv)
+    if not refused:
+        return code
+    print(f"{len(refused):,} choices refused by the referee:", file=sys.stderr)
+    print(*refused[:_SHOWN], sep="\n", file=sys.stderr)
+    return code or 1
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,8 @@
 
 `python docs/commands.py`, from anywhere. Each figure is read from the document and from what the
 command printed; they may differ by `TOLERANCE`, since a clock ends most searches. Exit code 1,
-with a line for each, where one does, where a command fails, or where a document no longer has it.
+with a line for each, where one does, where a command fails or the referee refuses a choice of the
+planner, or where a document no longer has it.
 After them come the commands of the papers' tables, each of which is to exit with 0.
 """
 
@@ -156,6 +157,8 @@ def _wrong(command: Command, folder: Path) -> list[str]:
         last = (done.stderr.strip().splitlines() or [""])[-1]
         return [f"exit code {done.returncode}, not {command.code}: {last}"]
     printed = f"\n{done.stdout}{done.stderr}"
+    if refused := re.search(r"[\d,]+ of [\d,]+ choices refused by the referee", printed):
+        return [refused[0]]
     return [wrong for figure in command.figures if (wrong := _differs(figure, printed))]
 
 

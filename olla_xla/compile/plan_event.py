@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from olla_xla.compile.outcomes import Outcome
+from olla_xla.problem.summary import of_refusals
 
 __all__ = ["PlanEvent"]
 
@@ -25,6 +26,7 @@ class PlanEvent:
       seconds: that this process took to plan and to compile.
       search_seconds: that the search for the plan took, maybe in another process or run.
       processes: how many processes agreed on it; 1 where only this one was concerned.
+      proposed, refused: choices of the planner, and those that the referee refused, as in `Plan`.
     """
 
     function: str
@@ -38,6 +40,8 @@ class PlanEvent:
     seconds: float
     search_seconds: float
     processes: int
+    proposed: int = 0
+    refused: int = 0
 
     @classmethod
     def of(cls, function: str, outcome: Outcome, seconds: float) -> PlanEvent:
@@ -55,6 +59,8 @@ class PlanEvent:
             seconds=round(seconds, 3),
             search_seconds=0.0 if plan is None else round(plan.seconds, 3),
             processes=max(len(outcome.members), 1),
+            proposed=0 if plan is None else plan.proposed,
+            refused=0 if plan is None else plan.refused,
         )
 
     @property
@@ -68,6 +74,7 @@ class PlanEvent:
         """A line for a reader; sizes in MB of 2^20 bytes."""
         together = f" in {self.processes} processes" if self.processes > 1 else ""
         took = f"{self.seconds:.1f} s with XLA's compile"
+        took += f"; {of_refusals(self.refused, self.proposed)}" if self.refused else ""
         if not self.planned or self.bytes is None or self.xla_bytes is None:
             total = "" if self.bytes is None else f"{self.bytes / 2**20:,.1f} MB, "
             return f"{self.function}: {total}XLA's own schedule{together}: {self.reason}; {took}"

@@ -13,6 +13,7 @@ import threading
 
 from olla_xla.compile.environment import report_at_exit
 from olla_xla.compile.plan_event import PlanEvent
+from olla_xla.problem.summary import of_refusals
 
 __all__ = ["Report", "add", "report"]
 
@@ -65,6 +66,8 @@ class Report:
             f"{len({e.function for e in self.events}):,} functions run a plan; compiled "
             f"in {seconds:,.1f} s"
         )
+        if refused := sum(event.refused for event in self.events):
+            lines.append(of_refusals(refused, sum(event.proposed for event in self.events)))
         reasons = collections.Counter(e.reason for e in self.events if not e.planned)
         for why, count in reasons.most_common(5):
             lines += textwrap.wrap(f"not planned, {count:,}: {why}", 80, break_long_words=False)

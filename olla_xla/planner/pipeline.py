@@ -25,8 +25,10 @@ from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import recomputation_limit
 from olla_xla.planner.passes import order
 from olla_xla.planner.state import ModuleState, Request
+from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LONGEST_PATH, Plan
+from olla_xla.problem.summary import of_refusals
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
@@ -85,12 +87,17 @@ def plan_module(
         schedule_seconds, device_bytes,
     )  # fmt: skip
     own = scheduled_module(module)
-    state = _ordered(ModuleState(request, own, own))
-    if _asks_for_recomputation(state):
-        state = rewriting.recomputed(_with_allowance(state))
-    if device_bytes is not None:
-        state = relax_overlap.to_fit(state)
-    return state.finished()
+    with refusals.counted() as tally:
+        state = _ordered(ModuleState(request, own, own))
+        if _asks_for_recomputation(state):
+            state = rewriting.recomputed(_with_allowance(state))
+        if device_bytes is not None:
+            state = relax_overlap.to_fit(state)
+    plan = state.finished()
+    plan = dataclasses.replace(plan, proposed=tally.proposed, refused=len(tally.errors))
+    if progress is not None and plan.refused:
+        progress(of_refusals(plan.refused, plan.proposed))
+    return plan
 
 
 def _ordered(start: ModuleState) -> ModuleState:

@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 13, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 14, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; an infinite time limit is
 null.
 """
@@ -128,7 +128,7 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 LONGEST_PATH = 1.01
 """Times the predicted time of a run in XLA's own order that a plan may take by default."""
 
-VERSION = 13
+VERSION = 14
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"
@@ -167,6 +167,8 @@ _FIELDS = (
     "least_stack_bytes",
     "moved_bytes",
     "added_moved_bytes",
+    "proposed",
+    "refused",
     "proofs",
     "seconds",
     "steps",

@@ -183,6 +183,9 @@ class PlanSearch:
       stopped_by: why the search ended.
       source: name of the candidate that won, e.g. "xla", "list", "search".
       candidates: candidate name -> (predicted bytes, lifetime peak bytes).
+      proposed, refused: changes of the module and solvers' orders that were tried, and those of
+        them that could not be written or that the referee refused. A refusal is a bug of ours; the
+        plan goes on without it, and may take more memory.
       proofs: what a solver proved, for each computation that was planned by the integer program.
       seconds: planning time.
       steps: search steps taken.
@@ -195,6 +198,8 @@ class PlanSearch:
     stopped_by: StopReason = StopReason.NO_GAIN
     source: str = "xla"
     candidates: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    proposed: int = 0
+    refused: int = 0
     proofs: tuple[Proof, ...] = ()
     seconds: float = 0.0
     steps: int = 0

@@ -1,21 +1,22 @@
 """Proposals that a referee refused while a plan was made; the planner goes on without them.
 
 A refusal means a bug in the planner or in the referee, though the step that runs is not affected.
-So each is logged (at the level INFO, which Python does not print by default), and tests collect
-them.
+So each is logged (at the level INFO, which Python does not print by default) and counted in the
+plan (`Plan.proposed`, `Plan.refused`); tests and benchmarks fail on it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import logging
 import threading
 from collections.abc import Iterator
 
-__all__ = ["Refusal", "collected", "note"]
+__all__ = ["Refusal", "Tally", "accepted", "collected", "counted", "note"]
 
-_logger = logging.getLogger("olla_xla")
+_logger = logging.getLogger("olla_xla.refusals")
 
 _lock = threading.Lock()
 _collecting: list[list[Refusal]] = []
@@ -36,8 +37,53 @@ class Refusal:
         return f"{self.what} was refused: {self.reason}"
 
 
+@dataclasses.dataclass
+class Tally:
+    """What was proposed while one plan was made.
+
+    Attributes:
+      accepted: proposals that the referee accepted.
+      errors: why the others were refused, an error for each.
+    """
+
+    accepted: int = 0
+    errors: list[Exception] = dataclasses.field(default_factory=list)
+
+    @property
+    def proposed(self) -> int:
+        """All proposals."""
+        return self.accepted + len(self.errors)
+
+
+_tally: contextvars.ContextVar[Tally | None] = contextvars.ContextVar("tally", default=None)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Tally]:
+    """Counts what is proposed from here to the end of the block, in this thread."""
+    tally = Tally()
+    token = _tally.set(tally)
+    try:
+        yield tally
+    finally:
+        _tally.reset(token)
+
+
+def accepted() -> None:
+    """Counts a proposal that the referee accepted."""
+    if (tally := _tally.get()) is not None:
+        tally.accepted += 1
+
+
 def note(what: str, error: Exception) -> None:
-    """Logs a refusal, and adds it to all lists of `collected` in use, of any thread."""
+    """Logs and counts a refusal, and adds it to all lists of `collected` in use, of any thread.
+
+    An error that is noted again, since the same proposal was asked for again, counts once.
+    """
+    if (tally := _tally.get()) is not None:
+        if any(error is known for known in tally.errors):
+            return
+        tally.errors.append(error)
     refusal = Refusal(what, f"{error}" or type(error).__name__)
     _logger.info("%s", refusal)
     with _lock:

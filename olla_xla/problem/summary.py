@@ -8,7 +8,7 @@ from typing import Protocol
 from olla_xla.problem.plan_parts import LoopRecord
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["in_a_line", "of_the_bound", "of_the_path", "table", "was_searched"]
+__all__ = ["in_a_line", "of_refusals", "of_the_bound", "of_the_path", "table", "was_searched"]
 
 _MB = 2**20
 
@@ -73,6 +73,10 @@ class Plan(Protocol):
     @property
     def stopped_by(self) -> StopReason: ...
     @property
+    def proposed(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
     def seconds(self) -> float: ...
     @property
     def steps(self) -> int: ...
@@ -83,6 +87,7 @@ class Plan(Protocol):
 def in_a_line(plan: Plan) -> str:
     """Total, XLA's total, bound and planning time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s"."""
     total, rest = _total(plan), f"bound {_mb(plan.lower_bound_bytes)}, {plan.seconds:.1f} s"
+    rest += f", {of_refusals(plan.refused, plan.proposed)}" if plan.refused else ""
     if plan.keeps_xla:
         return f"{_mb(total)} MB, XLA's own order, {rest}"
     return f"{_mb(total)} MB instead of {_mb(plan.xla_bytes)}, {rest}"
@@ -134,7 +139,13 @@ def table(plan: Plan) -> str:
     ]
     first, second = (max(len(row[k]) for row in rows) for k in range(2))
     lines = [f"{name:{first}}  {value:>{second}}  {note}".rstrip() for name, value, note in rows]
+    lines += [of_refusals(plan.refused, plan.proposed)] if plan.refused else []
     return "\n".join([f"{plan.module}, {plan.target}", *lines])
+
+
+def of_refusals(refused: int, proposed: int) -> str:
+    """How many of the planner's choices the referee refused, in words."""
+    return f"{refused:,} of {proposed:,} choices refused by the referee"
 
 
 def _stopped(plan: Plan) -> str:

@@ -46,6 +46,14 @@ def test_one_line_a_plan():
     assert str(FAILED) == "f: XLA's own schedule: a fault; 2.5 s with XLA's compile"
 
 
+def test_refused_choices_are_told():
+    event = dataclasses.replace(EVENT, proposed=5, refused=3)
+    assert str(event).endswith("; 3 of 5 choices refused by the referee")
+    lines = repr(Report((EVENT, event, dataclasses.replace(KEPT, proposed=2)))).splitlines()
+    assert "3 of 7 choices refused by the referee" in lines
+    assert "refused" not in repr(Report((EVENT, KEPT)))
+
+
 def test_the_table():
     lines = repr(Report((FAILED, KEPT, EVENT))).splitlines()
     assert lines[0].split() == "function XLA, MB planned less % time +% seconds".split()

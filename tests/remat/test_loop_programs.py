@@ -223,6 +223,7 @@ def test_a_plan_is_right_and_nothing_is_refused(name, overhead):
     planned = olla_xla.plan(step, step_limit=1_000, **options)
     with refusals.collected() as refused:
         compiled = planned.lower(*arguments).compile()
+    assert compiled.plan.refused == 0
     assert not refused and "object" not in compiled.reason
     assert_same(jax.jit(step)(*arguments), compiled(*arguments))
 
@@ -236,8 +237,10 @@ def test_a_refused_choice_is_counted(monkeypatch, caplog):
     caplog.set_level("INFO", "olla_xla")
     step, arguments = PROGRAMS["cond"]()
     with refusals.collected() as refused, refusals.collected() as also:
-        olla_xla.plan(step, step_limit=200, max_overhead=0.5).lower(*arguments).compile()
+        compiled = olla_xla.plan(step, step_limit=200, max_overhead=0.5).lower(*arguments).compile()
     assert refused == also and {r.reason for r in refused} == {"another result"}
+    assert compiled.plan.refused == len(refused)
+    assert f"{len(refused)} of {compiled.plan.proposed} choices" in compiled.plan.summary()
     assert str(refused[0]) in caplog.text
     with refusals.collected() as later:
         pass

@@ -9,7 +9,7 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import change, megabytes, more, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
 from olla_xla.problem.plan import Plan, PlanStatus
-from olla_xla.problem.summary import of_the_bound, of_the_path, was_searched
+from olla_xla.problem.summary import of_refusals, of_the_bound, of_the_path, was_searched
 
 __all__ = ["check_line", "clones_line", "plan_table", "verdict"]
 
@@ -79,6 +79,8 @@ def plan_table(
     note = f"of planning; {seconds(all_seconds)} s in all"
     rows.append(("time", f"{seconds(plan.seconds)} s", note))
     rows.append(("status", plan.status, stopped))
+    if plan.refused:
+        rows.append(("refused", f"{plan.refused:,}", of_refusals(plan.refused, plan.proposed)))
     return Table((":", "", ":"), rows, title)
 
 

@@ -18,6 +18,7 @@ from olla_xla.errors import BudgetError
 from olla_xla.memory import clock
 from olla_xla.memory.kernels import inherited
 from olla_xla.planner.state import ModuleState
+from olla_xla.problem import refusals
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.front import Front, fronts
@@ -158,6 +159,7 @@ def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
     target = state.request.target
     check_rewrite(front.module.data, choice.module.data, target)
     check_executable(choice.module.data, target)
+    refusals.accepted()
     before = state.edits
     edits = dataclasses.replace(
         before,

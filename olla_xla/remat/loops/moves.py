@@ -95,6 +95,7 @@ def _without(planned: PlannedModule, names: tuple[str, ...], cost: CostModel) ->
     except (HloError, CheckError) as error:
         refusals.note("a module without what moves arrays for loops", error)
         return None
+    refusals.accepted()
     moved = [module_work(view.module, target).bytes for view in (planned, after)]
     less = times[0] - times[1], moved[0] - moved[1]
     return Sunk(names, after.module, total, kernels, times[0], moved[0], *less)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hlo.backend import platform
-from hlo.module import Module
+from hlo.module import HloError, Module
 from hlo.rewrite.edit import Edit
 from hlo.rewrite.loops import change_loops
 from olla_xla.errors import PlanMismatchError
@@ -111,6 +111,7 @@ class ResidualChoices:
         self.target = target
         self._cost = cost
         self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
+        self._failed: dict[tuple[LoopRecord, ...], HloError | PlanMismatchError] = {}
         found = _apart(pairs(self.module, target))
         self._beside = beside
         self._choices = [
@@ -279,24 +280,33 @@ class ResidualChoices:
         return found if all(c.is_possible(gone) for c, gone in both) else solve(self._safe)
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
+        if records in self._failed:
+            raise self._failed[records]
         if records not in self._known:
-            changes = edits(self.module, records, self.target)
-            module = Edit(self.module).rewrite(change_loops, changes).module()
-            if platform(self.target).runs_beside:
-                module = hide_transfers(module, _bodies(module, records), self._cost)
-            made = [(one.name, one.original) for change in changes for one in change.made]
-            copies = _alike(self.module, module, made)
-            now, before = self._seconds(module), self._own_seconds
-            self._known[records] = ResidualChoice(
-                records,
-                module,
-                self.target,
-                now[0] - before[0],
-                now[1] - before[1],
-                module_work(module, self.target).bytes - self._moved,
-                kernels=inherited(self.kernels, copies),
-            )
+            try:
+                self._known[records] = self._made(records)
+            except (HloError, PlanMismatchError) as error:
+                self._failed[records] = error
+                raise
         return self._known[records]
+
+    def _made(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
+        changes = edits(self.module, records, self.target)
+        module = Edit(self.module).rewrite(change_loops, changes).module()
+        if platform(self.target).runs_beside:
+            module = hide_transfers(module, _bodies(module, records), self._cost)
+        made = [(one.name, one.original) for change in changes for one in change.made]
+        copies = _alike(self.module, module, made)
+        now, before = self._seconds(module), self._own_seconds
+        return ResidualChoice(
+            records,
+            module,
+            self.target,
+            now[0] - before[0],
+            now[1] - before[1],
+            module_work(module, self.target).bytes - self._moved,
+            kernels=inherited(self.kernels, copies),
+        )
 
     def _seconds(self, module: Module) -> tuple[float, float]:
         """Predicted time of a run: one operator after the other, and on a GPU's streams."""

@@ -121,4 +121,5 @@ def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
     except CheckError as error:
         refusals.note("a choice for loops", error)
         return False
+    refusals.accepted()
     return True

@@ -257,6 +257,7 @@ def _first_sound(
             if result.status is not Status.ERROR:
                 order = prepared.back(task.order(result.point()))
                 peak = _verified_peak(prepared.graph, order, result, task.scale)
+                refusals.accepted()
                 return dataclasses.replace(result, failures=tuple(failures)), order, peak
         except (CheckError, SolverError) as error:
             if isinstance(error, CheckError):
