@@ -11,6 +11,17 @@ os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
 
 from olla_xla.compile import shared  # noqa: E402  # imports JAX
 from olla_xla.problem import refusals  # noqa: E402
+from tests.support import plugins  # noqa: E402
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures of any scope
+def pytest_runtest_setup(item):
+    """What needs a plugin is skipped without it, and fails unless it is marked so."""
+    plugins.enter({mark.name for mark in item.iter_markers()})
+
+
+def pytest_runtest_teardown():
+    plugins.enter(None)
 
 
 @pytest.fixture(autouse=True)

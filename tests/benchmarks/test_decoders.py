@@ -8,17 +8,21 @@ from olla_xla.planner import pipeline
 from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, Device
+from tests.support import plugins
 from tests.support.compiles import on_h100, xla_schedule
 
 CPU = Device("CPU", 2e11, 2e11, 2e10, 2e10, 2e-6)
 
 
+def _marks(name, target):
+    slow = [] if (name, target) == ("llama", "cpu") else [pytest.mark.slow]
+    return slow if target == "cpu" else [*slow, plugins.mark("cuda13")]
+
+
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        pytest.param(
-            name, target, marks=() if (name, target) == ("llama", "cpu") else pytest.mark.slow
-        )
+        pytest.param(name, target, marks=_marks(name, target))
         for target in ("cpu", "cuda")
         for name in DECODERS
     ],

@@ -37,6 +37,7 @@ def test_steps_over_eight_devices(monkeypatch):
     assert any(row.planned and row.bytes < row.xla_bytes for row in rows)
 
 
+@pytest.mark.cuda13
 def test_bytes_of_transfers_are_predicted_exactly_on_a_gpu():
     """Where nothing runs beside a transfer XLA makes it synchronous: other tables, other steps."""
     h100_device()

@@ -32,6 +32,7 @@ from tests.support.gpu_executables import read
 NAMES = ("chain", "scan", "exchanged", "branches", "solved")
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize("name", NAMES)
 def test_every_fault_is_caught(name):
     subject = Subject(name, *read(name))
@@ -45,6 +46,7 @@ def test_every_fault_is_caught(name):
     assert len(kinds) >= 4
 
 
+@pytest.mark.cuda13
 def test_a_value_that_is_moved_by_xla_itself():
     """Assignment and thunks agree on it, and the schedule over its bytes is what is wrong."""
     subject = Subject("chain", *read("chain"))
@@ -54,6 +56,7 @@ def test_a_value_that_is_moved_by_xla_itself():
     assert said and "" not in said and "thunk" not in said
 
 
+@pytest.mark.cuda13
 def test_as_many_faults_as_wanted():
     subjects = [Subject(name, *read(name)) for name in ("chain", "scan")]
     found = faults(subjects, 30, seed=1)
@@ -63,6 +66,7 @@ def test_as_many_faults_as_wanted():
     assert rows[-1][-1] == "chain: this one"
 
 
+@pytest.mark.cuda13
 @pytest.mark.slow
 def test_rows_of_a_step():
     h100_device()
@@ -120,6 +124,7 @@ def test_the_longest_chain_is_that_of_the_graph_of_conflicts(rows):
     assert found.issued == sum(1.0 + k for k in range(len(rows)))
 
 
+@pytest.mark.cuda13
 def test_what_runs_on_another_stream_hides_time():
     module, executable = read("scan")
     cost = CostModel(H100, "cuda")
@@ -128,6 +133,7 @@ def test_what_runs_on_another_stream_hides_time():
     assert 0 < found.chain <= found.issued < cost.step_seconds(view)
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize("name", NAMES)
 def test_thunks_take_as_long_as_their_module(name):
     module, executable = read(name)
@@ -216,6 +222,7 @@ def test_rows_of_an_earlier_run(tmp_path, capsys):
     assert main(["benchmarks", "thunks", "--batch_sizes=1,none"]) == 2
 
 
+@pytest.mark.cuda13
 def test_places_are_held_to_the_dump():
     subject = Subject("chain", *read("chain"))
     module, executable = read("chain")

@@ -18,7 +18,8 @@ from olla_xla.check.executable import (
 )
 from olla_xla.check.executable import results_digest as digest_for
 from olla_xla.errors import CheckError
-from tests.support.compiles import STEPS, h100_device, raw_step
+from tests.support.compiles import STEPS, raw_step
+from tests.support.plugins import CUDA
 
 results_digest = functools.partial(digest_for, target="cpu")
 
@@ -487,13 +488,9 @@ def test_what_is_accepted_keeps_its_donations():
         check_places(accepted, data, "cpu", donated=frozenset({(0, ())}))
 
 
-CASES = [(name, target) for name in sorted(STEPS) for target in ("cpu", "cuda")]
-
-
-@pytest.mark.parametrize(("name", "target"), CASES)
+@pytest.mark.parametrize("target", ["cpu", CUDA])
+@pytest.mark.parametrize("name", sorted(STEPS))
 def test_what_xla_compiles_passes(name, target):
-    if target == "cuda":
-        h100_device()
     data, assignment = raw_step(name, target)
     assert verdict(data, target, assignment=assignment, results=digest_for(data, target)) == ""
 

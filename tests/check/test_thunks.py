@@ -12,6 +12,8 @@ from olla_xla.check.executable import check_executable
 from olla_xla.errors import CheckError
 from tests.support.gpu_executables import SHARDED, STEPS, read, serialized
 
+pytestmark = pytest.mark.cuda13
+
 
 def check(name, executable):
     check_executable(read(name)[0], "cuda", executable=executable)

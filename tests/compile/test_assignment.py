@@ -223,6 +223,7 @@ def test_results_that_a_fusion_no_longer_makes_are_listed(case):
         check_assignment(module, assignment, dataclasses.replace(plan, offsets=lost))
 
 
+@pytest.mark.cuda13
 def test_xla_takes_a_result_without_its_stack_out_of_a_fusion(tmp_path):
     """On a GPU the gelu's fusion made two stacks; where one goes, so does its result."""
     width, layers = 256, 4
@@ -268,6 +269,7 @@ def test_what_xla_computes_elsewhere_is_left_out():
         check_assignment(proto.SerializeToString(), moved, plan)
 
 
+@pytest.mark.cuda13
 def test_a_gpu_that_is_not_read_needs_a_dump(tmp_path, monkeypatch):
     arguments = on_h100(ARGUMENTS)
     (tmp_path / "empty").mkdir()

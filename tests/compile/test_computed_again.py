@@ -58,6 +58,7 @@ def compiled(rewrite):
         compiles.forget()
 
 
+@pytest.mark.cuda13
 def test_a_clone_reads_no_argument_that_was_replaced():
     unguarded = compiled(early)
     assert b".remat" in unguarded

@@ -192,6 +192,7 @@ def test_shapes_are_enough():
     assert len(planned.plans) == 1, "the call runs what was compiled from shapes"
 
 
+@pytest.mark.cuda13
 def test_h100():
     step, arguments, jit_options = STEPS["lenet"]()
     planned = plan(step, **jit_options)

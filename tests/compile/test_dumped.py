@@ -21,6 +21,7 @@ from olla_xla.memory.snappy import unsnapped
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets import Target
 from tests.support.compiles import h100_device
+from tests.support.plugins import H100
 
 LIMITS = {"time_limit": 5.0, "step_limit": 2000, "max_overhead": 0.5}
 SHAPES = (
@@ -66,7 +67,7 @@ def the(folder, pattern):
     return path
 
 
-@pytest.mark.parametrize("name", ["cpu", "h100"])
+@pytest.mark.parametrize("name", ["cpu", H100])
 def test_a_dump_is_compiled_and_planned_as_the_step_is(tmp_path, name):
     target = target_of(name)
     lowered = lowered_for(target)
@@ -91,6 +92,7 @@ def test_a_dump_is_compiled_and_planned_as_the_step_is(tmp_path, name):
         assert given.planned and assigned_bytes(given.compiled) == outcome.plan.assigned_bytes
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize("sharded", ["by tiles", "by names"])
 def test_a_step_of_many_devices_is_compiled_before_and_after_it_is_partitioned(tmp_path, sharded):
     """Dumps of XLA's before its partitioner, after it (`_spmd`), and HLO that JAX itself gives."""
@@ -165,6 +167,7 @@ ENTRY main {
 """  # noqa: E501
 
 
+@pytest.mark.cuda13
 def test_calls_of_libraries_that_are_not_here_are_compiled_for_an_absent_gpu(tmp_path):
     path = tmp_path / "m.txt"
     path.write_text(CALLS)
@@ -172,6 +175,7 @@ def test_calls_of_libraries_that_are_not_here_are_compiled_for_an_absent_gpu(tmp
     assert assigned_bytes(compiled) >= 2 * 4 * 128 * 256
 
 
+@pytest.mark.cuda13
 def test_what_runs_no_thunk_where_its_code_is_not_there_is_planned_all_the_same():
     def calling(weights, x):
         call = jax.ffi.ffi_call("of_another_library", jax.ShapeDtypeStruct(x.shape, x.dtype))

@@ -13,6 +13,8 @@ from olla_xla.compile import compiles, gpu_code, objection
 from olla_xla.errors import CheckError
 from tests.support.compiles import on_h100
 
+pytestmark = pytest.mark.cuda13
+
 FLAG = "xla_gpu_command_buffer_scheduling_mode"
 
 

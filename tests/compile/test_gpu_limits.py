@@ -120,12 +120,14 @@ def _compiled(**options):
     return function.lower(*on_h100(shapes)).compile()
 
 
+@pytest.mark.cuda13
 def test_a_plan_has_the_time_of_a_run_before_and_after():
     found = _compiled()
     assert found.planned and found.plan is not None, found.reason
     assert 0 < found.plan.path_seconds <= 1.01 * found.plan.xla_path_seconds
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize("when", ["planned", "compiled"])
 def test_a_plan_that_takes_longer_is_not_used(monkeypatch, when):
     if when == "planned":
@@ -168,6 +170,7 @@ SCANNED = (
 )
 
 
+@pytest.mark.cuda13
 def test_time_that_residuals_add_is_that_on_the_streams():
     lowered = jax.jit(_scanned, donate_argnums=0).lower(*on_h100(SCANNED))
     module = Compiles(lowered, None, {}).capture().module
@@ -183,6 +186,7 @@ def test_time_that_residuals_add_is_that_on_the_streams():
     assert not less.loops, "one after the other it would take no longer; on the streams it does"
 
 
+@pytest.mark.cuda13
 def test_residuals_that_were_stored_beside_other_work_are_no_gain(caplog):
     h100_device()
     caplog.set_level(logging.INFO, "olla_xla")

@@ -1,7 +1,6 @@
 """One compile with the planner inside it: its executable, and plans that are kept for reuse."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import subprocess
@@ -22,7 +21,7 @@ from olla_xla.compile.capture import capture
 from olla_xla.compile.order import order_difference
 from olla_xla.problem.options import PlanOptions
 from tests.support import planned_steps
-from tests.support.compiles import xla_schedule
+from tests.support.compiles import h100_device, xla_schedule
 from tests.support.planned_steps import (
     OPTIONS,
     WIDTH,
@@ -227,24 +226,9 @@ def test_persistent_cache_keeps_planned_and_unplanned_apart(tmp_path):
     assert second == {**first, "searches": 0, "written": 0, "hits": 1}
 
 
-def gpu_target():
-    """A compile-only H100, or a skip where the CUDA plugin is missing."""
-    if not importlib.util.find_spec("jax_plugins"):
-        pytest.skip("needs jax[cuda13]")
-    from jax.experimental import topologies
-
-    target = Path(planned.__file__).parents[1] / "targets" / "h100.txtpb"
-    try:
-        topology = topologies.get_topology_desc(
-            platform="cuda", target_config=target.read_text(), topology="1x1x1"
-        )
-    except (NotImplementedError, RuntimeError) as error:
-        pytest.skip(f"no compile-only GPU: {error}")
-    return jax.sharding.SingleDeviceSharding(topology.devices[0])
-
-
+@pytest.mark.cuda13
 def test_compile_only_gpu():
-    sharding = gpu_target()
+    sharding = jax.sharding.SingleDeviceSharding(h100_device())
 
     def late(weights, x):
         """XLA's GPU order keeps all hidden values; the products are small."""

@@ -51,6 +51,7 @@ def later(compiled):
     return found
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize(
     "more, opcode, owns",
     [
@@ -99,6 +100,7 @@ def _maximum(body):
             i.opcode = "maximum"
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize(
     "more, change", [(moved, _exchanged), (compared, _compared_otherwise), (counted, None)]
 )
@@ -119,6 +121,7 @@ def test_other_triton_code_is_found(more, change):
         check_executable(module.SerializeToString(), "cuda", results=results_digest(final, "cuda"))
 
 
+@pytest.mark.cuda13
 def test_rounded_code_by_other_blocks_is_found():
     final = final_module(jax.jit(rounded).lower(*on_h100(MORE)).compile())
     other = re.sub(rb'"num_warps":"\d"', rb'"num_warps":"9"', final)

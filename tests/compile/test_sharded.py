@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.compiles import h100_device
 
 
@@ -57,6 +59,7 @@ def test_what_the_backward_pass_gathers_again_is_there_for_nothing():
     assert rows[1]["assigned"] < 0.6 * rows[1]["xla"]
 
 
+@pytest.mark.cuda13
 def test_gathers_of_cards_that_are_not_there_run_as_often_as_before():
     h100_device()
     (row,) = printed("tests.support.unrolled", "h100")
@@ -81,6 +84,7 @@ def test_collectives_run_again_where_that_is_asked_for():
     assert gone["assigned"] < 0.9 * kept["assigned"]
 
 
+@pytest.mark.cuda13
 def test_collectives_of_loops_for_cards_that_are_not_there():
     """What the backward loop exchanges of its stacks itself is there for nothing, as in "bare".
 

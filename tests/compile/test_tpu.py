@@ -24,6 +24,8 @@ from olla_xla.memory.module_state import PlannedModule
 from tests.support.compiles import STEPS
 from tests.support.tpu import tpu_step, v5e
 
+pytestmark = pytest.mark.tpu
+
 
 @pytest.mark.parametrize("name", STEPS)
 def test_sizes_and_totals_are_those_of_xla(name):

@@ -16,6 +16,8 @@ from hlo.slices import Slice
 from hlo.wire import Message
 from tests.support.gpu_executables import STEPS, compiled, read, serialized
 
+pytestmark = pytest.mark.cuda13
+
 NAMES = [*STEPS, "exchanged"]
 
 

@@ -103,6 +103,7 @@ def _loads(compiled):
     return invariant_loads(final_module(compiled), executable)
 
 
+@pytest.mark.cuda13
 def test_under_marks_that_are_shared_no_kernel_is_wrong():
     shapes = on_h100([jax.ShapeDtypeStruct((512, 512), jnp.float32)] * 3)
     compiles = Compiles(jax.jit(_reused).lower(*shapes), None, {})

@@ -9,6 +9,7 @@ from hlo.sharing import sharing
 from hlo.text import module_text
 from hlo.values import analyse
 from tests.support.compiles import STEPS, compile_step, h100_device
+from tests.support.plugins import CUDA
 
 WHILE = """HloModule loop, is_scheduled=true
 
@@ -158,7 +159,7 @@ def test_elementwise_fusions_may_reuse_a_dying_operand(target):
 
 
 @pytest.mark.parametrize("name", sorted(STEPS))
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_values_are_those_of_xla(name, target):
     """Same values and sizes as in XLA's buffer assignment; without loops, in the same order."""
     if target == "cuda":

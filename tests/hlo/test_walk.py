@@ -58,6 +58,7 @@ def test_without_barriers_xla_walks_as_the_view_lists():
     assert _lists(without_barriers(captured.module)) == _lists(captured.final)
 
 
+@pytest.mark.cuda13
 def test_a_planned_module_is_walked_as_the_view_lists():
     """On a GPU control edges are added, which change the walk."""
     lowered = jax.jit(_step, donate_argnums=0).lower(*on_h100(_arguments()))
@@ -69,6 +70,7 @@ def test_a_planned_module_is_walked_as_the_view_lists():
     assert _lists(planned) == _lists(final_module(compiled))
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize("change", ["rewritten", "guarded"])
 def test_what_was_not_changed_is_not_read_again(change):
     """The view of a changed module is that of its bytes."""

@@ -16,6 +16,7 @@ from examples.zoo import load
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.donation import Outcome, why_lost
 from olla_xla.memory.analysis.leaves import Leaf
+from tests.support import plugins
 from tests.support.compiles import H100, h100_device
 from tests.support.steps import plan
 
@@ -26,7 +27,7 @@ def outcomes(analysis):
     return {row.path: (row.outcome, row.why) for row in analysis.donation.rows}
 
 
-@pytest.mark.parametrize("target", ["cpu", "h100"])
+@pytest.mark.parametrize("target", ["cpu", plugins.H100])
 def test_a_model(target):
     if target == "h100":
         h100_device()
@@ -128,6 +129,7 @@ def test_a_layout_that_differs():
     assert why_lost(x, [y], []) == ("y", "layout: it is laid out 01, output y 10")
 
 
+@pytest.mark.cuda13
 def test_shardings_that_differ():
     h100_device()
     topology = topologies.get_topology_desc(

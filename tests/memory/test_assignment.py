@@ -9,6 +9,7 @@ from olla_xla.compile.capture import capture
 from olla_xla.memory.assignment.model import AssignmentModel
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from tests.support.compiles import STEPS, compile_step, h100_device
+from tests.support.plugins import CUDA
 
 
 def simulate(module, target):
@@ -17,7 +18,7 @@ def simulate(module, target):
 
 
 @pytest.mark.parametrize("name", sorted(STEPS))
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_total_is_within_a_hundredth_of_a_percent(name, target):
     if target == "cuda":
         h100_device()
@@ -27,7 +28,7 @@ def test_total_is_within_a_hundredth_of_a_percent(name, target):
     assert simulated.total_bytes == pytest.approx(total, rel=1e-4)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_every_argument_and_output_has_the_home_xla_gave_it(target):
     if target == "cuda":
         h100_device()

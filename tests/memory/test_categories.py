@@ -10,7 +10,7 @@ import olla_xla
 from olla_xla import targets
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.donation import Outcome
-from tests.support.compiles import h100_device
+from tests.support.plugins import H100
 
 D, ROWS, LAYERS = 64, 32, 4
 MATRIX = jax.ShapeDtypeStruct((D, D), jnp.float32)
@@ -19,13 +19,7 @@ BATCH = jax.ShapeDtypeStruct((ROWS, D), jnp.float32)
 BATCHES = jax.ShapeDtypeStruct((3, ROWS, D), jnp.float32)
 WEIGHTS = [MATRIX] * LAYERS
 
-EVERYWHERE = pytest.mark.parametrize("target", ["cpu", "h100"])
-
-
-@pytest.fixture(autouse=True)
-def _device(request):
-    if "h100" in request.node.name:
-        h100_device()
+EVERYWHERE = pytest.mark.parametrize("target", ["cpu", H100])
 
 
 def analysed(step, arguments, target, **options):
@@ -65,9 +59,9 @@ def test_weights_by_any_name(target, donated):
     assert found == {"theta": {Category.PARAMETERS}, "z": {Category.BATCH}}
 
 
+@pytest.mark.cuda13
 def test_weights_that_lie_in_shards():
     """What hands them on to other devices, whole, is read by the derivative in their place."""
-    h100_device()
     devices = targets.target("h100", 4)
 
     def step(theta, data):

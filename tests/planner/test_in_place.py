@@ -133,6 +133,7 @@ def _compiled_on_h100(transform):
     return modules[-1], total
 
 
+@pytest.mark.cuda13
 def test_xla_assigns_the_predicted_total_to_bound_results():
     module, xla_total = _compiled_on_h100(lambda module: None)
     plan = plan_module(module, PlanOptions(time_limit=20, step_limit=20_000), target="cuda")
@@ -146,6 +147,7 @@ def test_xla_assigns_the_predicted_total_to_bound_results():
     assert total == pytest.approx(plan.predicted_bytes, rel=0.005)
 
 
+@pytest.mark.cuda13
 def test_nothing_is_bound_once_a_limit_has_passed(monkeypatch):
     search = phases.search
 
@@ -160,6 +162,7 @@ def test_nothing_is_bound_once_a_limit_has_passed(monkeypatch):
     assert plan.time_limit == 1e-4
 
 
+@pytest.mark.cuda13
 def test_bound_results_stay_legal_for_every_order_of_the_rewritten_graph():
     module, _ = _compiled_on_h100(lambda module: None)
     planned = PlannedModule(scheduled_module(module), "cuda")

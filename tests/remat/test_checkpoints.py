@@ -29,6 +29,7 @@ from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support import ode_programs
 from tests.support.compiles import QUICK, on_h100, total_bytes, xla_schedule
 from tests.support.ode_programs import PROGRAMS
+from tests.support.plugins import CUDA
 from tests.support.rewrites import compiled_quickly, with_loops_changed
 from tests.support.steps import assert_same
 
@@ -96,6 +97,7 @@ def test_bits_stay_the_same_in_xlas_own_code(name):
     assert_same(lowered(name, 37).compile()(*arguments), compiled(*arguments))
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_referee_agrees_on_a_gpu(name):
     assert thin(name, 37, "cuda")
@@ -105,7 +107,7 @@ def test_the_referee_agrees_on_a_gpu(name):
         check_executable(choice.module.data, "cuda")
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_a_long_scan_takes_as_little_as_with_checkpoints_by_hand(target):
     turns = 1000
     step, arguments = ode_programs.nested(turns)

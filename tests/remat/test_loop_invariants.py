@@ -11,6 +11,7 @@ import olla_xla
 from olla_xla import planner
 from olla_xla.problem.options import PlanOptions
 from tests.support.compiles import on_h100, xla_schedule
+from tests.support.plugins import CUDA
 from tests.support.steps import assert_same
 
 ROWS, WIDE = 512, 1024
@@ -45,7 +46,7 @@ def arguments():
     )
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_one_of_two_loops_reads_a_clone(target):
     given = on_h100(arguments()) if target == "cuda" else arguments()
     module = xla_schedule(jax.jit(step).lower(*given))

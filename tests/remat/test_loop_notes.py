@@ -12,7 +12,7 @@ from olla_xla.remat.loops.pairs import pairs
 from tests.support.compiles import on_h100, xla_schedule
 from tests.support.loop_programs import PROGRAMS
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.quick, pytest.mark.cuda13]
 
 NAME = next(iter(PROGRAMS))
 COUNTER = {"tuple_index": "0", "init": "0", "step": "1"}

@@ -89,6 +89,7 @@ def test_the_least_of_residuals_is_right_in_xlas_own_code(name):
     assert_same(lowered(name).compile()(*arguments), compiled(*arguments))
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_referee_agrees_on_a_gpu(name):
     step, arguments = PROGRAMS[name]()
@@ -111,6 +112,7 @@ def test_loops_in_calls_are_pairs(name):
     assert found and all(loop.site.opcode == "call" for p in found for loop in (p.writer, p.reader))
 
 
+@pytest.mark.cuda13
 def test_a_cpu_gets_what_a_gpu_gets():
     step, arguments = PROGRAMS["called_sums"]()
     lowest = [
@@ -189,6 +191,7 @@ def wrapped(written, read, turns):
     return step
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize(
     ("written", "turns"),
     [

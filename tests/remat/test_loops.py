@@ -25,6 +25,7 @@ from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.selection import is_right
 from tests.support.compiles import QUICK, on_h100, xla_schedule
 from tests.support.loops import STEPS
+from tests.support.plugins import CUDA
 from tests.support.rewrites import compiled_quickly, record, with_loops_changed
 from tests.support.steps import assert_same
 
@@ -66,7 +67,7 @@ def rungs(name, target):
     return [found.choice(k) for k in range(len(found))]
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 @pytest.mark.parametrize("name", STEPS)
 def test_every_stack_of_a_scan_is_known(name, target):
     (pair,) = pairs(module_from_bytes(scheduled(name, target)), target)
@@ -76,7 +77,7 @@ def test_every_stack_of_a_scan_is_known(name, target):
     )  # attention has one of two slices
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 @pytest.mark.parametrize("name", STEPS)
 def test_the_referee_follows_each_choice(name, target):
     before = scheduled(name, target)
@@ -128,8 +129,9 @@ def test_a_stack_that_is_transposed_between_the_loops_can_go():
     assert moved <= {k for record in last.records for k in record.dropped}
 
 
-@pytest.mark.parametrize(("name", "target"), [("lstm", "cpu"), ("lstm", "cuda")])
-def test_a_carry_gets_a_stack_where_others_can_be_made_of_it(name, target):
+@pytest.mark.parametrize("target", ["cpu", CUDA])
+def test_a_carry_gets_a_stack_where_others_can_be_made_of_it(target):
+    name = "lstm"
     view = module_from_bytes(scheduled(name, target))
     first = rungs(name, target)[0]  # the other tests run it
     assert any(
@@ -137,7 +139,7 @@ def test_a_carry_gets_a_stack_where_others_can_be_made_of_it(name, target):
     )
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 @pytest.mark.parametrize("name", ["gated", "attention", "moved"])
 def test_what_takes_no_longer_goes_by_default(name, target):
     module = scheduled(name, target)
@@ -270,6 +272,7 @@ def generators(module):
     }
 
 
+@pytest.mark.cuda13
 def test_what_the_backward_loop_converts_itself_is_not_converted_again():
     module, found = module_from_bytes(scheduled("cast", "cuda")), rungs("cast", "cuda")
     (change,) = edits(module, found[-1].records, "cuda")
@@ -301,6 +304,7 @@ def rotary(weights, angles, x):
     return jax.grad(loss)(weights)
 
 
+@pytest.mark.cuda13
 def test_a_copy_has_operands_in_the_order_of_its_original():
     """A copy's kernel is to have the memory of its original's, which is told by number."""
     weights = {name: jax.ShapeDtypeStruct((2, 512, 512), jnp.bfloat16) for name in "qko"}
@@ -343,6 +347,7 @@ def dropped_out(weights, keys, x):
     return jax.grad(loss)(weights)
 
 
+@pytest.mark.cuda13
 def test_what_is_summed_where_it_is_put_can_go_on_a_gpu():
     shapes = [((8, 256, 256), np.float32), ((8, 2), np.uint32), ((256, 256), np.float32)]
     arguments = on_h100(tuple(jax.ShapeDtypeStruct(*shape) for shape in shapes))

@@ -255,6 +255,7 @@ def test_a_wrong_move_is_refused(opcode, wrong):
         check_rewrite(module, proto.SerializeToString(), "cpu", loops=True)
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize("function", [step, functools.partial(step, dtype=jnp.bfloat16), again])
 def test_a_gpu_has_it_too(function):
     lowered = jax.jit(function, donate_argnums=0).lower(*on_h100((_params(1), X)))
@@ -291,6 +292,7 @@ def _turned_and_converted(p, x, dtype=jnp.bfloat16):
     return _converted_step({"a": jnp.swapaxes(p["b"], 1, 2), "b": p["a"].swapaxes(1, 2)}, x, dtype)
 
 
+@pytest.mark.cuda13
 @pytest.mark.parametrize(
     ("function", "gone"),
     [(_converted_step, 2), (_turned_and_converted, 1)],  # XLA copies the other one for donation
@@ -333,9 +335,9 @@ def test_what_rounds_on_a_cpu_stays():
     check_rewrite(module, data, "cuda", loops=True)
 
 
+@pytest.mark.cuda13
 def test_gathered_slices_of_another_order():
     """What is gathered along its last dimension is transposed before the loop."""
-    pytest.importorskip("jax_plugins.xla_cuda13", reason="install olla-xla[cuda13]")
     topology = topologies.get_topology_desc(
         platform="cuda", target_config=H100.read_text(), topology="1x1x2"
     )
@@ -363,6 +365,7 @@ def test_gathered_slices_of_another_order():
     assert plan.xla_bytes - plan.assigned_bytes > 1.8 * 1024 * LAYERS * 256 * 4
 
 
+@pytest.mark.cuda13
 def test_time_that_is_saved_may_be_spent_again():
     """An overhead is a part of the time of the step as it came."""
     x = jnp.concatenate([X] * 16)

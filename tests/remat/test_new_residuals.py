@@ -21,6 +21,7 @@ from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from tests.support.compiles import on_h100, xla_schedule
+from tests.support.plugins import CUDA
 from tests.support.rewrites import record, with_loops_changed
 from tests.support.steps import assert_same
 
@@ -86,7 +87,7 @@ def test_what_is_not_run_again_is_kept_in_place_of_what_is_made_of_it(overhead):
     assert "scan residuals added" in plan.summary()
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_without_it_nothing_can_be_made_again(target):
     view, pair, edit = kept_alone(target)
     after = with_loops_changed(captured(target), [edit])
@@ -97,7 +98,7 @@ def test_without_it_nothing_can_be_made_again(target):
 
 
 @pytest.mark.parametrize("where", ["written", "place"])
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_the_referee_refuses_another_iterations_value(target, where):
     """A slice is that of the iteration that the backward loop goes back to."""
     _, _, edit = kept_alone(target)
@@ -108,7 +109,7 @@ def test_the_referee_refuses_another_iterations_value(target, where):
         check_rewrite(captured(target), after, target, loops=True)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_the_referee_refuses_another_value(target):
     view, pair, edit = kept_alone(target)
     ((place, stored),) = [(k, new) for k, new in enumerate(edit.added) if isinstance(new, Stored)]

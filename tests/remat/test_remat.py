@@ -437,6 +437,7 @@ def test_a_budget_out_of_reach_names_the_least():
     assert 1024 < caught.value.least_bytes < 2**30
 
 
+@pytest.mark.cuda13
 def test_clones_reach_an_h100_executable():
     step, shapes, jit_options = small_gpt()
     planned = plan(step, max_overhead=0.2, **jit_options)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 from hlo import xla_pb2
 from hlo.buffer_assignment import BufferAssignment, read_dump
 from hlo.module import Module, module_from_proto
 from olla_xla.compile.compiles import Compiles
+from tests.support import plugins
 
 QUICK = {"xla_backend_optimization_level": 0}
 """Of XLA's compile, for what is no test of its code: LLVM's optimization takes half of the time."""
@@ -98,10 +98,14 @@ STEPS = {
 }
 
 
-@functools.cache
 def h100_device():
     """A compile-only H100; skips the test where the CUDA plugin is not installed."""
-    pytest.importorskip("jax_plugins.xla_cuda13", reason="install olla-xla[cuda13]")
+    plugins.need("cuda13")
+    return _h100_device()
+
+
+@functools.cache
+def _h100_device():
     from jax.experimental import topologies
 
     topology = topologies.get_topology_desc(

@@ -4,12 +4,12 @@ import functools
 from typing import NamedTuple
 
 import jax
-import pytest
 
 from hlo.buffer_assignment import BufferAssignment, assignment_from_bytes
 from hlo.module import parse_module_proto
 from olla_xla import targets
 from olla_xla.compile.capture import Compiled, capture
+from tests.support import plugins
 from tests.support.compiles import STEPS
 
 
@@ -22,7 +22,7 @@ class TpuStep(NamedTuple):
 
 def v5e(devices: int = 1) -> targets.Target:
     """A v5e; skips the test where libtpu is not installed."""
-    pytest.importorskip("libtpu", reason="install olla-xla[tpu]")
+    plugins.need("tpu")
     targets.prepare_environment("v5e")
     return targets.target("v5e", devices)
 

@@ -25,12 +25,13 @@ CARDS = [name for name, platform in targets.TARGETS.items() if platform == "cuda
 
 def cuda(name, devices=1):
     """The target, or a skip where there is no plugin that compiles for it."""
-    plugin = targets.card(name).plugin
-    pytest.importorskip(f"jax_plugins.xla_{plugin}", reason=f"install olla-xla[{plugin}]")
+    plugins.need(targets.card(name).plugin)
     return targets.target(name, devices)
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=getattr(pytest.mark, targets.card(n).plugin)) for n in CARDS]
+)
 def test_every_card_compiles(name):
     target = cuda(name)
     assert target.device.device_kind == target.kind == targets.card(name).kind
@@ -68,6 +69,7 @@ def test_cards_are_told_apart(caplog):
     assert "GH200 480GB are not known" in caplog.text
 
 
+@pytest.mark.cuda13
 def test_the_planner_prices_the_card_that_is_compiled_for(monkeypatch):
     kinds, search = [], planner.plan_module
 
@@ -90,6 +92,7 @@ def test_what_no_plugin_here_compiles_is_said():
         targets.target("v100")
 
 
+@pytest.mark.cuda13
 def test_several_devices_share_a_batch():
     target = cuda("h100", 8)
     w, x = (
@@ -108,6 +111,7 @@ def test_several_devices_share_a_batch():
     assert whole.memory_analysis().argument_size_in_bytes == 4 * (256 * 256 + 1024 * 256)
 
 
+@pytest.mark.cuda13
 def test_a_step_without_arrays_is_for_no_target():
     """JAX would compile it for this machine's CPU."""
     with pytest.raises(InputError, match="takes no array.*target=h100; give it one"):
@@ -115,6 +119,7 @@ def test_a_step_without_arrays_is_for_no_target():
     assert targets.target("cpu").place(()) == ()
 
 
+@pytest.mark.cuda13
 @pytest.mark.filterwarnings("error")
 def test_shapes_have_the_types_that_jax_gives_arrays():
     placed = cuda("h100").place((np.ones(3, np.int64), jax.random.key(0)))
@@ -141,6 +146,7 @@ def test_the_list(capsys):
     assert "NVIDIA A100-SXM4-40GB" in out and "39.4" in out
 
 
+@pytest.mark.cuda13
 def test_a_plugin_that_is_there_is_not_asked_for():
     """Without JAX_PLATFORMS=cpu JAX's plugin looks for a driver, and does not start."""
     if not plugins.has("cuda13") or jax.default_backend() != "cpu":

@@ -26,8 +26,8 @@ def test_the_axis_is_where_two_sizes_differ():
         batches.batch_axes(model(1, lambda n: (1.0,)), model(2, lambda n: (1.0,)))
 
 
+@pytest.mark.cuda13
 def test_devices_share_the_batch():
-    pytest.importorskip("jax_plugins.xla_cuda13", reason="install olla-xla[cuda13]")
     lowered = batches.lowering("mlp", "sgd", targets.target("h100", 4))(8)
     shardings = jax.tree.leaves(lowered.compile().input_shardings)
     split = [s for s in shardings if not s.is_fully_replicated]

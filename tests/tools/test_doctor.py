@@ -112,6 +112,7 @@ def test_a_cache_folder_that_cannot_be_written(monkeypatch, tmp_path):
     assert passed is False and "set XDG_CACHE_HOME" in seen
 
 
+@pytest.mark.cuda13
 def test_the_other_probes(capsys):
     h100_device()
     assert probe.main(["executable"]) == 0

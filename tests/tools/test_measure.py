@@ -116,8 +116,8 @@ def test_predicted_assigned_and_measured_stand_in_a_row():
     assert measured(steps_peak_bytes=3).measured_bytes == 3
 
 
+@pytest.mark.cuda13
 def test_a_card_that_is_not_here_is_compiled_for(capsys):
-    pytest.importorskip("jax_plugins.xla_cuda13", reason="install olla-xla[cuda13]")
     flags = ("--target=a100_40", "--model=mlp", "--batch_size=8", "--time_limit=2")
     assert main.main(["olla_xla", "measure", *flags]) == 0
     out = capsys.readouterr().out

@@ -131,8 +131,8 @@ def test_failures_are_rows(monkeypatch):
     assert "ended with code 1" in run_process(unknown, SETTINGS)["error"]
 
 
+@pytest.mark.cuda13
 def test_a_batch_that_does_not_fit():
-    pytest.importorskip("jax_plugins")
     row = run_process(Cell("resnet18", 1_000_000, "h100", "adam", "order"), SETTINGS)
     assert "does not fit: its arguments alone 560.9 GiB, h100 has 79.1 GiB" in row["error"]
 
