@@ -22,6 +22,7 @@ from hlo.backend import PLATFORMS, platform
 from hlo.digest import module_digest
 from hlo.late import late
 from hlo.module import module_from_bytes
+from hlo.rewrite.handed_back import loses_memories
 from hlo.text import is_text_digest, module_text, text_digest, text_of
 from olla_xla.check.executable import (
     Accepted,
@@ -224,7 +225,7 @@ class Compiles:
         return self.judged(compiled, plan, final)
 
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
-        """A scheduled module with a plan applied, and the referee's objection to it, or "".
+        """A scheduled module with a plan applied, and why it is not to be used, or "".
 
         The referee runs before XLA goes on, since XLA may abort on an invalid module.
 
@@ -234,6 +235,8 @@ class Compiles:
         began = time.monotonic()
         mark = plan_mark(plan_store.plan_digest(plan))
         view = module_from_bytes(module)  # a reference keeps the cached parse alive
+        if loses_memories(module):
+            return module, "XLA would not leave results in the memory that out_shardings asks for"
         planned = loading.planner().apply_plan(module, plan, mark)
         self._case = objection.Case(
             target=plan.target,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from hlo.backend import PLATFORMS
-from hlo.rewrite.frame_ids import keep_frame_ids
+from hlo.rewrite.handed_back import keep_frame_ids
 from olla_xla.compile.jax_private import own_module
 
 __all__ = ["Request", "listening"]

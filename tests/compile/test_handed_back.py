@@ -1,15 +1,18 @@
-"""Operations of an executable that the hook changed keep the source lines of jit."""
+"""What XLA changes in a module that the hook hands back: source lines, memories of results."""
 
 import collections
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import olla_xla
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import compile_rewritten
 from tests.support.compiles import on_h100
+from tests.support.plugins import H100
 from tests.support.tpu import v5e
 
 PLACES = {"cpu": lambda a: a, "h100": on_h100, "v5e": lambda a: v5e().place(a)}
@@ -41,7 +44,7 @@ def _stacks(compiled):
     return found
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["cpu", H100, pytest.param("v5e", marks=pytest.mark.tpu)])
 def test_all_operations_keep_the_stacks_of_jit(place):
     shape = jax.ShapeDtypeStruct
     p = {"first": shape((64, 128), "float32"), "last": shape((128, 32), "float32")}
@@ -50,3 +53,19 @@ def test_all_operations_keep_the_stacks_of_jit(place):
     lowered = jax.jit(_step, donate_argnums=0).lower(*arguments)
     jits, ours = _stacks(lowered.compile()), _stacks(compile_rewritten(lowered, lambda m: m))
     assert len(jits) > 25 and jits == ours
+
+
+def test_results_in_the_memory_of_the_host_stay_there():
+    """XLA would leave them on the device, so its own executable runs, and a warning says so."""
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+
+    def step(x):
+        return sum(jnp.tanh(x[:, i : i + 1] * x) @ x.T @ x for i in range(5)) + 1
+
+    x = np.ones((32, 32), np.float32)
+    planned = olla_xla.plan(step, out_shardings=host, step_limit=200)
+    with pytest.warns(olla_xla.PlanWarning, match="memory that out_shardings asks for"):
+        compiled = planned.lower(x).compile()
+    result = compiled(x)
+    assert result.sharding.memory_kind == "pinned_host" and not compiled.planned
+    assert np.array_equal(result, jax.jit(step, out_shardings=host)(x))
