@@ -70,8 +70,10 @@ def _pairs(op: Op) -> Iterator[tuple[Shape, Shape]]:
     inside = [parameter.shape for body in op.called for parameter in body.parameters]
     roots = [body.result.shape for body in op.called]
     whole, parts = op.shape, op.shape.elements
-    written, read = given, parts or (whole,)  # a tuple's, and of most collectives
+    written, read = given, parts or (whole,)  # of most collectives
     match op.opcode:
+        case "tuple":
+            read = parts  # of an empty one none
         case "fusion" | "call":
             written, read = [*given, *roots], [*inside, whole]
         case "while":
