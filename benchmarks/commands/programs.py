@@ -11,6 +11,7 @@ import collections
 import dataclasses
 import importlib.util
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from benchmarks.growing_file import GrowingFile, earlier_rows
 from benchmarks.random_programs.check import FAILURES, check_case
 from benchmarks.random_programs.processes import run as run_shares
 from benchmarks.random_programs.processes import shares
+from benchmarks.random_programs.sharded import with_devices
 from benchmarks.random_programs.spec import Case
 from benchmarks.random_programs.text import from_text
 from benchmarks.report.programs import Tally, tally_table
@@ -122,6 +124,7 @@ def _again(path: str) -> int:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     if not isinstance(case, Case):
         raise InputError(f"{path} holds no program with its plans (`Case`)")
+    os.environ.update(with_devices(os.environ))
     outcomes = check_case(case)
     for settings, outcome in zip(case.plans, outcomes, strict=True):
         print(f"{outcome.kind}: {outcome.reason or 'planned'}; {settings}")

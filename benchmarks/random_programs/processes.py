@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.random_programs.search import Share
+from benchmarks.random_programs.sharded import with_devices
 
 __all__ = ["run", "shares"]
 
@@ -69,7 +70,7 @@ def _process(share: Share, events: queue.Queue[Any], stop: threading.Event) -> i
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", _WORKER, json.dumps(dataclasses.asdict(share))],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
+            env={**with_devices(os.environ), "PYTHONPATH": os.pathsep.join(_paths())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -21,6 +21,7 @@ __all__ = [
     "Program",
     "Recurrent",
     "Settings",
+    "Sharded",
     "Term",
     "Transformer",
     "Update",
@@ -251,6 +252,21 @@ class InnerSteps:
     saturates: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Sharded:
+    """Layers over rows that are spread over devices.
+
+    Attributes:
+      layers: what each does with all devices' rows (`sharded.EXCHANGES`).
+      rows: of a device. width: of a row. scanned: whether a loop runs the layers, all as the first.
+    """
+
+    layers: tuple[str, ...]
+    rows: int
+    width: int
+    scanned: bool = False
+
+
 Body = (
     Graph
     | Recurrent
@@ -261,6 +277,7 @@ Body = (
     | Layered
     | FixedPoint
     | InnerSteps
+    | Sharded
 )
 
 
@@ -327,6 +344,8 @@ class Program:
             return not names.isdisjoint(_SCANS)
         if isinstance(body, Updates | ConvNet):
             return False
+        if isinstance(body, Sharded):
+            return body.scanned
         return not body.form.startswith("unrolled")
 
     @property
@@ -345,6 +364,8 @@ class Program:
             return f"fixed point, {_form(body)}"
         if isinstance(body, InnerSteps):
             return f"inner steps, {_form(body)}"
+        if isinstance(body, Sharded):
+            return f"several devices, {'scanned' if body.scanned else 'unrolled'}"
         names = {Transformer: "transformer", ConvNet: "convolutions", Updates: "updates in place"}
         return names[type(body)]
 

@@ -25,6 +25,7 @@ from benchmarks.random_programs.linear import LINEAR
 from benchmarks.random_programs.narrow import TYPES
 from benchmarks.random_programs.nested import NESTED
 from benchmarks.random_programs.optimizers import OPTIMIZERS
+from benchmarks.random_programs.sharded import EXCHANGES
 from benchmarks.random_programs.spec import (
     Arithmetic,
     Body,
@@ -38,6 +39,7 @@ from benchmarks.random_programs.spec import (
     Program,
     Recurrent,
     Settings,
+    Sharded,
     Term,
     Transformer,
     Update,
@@ -196,7 +198,7 @@ def _arithmetic(draw: Any, forms: tuple[str, ...]) -> Arithmetic:
 def _layered(draw: Any) -> Layered:
     """Layers over a stack, one in two with a branch."""
     return Layered(
-        nodes=draw(_nodes((), 2, plain=tuple(ELEMENTWISE))),
+        nodes=draw(_nodes(draw(_pick([(), (), ("debug",)])), 2, plain=tuple(ELEMENTWISE))),
         rows=draw(_pick([8, 16, 64])),
         width=draw(_pick([16, 32])),
         layers=draw(_pick([3, 4, 6, 10])),
@@ -233,6 +235,15 @@ _inner_steps = st.builds(
 )
 
 
+_sharded = st.builds(
+    Sharded,
+    layers=st.lists(_pick(tuple(EXCHANGES)), min_size=1, max_size=5).map(tuple),
+    rows=_pick([8, 16, 64]),
+    width=_pick([16, 32, 64]),
+    scanned=st.booleans(),
+)
+
+
 # Shares of each kind. Most are of what went wrong most, values kept long and read from many places,
 # and what is rounded by the code around it; fewer of what takes long to compile.
 _SHARES = (
@@ -240,7 +251,8 @@ _SHARES = (
     *["recurrent"] * 16,
     *["graph nested"] * 4,
     *["graph control", "graph derivatives", "graph types"] * 2,
-    *["graph callbacks"],
+    *["graph callbacks"] * 3,
+    *["sharded"] * 4,
     *["layered", "fixed point", "inner steps"] * 4,
     *["updates"] * 3,
     *["arithmetic"] * 4,
@@ -260,6 +272,7 @@ def bodies() -> dict[str, Any]:
         "layered": _layered(),
         "fixed point": _fixed_point,
         "inner steps": _inner_steps,
+        "sharded": _sharded,
     }
 
 

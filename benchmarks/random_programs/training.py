@@ -17,6 +17,7 @@ from benchmarks.random_programs import (
     inner_steps,
     layered,
     recurrent,
+    sharded,
     terms,
     transformer,
     updates,
@@ -32,6 +33,7 @@ from benchmarks.random_programs.spec import (
     Layered,
     Program,
     Recurrent,
+    Sharded,
     Transformer,
     Updates,
 )
@@ -107,6 +109,7 @@ _PARTS: dict[type, _Parts] = {
         inner_steps.inner_loss,
         inner_steps.inner_next,
     ),
+    Sharded: _Parts(sharded.sharded_parameters, sharded.sharded_batch, sharded.sharded_loss, None),
 }
 
 
@@ -139,6 +142,8 @@ def build(program: Program) -> Built:
     step = _train_step(program, parts) if trains else _plain_step(program, parts)
     donate = tuple(sorted({number % 3 for number in program.donate}))
     jit_options: dict[str, Any] = {"donate_argnums": donate}
+    if isinstance(program.body, Sharded):
+        jit_options |= sharded.sharded_options()
     if not program.optimized:
         jit_options["compiler_options"] = {"xla_backend_optimization_level": 0}
     return Built(step, (params, state, batch), jit_options)
