@@ -7,6 +7,7 @@ __all__ = ["COMMANDS"]
 COMMANDS: dict[str, str] = {
     "schedule": "orders of real train steps: bound, gap, total, seconds",
     "first_call": "what planning adds to a first call, against jax.jit, in fresh processes",
+    "gains": "totals of steps against the least that was ever reached; fails where one is lost",
     "ilp": "the paper's ILP and our forms of it, by equation and by solver",
     "loops": "what scans keep: every policy of jax.checkpoint against our plans",
     "kernels": "kernels that may round otherwise: the same memory as in XLA's own order",

@@ -1,0 +1,115 @@
+"""Train steps of the ledger of gains that no other benchmark has.
+
+Each is a function of a batch size and an optimizer, as `--model=package.module:function` takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks.remedy_steps import STEPS
+
+__all__ = ["fsdp_transformer", "remedy_step", "unrolled_lstm"]
+
+Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class _Lstm(nn.Module):
+    """Two LSTM layers of 256 units, unrolled; a head of 2,000 at every eighth step."""
+
+    steps: int = 48
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        cells = [nn.LSTMCell(256), nn.LSTMCell(256)]
+        widths = (x.shape[-1], 256)
+        states = [
+            cell.initialize_carry(jax.random.key(0), (x.shape[0], width))
+            for cell, width in zip(cells, widths, strict=True)
+        ]
+        total = jnp.zeros(())
+        for step in range(self.steps):
+            h = x[:, step]
+            for k, cell in enumerate(cells):
+                states[k], h = cell(states[k], h)
+            last = step % 8 == 7
+            out = nn.Dense(2000, name=f"o{step}")(h) if last else h.sum(-1, keepdims=True)
+            total += out.mean()
+        return total
+
+
+def unrolled_lstm(*, batch_size: int, optimizer: str) -> Built:
+    """An unrolled LSTM of 2 x 48 steps; gradients are clipped by their norm, the rest is AdamW."""
+    del optimizer
+    model = _Lstm()
+    x = jax.ShapeDtypeStruct((batch_size, model.steps, 64), jnp.float32)
+    weights = jax.eval_shape(lambda x: model.init(jax.random.key(0), x), x)
+    rule = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+
+    def step(weights: Any, state: Any, x: jax.Array) -> Any:
+        loss, grads = jax.value_and_grad(model.apply)(weights, x)
+        updates, state = rule.update(grads, state, weights)
+        return optax.apply_updates(weights, updates), state, loss
+
+    return step, (weights, jax.eval_shape(rule.init, weights), x), {"donate_argnums": (0, 1)}
+
+
+def fsdp_transformer(devices: tuple[jax.Device, ...]) -> Built:
+    """Six layers of width 1,024 in bfloat16, 16 x 1,024 tokens: rows of all over the devices."""
+    width, length, heads, batch, words = 1024, 1024, 8, 16, 8192
+    mesh = jax.sharding.Mesh(np.array(devices), ("d",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d", None))
+
+    def norm(x: jax.Array) -> jax.Array:
+        x = x - x.mean(-1, keepdims=True)
+        return x * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+    def layer(w: Any, x: jax.Array) -> jax.Array:
+        q, k, v = (
+            z.reshape(*z.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+            for z in jnp.split(norm(x) @ w["qkv"], 3, -1)
+        )
+        past = jnp.tril(jnp.ones((length, length), bool))
+        scores = jnp.where(past, q @ k.swapaxes(-1, -2) / 8, -1e9).astype(jnp.float32)
+        mixed = jax.nn.softmax(scores).astype(x.dtype) @ v
+        x = x + mixed.transpose(0, 2, 1, 3).reshape(x.shape) @ w["out"]
+        return x + jax.nn.gelu(norm(x) @ w["up"]) @ w["down"]
+
+    def loss(weights: Any, text: jax.Array) -> jax.Array:
+        narrow = jax.tree.map(lambda w: w.astype(jnp.bfloat16), weights)
+        x = narrow["words"][text]
+        for w in narrow["layers"]:
+            x = layer(w, x)
+        logits = (x @ narrow["words"].T).astype(jnp.float32)
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), text[..., None], -1).mean()
+
+    def step(weights: Any, mean: Any, square: Any, text: jax.Array) -> Any:
+        value, grads = jax.value_and_grad(loss)(weights, text)
+        mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mean, grads)
+        square = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, square, grads)
+        weights = jax.tree.map(
+            lambda w, m, v: w - 0.1 * m / (jnp.sqrt(v) + 1e-8), weights, mean, square
+        )
+        return weights, mean, square, value
+
+    def shape(*dimensions: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(dimensions, jnp.float32, sharding=rows)
+
+    sizes = {"qkv": (1, 3), "out": (1, 1), "up": (1, 4), "down": (4, 1)}
+    one = {name: shape(a * width, b * width) for name, (a, b) in sizes.items()}
+    weights = {"words": shape(words, width), "layers": [one] * 6}
+    text = jax.ShapeDtypeStruct((batch, length), jnp.int32, sharding=rows)
+    return step, (weights, weights, weights, text), {"donate_argnums": (0, 1, 2)}
+
+
+def remedy_step(name: str) -> Built:
+    """A step of `benchmarks remedies`, as it was written."""
+    found = next(step for step in STEPS if step.name == name)
+    return found.function, found.arguments, {"donate_argnums": found.donated}
