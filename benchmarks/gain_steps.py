@@ -5,7 +5,7 @@ Each is a function of a batch size and an optimizer, as `--model=package.module:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -61,7 +61,7 @@ def unrolled_lstm(*, batch_size: int, optimizer: str) -> Built:
     return step, (weights, jax.eval_shape(rule.init, weights), x), {"donate_argnums": (0, 1)}
 
 
-def fsdp_transformer(devices: tuple[jax.Device, ...]) -> Built:
+def fsdp_transformer(devices: Sequence[Any]) -> Built:
     """Six layers of width 1,024 in bfloat16, 16 x 1,024 tokens: rows of all over the devices."""
     width, length, heads, batch, words = 1024, 1024, 8, 16, 8192
     mesh = jax.sharding.Mesh(np.array(devices), ("d",))
