@@ -70,12 +70,12 @@ def test_killed_while_it_plans_or_writes_the_next_process_plans(tmp_path):
     for fault in ("planner.plan_module = die\n", "os.replace = die\n"):
         killed = run(fault + PLAN, **kept)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert not list(folder.glob(f"*{plan_files.SUFFIX}"))
+        assert not list(folder.glob(f"[!.]*{plan_files.SUFFIX}"))
     for searched in (1, 0):
         found = run(PLAN, **kept)
         assert found.returncode == 0, found.stderr
         assert found.stdout.count("searched") == searched
-    (file,) = folder.glob(f"*{plan_files.SUFFIX}")
+    (file,) = folder.glob(f"[!.]*{plan_files.SUFFIX}")
     assert plan_files.read(file).predicted_bytes
 
 
