@@ -267,7 +267,8 @@ class _Machine:
             writes.sort(key=lambda result: _is_read(frame, op, result.index))
         for result in writes:
             self.write(result, op)
-        if allocates(op):
+        # XLA:TPU's fusions read such memory where they write a slice of it.
+        if self._target != "tpu" and allocates(op):
             self._blank.update(map(resolve, writes))
         for result in writes:
             if not twice or _is_read(frame, op, result.index):
