@@ -11,7 +11,7 @@ import jax
 import olla_xla
 from benchmarks.remedy_steps import Step
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.compile.capture import capture
+from olla_xla.compile.plan_store import process_store
 from olla_xla.memory.analysis.remedy import Trial
 
 __all__ = ["Row", "tried"]
@@ -60,7 +60,7 @@ def tried(step: Step, **options: Any) -> list[Row]:
             step.name,
             step.helped,
             total,
-            trial.setting or "olla_xla.plan",
+            trial.setting,
             trial.bytes,
             _done(step, trial, options),
             remedy.sentence(),
@@ -70,12 +70,26 @@ def tried(step: Step, **options: Any) -> list[Row]:
 
 
 def _done(step: Step, trial: Trial, options: dict[str, Any]) -> int:
-    """XLA's total with the remedy written into the program."""
-    name, _, value = trial.setting.partition("=")
-    given = {name: ast.literal_eval(value)} if name else {}
+    """XLA's total with the remedy written into the program; no plan is taken from memory."""
+    process_store().clear()
+    name, given = _written(trial.setting)
+    function, donated = step.function, set(step.donated)
     if name == "donate_argnums":
-        more = given[name] if isinstance(given[name], tuple) else (given[name],)
-        jitted = jax.jit(step.function, donate_argnums=tuple({*step.donated, *more}))
-        return capture(jitted.lower(*step.arguments)).assigned_bytes
-    planned = olla_xla.plan(step.function, donate_argnums=step.donated, **given, **options)
-    return assigned_bytes(planned.lower(*step.arguments).compile().stage)
+        more = given[name]
+        donated |= set(more if isinstance(more, tuple) else (more,))
+        jitted = jax.jit(function, donate_argnums=tuple(donated))
+    elif name == "fission":
+        jitted = jax.jit(olla_xla.fission(function, **given), donate_argnums=tuple(donated))
+    else:
+        jitted = olla_xla.plan(function, donate_argnums=tuple(donated), **{**options, **given})
+    compiled = jitted.lower(*step.arguments).compile()
+    return assigned_bytes(getattr(compiled, "stage", compiled))
+
+
+def _written(setting: str) -> tuple[str, dict[str, Any]]:
+    """A setting as the name of what is called, and its keywords; a keyword alone is its name."""
+    call = ast.parse(setting if setting.startswith("olla") else f"f({setting})", mode="eval").body
+    keywords = call.keywords if isinstance(call, ast.Call) else []
+    given = {k.arg: ast.literal_eval(k.value) for k in keywords if k.arg is not None}
+    function = call.func if isinstance(call, ast.Call) else call
+    return (function.attr if isinstance(function, ast.Attribute) else next(iter(given))), given

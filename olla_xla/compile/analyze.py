@@ -12,14 +12,16 @@ import jax
 from hlo.backend import PLATFORMS, is_host, platform_of_jax
 from hlo.gc_pause import without_collection
 from hlo.module import module_from_bytes
+from olla_xla.compile import outcomes
 from olla_xla.compile.assignment import read_assignment
 from olla_xla.compile.decorator import plan
 from olla_xla.compile.foreign import jax_stage
 from olla_xla.compile.jax_private import device_bytes, jit_parameters, plain_jit
 from olla_xla.compile.leaves import device_count, leaves
+from olla_xla.compile.planned import compile_planned
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
 from olla_xla.compile.refused import is_refusal, refused_executable
-from olla_xla.compile.remedies import Donating, remedy
+from olla_xla.compile.remedies import Plannable, Program, remedy
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.memory.analysis.donation import Outcome
@@ -52,9 +54,10 @@ def analyze(
         where the arguments are.
       plan: whether to plan it too, with `olla_xla.plan`'s options if a dict.
       title: of tables and reports; by default the function's name.
-      advice: whether to try recomputation (planned for up to 10 s) and donation (one more compile),
-        unless a plan saves much. With `olla_xla.plan`'s options if a dict; if the function is
-        planned, with those of its plan.
+      advice: whether to try what would help, unless a plan saves much: a plan, one with
+        recomputation, donation, pieces (`olla_xla.fission`). Each takes another compile, as it
+        takes where it is used. Plans have `olla_xla.plan`'s options if it is a dict; if the
+        function is planned, those of its plan.
 
     Raises:
       InputError: the function cannot be jitted, or the target is not known.
@@ -89,30 +92,35 @@ def analyze(
         return found
     options = PlanOptions(**advice) if isinstance(advice, dict) else PlanOptions()
     options = options if planned is None else planned._options
-    taken = step.leaves[0] if step.leaves is not None else []
-    donating = _donating(own, args, kwargs, found, taken)
-    tried = remedy(
-        executable.module,
-        found.views[-1],
-        options,
-        target=platform,
-        plan=found.plan,
-        device_kind="" if where is None else where.kind,
-        donating=donating,
-    )
+    program = _program(own, args, kwargs, step, found)
+    view, bound = found.views[-1], found.lower_bound_bytes
+    tried = remedy(program, executable.module, view, options, found.plan, bound)
     return dataclasses.replace(found, remedy=tried)
 
 
-def _donating(
-    fn: Any, args: Any, kwargs: Any, found: Analysis, taken: list[Leaf]
-) -> Donating | None:
-    """The arguments that the donation audit finds could be donated and are not; None if none."""
+def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> Plannable:
+    """The function as remedies are tried on it; with what the audit finds could be donated."""
     function, options = getattr(fn, "__wrapped__", None), jit_parameters(fn)
-    if found.donation is None or function is None or options is None:
-        return None
-    paths = {row.path for row in found.donation.trouble if row.outcome is Outcome.POSSIBLE}
-    leaves = [leaf for leaf in taken if leaf.path in paths]
-    return Donating(function, options, args, kwargs, leaves) if leaves else None
+    if function is None or options is None:  # of a library that takes more than arrays
+        return _Lowered(jax_stage(fn.lower(*args, **kwargs)), step.compiler_options)
+    options |= {"compiler_options": step.compiler_options} if step.compiler_options else {}
+    rows = () if found.donation is None else found.donation.trouble
+    paths = {row.path for row in rows if row.outcome is Outcome.POSSIBLE}
+    taken = () if step.leaves is None else step.leaves[0]
+    return Program(function, options, args, kwargs, [x for x in taken if x.path in paths])
+
+
+class _Lowered(NamedTuple):
+    """A function of another library, lowered. compiler_options: XLA's."""
+
+    lowered: jax.stages.Lowered
+    compiler_options: dict[str, Any]
+
+    def planned(self, options: PlanOptions) -> outcomes.Outcome:
+        """Compiles with a plan; calls of the function do not run it."""
+        return compile_planned(
+            self.lowered, options, environment="", compiler_options=self.compiler_options
+        )
 
 
 def _target(given: str | Target | None) -> Target | None:
@@ -138,7 +146,7 @@ class _Step(NamedTuple):
       platform: its name, by which memory rules are found. executable: what it runs, or would run
         if that fitted. leaves: what it takes and returns; None where XLA refused it.
       available_bytes: the device's memory, where XLA refused it; else None.
-      devices: that run it.
+      devices: that run it. compiler_options: that it was compiled with.
     """
 
     platform: str
@@ -146,6 +154,7 @@ class _Step(NamedTuple):
     leaves: tuple[list[Leaf], list[Leaf]] | None
     available_bytes: int | None = None
     devices: int = 1
+    compiler_options: dict[str, Any] = {}
 
 
 def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
@@ -166,14 +175,16 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
             if not is_refusal(error, platform):
                 raise
             found = refused_executable(lowered, platform, options)
-            return _Step(platform, Executable(*found), None, device_bytes(lowered))
+            available = device_bytes(lowered)
+            return _Step(platform, Executable(*found), None, available, compiler_options=options)
         if getattr(compiled, "plan", True) is None:
             raise OllaError(f"planning failed: {compiled.reason}")
     static = (jit_parameters(fn) or {}).get("static_argnums") or ()
     with without_collection():
         module, assignment = read_assignment(compiled, platform)
         parts = leaves(compiled, module_from_bytes(module), static)
-    return _Step(platform, Executable(module, assignment), parts, devices=device_count(compiled))
+    count = device_count(compiled)
+    return _Step(platform, Executable(module, assignment), parts, None, count, options)
 
 
 def _platform(args: Any, where: Target | None) -> str:

@@ -1,83 +1,95 @@
-"""Tries other ways than an order to lower a step's memory: recomputation, donation."""
+"""Tries other ways than an order to lower a step's memory: recomputation, donation, pieces.
+
+Each is compiled as its name says, by what a user would call, and its total is XLA's own.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from olla_xla.compile import loading
-from olla_xla.compile.capture import capture
-from olla_xla.compile.foreign import jax_stage
+from hlo.late import late
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.jax_private import plain_jit
-from olla_xla.errors import OllaError
-from olla_xla.memory import clock
+from olla_xla.compile.outcomes import Outcome, error_text
+from olla_xla.compile.planned_function import PlanSettings, planned_function
+from olla_xla.compile.signature import device_key
+from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.leaves import Leaf, to_donate
 from olla_xla.memory.analysis.memory_view import MemoryView
-from olla_xla.memory.analysis.remedy import Remedy, Trial, by_hand, described, most_used
+from olla_xla.memory.analysis.remedy import Remedy, Trial, by_hand, helps, most_used
 from olla_xla.memory.module_state import scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
-__all__ = ["Donating", "remedy"]
+if TYPE_CHECKING:
+    from olla_xla.compile import in_pieces
+    from olla_xla.pieces import transform
+else:
+    in_pieces = late("olla_xla.compile.in_pieces")  # changes JAX's configuration
+    transform = late("olla_xla.pieces.transform")
+
+__all__ = ["Plannable", "Program", "remedy"]
+
+_logger = logging.getLogger("olla_xla")
 
 _LITTLE = 0.1
-"""Other remedies are tried where an order saves a smaller part of XLA's total."""
+"""Other remedies are tried where an order saves a smaller part of XLA's total. Pieces must save as
+much, by their estimate, to be compiled."""
 
 _OVERHEADS = (0.2, 0.5)
 """Overheads allowed to recomputation, as parts of the step's predicted time, tried until one helps.
 With 0.2 most steps save much; 0.5 is more than recomputing everything takes."""
 
-_SECONDS = 10.0
-"""Most seconds for trying recomputation, where the options have no limit."""
-
-_LEAST_SECONDS = 2.0
-"""Seconds that each trial gets at least, whatever earlier ones took."""
-
 _NOTHING = 2**16
 """Bytes of a step below which nothing is tried: they are printed as 0.0 MB."""
 
-_MOST_INSTRUCTIONS = 20_000
-"""Larger modules are not planned for advice alone: planning would take longer than the limit."""
+_TIME_AT_MOST = 1.0
+"""The most predicted time that pieces may add, as a part of the step's."""
+
+
+class Plannable(Protocol):
+    """What can be compiled with a plan."""
+
+    def planned(self, options: PlanOptions) -> Outcome:
+        """Compiles it with a plan."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
-class Donating:
-    """A function whose arguments could be donated, and are not.
+class Program:
+    """A function, and how it is jitted.
 
     Attributes:
       function: the plain function. jit_options: what it is jitted with.
       args, kwargs: its arguments, on the devices that it is compiled for.
-      leaves: the arguments to donate.
+      leaves: those that could be donated, and are not.
     """
 
     function: Callable[..., Any]
     jit_options: Mapping[str, Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    leaves: Sequence[Leaf]
+    leaves: Sequence[Leaf] = ()
 
-    def trial(self, options: PlanOptions | None, device_kind: str) -> Trial:
-        """Compiles with the donation, and plans that module if `options` are given.
+    def planned(self, options: PlanOptions) -> Outcome:
+        """As `olla_xla.plan` compiles it; reports and listeners do not hear of it."""
+        planned = planned_function(self.function, dict(self.jit_options), PlanSettings(options))
+        lowered = planned.lower(*self.args, **self.kwargs).stage
+        return planned._compiled(lowered, device_key(tuple(self.args), dict(self.kwargs)))
 
-        Raises OllaError where XLA's hook or planning fails.
-        """
-        jitted = plain_jit(self.function, **self._donated())
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            found = capture(jax_stage(jitted.lower(*self.args, **self.kwargs)))
-        total = found.assigned_bytes
+    def total(self, options: PlanOptions | None) -> int:
+        """XLA's total, with a plan if `options` are given. Raises OllaError if planning fails."""
         if options is not None:
-            plan = loading.planner().plan_module(
-                found.module, options, target=found.platform, device_kind=device_kind
-            )
-            total = min(total, plan.predicted_bytes)
-        done = f"if the caller is done with {'it' if len(self.leaves) == 1 else 'them'}"
-        return Trial(to_donate(self.leaves), total, options is None, when=done)
+            return assigned_bytes(_succeeded(self.planned(options)).compiled)
+        jitted = plain_jit(self.function, **self.jit_options)
+        return assigned_bytes(jitted.lower(*self.args, **self.kwargs).compile())
 
-    def _donated(self) -> dict[str, Any]:
-        """The options of `jax.jit`, with these arguments donated as well."""
+    def with_donation(self) -> Program:
+        """The same, with `leaves` donated as well."""
         options = dict(self.jit_options)
         numbers = options.pop("donate_argnums", None) or ()
         names = options.pop("donate_argnames", None) or ()
@@ -87,29 +99,28 @@ class Donating:
         keywords = [leaf.path for leaf in self.leaves if leaf.argnum is None]
         names |= {path.split(".")[0].split("[")[0] for path in keywords}
         given = {"donate_argnums": tuple(sorted(numbers)), "donate_argnames": tuple(sorted(names))}
-        return options | {name: value for name, value in given.items() if value}
+        more = {name: value for name, value in given.items() if value}
+        return dataclasses.replace(self, jit_options=options | more, leaves=())
 
 
 def remedy(
+    program: Plannable,
     module: bytes,
     view: MemoryView,
     options: PlanOptions,
-    *,
-    target: str,
     plan: Plan | None = None,
-    device_kind: str = "",
-    donating: Donating | None = None,
+    bound: int = 0,
 ) -> Remedy | None:
     """Tries what would lower a step's memory, unless its plan saves much already.
 
     Args:
-      module: as XLA scheduled it, serialized.
-      view: the memory of the executable in use. options: for the plans that are tried.
-      target: "cpu", "cuda" or "tpu". plan: in use; None if none is.
-      device_kind: as for `plan_module`. donating: what could be donated.
+      program: a `Program`, for all remedies; of anything else only plans are tried.
+      module: its executable's, serialized. view: of its memory.
+      options: for the plans that are tried. plan: in use; None if none is.
+      bound: no order takes fewer bytes.
 
     Returns:
-      None where the plan saves much, or nothing was tried.
+      None where the plan saves much, or the step takes next to nothing.
     """
     total = view.total_bytes
     if plan is not None:
@@ -118,44 +129,130 @@ def remedy(
             return None
     if total < _NOTHING:
         return None
-    seconds = options.time_limit or _SECONDS
-    asked = dataclasses.replace(options, time_limit=seconds, method="search")
-    read = scheduled_module(module)
-    trials = []
-    if not options.recomputes and _size(read) <= _MOST_INSTRUCTIONS:
-        trials += _recomputed(module, asked, total, most_used(view)[2], target, device_kind)
-    if donating is not None and donating.leaves:
-        planned = None if plan is None else asked
-        trials.append(donating.trial(planned, device_kind))
-    return described(view, total, trials, by_hand(read))
+    what, size, is_state = most_used(view)
+    tried = _Trials(program, dataclasses.replace(options, method="search"), total, plan)
+    if not options.recomputes:
+        if plan is None and helps(bound, total):
+            tried.add("olla_xla.plan", lambda: tried.planned(None))
+        for overhead in _OVERHEADS[: 1 if is_state else None]:
+            least = min([total, *(trial.bytes for trial in tried.found)])
+            tried.add(f"max_overhead={overhead:g}", lambda o=overhead: tried.planned(o))
+            if tried.found and tried.found[-1].allowed and helps(tried.found[-1].bytes, least):
+                break
+    if isinstance(program, Program):
+        if program.leaves:
+            tried.add("donation", tried.donated)
+        tried.add("olla_xla.fission", tried.in_pieces)
+    left = [] if is_state else [f"{by_hand(scheduled_module(module))} by hand"]
+    left += [] if isinstance(program, Program) else ["donation and olla_xla.fission"]
+    found = tuple(sorted(tried.found, key=lambda trial: trial.bytes))
+    return Remedy(what, size, is_state, total, found, (*tried.failed, *left))
 
 
-def _recomputed(
-    module: bytes,
-    options: PlanOptions,
-    total: int,
-    is_state: bool,
-    target: str,
-    device_kind: str,
-) -> list[Trial]:
-    """The trial of a plan with recomputation, at most one; none where planning fails."""
-    trials: list[Trial] = []
-    limit, began = options.time_limit or _SECONDS, clock.now()
-    for overhead in _OVERHEADS:
-        left = max(began + limit - clock.now(), _LEAST_SECONDS)
-        allowed = dataclasses.replace(options, max_overhead=overhead, time_limit=left)
+class _Trials:
+    """What was tried: `found`, and in `failed` what could not be, and why."""
+
+    def __init__(
+        self, program: Plannable, options: PlanOptions, total: int, plan: Plan | None
+    ) -> None:
+        self._program, self._options, self._total = program, options, total
+        self._in_use = None if plan is None else self._options
+        self.found: list[Trial] = []
+        self.failed: list[str] = []
+
+    def add(self, what: str, attempt: Callable[[], Trial | None]) -> None:
+        """Tries one; a failure is told and does not end the analysis, which needs none of them."""
+        _logger.info("trying %s", what)
         try:
-            found = loading.planner().plan_module(
-                module, allowed, target=target, device_kind=device_kind
-            )
-        except OllaError:
-            break
-        setting = f"max_overhead={overhead:g}" if found.is_rewritten else ""
-        trials = [Trial(setting, found.predicted_bytes, False, found.overhead, overhead)]
-        if trials[0].helps(total) or is_state:
-            break
-    return trials
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+                trial = attempt()
+        except Exception as error:
+            _logger.debug("%s was not tried", what, exc_info=error)
+            text = error_text(error).splitlines()[0]
+            self.failed.append(f"{what}, which fails ({text[:120]})")
+            return
+        self.found += [] if trial is None else [trial]
+
+    def planned(self, overhead: float | None) -> Trial:
+        """A plan, with recomputation within an overhead if that is given."""
+        options = dataclasses.replace(self._options, max_overhead=overhead)
+        outcome = _succeeded(self._program.planned(options))
+        added = 0.0 if outcome.plan is None else outcome.plan.overhead
+        total = assigned_bytes(outcome.compiled)
+        return Trial(_call(options), total, added, overhead or 0.0)
+
+    def donated(self) -> Trial:
+        """What could be donated, donated."""
+        program = self._program
+        assert isinstance(program, Program)
+        total = program.with_donation().total(self._in_use)
+        done = f"if the caller is done with {'it' if len(program.leaves) == 1 else 'them'}"
+        return Trial(to_donate(program.leaves), total, notes=(done,))
+
+    def in_pieces(self) -> Trial | None:
+        """The function in pieces; None where that saves little by its estimate, or nothing can be.
+
+        If pieces take more than twice the step's time, fewer are tried, once.
+        """
+        program = self._program
+        assert isinstance(program, Program)
+        first = self._cut(program, None)
+        if first is None:
+            return None
+        whole = plain_jit(program.function, **program.jit_options)
+        _, before = in_pieces.compiled_cost(whole.lower(*program.args, **program.kwargs))
+        trial, units = first[0](before), first[1]
+        if trial.added <= _TIME_AT_MOST:
+            return trial
+        fewer = min(int(trial.pieces * _TIME_AT_MOST / trial.added), units)
+        second = self._cut(program, fewer) if fewer > 1 else None
+        trial = None if second is None else second[0](before)
+        return None if trial is None or trial.added > _TIME_AT_MOST else trial
+
+    def _cut(
+        self, program: Program, pieces: int | None
+    ) -> tuple[Callable[[float], Trial], int] | None:
+        """(predicted seconds of the whole -> the trial, most pieces); None as for `in_pieces`."""
+        cuts: list[transform.FissionPlan] = []
+        function = transform.in_pieces(program.function, pieces, cuts.append)
+        jitted = plain_jit(function, **program.jit_options)
+        try:
+            traced = jitted.trace(*program.args, **program.kwargs)
+        except InputError:  # nothing can be cut
+            return None
+        cut = cuts[-1]
+        if cut.peak_before - cut.peak_after < _LITTLE * self._total:
+            return None
+        total, seconds = in_pieces.compiled_cost(traced.lower())
+        if self._in_use is not None:
+            total = dataclasses.replace(program, function=function).total(self._in_use)
+        region = max(cut.regions, key=lambda r: r.value_bytes)
+        of = f"{region.value} at {region.value_line} in {cut.pieces} pieces"
+        given = "" if pieces is None else f"(pieces={pieces})"
+
+        def trial(before: float) -> Trial:
+            added = seconds / before - 1
+            return Trial(
+                f"olla_xla.fission{given}", total, added, _TIME_AT_MOST,
+                notes=(of, "other rounding"), pieces=cut.pieces,
+            )  # fmt: skip
+
+        return trial, max(r.units for r in cut.regions)
 
 
-def _size(module: Any) -> int:
-    return sum(len(c.instructions) for c in module.control_computations)
+def _succeeded(outcome: Outcome) -> Outcome:
+    """An outcome of planning. Raises OllaError where that failed."""
+    if outcome.error is not None or outcome.fell_back:
+        raise OllaError(outcome.reason)
+    return outcome
+
+
+def _call(options: PlanOptions) -> str:
+    """How to plan with options: "olla_xla.plan(max_overhead=0.2)"."""
+    given = [
+        f"{field.name}={value:g}" if isinstance(value, float) else f"{field.name}={value!r}"
+        for field in dataclasses.fields(options)
+        if (value := getattr(options, field.name)) != field.default
+    ]
+    return f"olla_xla.plan({', '.join(sorted(given))})" if given else "olla_xla.plan"

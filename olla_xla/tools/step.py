@@ -21,7 +21,7 @@ from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.compile.leaves import device_count, donatable
 from olla_xla.compile.refused import is_refusal, refused_executable
-from olla_xla.compile.remedies import Donating
+from olla_xla.compile.remedies import Plannable, Program
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -50,7 +50,7 @@ class PlannedModel:
       module: the executable's serialized HloModuleProto.
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
       seconds: of it all: tracing, compiling, planning, checking.
-      donating: what could be donated and is not; None where that is unknown.
+      program: what was planned, as remedies are tried on it.
       refused: whether XLA refuses its own order, which takes more memory than there is.
       devices: that run the step; sizes are of one of them.
     """
@@ -64,7 +64,7 @@ class PlannedModel:
     assignment: BufferAssignment
     scheduled: bytes
     seconds: float
-    donating: Donating | None = None
+    program: Plannable | None = None
     refused: bool = False
     devices: int = 1
 
@@ -123,11 +123,12 @@ def plan_model(
         compiled.plan, compiled.planned, compiled.reason, compiled.stage, report, assignment
     )
     optimized = with_options if compare else None
-    result = _beside(outcome, target, stage, started, lambda: _own(jitted(), target), optimized)
     static = model.jit_options.get("static_argnums") or ()
     left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
-    donating = Donating(model.step, model.jit_options, arguments, {}, left) if left else None
-    return dataclasses.replace(result, donating=donating, devices=device_count(compiled.stage))
+    program = Program(model.step, model.jit_options, arguments, {}, left)
+    result = _beside(outcome, target, stage, started, lambda: _own(jitted(), target), optimized)
+    devices = device_count(compiled.stage)
+    return dataclasses.replace(result, program=program, devices=devices)
 
 
 def plan_dump(
@@ -160,7 +161,7 @@ def plan_dump(
         outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report, assignment
     )
     result = _beside(found, target, stage, started, step.captured, step.compiled)
-    return dataclasses.replace(result, devices=module.devices)
+    return dataclasses.replace(result, program=step, devices=module.devices)
 
 
 def _own(lowered: jax.stages.Lowered, target: Target) -> Compiled:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import olla_xla
-from olla_xla import targets
 from olla_xla.cli.main import main
+from olla_xla.compile import in_pieces
 from olla_xla.errors import BudgetError, InputError
-from olla_xla.tools import models, proposal
 from tests.support.compiles import QUICK
 
 RNG = np.random.default_rng(0)
@@ -132,32 +131,18 @@ def mlp(batch_size, optimizer):
 
 def test_analyze_proposes_pieces(capsys, monkeypatch):
     """Whatever the rates of the machine make of their time."""
-    cost = proposal.compiled_cost
-    monkeypatch.setattr(proposal, "compiled_cost", lambda lowered: (cost(lowered)[0], 1.0))
-    flags = ["--batch_size=512", "--largest=1"]
+    cost = in_pieces.compiled_cost
+    monkeypatch.setattr(in_pieces, "compiled_cost", lambda lowered: (cost(lowered)[0], 1.0))
+    flags = ["--batch_size=512", "--largest=1", "--time_limit=1"]
     assert main(["olla_xla", "analyze", "--model=tests.compile.test_in_pieces:head", *flags]) == 0
     shown = capsys.readouterr().out
     found = re.search(
-        r"float32\[512,2048\] at test_in_pieces\.py:\d+ \(4\.0 MB\) need not be whole: in (\d+) "
-        r"pieces \(olla_xla\.fission\) the step needs ([\d.]+) MB \(assigned\) instead of ([\d.]+)",
+        r"olla_xla\.fission takes ([\d.]+) MB \(\+0\.0 % predicted time, "
+        r"float32\[512,2048\] at test_in_pieces\.py:\d+ in \d+ pieces, other rounding\)",
         shown,
     )
     assert found is not None, shown
-    args = arguments()
-    cut = olla_xla.fission(step, pieces=int(found[1]))
-    assert float(found[2]) == pytest.approx(total(cut, *args) / 2**20, abs=0.06)
-    assert float(found[3]) == pytest.approx(total(step, *args) / 2**20, abs=0.06)
+    cut = olla_xla.fission(step)
+    assert float(found[1]) == pytest.approx(total(cut, *arguments()) / 2**20, abs=0.06)
     assert main(["olla_xla", "analyze", "--model=tests.compile.test_in_pieces:mlp", *flags]) == 0
     assert "olla_xla.fission" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("slower", "added"), [(1.5, 0.5), (3.0, None)])
-def test_pieces_that_take_more_than_twice_the_time_are_no_advice(monkeypatch, slower, added):
-    """Fewer are tried, once."""
-    seconds = iter([10.0, 1.0, slower])
-    monkeypatch.setattr(proposal, "compiled_cost", lambda lowered: (1000, next(seconds)))
-    model = models.build("tests.compile.test_in_pieces:head", batch_size=512, optimizer="sgd")
-    found = proposal.propose_pieces(model, targets.target("cpu"), 2**23)
-    assert next(seconds, None) is None, "three were compiled"
-    assert (found and found.added_time) == added
-    assert found is None or 1 < found.pieces < 32

@@ -8,9 +8,8 @@ module that XLA dumped before its pipeline is compiled for --target. A module th
 already, and any module with --nocompile, is analysed in the order of the file; its totals are
 predicted, and it is not known which arguments were meant to be donated.
 
-With --model, if the step is estimated to need at least a tenth less memory when it runs in pieces
-(`olla_xla.fission`), it is also compiled in pieces, and a line gives the result. --noadvice leaves
-that out.
+With --model it is also compiled with what may help: a plan, recomputation, donation, pieces
+(`olla_xla.fission`). A line gives the results. --noadvice leaves that out.
 
 --html writes the report to a file, --figure draws memory over the schedule as PNG, SVG or PDF, and
 --json=FILE writes what `olla_xla diff` reads.
@@ -18,7 +17,6 @@ that out.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from absl import flags
@@ -28,7 +26,6 @@ from hlo.module import HloError
 from hlo.read import read_module
 from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.pieces import proposal_line
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
@@ -36,7 +33,7 @@ from olla_xla.memory.analysis.terminal import text
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.tools import models
 from olla_xla.tools.baseline import analyze_dump, analyze_model
-from olla_xla.tools.proposal import PiecesProposal, propose_pieces
+from olla_xla.tools.step import plan_progress
 
 __all__ = ["define_flags", "run"]
 
@@ -79,11 +76,8 @@ def run(values: flags.FlagValues) -> int:
     for path in paths:  # fails before compiling, which may take minutes
         files.check_writable(path)
     targets.prepare_environment(values.target)
-    proposals: list[PiecesProposal] = []
     with Progress() as progress:
-        found = (_of_hlo if values.model is None else _of_model)(
-            values, options, progress, proposals
-        )
+        found = (_of_hlo if values.model is None else _of_model)(values, options, progress)
         progress.stage("writing")
         for path, write in zip(paths, (found.html, found.figure), strict=True):
             if path is not None:
@@ -92,32 +86,20 @@ def run(values: flags.FlagValues) -> int:
     console = shared.console()
     width = console.width if console.is_terminal else None
     console.print(text(found, values.largest, width), markup=False, soft_wrap=True)
-    for proposal in proposals:
-        document.add(pieces=dataclasses.asdict(proposal))
-        console.print(proposal_line(proposal), markup=False, soft_wrap=True)
     return 0
 
 
-def _of_model(
-    values: flags.FlagValues, options: Any, progress: Progress, proposals: list[PiecesProposal]
-) -> Analysis:
+def _of_model(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
     progress.stage("loading JAX and the model")
     target = targets.target(values.target)
     model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
     progress.stage("tracing, compiling")
     advice = options if values.advice else None
-    found = analyze_model(model, target, options if values.plan else None, advice)
-    if values.advice:
-        progress.stage("looking for what could run in pieces")
-        proposal = propose_pieces(model, target, found.xla.total_bytes)
-        proposals += [] if proposal is None else [proposal]
-    return found
+    with plan_progress(progress.stage):
+        return analyze_model(model, target, options if values.plan else None, advice)
 
 
-def _of_hlo(
-    values: flags.FlagValues, options: Any, progress: Progress, proposals: list[PiecesProposal]
-) -> Analysis:
-    del proposals  # a dump has no function to cut
+def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
     progress.stage(f"reading {values['hlo'].value}")
     lowered = shared.lowered_module(values)
     if lowered is not None:

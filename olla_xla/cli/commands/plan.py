@@ -51,7 +51,7 @@ from olla_xla.problem.plan import Plan, dumps
 from olla_xla.remat.loops.account import residual_rows
 from olla_xla.tools import models
 from olla_xla.tools.assignment_report import FullReport, full_report
-from olla_xla.tools.step import PlannedModel, plan_dump, plan_model
+from olla_xla.tools.step import PlannedModel, plan_dump, plan_model, plan_progress
 
 __all__ = ["define_flags", "run"]
 
@@ -122,7 +122,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
         )
         report = _assignment(result, values, progress)
         view = _view(result.module, target.platform, result.assignment)
-        other = _remedy(result, view, options, target, values, given, progress)
+        other = _remedy(result, view, options, values, given, progress)
     title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
     return _print_compiled(result, view, title, values, other, report)
 
@@ -136,25 +136,16 @@ def _remedy(
     result: PlannedModel,
     view: MemoryView,
     options: PlanOptions,
-    target: targets.Target,
     values: flags.FlagValues,
     given: Plan | None,
     progress: Progress,
 ) -> Remedy | None:
     """What else would save memory; None with --noadvice or a given plan, or if nothing helps."""
-    if not values.advice or given is not None:
+    if not values.advice or given is not None or result.program is None:
         return None
     progress.stage("looking for what else would help")
-    plan = result.plan
-    return remedy(
-        result.scheduled or result.module,
-        view,
-        options,
-        target=plan.target,
-        plan=plan,
-        device_kind=target.kind,
-        donating=result.donating,
-    )
+    with plan_progress(progress.stage):
+        return remedy(result.program, result.module, view, options, result.plan)
 
 
 def _assignment(
@@ -218,7 +209,7 @@ def _plan_lowered(
         )
         report = _assignment(result, values, progress)
         view = _view(result.module, target.platform, result.assignment)
-        other = _remedy(result, view, options, target, values, given, progress)
+        other = _remedy(result, view, options, values, given, progress)
     title = f"{module.name} ({values['hlo'].value}), {target.name}"
     return _print_compiled(result, view, title, values, other, report)
 

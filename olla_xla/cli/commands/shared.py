@@ -91,7 +91,7 @@ def define_advice(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "advice",
         True,
-        "If little is saved: whether to try what else would help, for up to --time_limit seconds.",
+        "If little is saved: whether to try what else would help; each remedy takes a compile.",
         flag_values=values,
     )
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.compile.in_pieces import FissionChoice
-from olla_xla.tools.proposal import PiecesProposal
 
-__all__ = ["fit_table", "fit_verdict", "proposal_line"]
+__all__ = ["fit_table", "fit_verdict"]
 
 
 def fit_table(found: FissionChoice, title: str) -> Table:
@@ -39,14 +38,3 @@ def fit_verdict(found: FissionChoice, budget: int) -> str:
         return f"The step as it is meets the budget: {meets}.{why}"
     regions = "\n".join(map(str, found.plan.regions))
     return f"In {found.pieces} pieces it meets the budget: {meets}.\n{regions}"
-
-
-def proposal_line(found: PiecesProposal) -> str:
-    """One sentence: which value need not be whole, and what the step needs if it runs in pieces."""
-    sign = "+" if found.added_time >= 0 else ""
-    return (
-        f"What would help: {found.value} at {found.line} ({megabytes(found.value_bytes)} MB) need "
-        f"not be whole: in {found.pieces} pieces (olla_xla.fission) the step needs "
-        f"{megabytes(found.bytes)} MB (assigned) instead of {megabytes(found.xla_bytes)}, "
-        f"predicted {sign}{percent(found.added_time, 1)} % time."
-    )

@@ -1,19 +1,22 @@
-"""What would help a step's memory where little was found, in one line, with computed figures."""
+"""What would help a step's memory where little was found, in one line, with XLA's figures."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 from hlo.module import Module
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.memory_view import MemoryView
 
-__all__ = ["Remedy", "Trial", "by_hand", "described", "most_used"]
+__all__ = ["Remedy", "Trial", "by_hand", "helps", "most_used"]
 
 _WORTH_WHILE = 0.05
 """Part of the total that a remedy must save at least."""
+
+_LEFT = ("several of these together", "offloading", "a smaller batch")
+_STATE_LEFT = ("more devices", "narrower types", "offloading")
+"""What is never tried."""
 
 _STATE = f"{Category.PARAMETERS} and {Category.OPTIMIZER}"
 
@@ -30,43 +33,28 @@ _SWITCHES = (
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A remedy that was tried.
+    """A remedy that was tried as it is named; all sizes are XLA's.
 
     Attributes:
-      setting: what to write, such as "max_overhead=0.2"; "" for an order alone.
-      bytes: the total with it. assigned: whether that is XLA's own; otherwise it is predicted.
-      overhead: the predicted time that it adds, as a part of the step's. allowed: that it might.
-      when: under which condition, such as "if the caller is done with it"; or "".
+      setting: what to write, such as "olla_xla.plan(max_overhead=0.2)" or "donate_argnums=0".
+      bytes: the total with it.
+      added: the predicted time that it adds, as a part of the step's. allowed: that it might.
+      notes: what it makes of the step, and under which conditions it holds.
+      pieces: in how many it runs; 1: it is not cut.
     """
 
     setting: str
     bytes: int
-    assigned: bool
-    overhead: float = 0.0
+    added: float = 0.0
     allowed: float = 0.0
-    when: str = ""
+    notes: tuple[str, ...] = ()
+    pieces: int = 1
 
-    def helps(self, total: int) -> bool:
-        """Whether it saves a twentieth of a total or more."""
-        return self.bytes <= (1 - _WORTH_WHILE) * total
-
-    def left(self) -> str:
-        """What remains with it, for a trial that does not help."""
-        what = self.setting
-        if self.allowed:
-            what = f"computing things again for up to {100 * self.allowed:.0f} % more time"
-        return f"{what} leaves {_mb(self.bytes)} MB"
-
-    def sentence(self) -> str:
+    def sentence(self, verb: str = "takes") -> str:
         """What to write, and what comes of it."""
-        kind = "assigned" if self.assigned else "predicted"
-        if not self.setting:
-            return f"olla_xla.plan plans {_mb(self.bytes)} MB ({kind}, nothing computed again)"
-        if self.allowed:
-            more = f"{100 * self.overhead:.1f} % more time"
-            return f"{self.setting} plans {_mb(self.bytes)} MB ({kind}, {more})"
-        when = f", {self.when}" if self.when else ""
-        return f"{self.setting} takes {_mb(self.bytes)} MB ({kind}){when}"
+        time = (f"{100 * self.added:+.1f} % predicted time",) if self.allowed else ()
+        notes = ", ".join((*time, *self.notes))
+        return f"{self.setting} {verb} {_mb(self.bytes)} MB{f' ({notes})' if notes else ''}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +66,7 @@ class Remedy:
       is_state: whether that is what the step's arguments hold, which nothing makes again.
       total_bytes: of the step as it is.
       trials: what was tried, the least total first.
-      by_hand: the switch for recomputation of the library that the step is written in, or "".
+      not_tried: what could not be.
     """
 
     what: str
@@ -86,43 +74,37 @@ class Remedy:
     is_state: bool
     total_bytes: int
     trials: tuple[Trial, ...]
-    by_hand: str = ""
+    not_tried: tuple[str, ...] = ()
 
     @property
     def helpful(self) -> tuple[Trial, ...]:
-        """The trials that save a twentieth or more."""
-        return tuple(trial for trial in self.trials if trial.helps(self.total_bytes))
+        """The trials that save a twentieth or more, also of those that take less time."""
+        found: list[Trial] = []
+        for trial in sorted(self.trials, key=lambda trial: (trial.allowed, trial.bytes)):
+            alike = [o.bytes for o in found if o.setting[:13] == trial.setting[:13]]
+            if helps(trial.bytes, min([self.total_bytes, *alike])):
+                found.append(trial)
+        return tuple(sorted(found, key=lambda trial: trial.bytes))
 
     def sentence(self) -> str:
-        """What most of the memory is, what helps, and what is left where nothing does."""
+        """What most of the memory is, what helps or was tried, and what was not tried."""
         most = f"{_mb(self.what_bytes)} of {_mb(self.total_bytes)} MB at the peak are {self.what}"
-        if found := self.helpful:
-            said = "; ".join(trial.sentence() for trial in found)
-            again = any(trial.allowed and trial.setting for trial in found)
-            library = f"; by hand: {self.by_hand}" if self.by_hand and again else ""
-            return f"What would help: {most}; {said}{library}."
-        left = "a smaller batch, or another model"
-        if self.is_state:
-            left = "to shard them over devices, or to keep fewer bytes of each"
-        tried = ", ".join(trial.left() for trial in self.trials)
-        return f"Little would help: {most}; {tried}. What is left is {left}."
+        found = self.helpful
+        said = "; ".join(trial.sentence() for trial in found)
+        if not found:
+            said = ", ".join(trial.sentence("leaves") for trial in self.trials)
+            said = f"tried: {said}" if said else "no remedy could be tried"
+        rest = ", ".join((*self.not_tried, *(_STATE_LEFT if self.is_state else _LEFT)))
+        return f"{'What' if found else 'Little'} would help: {most}; {said}. Not tried: {rest}."
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it; every field by name."""
         return dataclasses.asdict(self)
 
 
-def described(view: MemoryView, total: int, trials: Iterable[Trial], switch: str) -> Remedy | None:
-    """What was tried, beside what most of the memory is; None where nothing was.
-
-    Args:
-      view: of the memory as it is. total: of it. trials: what was tried.
-      switch: as `by_hand` has it.
-    """
-    tried = tuple(sorted(trials, key=lambda trial: trial.bytes))
-    if not tried:
-        return None
-    return Remedy(*most_used(view), total, tried, switch)
+def helps(size: int, total: int) -> bool:
+    """Whether bytes are a twentieth or more below a total."""
+    return size <= (1 - _WORTH_WHILE) * total
 
 
 def most_used(view: MemoryView) -> tuple[str, int, bool]:
@@ -134,13 +116,13 @@ def most_used(view: MemoryView) -> tuple[str, int, bool]:
 
 
 def by_hand(module: Module) -> str:
-    """The switch for recomputation of the library whose layers a module was traced from, or ""."""
+    """`jax.checkpoint`, or the switch for it of the library that a module was traced from."""
     files: set[str] = set()
     for computation in module.control_computations:
         for i in computation.instructions:
             files |= {frame.file for frame in module.stack(i)}
     found = "\n".join(files).lower()
-    return next((switch for folder, switch in _SWITCHES if folder in found), "")
+    return next((switch for folder, switch in _SWITCHES if folder in found), "jax.checkpoint")
 
 
 def _mb(size: int) -> str:
