@@ -208,11 +208,10 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
         for allocation in assignment.allocations
         for a in allocation.assigned
     }
-    unread, inlined = _unread(plan, planned), _inlined(plan, planned)
-    again = _made_again(plan, added, dropped) | _renamed(plan, dropped)
-    tensors = _compare_tensors(plan, places, unread | inlined | again)
+    gone, trimmed = _gone(plan, planned.module, added, dropped), _trimmed(plan, planned)
+    tensors = _compare_tensors(plan, places, gone | trimmed)
     peak = check_overlaps(planned, assignment)
-    if plan.peak_bytes and not (added or dropped or unread or inlined) and peak != plan.peak_bytes:
+    if plan.peak_bytes and not (added or gone or dropped or trimmed) and peak != plan.peak_bytes:
         raise CheckError(f"the plan claims a peak of {plan.peak_bytes} bytes, it is {peak} bytes")
     total = assignment.total_bytes
     if plan.assigned_bytes is not None and total != plan.assigned_bytes:
@@ -229,62 +228,48 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
         peak_bytes=peak,
         added=added,
         dropped=dropped,
-        unread=tuple(sorted(unread)),
+        unread=tuple(sorted(n for n in plan.offsets if _owner(n) in trimmed)),
     )
 
 
-def _unread(plan: Plan, planned: PlannedModule) -> set[str]:
-    """The plan's tensors of fusions that make fewer results than planned.
+def _gone(plan: Plan, module: Module, added: Collection[str], dropped: Collection[str]) -> set[str]:
+    """The plan's instructions that the executable has no more, or under another name.
+
+    XLA:GPU makes a start and its done one instruction where nothing is between them, and renames
+    others after its scheduler. XLA's rematerialization, which runs later where a module does not
+    fit the device, puts clones in place of instructions (`_AGAIN`).
+    """
+    here = {c.name for c in module.control_computations}
+    gone = {n for name, order in plan.order.items() if name not in here for n in order}
+    cloned = {match[1] for name in added if (match := _AGAIN.match(name))}
+    return gone.union(dropped if platform(plan.target).renames else cloned.intersection(dropped))
+
+
+def _trimmed(plan: Plan, planned: PlannedModule) -> set[str]:
+    """Fusions that make fewer results than planned.
 
     On a GPU XLA removes unread results from fusions after scheduling. The remaining results are
     renumbered, so no result of such a fusion can be compared by its name.
     """
-    fusions = {
-        i.name
-        for c in planned.module.control_computations
-        for i in c.instructions
-        if i.opcode == "fusion"
-    }
+    computations = planned.module.control_computations
+    fusions = {i.name for c in computations for i in c.instructions if i.opcode == "fusion"}
     made = {v.name for v in planned.dataflow.values}
-    fewer = {name.partition("{")[0] for name in plan.offsets if name not in made} & fusions
-    return {name for name in plan.offsets if name.partition("{")[0] in fewer}
+    return {_owner(name) for name in plan.offsets if name not in made} & fusions
 
 
-def _inlined(plan: Plan, planned: PlannedModule) -> set[str]:
-    """The plan's tensors of computations that the executable does not have.
+def _owner(tensor: str) -> str:
+    """The instruction that makes a tensor."""
+    return tensor.partition("{")[0]
 
-    Where no instruction is between a start and its done, XLA:GPU replaces both by one instruction
-    with a new name.
+
+def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> list[str]:
+    """Names of the plan's tensors, each found in XLA's assignment with the plan's size.
+
+    Tensors of the instructions `left_out` are not looked for.
     """
-    here = {c.name for c in planned.module.control_computations}
-    gone = {n for name, order in plan.order.items() if name not in here for n in order}
-    return {name for name in plan.offsets if name.partition("{")[0] in gone}
-
-
-def _made_again(plan: Plan, added: Collection[str], dropped: Collection[str]) -> set[str]:
-    """The plan's tensors whose instruction XLA's rematerialization has replaced by clones.
-
-    The pass runs after the scheduler where a module does not fit the device, and removes
-    instructions that are no longer read. A clone's name has the original's (`_AGAIN`).
-    """
-    repeated = {match[1] for name in added if (match := _AGAIN.match(name))}
-    gone = repeated.intersection(dropped)
-    return {name for name in plan.offsets if name.partition("{")[0] in gone}
-
-
-def _renamed(plan: Plan, dropped: Collection[str]) -> set[str]:
-    """The plan's tensors whose instruction XLA gave another name after its scheduler."""
-    if not platform(plan.target).renames:
-        return set()
-    gone = set(dropped)
-    return {name for name in plan.offsets if name.partition("{")[0] in gone}
-
-
-def _compare_tensors(plan: Plan, places: Places, unread: Collection[str]) -> list[str]:
-    """Names of the plan's tensors, each found in XLA's assignment with the plan's size."""
     found = []
     for name, (_, size) in plan.offsets.items():
-        if not size or name in unread:
+        if not size or _owner(name) in left_out:
             continue
         if name not in places:
             raise CheckError(f"XLA assigned no memory to tensor {name} of the plan")

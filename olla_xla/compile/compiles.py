@@ -24,14 +24,7 @@ from hlo.late import late
 from hlo.module import module_from_bytes
 from hlo.rewrite.handed_back import loses_memories
 from hlo.text import is_text_digest, module_text, text_digest, text_of
-from olla_xla.check.executable import (
-    Accepted,
-    KernelMemory,
-    check_executable,
-    differing,
-    results_digest,
-)
-from olla_xla.compile import loading, objection, plan_store
+from olla_xla.compile import loading, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.gpu_limits import Ran, worse
@@ -54,9 +47,12 @@ from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.version import __version__
 
 if TYPE_CHECKING:
-    from olla_xla.compile import gpu_code
+    from olla_xla.check import executable as referee
+    from olla_xla.compile import gpu_code, objection
 else:
+    referee = late("olla_xla.check.executable")  # for what is changed alone
     gpu_code = late("olla_xla.compile.gpu_code")
+    objection = late("olla_xla.compile.objection")
 
 __all__ = ["NO_HOOK", "Applied", "Compiles"]
 
@@ -104,11 +100,11 @@ class Compiles:
         """An executable's id -> its token, and the executable, which keeps the id from reuse."""
         self._own: jax.stages.Compiled | None = None
         self._case: objection.Case | None = None
-        self._accepted: Accepted | None = None
+        self._accepted: referee.Accepted | None = None
         """The planned module, once the referee has accepted it."""
         self._text: Future[str] | None = None
         """XLA's text of a planned module that only changes the order, made during the compile."""
-        self._kernels: Mapping[str, KernelMemory] = {}
+        self._kernels: Mapping[str, referee.KernelMemory] = {}
         """Memory patterns of kernels in the last executable that the referee checked."""
         self._results: Future[str] | None = None
         """For any other plan: the digest of the results of the module that XLA scheduled."""
@@ -250,7 +246,7 @@ class Compiles:
         if self._accepted is not None and self._accepted.is_reordered:
             self._text = meanwhile(began, module_text, planned)
         elif not objects:
-            digest = functools.partial(results_digest, loops=_by_elements(plan))
+            digest = functools.partial(referee.results_digest, loops=_by_elements(plan))
             self._results = meanwhile(began, digest, module, plan.target)
         return planned, objects
 
@@ -303,7 +299,7 @@ class Compiles:
         own = self.own()
         return Ran(final_module(own), gpu_code.read_or_say(gpu_code.serialized_executable(own)))
 
-    def _expected(self, final: Final, plan: Plan) -> tuple[str, Accepted | None]:
+    def _expected(self, final: Final, plan: Plan) -> tuple[str, referee.Accepted | None]:
         """The digest of a plan's results; and the planned module, if it runs unchanged."""
         if self._results is not None:
             return self._results.result(), None
@@ -312,7 +308,7 @@ class Compiles:
         text = text_of(final.module)
         if text == self._text.result():
             return text_digest(text), self._accepted
-        digest = results_digest(self._case.scheduled, plan.target, loops=_by_elements(plan))
+        digest = referee.results_digest(self._case.scheduled, plan.target, loops=_by_elements(plan))
         return digest, None
 
     def _own_results(self, plan: Plan) -> str:
@@ -322,7 +318,7 @@ class Compiles:
         one. Where an executable differs from the scheduled module, both executables must agree.
         """
         own = final_module(self.own())
-        return results_digest(own, plan.target, loops=_by_elements(plan))
+        return referee.results_digest(own, plan.target, loops=_by_elements(plan))
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
         """The referee's objection to a case, and where the case is saved; or ""."""
@@ -347,7 +343,7 @@ class Compiles:
         The plan has the patterns of XLA's order by simulation; where they differ, XLA's own
         executable is compiled and decides. "" if there is no objection.
         """
-        doubtful = differing(self._kernels, plan.kernels)
+        doubtful = referee.differing(self._kernels, plan.kernels)
         if not doubtful:
             return ""
         if not platform(plan.target).keeps_arrays:  # rounding was not seen to depend on memory
@@ -355,7 +351,7 @@ class Compiles:
             return ""
         _logger.info("%s: XLA's own order is compiled for %s", plan.module, ", ".join(doubtful))
         own = self.own()
-        kernels = check_executable(
+        kernels = referee.check_executable(
             Final.of(own).proto,
             plan.target,
             assignment=assignment_proto(own, plan.target),

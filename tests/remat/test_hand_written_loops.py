@@ -10,7 +10,7 @@ from olla_xla.check.executable import check_rewrite
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.again import Arrays, New
 from olla_xla.remat.loops.body import Body
-from olla_xla.remat.loops.indices import Affine
+from olla_xla.remat.loops.indices import Affine, typed
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from tests.check.test_executable_loops import STATE, condition, module_text, reader, writer
@@ -269,7 +269,7 @@ def test_equal_numbers_say_equal_bits(target):
         assert number(one) != number(other), (one, other)
     assert body.affine(body.at[named["far"], ()]) == Affine((0,), 1, 2)
     assert body.affine(body.at[named["n"], ()], whole=True) is None, "it may wrap around"
-    body.count({(0,): (0, 2)})
+    body.count({(0,): typed(range(3), 4)})
     assert body.affine(body.at[named["n"], ()], whole=True) == Affine((0,), 1, 1)
     assert body.moved(body.at[named["back"], ()]) and not body.moved(body.at[named["sine"], ()])
     assert body.root[(1,)] is body.at[named["sum"], ()]

@@ -21,12 +21,11 @@ import numpy as np
 
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.element_numbering import ElementNumbering
-from olla_xla.check.executable.integers import Form
+from olla_xla.check.executable.integers import Form, Values
 from olla_xla.check.executable.loop_iterations import ARRAY, follow, note_counter
 from olla_xla.check.executable.numbering import Numbers, hashed, named
 from olla_xla.check.executable.program import Op
 from olla_xla.check.executable.records import Digit, Held, Kept, Loop, Tracked
-from olla_xla.check.executable.scalars import Values
 from olla_xla.check.executable.scan_residuals import value_written, written
 
 __all__ = ["kept", "slice_of_held", "tracked"]
@@ -45,17 +44,17 @@ def slice_of_held(numbering: ElementNumbering, held: Held, at: bytes, digit: Dig
       numbering: of the module. held: the array. at: number of the slice's index.
       digit: of the position in the array's row that equals the index.
     """
-    symbols = numbering.scalars.symbols(at)
-    here = held.counted.get(next(iter(symbols))) if len(symbols) == 1 else None
+    here = held.counted.get(numbering.integers.symbol_of(at) or b"")
     same = digit == held.kept.digit
     if here is None or here.symbol is None or abs(here.factor) != 1 or not same:
         return None
     iterations = np.arange(len(held.taken[0][0]) if held.taken else 0)
     counted = (iterations - here.offset) * here.factor
-    where = numbering.scalars.values(at, here.symbol, counted)
-    if where is None:
+    where = numbering.integers.values(at, here.symbol)
+    inside = (counted >= 0).all() and (counted < len(counted)).all()
+    if where is None or len(where) != len(counted) or not inside:
         return None
-    where = _within(where, len(held.kept.iterations))
+    where = _within(where[counted], len(held.kept.iterations))
     found = next((whose for slices, whose in held.taken if (slices == where).all()), None)
     return None if found is None else _number(numbering, held.kept, found, here)
 
@@ -74,7 +73,7 @@ def _number(numbering: ElementNumbering, array: Kept, whose: Values, here: Form)
     if whose.min() < 0 or whose.max() >= loop.iterations:
         return None
     form = Form(here.symbol, factor * here.factor, factor * here.offset + offset)
-    root = follow(numbering, loop, numbering.integer(form, loop.type, whole=True), form)
+    root = follow(numbering, loop, numbering.integers.integer(form, loop.type, whole=True), form)
     return None if root is None else _written(numbering, array, root)
 
 
@@ -107,8 +106,7 @@ def kept(
     digit, at, value = write
     first = numbering.first(value)
     elements = (k for k, n in names.items() if n == first and k not in (loop.counter, i))
-    iterations = np.arange(loop.iterations)
-    where = numbering.scalars.values(at, names[loop.counter], iterations)
+    where = numbering.integers.values(at, names[loop.counter])
     if where is None:
         return None
     whose = [_UNKNOWN] * digit[0]
@@ -230,7 +228,7 @@ class _Check:
 
     def _values(self, at: bytes, i: ShapeIndex) -> Values | None:
         """The slice of an array that an index selects in each iteration; None if not known."""
-        where = self._numbering.scalars.values(at, self._symbol, np.arange(self._iterations))
+        where = self._numbering.integers.values(at, self._symbol)
         return None if where is None else _within(where, len(self._begun[i].iterations))
 
     def _is_alike(self, i: ShapeIndex, other: ShapeIndex) -> bool:
@@ -304,10 +302,10 @@ class _Check:
 
     def _count(self, number: bytes) -> Values | None:
         """A number's values in all iterations; None unless it depends on the counter alone."""
-        scalars = self._numbering.scalars
-        if scalars.symbols(number) != {self._symbol}:
+        integers = self._numbering.integers
+        if integers.symbol_of(number) != self._symbol:
             return None
-        return scalars.values(number, self._symbol, np.arange(self._iterations))
+        return integers.values(number, self._symbol)
 
     def _counts(self, again: Values) -> Iterator[bytes]:
         """Candidates for the number of the recomputed iteration's counter.
@@ -316,7 +314,7 @@ class _Check:
         have the right value in at least half of the iterations.
         """
         yield hashed(_ITERATION + self._symbol)
-        for number in self._numbering.scalars.numbers():
+        for number in list(self._numbering.integers.of_symbol(self._symbol)):
             values = self._count(number)
             if values is not None and 2 * (values == again).sum() >= self._iterations:
                 yield number

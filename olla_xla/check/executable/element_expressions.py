@@ -18,9 +18,7 @@ collective also reach the next one of the same groups.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable
 
 from hlo.device_groups import participants
 from hlo.shapes import Shape
@@ -31,7 +29,6 @@ from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.element_order import as_row, permuted, typed
 from olla_xla.check.executable.exchanges import EXCHANGES
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
-from olla_xla.check.executable.integers import Known
 from olla_xla.check.executable.loops import number_loop
 from olla_xla.check.executable.numbering import (
     EFFECT,
@@ -86,30 +83,12 @@ class ElementExpressions(ElementNumbering):
         """The number of one slice of an array as a row, by how the array was made."""
         return slice_of(self, number, at, shape, digit)
 
-    def _settled(self, known: Known, kind: int, numbers: Callable[[], Numbers]) -> Numbers:
-        """Numbers of an integer, by its form where that is known, else by `numbers`."""
-        if known.number is not None:
-            return {(): known.number}
-        if known.form is not None:
-            return {(): self.integer(known.form, kind, whole=known.bounds is not None)}
-        result = numbers()
-        self.integers.note(result[()], None, known.bounds)
-        return result
-
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """An operation without a rule of its own: its opcode, attributes, operands and callees."""
         read = [number for numbers in operands for number in numbers.values()]
         kind = self.integers.type_of(op)
         known = self.integers.result(op, kind, read) if kind else None
-        if known is None:
-            numbers = super().plain(op, operands, effects)
-            if kind:
-                self.scalars.note(op, kind, numbers[()], read)
-            return numbers
-        numbers = self._settled(
-            known, kind, functools.partial(super().plain, op, operands, effects)
-        )
-        self.scalars.note(op, kind, numbers[()], read)
+        numbers = super().plain(op, operands, effects) if known is None else {(): known}
         if op.opcode == "compare":
             left, right = map(self.integers.whole, read)
             if left is not None and right is not None:

@@ -38,11 +38,10 @@ from olla_xla.check.executable.records import (
     Steps,
     Update,
 )
-from olla_xla.check.executable.scalars import Scalars
 
 __all__ = ["ElementNumbering"]
 
-_INTEGER, _MOVED = hashed(b"integer"), hashed(b"turn")
+_MOVED = hashed(b"turn")
 _MOST_PLACES = 1 << 16
 
 
@@ -53,7 +52,7 @@ class ElementNumbering(Numbering):
       target: "cpu", "cuda" or "tpu".
 
     Attributes:
-      integers: forms and bounds of scalar integers.
+      integers: what is known of scalar integers.
       updates: by number, the dynamic-update-slice that it is.
       concatenations: by number, the concatenation that it is.
       repeated: by number, the broadcast that it is: its operand's number, dimensions, both shapes.
@@ -63,7 +62,6 @@ class ElementNumbering(Numbering):
       residuals: by number, the scan residual that it is.
       widened: by number, the convert to a wider type: its operand's number, old shape, new shape.
       rounded: by number, the convert that it is, to a type that is not wider.
-      scalars: how scalar integers were computed.
       cuts: by number, the slice that it is as a row: numbers of array and index, digit sliced.
       given: likewise -> number that the slice is to have.
       kept: by number, a checkpoint array as its loop leaves it. held: likewise, in an iteration of
@@ -84,7 +82,6 @@ class ElementNumbering(Numbering):
         self.residuals: dict[bytes, ScanResidual] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.rounded: dict[bytes, Rounded] = {}
-        self.scalars = Scalars(self.integers)
         self.cuts: dict[bytes, Cut] = {}
         self.given: dict[Cut, bytes] = {}
         self.kept: dict[bytes, Kept] = {}
@@ -207,21 +204,6 @@ class ElementNumbering(Numbering):
         """Declares a number a symbol, if it is a scalar integer; see `Integers.symbol`."""
         if shape.is_array and not shape.dimensions:
             self.integers.symbol(number, shape.element_type, iterations)
-
-    def integer(self, form: Form, kind: int, *, whole: bool) -> bytes:
-        """The number of an integer that has a form.
-
-        Args:
-          form: of it. kind: its element type. whole: whether it is certain to equal the form
-            without wrapping around.
-        """
-        known = self.integers
-        if form.symbol is not None and form[1:] == (1, 0) and known.kind(form.symbol) == kind:
-            return form.symbol
-        number = hashed(_INTEGER + repr((kind, *form)).encode())
-        self.scalars.type(number, kind)
-        known.note(number, form, known.over(form) if whole else None)
-        return number
 
 
 def _typed(shape: Shape) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def note_own(
         is_narrowed = narrowed(numbering, before, op.shape) == number
         if is_narrowed or (numbering.unmoved(number) in numbering.widened and before not in own):
             return
-    elif all(n in numbering.comparisons or numbering.integers.form(n) for n in result.values()):
+    elif all(n in numbering.comparisons or numbering.integers.is_known(n) for n in result.values()):
         return
     own.update(result.values())
 

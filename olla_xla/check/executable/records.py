@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hlo.shapes import Shape, ShapeIndex
-from olla_xla.check.executable.integers import Form
+from olla_xla.check.executable.integers import Form, Values
 from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.program import Body
-from olla_xla.check.executable.scalars import Values
 
 __all__ = [
     "Concatenation",

@@ -121,6 +121,6 @@ def slice_of_residual(
         return None
     factor = residual.factor  # its own inverse
     there = Form(form.symbol, factor * form.factor, factor * (form.offset - residual.offset))
-    iteration = numbering.integer(there, loop.type, whole=True)
+    iteration = numbering.integers.integer(there, loop.type, whole=True)
     root = follow(numbering, loop, iteration, there)
     return None if root is None else value_written(numbering, root[residual.index], digit)

@@ -12,13 +12,21 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from numpy.typing import NDArray
+
 from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.exchange import MOVING, STARTS, asked, reduction, run_by, started_by
 from hlo.module import Computation, Instruction
 from hlo.precision import keeps_precision
 from hlo.shapes import Shape, ShapeIndex
-from olla_xla.remat.loops.indices import Affine, Index, Indices
+from olla_xla.remat.loops.indices import (
+    Affine,
+    Index,
+    affine,
+    is_known_type,
+    result,
+)
 from olla_xla.remat.loops.nodes import (
     Node,
     converts,
@@ -55,7 +63,7 @@ class Body:
 
     Args:
       computation: the loop's. target: "cpu" or "cuda".
-      ranges: element of the state -> its least and greatest value when an iteration begins.
+      known: element of the state -> its value when each iteration begins (`Index`).
       together: whether a CPU compiles all of it as one function, in which no fusion's rounding
         depends on other instructions.
       terms: by which another loop's numbers are used, so that equal numbers in both bodies mean
@@ -64,7 +72,7 @@ class Body:
     Attributes:
       exact: whether a fusion must stay as it is to round alike, as on a CPU.
       target: as given.
-      ranges: as given. computation: as given. root: leaf index -> node.
+      known: as given. computation: as given. root: leaf index -> node.
       fusions: owner -> the fusion that it runs: itself, or the one that an async-start wraps.
       exchanges: owner -> the collective that it runs, likewise.
       used: node -> nodes that read it.
@@ -74,7 +82,7 @@ class Body:
         self,
         computation: Computation,
         target: str,
-        ranges: Mapping[ShapeIndex, tuple[int, int]] | None = None,
+        known: Mapping[ShapeIndex, NDArray[Any]] | None = None,
         *,
         together: bool = False,
         terms: Terms | None = None,
@@ -96,20 +104,20 @@ class Body:
         self._moved: dict[Node, bool] = {}
         self._attributes: dict[Instruction, bytes] = {}
         self._each: dict[Instruction, bool] = {}
-        self.ranges = ranges or {}
-        self._rules = Indices(self.ranges)
+        self.known = known or {}
         self._indices: dict[Node, Index] = {}
+        self._lines: dict[tuple[Node, bool], Affine | None] = {}
         self._nodes: list[Node] = []
         for i in computation.instructions:
             self._add(i, i)
         assert computation.root is not None
         self.root = self.leaves(computation.root)
 
-    def count(self, ranges: Mapping[ShapeIndex, tuple[int, int]]) -> None:
-        """Sets the known ranges of elements of the state, and numbers all nodes accordingly."""
-        self.ranges = ranges
-        self._rules = Indices(ranges)
+    def count(self, known: Mapping[ShapeIndex, NDArray[Any]]) -> None:
+        """Sets what is known of the state in each iteration, and numbers all nodes accordingly."""
+        self.known = known
         self._indices.clear()
+        self._lines.clear()
         for node in self._nodes:  # operands first, so that no recursion is deep
             self.index(node)
             self.moved(node)
@@ -265,8 +273,10 @@ class Body:
           node: the integer. whole: whether that must hold for whole numbers, and not just modulo
             2**bits of its type.
         """
-        index = self.index(node)
-        return None if whole and index.range is None else index.affine
+        if (node, whole) not in self._lines:
+            counter = next((k for k, values in self.known.items() if values.ndim), None)
+            self._lines[node, whole] = affine(self.index(node), counter, whole=whole)
+        return self._lines[node, whole]
 
     def index(self, node: Node) -> Index:
         """What is known of a scalar integer."""
@@ -276,15 +286,13 @@ class Body:
 
     def _index(self, node: Node) -> Index:
         kind = node.shape.element_type
-        if not self._rules.is_known_type(node.shape):
-            return Index(None, None)
+        if not is_known_type(node.shape):
+            return None
         if node.i.opcode == "parameter":
-            return self._rules.element(node.index, kind)
+            return self.known.get(node.index, Affine(node.index, 1, 0))
         if node.i.opcode == "bitcast" and node.operands[0].shape.element_type != kind:
-            return Index(None, None)
-        if not self._rules.has_rule(node.i):
-            return Index(None, None)
-        return self._rules.result(node.i, node.shape, [self.index(o) for o in node.operands])
+            return None
+        return result(node.i, node.shape, [self.index(o) for o in node.operands])
 
     def _in_terms(self, affine: Affine) -> Affine | None:
         """The same in terms of the other loop, if it can be said in them."""

@@ -6,8 +6,11 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+import numpy as np
+
 from hlo.module import Instruction
 from olla_xla.remat.loops.body import Affine, Body
+from olla_xla.remat.loops.indices import MOST_ITERATIONS, typed
 
 __all__ = ["Loop", "counted_loop"]
 
@@ -56,12 +59,13 @@ def counted_loop(i: Instruction, site: Instruction, target: str, *, together: bo
         k for k in range(len(start.operands)) if nodes.root[(k,)].behind is state[(k,)]
     )
     constants = {k: _constant(start.operands[k]) for k in fixed}
-    ranges = {(k,): (value, value) for k, value in constants.items() if value is not None}
-    found = _count(nodes, Body(condition, target, ranges), start.operands)
-    if found is None or not _says(i, *found):
+    types = [s.shape.element_type for s in start.operands]
+    known = {(k,): typed(value, types[k]) for k, value in constants.items() if value is not None}
+    found = _count(nodes, Body(condition, target, known), start.operands)
+    if found is None or found[1] > MOST_ITERATIONS or not _says(i, *found):
         return None
     counter, iterations = found
-    nodes.count({**ranges, (counter,): (0, iterations - 1)})
+    nodes.count({**known, (counter,): typed(np.arange(iterations), types[counter])})
     return Loop(i, site, nodes, counter, iterations, start.operands, fixed)
 
 
@@ -70,14 +74,12 @@ def _count(body: Body, tested: Body, start: Sequence[Instruction]) -> tuple[int,
     test = tested.root[()].behind
     if test.i.opcode != "compare" or test.i.direction != "LT":
         return None
-    left, right = (tested.index(o) for o in test.operands)
-    if left.range is None or left.affine is None or left.affine.element is None:
+    left, right = (tested.affine(o, whole=True) for o in test.operands)
+    if left is None or left.element is None or right is None or right.element is not None:
         return None
-    if right.range is None or right.range[0] != right.range[1]:
-        return None
-    (counter,), iterations = left.affine.element, right.range[0]
+    (counter,), iterations = left.element, right.offset
     begins_at_zero = _constant(start[counter]) == 0
-    is_counter = left.affine == Affine((counter,), 1, 0)
+    is_counter = left == Affine((counter,), 1, 0)
     steps = body.affine(body.root[(counter,)]) == Affine((counter,), 1, 1)
     if iterations < 1 or not is_counter or not begins_at_zero or not steps:
         return None

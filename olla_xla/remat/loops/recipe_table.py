@@ -108,7 +108,7 @@ class RecipeTable:
         own = reader.body
         together = platform(own.target).keeps_code and not own.exact
         body = Body(own.computation, own.target, together=together, terms=terms)
-        body.count(own.ranges)
+        body.count(own.known)
         found: dict[int, Instruction] = {}
         waited: dict[int, set[int]] = {}
         waits = Waits(body, slices)
