@@ -58,8 +58,9 @@ def _olla(line: str, *figures: Figure, code: int = 0) -> Command:
     return Command(("-m", "olla_xla", *line.split()), figures, code)
 
 
-_RESNET = r"\| cpu \| resnet50 \| "
+_RESNET = r"\| cpu \| resnet50 \| 4 \| adam \| "
 _PEAK, _BUDGET = "docs/guides/out-of-memory.md", "docs/guides/memory-budget.md"
+_RESULTS = "docs/results.md"
 _FIRST = "docs/guides/first-plan.md"
 
 COMMANDS = (
@@ -67,12 +68,24 @@ COMMANDS = (
     _olla("--version"),
     _olla("--list_targets"),
     _olla(
-        "plan --model=resnet50 --batch_size=4 --noadvice",
-        Figure("README.md", _RESNET + r"([\d.,]+)", r"XLA's own order +([\d.,]+) MB"),
+        "run examples/convnet.py",
+        Figure("README.md", r"\ntrain_step .*\] +([\d.]+)", r"\ntrain_step .*\] +([\d.]+)"),
         Figure(
-            "README.md", _RESNET + r"[\d.,]+ \| [\d.,]+ \| ([\d.,]+)", r"\nplanned +([\d.,]+) MB"
+            "README.md",
+            r"\ntrain_step .*\] +[\d.]+ +([\d.]+)",
+            r"\ntrain_step .*\] +[\d.]+ +([\d.]+)",
         ),
-        Figure("README.md", _RESNET + r".* ([\d.,]+) \|", r"lower bound +([\d.,]+) MB"),
+    ),
+    _olla(
+        "plan --model=resnet50 --batch_size=4 --noadvice",
+        Figure("README.md", r"([\d.]+) MB become", r"XLA's own order +([\d.,]+) MB"),
+        Figure("README.md", r"MB become ([\d.]+)\.", r"\nplanned +([\d.,]+) MB"),
+        Figure(_RESULTS, _RESNET + r"[\d.,]+ \| [\d.,]+ \| ([\d.,]+)", r"\nplanned +([\d.,]+) MB"),
+        Figure(
+            _RESULTS,
+            _RESNET + r"[\d.,]+ \| [\d.,]+ \| [\d.,]+ \| [\d.,]+ \| ([\d.,]+)",
+            r"lower bound +([\d.,]+) MB",
+        ),
     ),
     _olla(
         "analyze --model=resnet18 --batch_size=4 --plan --noadvice --html=memory.html",
@@ -128,7 +141,7 @@ def main() -> int:
     """Runs them all; 1 where anything differs."""
     trouble = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("benchmarks", "docs"):  # files that commands read
+        for name in ("benchmarks", "docs", "examples"):  # files that commands read
             (Path(folder) / name).symlink_to(ROOT / name)
         for command in (*COMMANDS, *paper_commands()):
             started = time.monotonic()

@@ -4,7 +4,7 @@ For every trainer and policy, XLA's own schedule of the step is compiled for --t
 it: by default, and within each of --overheads. Totals are XLA's of what it compiled, in MB of a
 device; times of a step are predicted as by olla_xla pareto. MaxText takes more of its settings as
 in --trainers=maxtext:model_name=llama2-7b:per_device_batch_size=4. The trainers are installed by
-uv run --no-dev --group trainers.
+uv run --group trainers.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from olla_xla.cli import document, files
 from olla_xla.errors import InputError, OllaError, VersionError
 from olla_xla.version import __version__, old_jax
 
-__all__ = ["FOR_DEVELOPERS", "Program"]
+__all__ = ["FOR_DEVELOPERS", "Program", "Uncaught"]
 
 _LIST_TARGETS, _LIST_MODELS = "--list_targets", "--list_models"
 _VERSION = "--version"
@@ -35,6 +35,14 @@ FOR_DEVELOPERS = frozenset(
     ("backend", "early_updates", "form", "loops", "method", "seed", "step_limit")
 )
 """Flags that few users need: only --helpfull shows them, --help does not."""
+
+
+class Uncaught(BaseException):
+    """What a user's script raised: Python itself is to report it, and to end as it does."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,24 +73,30 @@ class Program:
 
         Returns:
           The exit code.
+
+        Raises:
+          BaseException: what a user's script raised.
         """
         try:
             code = self._main(argv)
             sys.stdout.flush()
             return code
+        except Uncaught as uncaught:
+            error = uncaught.error
         except BrokenPipeError:  # what read the output has ended, as `head` does
             sys.stdout = open(os.devnull, "w")  # the interpreter flushes it at its end
             return _CLOSED_PIPE
+        raise error  # here, where nothing becomes its context
 
     def _main(self, argv: Sequence[str] | None) -> int:
         _, *arguments = sys.argv if argv is None else argv
         if not arguments or arguments[0] in _HELP:
             print(self._overview())
             return 0 if arguments else 2
-        if _LIST_TARGETS in arguments:
+        if _LIST_TARGETS in arguments[:2]:  # those of a script are its own
             _print_targets()
             return 0
-        if _LIST_MODELS in arguments:
+        if _LIST_MODELS in arguments[:2]:
             print(*importlib.import_module("olla_xla.tools.models").zoo().MODELS, sep="\n")
             return 0
         if arguments[0] == _VERSION:
@@ -102,12 +116,13 @@ class Program:
             values = flags.FlagValues()
             command.define_flags(values)
             _define_json(values)
+            rest, script = _apart(values, rest) if hasattr(command, "SCRIPT") else (rest, ())
             if any(argument in _HELP for argument in rest):
                 print(_help(program, command, values, full=_FULL_HELP in rest))
                 return 0
             operands = getattr(command, "OPERANDS", ())
             given = _parsed(values, program, _normal(rest), operands)
-            return _run(command, values, given, values["json"].value)
+            return _run(command, values, (*given, *script), values["json"].value)
         except OllaError as error:
             return _failed(program, error)
         except KeyboardInterrupt:
@@ -168,6 +183,19 @@ def _normal(arguments: Sequence[str]) -> list[str]:
             name = f"--{name[2:].replace('-', '_')}"
         found.append(f"--json={_TO_STDOUT}" if argument == "--json" else f"{name}{equals}{value}")
     return found
+
+
+def _apart(
+    values: flags.FlagValues, arguments: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """(a command's own flags, the script or -m with all that follows it, which are not ours)."""
+    is_value = False
+    for k, argument in enumerate(arguments):
+        if not is_value and (argument == "-m" or not argument.startswith("-")):
+            return arguments[:k], arguments[k:]
+        name = argument.lstrip("-").replace("-", "_")
+        is_value = not is_value and name in values and not values[name].boolean and name != "json"
+    return arguments, ()
 
 
 def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str | None) -> int:
@@ -234,7 +262,8 @@ def _print_targets() -> None:
 
 
 def _help(program: str, command: Any, values: flags.FlagValues, full: bool) -> str:
-    usage = " ".join((program, *getattr(command, "OPERANDS", ()), "[--flag=value ...]"))
+    script = getattr(command, "SCRIPT", ())
+    usage = " ".join((program, *getattr(command, "OPERANDS", ()), "[--flag=value ...]", *script))
     lines = [usage, "", (command.__doc__ or "").strip(), ""]
     shown = [name for name in sorted(values) if full or name not in FOR_DEVELOPERS]
     for name in shown:

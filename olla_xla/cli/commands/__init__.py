@@ -3,8 +3,9 @@
 A command's module has a docstring, shown as its help, and two functions:
 `define_flags(values)` defines its flags on an `absl.flags.FlagValues` of its own, and
 `run(values) -> int` does the work and returns the exit code. If the module has a tuple `OPERANDS`
-(names of positional arguments), `run` receives one string for each of them after `values`. To add a
-command, write such a module and add its line to `COMMANDS`.
+(names of positional arguments), `run` receives one string for each of them after `values`; if it
+has a tuple `SCRIPT` (words of its usage line), all arguments from the first that is no flag. To add
+a command, write such a module and add its line to `COMMANDS`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ __all__ = ["COMMANDS", "FURTHER"]
 
 COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
+    "run": "run a training script unchanged, with what it jits planned; a table of what that saves",
     "analyze": "what is in memory at the peak of a step, and why; reports",
     "check": "guard memory in CI: fail if a step takes more than its baseline",
     "diff": "how the memory of two plans, analyses, HLO dumps or versions of jax differs",

@@ -1,0 +1,219 @@
+"""Runs a training script unchanged, with what it jits planned, and says what that saved.
+
+`olla_xla run --max_overhead=5% train.py --steps=100`, or `olla_xla run -m package.train`. Flags
+before the script are ours, all after it is the script's. The script sees the arguments, the
+environment and the modules that Python alone gives it, except that `jax.jit` plans the functions
+that it is given, also by libraries such as Flax, Equinox and Keras. Functions of JAX itself are not
+planned. Exit code, errors and signals are the script's own.
+
+At the end one table goes to standard error: what each function takes by XLA and planned, the
+predicted time that its plan adds, and the seconds of its first call. --analyze then compiles each
+again and tries what else would help; --html=FOLDER also writes a report for each.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import os
+import re
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+from rich.console import Console
+
+from hlo.late import late
+from olla_xla.cli import files
+from olla_xla.cli.program import Uncaught
+from olla_xla.cli.report.tables import Table
+from olla_xla.errors import InputError
+from olla_xla.problem.options import PlanOptions, parse_overhead
+
+if TYPE_CHECKING:
+    from olla_xla.compile import script_jit
+else:
+    script_jit = late("olla_xla.compile.script_jit")  # imports JAX, which the script is to do
+
+__all__ = ["SCRIPT", "define_flags", "run"]
+
+SCRIPT = ("SCRIPT|-m MODULE", "[ARGUMENTS]")
+
+_SHOWN = 20
+"""Rows of the table at most, those that take most first."""
+
+_HEADINGS = ("function:", "arguments:", "XLA, MB", "planned", "time +%", "call 1, s", "would help:")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    flags.DEFINE_string(
+        "max_overhead", None, "As for `olla_xla plan`: 0.05 or 5%.", flag_values=values
+    )
+    flags.DEFINE_multi_string(
+        "memory_budget",
+        [],
+        "Most bytes that a function may take, such as 10GiB for each, or train_step=10GiB for one.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "only",
+        "",
+        "Plan only functions whose name, with the module's before it, has a match of this regular "
+        "expression.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "analyze", False, "Afterwards say for each function what would help.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "html", None, "A folder that is there, for a report of each function.", flag_values=values
+    )
+
+
+def run(values: flags.FlagValues, *command: str) -> int:
+    """Runs the script; returns its exit code.
+
+    Raises:
+      InputError: a flag or the script is missing or wrong. Uncaught: what the script raised.
+    """
+    options_of, start = _options_of(values), _start(command)
+    if values.html is not None:
+        files.check_writable(os.path.join(values.html, "report"))
+    found: list[script_jit.Signature] = []
+    after_jax = _AfterJax(lambda: script_jit.install(options_of, found))
+    after_jax.call() if "jax" in sys.modules else sys.meta_path.insert(0, after_jax)
+    try:
+        start()
+        return 0
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        raise Uncaught(error.with_traceback(_of_script(error.__traceback__))) from None
+    finally:
+        sys.stdout.flush()
+        _print(found, values)
+
+
+def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any] | None]:
+    """The options of `olla_xla.plan` by a function's name, alone and with its module's."""
+    budgets: dict[str, str] = {}
+    for text in values.memory_budget:
+        name, _, size = text.rpartition("=")
+        PlanOptions(memory_budget=size)  # raises an InputError if it is none
+        budgets[name] = size
+    shared = {}
+    if values.max_overhead is not None:
+        shared["max_overhead"] = parse_overhead(values.max_overhead, "--max_overhead")
+    try:
+        only = re.compile(values.only)
+    except re.error as error:
+        raise InputError(f"--only={values.only!r} is not a regular expression: {error}") from error
+
+    def options_of(name: str, full_name: str) -> dict[str, Any] | None:
+        if not only.search(full_name):
+            return None
+        budget = budgets.get(name, budgets.get(""))
+        return shared if budget is None else {**shared, "memory_budget": budget}
+
+    return options_of
+
+
+def _start(command: Sequence[str]) -> Callable[[], object]:
+    """What runs the script as Python does, with its own arguments and its folder to import from."""
+    is_module, command = command[:1] == ("-m",), command[command[:1] == ("-m",) :]
+    if not command:
+        raise InputError("give a SCRIPT, or -m MODULE; see olla_xla run --help")
+    name = command[0]
+    if not is_module and not os.path.exists(name):
+        raise InputError(f"there is no script {name}; flags of olla_xla run are --name=value")
+    folder = name if os.path.isdir(name) else os.path.dirname(name)
+
+    def start() -> None:
+        sys.argv = list(command)
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd() if is_module else os.path.realpath(folder)
+        if is_module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+
+    return start
+
+
+class _AfterJax(importlib.abc.MetaPathFinder):
+    """Calls a function as soon as JAX is imported, before the importer goes on.
+
+    JAX reads variables of the environment when it is imported, so the script is to import it.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """JAX's own spec, whose loader then makes the call; None for other modules."""
+        if name != "jax":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                self.call()
+
+            spec.loader.exec_module = exec_module  # of this one object
+        return spec
+
+
+def _of_script(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the script: without our frames and runpy's."""
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours and trace.tb_next:
+        trace = trace.tb_next
+    return trace
+
+
+def _print(found: Sequence[script_jit.Signature], values: flags.FlagValues) -> None:
+    """Prints the table to standard error, and writes the reports."""
+    names = {signature.event.function for signature in found}
+    for name in filter(None, (text.rpartition("=")[0] for text in values.memory_budget)):
+        if name not in names:
+            print(f"olla_xla run: no function {name!r} was planned", file=sys.stderr)
+    largest = sorted(found, key=lambda s: -(s.event.xla_bytes or 0))[:_SHOWN]
+    title = f"{sum(s.event.planned for s in found)} of {len(found)} compiled functions run a plan"
+    title += f"; the {_SHOWN} largest:" if len(found) > _SHOWN else ""
+    rows = [_row(s, _analyzed(s, k, values)) for k, s in enumerate(largest, 1)]
+    console = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    Table(_HEADINGS, rows, f"olla_xla run: {title}").print(console)
+
+
+def _row(signature: script_jit.Signature, advice: str) -> tuple[str, ...]:
+    event = signature.event
+    sizes = ("-" if b is None else f"{b / 2**20:,.1f}" for b in (event.xla_bytes, event.bytes))
+    time = "-" if event.overhead is None else f"{100 * event.overhead:.1f}"
+    seconds = f"{signature.seconds:.1f}"
+    return event.function, signature.text, *sizes, time, seconds, advice or event.reason
+
+
+def _analyzed(signature: script_jit.Signature, number: int, values: flags.FlagValues) -> str:
+    """What would help, or why that is not known; "" where it was not asked for."""
+    if not values.analyze and values.html is None:
+        return ""
+    try:
+        if (analysis := signature.analyze()) is None:
+            return ""
+        if values.html is not None:
+            name = re.sub(r"\W+", "_", signature.event.function)
+            analysis.html(os.path.join(values.html, f"{number:02d}_{name}.html"))
+    except Exception as error:  # the script's own end is what counts
+        return f"not analysed: {type(error).__name__}: {error}"
+    helpful = () if analysis.remedy is None else analysis.remedy.helpful
+    return ", ".join(f"{trial.setting}: {trial.bytes / 2**20:,.1f} MB" for trial in helpful)
