@@ -1,7 +1,7 @@
 """Train steps of other projects' trainers, each with the trainer's own remat policies.
 
 A module of this package makes the step of one trainer: its `step` gives what is to be jitted, and
-what with. The trainers are no dependencies of this package; `uv run --no-dev --group trainers` has
+what with. The trainers are no dependencies of this package; `uv run --group trainers` has
 them.
 """
 
@@ -67,7 +67,7 @@ class Trainer:
         except ImportError as error:
             raise InputError(
                 f"the trainer {self.name} needs {error.name}, which is not installed; use "
-                "uv run --no-dev --group trainers"
+                "uv run --group trainers"
             ) from error
         return _cut(made, int(settings[_PIECES])) if _PIECES in settings else made
 
