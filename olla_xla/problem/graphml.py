@@ -54,8 +54,7 @@ def read_graphml(path: str | os.PathLike[str]) -> TensorGraph:
     """Reads a graph: one that `write_graphml` wrote, or any that `from_networkx` takes.
 
     Raises:
-      InputError: the file cannot be read, or is no GraphML.
-      GraphError: it is no tensor graph.
+      InputError: the file cannot be read, is no GraphML, or holds no tensor graph.
     """
     try:
         data = io.BytesIO(unpacked(read_regular(path)))
@@ -70,6 +69,6 @@ def read_graphml(path: str | os.PathLike[str]) -> TensorGraph:
             g.graph["unread"] = dict(json.loads(g.graph["unread"]))
         for name in ("read_by_source", "inplace"):
             g.graph[name] = json.loads(g.graph.get(name, "[]"))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise GraphError(f"{path}: what it says of its tensors is no JSON: {error}") from error
-    return from_networkx(g)
+        return from_networkx(g)
+    except (GraphError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} holds no tensor graph: {error}") from error
