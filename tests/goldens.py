@@ -63,7 +63,7 @@ OPTIONS = (
     {"step_limit": 2000, "max_overhead": 0.1},
     {"step_limit": 2000, "max_overhead": 0.5, "seed": 1},
 )
-"""What each module is planned with; the clock ends none of it on an idle machine."""
+"""What each module is planned with; no clock ends any of it."""
 
 
 def capture_all(folder: Path) -> None:

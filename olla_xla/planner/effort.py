@@ -9,7 +9,10 @@ from olla_xla.problem.options import PlanOptions
 __all__ = ["LONGEST", "Effort", "Timing", "effort", "recomputation_limit"]
 
 LONGEST = 20.0
-"""Seconds of search where a budget or a number of steps was given; also the longest default."""
+"""Seconds of search where a budget was given; also the longest default."""
+
+_BY_STEPS = 86400.0
+"""Seconds of search where steps alone limit it, so that no clock decides what comes of it."""
 
 _ILP_LIMIT = 60.0
 """Seconds of the integer program."""
@@ -133,6 +136,8 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
         return Effort(options.time_limit, 0 if steps else int(options.tolerance * bound))
     if options.method == "ilp":
         return Effort(_ILP_LIMIT)
+    if options.step_limit is not None:
+        return Effort(_BY_STEPS)
     if not options.in_proportion or timing.schedule_seconds is None:
         return Effort(timing.longest)
     enough = max(_ENOUGH_BYTES, int(_ENOUGH_SHARE * bound))
@@ -154,7 +159,8 @@ def recomputation_limit(
       total: predicted bytes without recomputation. least: no recomputation takes fewer.
     """
     if not options.in_proportion or schedule_seconds is None:
-        return LONGEST if options.time_limit is None else options.time_limit
+        longest = LONGEST if options.step_limit is None else _BY_STEPS
+        return longest if options.time_limit is None else options.time_limit
     if total - least < _LITTLE_BYTES:
         return spent + _SHORTEST
     share = (total - least) / total * min(schedule_seconds / _QUICK, 1.0)

@@ -33,7 +33,8 @@ class PlanOptions:
     Attributes:
       time_limit: seconds that planning may add; the clock can only end it earlier. None: in
         proportion to what XLA takes to compile and to what can be gained (`planner.effort`).
-      step_limit: search steps, or None for no limit; with it, equal seeds give equal plans.
+      step_limit: search steps, or None for no limit. With it alone no clock ends planning, and
+        equal seeds give equal plans.
       seed: of the search's random numbers.
       tolerance: the search ends at (1 + tolerance) times the lower bound.
       in_place: fusions may be bound to write over a dying operand (`planner.in_place`), where XLA's

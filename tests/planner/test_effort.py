@@ -1,9 +1,15 @@
 """What a search may take by default."""
 
+import itertools
+
+import jax
 import pytest
 
+from olla_xla.memory import clock
+from olla_xla.planner import plan_module
 from olla_xla.planner.effort import Timing, effort, recomputation_limit
 from olla_xla.problem.options import PlanOptions
+from tests.support import compiles, loop_programs
 
 pytestmark = pytest.mark.quick
 
@@ -70,3 +76,16 @@ def test_an_overhead_is_looked_for_in_proportion_to_what_xla_took():
     assert limit(2.0, 1000 * MIB, 0, PlanOptions(max_overhead=0.1, time_limit=5.0)) == 5.0
     assert limit(2.0, 1000 * MIB, 0, PlanOptions(memory_budget=10)) == 20.0
     assert limit(2.0, 1000 * MIB, 0, PlanOptions(memory_budget=10), spent=30.0) == 20.0
+
+
+def test_steps_alone_limit_a_plan_and_no_clock(monkeypatch):
+    step, arguments = loop_programs.PROGRAMS["gradient_of_a_gradient"]()
+    module = compiles.xla_schedule(jax.jit(step).lower(*arguments))
+    options = PlanOptions(step_limit=200, max_overhead=0.5)
+    plain = plan_module(module, options, target="cpu")
+    began, calls = clock.now(), itertools.count()
+    monkeypatch.setattr(clock, "now", lambda: began + 20.0 * next(calls))
+    slow = plan_module(module, options, target="cpu")
+    assert next(calls) > 20, "the clock has passed any limit by far"
+    assert slow.order == plain.order and slow.loops == plain.loops
+    assert slow.predicted_bytes == plain.predicted_bytes < plain.xla_predicted_bytes
