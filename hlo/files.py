@@ -98,7 +98,7 @@ def _read(file: int, largest: int, *, own: bool = False) -> bytes:
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         if own:
             _check_own(found)
         with open(file, "rb", closefd=False) as opened:

@@ -73,5 +73,7 @@ def run(values: flags.FlagValues) -> int:
 def _pieces(values: flags.FlagValues) -> list[int]:
     for text in values.pieces:
         if not text.isdecimal() or int(text) < 2 or values.tokens % int(text):
-            raise InputError(f"--pieces: {text!r} is no number of pieces of --tokens; use 4,16,64")
+            raise InputError(
+                f"--pieces: {text!r} is not a number of pieces of --tokens; use 4,16,64"
+            )
     return [int(text) for text in values.pieces]

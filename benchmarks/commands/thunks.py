@@ -58,7 +58,7 @@ def run(values: flags.FlagValues) -> int:
     """Compiles, asks the referee, and prints the tables."""
     files.check_writable(values.out)
     if targets.TARGETS.get(values.target) != "cuda":
-        raise InputError(f"--target={values.target} is no GPU")
+        raise InputError(f"--target={values.target} is not a GPU")
     targets.prepare_environment(values.target)
     options = shared.options(values)
     chosen = steps(values.steps, _batch_sizes(values), values.target, options.seed)

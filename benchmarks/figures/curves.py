@@ -212,7 +212,7 @@ def read_curves(path: str) -> list[Curve]:
         raise InputError(f"cannot read {path}: {reason}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is no progress that benchmarks figures --hardest wrote"
+            f"{path} is not a progress file that benchmarks figures --hardest wrote"
         ) from error
     return [Curve(name, tuple(mine), bound) for (name, bound), mine in points.items()]
 

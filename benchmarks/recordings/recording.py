@@ -61,7 +61,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
         reason = getattr(error, "strerror", None) or "not a table of whole numbers"
         raise InputError(f"cannot read {path}: {reason}") from error
     if tuple(header) != _COLUMNS or any(len(line) != len(_COLUMNS) for line in lines):
-        raise InputError(f"{path} is no recording; its columns are {','.join(_COLUMNS)}")
+        raise InputError(f"{path} is not a recording; its columns are {','.join(_COLUMNS)}")
     iterations: list[list[Event]] = []
     profiles: list[int] = []
     live: set[int] = set()

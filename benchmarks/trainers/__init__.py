@@ -119,5 +119,5 @@ def parse_trainer(text: str) -> tuple[Trainer, dict[str, str]]:
         if not value or (name != "maxtext" and key not in (*trainer.settings, _PIECES)):
             raise InputError(f"--trainers: {name} has no setting {key}={value}; it has {known}")
     if not given.get(_PIECES, "2").isdecimal():
-        raise InputError(f"--trainers: pieces={given[_PIECES]} is no number of pieces")
+        raise InputError(f"--trainers: pieces={given[_PIECES]} is not a number of pieces")
     return trainer, {**trainer.settings, **given}

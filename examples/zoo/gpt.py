@@ -120,7 +120,7 @@ class GPT(nnx.Module):
 
     def __init__(self, config: GPTConfig, rngs: nnx.Rngs):
         if config.width % config.heads:
-            raise ValueError(f"width {config.width} is no multiple of {config.heads} heads")
+            raise ValueError(f"width {config.width} is not a multiple of {config.heads} heads")
         width, vocabulary = config.width, config.vocabulary_size
         self.tokens = Embed(vocabulary, width, rngs)
         self.positions = Embed(config.positions or config.sequence_length, width, rngs)

@@ -43,7 +43,7 @@ class LlamaConfig:
 
     def __post_init__(self):
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is no multiple of {self.heads} heads")
+            raise ValueError(f"width {self.width} is not a multiple of {self.heads} heads")
         if self.heads % self.key_value_heads:
             raise ValueError(
                 f"{self.heads} heads are no multiple of {self.key_value_heads} key-value heads"

@@ -88,7 +88,7 @@ def _copy_at(body: Body, site: Site, names: Names) -> None:
         user.operand_ids[site.operand] = body.add(_copied(taken, names)).id
         return
     if len(site.index) != 1 or (user is None and taken.opcode != "tuple"):
-        raise HloError(f"{site.value.name} is overwritten, and is no element of a plain tuple")
+        raise HloError(f"{site.value.name} is overwritten, and is not an element of a plain tuple")
     (k,) = site.index
     if taken.opcode == "tuple":
         copy = body.add(_copied(body.operands(taken)[k], names))

@@ -151,7 +151,7 @@ def plan(
 def _check_own(plan: Any, **switches: Any) -> None:
     """Raises InputError where an argument of `plan` is of the wrong type."""
     if plan is not None and not isinstance(plan, Plan):
-        raise InputError(f"plan={plan!r} is no Plan; read one with olla_xla.Plan.load(path)")
+        raise InputError(f"plan={plan!r} is not a Plan; read one with olla_xla.Plan.load(path)")
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise InputError(f"{name}={value!r} must be True or False")

@@ -145,5 +145,5 @@ def _result(kind: Any, name: str) -> tuple[str, bool]:
     single = not isinstance(kind, (numba_types.UniTuple, numba_types.Tuple))
     parts = [kind] if single else list(kind.types)
     if len(parts) > _RESULT_WORDS or not all(p in formats for p in parts):
-        raise TypeError(f"the compiled loop {name} returns {kind}, which is no number")
+        raise TypeError(f"the compiled loop {name} returns {kind}, which is not a number")
     return "".join(formats[p] for p in parts), single

@@ -199,7 +199,7 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
         raise InputError("memory_budget chooses the pieces; leave out one of the two")
     dims = axis if isinstance(axis, tuple) else (axis,)
     if any(d is not None and (not isinstance(d, int) or isinstance(d, bool)) for d in dims):
-        raise InputError(f"axis={axis!r} is no integer, nor a tuple of integers and None")
+        raise InputError(f"axis={axis!r} is neither an integer nor a tuple of integers and None")
     if isinstance(axis, tuple) and all(d is None for d in axis):
         raise InputError(f"axis={axis!r} cuts nothing; leave it out to have an axis looked for")
     try:
@@ -207,7 +207,7 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
     except TypeError:
         dtype = None
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
-        raise InputError(f"accumulate_dtype={accumulate_dtype!r} is no floating-point type")
+        raise InputError(f"accumulate_dtype={accumulate_dtype!r} is not a floating-point type")
     return _How(function_name(fun), axis, pieces, memory_budget, dtype)
 
 
@@ -304,7 +304,9 @@ def _seeds(variables: list[Any], dims: list[int | None]) -> dict[Any, int]:
         if d is not None:
             rank = len(v.aval.shape)
             if not -rank <= d < rank:
-                raise InputError(f"axis {d} is none of {v.aval.str_short()}, an argument's array")
+                raise InputError(
+                    f"axis {d} does not exist in {v.aval.str_short()}, an argument's array"
+                )
             seeds[v] = d % rank
     sizes = {v.aval.shape[d] for v, d in seeds.items()}
     if len(sizes) > 1:

@@ -106,7 +106,7 @@ def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
         try:
             value = int(text)
         except ValueError as error:
-            raise InputError(f"{where}, column {column}: {text!r} is no whole number") from error
+            raise InputError(f"{where}, column {column}: {text!r} is not a whole number") from error
         if abs(value) > _LIMIT:
             raise InputError(f"{where}, column {column}: {text} is beyond 2**62")
         if value < (1 if kind == "alignment" else 0) and kind not in ("lower", "upper"):

@@ -63,7 +63,7 @@ def read_graphml(path: str | os.PathLike[str]) -> TensorGraph:
     try:
         g = nx.read_graphml(data, force_multigraph=True)
     except (ParseError, nx.NetworkXError, ValueError, LookupError, RecursionError) as error:
-        raise InputError(f"{path} is no GraphML: {error}") from error
+        raise InputError(f"{path} is not GraphML: {error}") from error
     try:
         if "unread" in g.graph:
             g.graph["unread"] = dict(json.loads(g.graph["unread"]))

@@ -77,7 +77,7 @@ def card(name: str) -> Card:
         return Card(name, chip.kind, chip.memory_bytes, chip.bytes_per_second, "", "tpu")
     if name not in _CARDS:
         known = ", ".join((*_CARDS, *CHIPS))
-        raise InputError(f"target={name!r} is no GPU or TPU; use one of {known}")
+        raise InputError(f"target={name!r} is not a GPU or TPU; use one of {known}")
     config = resources.files("olla_xla.targets").joinpath(f"{name}.txtpb").read_text()
     found = dict(re.findall(r"^ *(\w+): (\d+|\"[^\"]*\")$", config, re.MULTILINE))
     return Card(

@@ -113,7 +113,7 @@ def _usual(chip: Chip, count: int) -> str:
     chips = -(-count // chip.devices)
     if count & (count - 1):
         raise InputError(
-            f"devices={count} is no power of two; give target={chip.name} a topology, such as "
+            f"devices={count} is not a power of two; give target={chip.name} a topology, such as "
             f"{'x'.join('2' * chip.directions)}"
         )
     power, lengths = chips.bit_length() - 1, []

@@ -312,7 +312,7 @@ def test_what_no_benchmark_wrote(tmp_path, capsys):
     path.write_text("a,b\n1,2\n")
     capsys.readouterr()
     assert main(["benchmarks", "figures", f"--progress={path}"]) == 2
-    assert "is no progress" in capsys.readouterr().err
+    assert "is not a progress file" in capsys.readouterr().err
 
 
 def test_what_is_no_sweep(tmp_path, capsys):

@@ -353,7 +353,7 @@ def test_cache_lists_checks_and_removes(capsys, tmp_path):
     assert code == 0 and "1 files removed" in out and good.exists() and not spoilt.exists()
     assert run(capsys, "cache", where, "--verify")[0] == 0
     code, _, err = run(capsys, "cache", f"--directory={tmp_path / 'none'}")
-    assert code == 2 and "is no folder" in only_error(err)
+    assert code == 2 and "is not a folder" in only_error(err)
 
 
 def test_habits(capsys, tmp_path):

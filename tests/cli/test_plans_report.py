@@ -53,13 +53,13 @@ def test_what_no_total_has_is_told_from_a_megabyte_on():
     [
         ({}, {}, "The planned order saves 60.0 MB (30.0 %). Only predicted"),
         ({"assigned_bytes": 150 * MB}, {}, "The planned order saves 50.0 MB (25.0 %). Compiled"),
-        ({"assigned_bytes": 200 * MB - 512}, {}, "helps next to nothing here: 512 bytes"),
+        ({"assigned_bytes": 200 * MB - 512}, {}, "The planned order saves only 512 bytes"),
         ({"assigned_bytes": 200 * MB}, {"planned": False, "reason": "too slow"},
-         "An order helps nothing here: too slow. Compiled"),
+         "XLA's own order is kept: too slow. Compiled"),
         ({"assigned_bytes": 200 * MB, "lower_bound_bytes": 200 * MB}, {"planned": False},
-         "An order helps nothing here; the bound proves that none can."),
+         "XLA's own order is kept; the bound proves that no order needs less."),
         ({"assigned_bytes": 200 * MB, "lower_bound_bytes": 201 * MB}, {"planned": False},
-         "An order helps nothing here. Compiled"),
+         "XLA's own order is kept. Compiled"),
         ({"assigned_bytes": 150 * MB}, {"refused": True}, "XLA refuses its own order"),
     ],
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_the_verdict(fields, options, said):
 
 def test_a_saving_counts_from_a_part_in_two_thousand_on():
     size = 2000 * 1024
-    for saved, said in ((1024, "saves 0.0 MB (0.1 %)"), (1023, "next to nothing here: 1,023")):
+    for saved, said in ((1024, "saves 0.0 MB (0.1 %)"), (1023, "saves only 1,023 bytes")):
         plan = made_plan(xla_bytes=size, assigned_bytes=size - saved, lower_bound_bytes=0)
         assert said in verdict(plan, planned=True, reason="")
 
@@ -82,10 +82,10 @@ def test_what_is_computed_again():
         added_moved_bytes=3, clones=(("c", "o", (), ()),) * 4, loops=(loop,), sunk=("s", "t"),
     )  # fmt: skip
     assert clones_line(plan) == (
-        "2 copies are left out of loops and 2 scan residuals are recomputed, in part of 1 new ones "
-        "and loops run iterations again from states kept 8 iterations apart and 4 instructions are "
-        "computed again and transfers hide 2.00 ms less: 2.0 % more predicted time (10.00 ms), "
-        "1.5 % more bytes moved."
+        "2 copies of arrays that loops read are not made, 2 scan residuals are recomputed (for "
+        "that 1 others are kept), loops run iterations again from states kept 8 iterations apart, 4 "
+        "instructions are computed again, 2.00 ms of transfers no longer overlap with work. "
+        "Predicted time changes by +2.0 % (+10.00 ms), bytes moved by +1.5 %."
     )
 
 

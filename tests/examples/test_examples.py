@@ -81,7 +81,7 @@ def test_unknown_resnet_depth():
 
 
 def test_width_no_multiple_of_heads():
-    with pytest.raises(ValueError, match="width 10 is no multiple of 3 heads"):
+    with pytest.raises(ValueError, match="width 10 is not a multiple of 3 heads"):
         gpt.network(gpt.GPTConfig(width=10, heads=3))
 
 

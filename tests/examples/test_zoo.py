@@ -245,7 +245,7 @@ def test_smoothed_cross_entropy():
 
 
 def test_llama_refuses_uneven_heads():
-    with pytest.raises(ValueError, match="width 10 is no multiple of 3 heads"):
+    with pytest.raises(ValueError, match="width 10 is not a multiple of 3 heads"):
         llama.LlamaConfig(width=10, heads=3)
     with pytest.raises(ValueError, match="8 heads are no multiple of 3 key-value heads"):
         llama.LlamaConfig(key_value_heads=3)

@@ -126,7 +126,7 @@ def test_what_no_loop_takes_is_refused(value):
 
 def test_a_loop_that_returns_an_array_is_refused():
     """Nobody would count its references."""
-    with pytest.raises(TypeError, match=r"_given returns array.* which is no number"):
+    with pytest.raises(TypeError, match=r"_given returns array.* which is not a number"):
         _given(np.zeros(3))
 
 

@@ -126,7 +126,7 @@ def test_the_command_orders_a_graph_of_ones_own(tmp_path, capsys):
     assert "must end in .graphml" in capsys.readouterr().err
     assert main(["olla_xla", "graph"]) == 2
     source.write_text("<no")
-    with pytest.raises(InputError, match="is no GraphML"):
+    with pytest.raises(InputError, match="is not GraphML"):
         read_graphml(source)
 
 

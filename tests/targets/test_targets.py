@@ -130,7 +130,7 @@ def test_shapes_have_the_types_that_jax_gives_arrays():
 def test_targets_that_are_not_there():
     with pytest.raises(InputError, match="target='l4' is not known; use one of cpu, v100"):
         targets.target("l4")
-    with pytest.raises(InputError, match="target='cpu' is no GPU"):
+    with pytest.raises(InputError, match="target='cpu' is not a GPU"):
         targets.card("cpu")
     with pytest.raises(InputError, match="devices=0 must be at least 1"):
         targets.target("h100", 0)

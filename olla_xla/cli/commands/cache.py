@@ -64,7 +64,7 @@ def run(values: flags.FlagValues) -> int:
             "JAX's persistent cache is off; give --directory, or set JAX_COMPILATION_CACHE_DIR"
         )
     if values.directory and not folder.is_dir():
-        raise InputError(f"--directory: {folder} is no folder")
+        raise InputError(f"--directory: {folder} is not a folder")
     if values.prune:
         most = None if values.megabytes is None else int(values.megabytes * 2**20)
         removed = plan_files.prune(folder, values.days * 86400, most)

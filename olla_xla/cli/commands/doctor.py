@@ -55,7 +55,7 @@ def run(values: flags.FlagValues) -> int:
     known = list(dict.fromkeys(row.model for row in ROWS))
     wanted = known if values.models is None else values.models
     if unknown := [name for name in wanted if name not in known]:
-        raise InputError(f"--models={unknown[0]} is none of {', '.join(known)}")
+        raise InputError(f"--models={unknown[0]} is not one of {', '.join(known)}")
     rows = [row for row in ROWS if row.model in wanted]
     with Progress() as progress:
         found = examine(rows, values.steps, values.target, progress.stage)

@@ -136,9 +136,7 @@ def measured_verdict(comparison: Comparison) -> str:
             line += f", {percent(found.overhead, 1)} % measured against XLA's order"
         line += "."
     if not ours.planned:
-        line += (
-            f" An order helps nothing here: {ours.reason}. Both processes ran XLA's own order, so"
-        )
+        line += f" XLA's own order is kept: {ours.reason}. Both processes ran it, so"
         line += " what differs between them is noise."
     if not (ours.cached and comparison.unplanned.cached):
         line += " The whole-process figures include compiling."

@@ -117,23 +117,23 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
         share = percent(saved / plan.xla_bytes, 1)
         return f"The planned order saves {megabytes(saved)} MB ({share} %). {sure}"
     if planned and saved > 0:
-        return f"An order helps next to nothing here: {saved:,} bytes. {sure}"
+        return f"The planned order saves only {saved:,} bytes. {sure}"
     bound = plan.lower_bound_bytes
     if bound <= plan.xla_bytes <= bound * (1 + plan.tolerance):
-        because = "; the bound proves that none can"
+        because = "; the bound proves that no order needs less"
     else:  # a total below the bound has values that XLA moves to another memory after its schedule
         because = f": {reason}" if reason else ""
-    return f"An order helps nothing here{because}. {sure}"
+    return f"XLA's own order is kept{because}. {sure}"
 
 
 def clones_line(plan: Plan) -> str:
     """One line on recomputation: what is computed again, and the predicted time that it adds."""
     what = []
     if plan.sunk:
-        what.append(f"{len(plan.sunk)} copies are left out of loops")
+        what.append(f"{len(plan.sunk)} copies of arrays that loops read are not made")
     if stacks := plan.recomputed_residuals:
         new = plan.added_residuals
-        of = f", in part of {new} new ones" if new else ""
+        of = f" (for that {new} others are kept)" if new else ""
         what.append(f"{stacks} scan residuals are recomputed{of}")
     if every := [record.every for record in plan.loops if record.every]:
         between = " and ".join(f"{k:,}" for k in dict.fromkeys(every))
@@ -141,14 +141,14 @@ def clones_line(plan: Plan) -> str:
     if plan.clones:
         what.append(f"{len(plan.clones)} instructions are computed again")
     if plan.exposed_seconds:
-        what.append(f"transfers hide {1e3 * plan.exposed_seconds:.2f} ms less")
+        what.append(f"{1e3 * plan.exposed_seconds:.2f} ms of transfers no longer overlap with work")
     if not what:
         return "Nothing is computed twice."
-    moved = percent(plan.added_moved_bytes / max(plan.moved_bytes, 1), 1)
-    text = " and ".join(what)
+    moved = 100 * plan.added_moved_bytes / max(plan.moved_bytes, 1)
+    text = ", ".join(what)
     return (
-        f"{text[0].upper()}{text[1:]}: {percent(plan.overhead, 1)} % more "
-        f"predicted time ({1e3 * plan.added_seconds:.2f} ms), {moved} % more bytes moved."
+        f"{text[0].upper()}{text[1:]}. Predicted time changes by {100 * plan.overhead:+.1f} % "
+        f"({1e3 * plan.added_seconds:+.2f} ms), bytes moved by {moved:+.1f} %."
     )
 
 

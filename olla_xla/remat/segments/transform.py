@@ -184,7 +184,7 @@ def _checked(
             raise LimitError(f"{name}={value} must be at least 1")
     for name, value in (("candidates", candidates), ("mirror", mirror)):
         if value is not None and not callable(value):
-            raise InputError(f"{name}={value!r} is no function of a step")
+            raise InputError(f"{name}={value!r} is not a function of a step")
     if depth is None and budget is not None:
         raise InputError("depth=None cuts without a budget; leave one of the two out")
     if splits != 1 and depth is not None:
