@@ -83,8 +83,8 @@ def test_what_is_computed_again():
     )  # fmt: skip
     assert clones_line(plan) == (
         "2 copies of arrays that loops read are not made, 2 scan residuals are recomputed (for "
-        "that 1 others are kept), loops run iterations again from states kept 8 iterations apart, 4 "
-        "instructions are computed again, 2.00 ms of transfers no longer overlap with work. "
+        "that 1 others are kept), loops run iterations again from states kept 8 iterations apart, "
+        "4 instructions are computed again, 2.00 ms of transfers no longer overlap with work. "
         "Predicted time changes by +2.0 % (+10.00 ms), bytes moved by +1.5 %."
     )
 
