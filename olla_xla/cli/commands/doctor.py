@@ -1,4 +1,4 @@
-"""Checks this machine, runs README's models on its GPU both ways, and writes a report to send in.
+"""Checks this machine, runs models on its GPU planned and unplanned, writes a report to send in.
 
 Checks versions, targets, whether a GPU's executable can be read without the GPU, whether results on
 this CPU are the same bit for bit, the cache folder and the compiled loops. With an NVIDIA GPU each
@@ -30,7 +30,7 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_list(
-        "models", None, "Which of README's models to run; all of them by default.",
+        "models", None, "Which models to run; all of them by default.",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_enum(

@@ -1,1 +1,1 @@
-"""What `olla_xla doctor` finds out about a machine: what works, and how README's models run."""
+"""What `olla_xla doctor` finds out about a machine: what works, and how models of the zoo run."""

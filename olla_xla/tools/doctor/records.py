@@ -48,7 +48,7 @@ ROWS = (
     ModelRow("llama_scan_saved", 8, "adam"),
     ModelRow("llama_scan_saved", 8, "adam", 0.05),
 )
-"""Those of README; the scans test recomputation in loops, which may round otherwise."""
+"""Of the zoo; the scans test recomputation in loops, which may round otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
