@@ -20,7 +20,7 @@ from olla_xla.compile.jax_private import (
 from olla_xla.compile.keywords import PlanKeywords
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import InputError, JitError, VersionError
-from olla_xla.problem.options import SOLVERS, PlanOptions, parse_overhead
+from olla_xla.problem.options import KNEE, SOLVERS, PlanOptions, parse_overhead
 from olla_xla.problem.plan import Plan
 from olla_xla.version import OLDEST_JAX, TOO_NEW_JAX
 
@@ -99,8 +99,8 @@ def plan(
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
         `in_place`, `memory_budget`, `max_overhead`, `loops`, `collectives`, `method`, `backend`),
         and `jax.jit`'s own arguments. By default nothing is recomputed that adds predicted time.
-        `memory_budget="10GiB"` allows as much recomputation as that budget takes, and
-        `max_overhead=0.05` (or "5%") what lowers memory most within 5% more predicted time.
+        `memory_budget="10GiB"` allows as much recomputation as that takes, `max_overhead=0.05` (or
+        "5%") what lowers memory most within 5% more predicted time, "knee" as long as time pays.
 
     Returns:
       A function that behaves as `jax.jit`'s do, with the same results, bit for bit. Each new
@@ -135,7 +135,7 @@ def plan(
     ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
     jit_options = {n: v for n, v in options.items() if n not in ours}
     _check_own(plan, enabled=enabled, fission=fission)
-    if isinstance(ours.get("max_overhead"), int | float | str):
+    if isinstance(o := ours.get("max_overhead"), int | float | str) and o != KNEE:
         ours["max_overhead"] = parse_overhead(ours["max_overhead"])
     plan_settings = PlanSettings(PlanOptions(**ours), verification.wanted(verify), plan, enabled)
     given = bool(ours) or verify is not None or plan is not None or not enabled

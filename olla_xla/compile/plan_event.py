@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from olla_xla.compile.outcomes import Outcome
-from olla_xla.problem.summary import of_refusals
+from olla_xla.compile.outcomes import NO_GAIN, Outcome
+from olla_xla.problem.summary import of_refusals, what_would_help
 
 __all__ = ["PlanEvent"]
+
+
+_EXACT = 1.001
+"""Times the bound up to which a total counts as the least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +30,7 @@ class PlanEvent:
       seconds: that this process took to plan and to compile.
       search_seconds: that the search for the plan took, maybe in another process or run.
       processes: how many processes agreed on it; 1 where only this one was concerned.
+      help: what would help where the plan saves little: recomputation, donation; or "".
       proposed, refused: choices of the planner, and those that the referee refused, as in `Plan`.
     """
 
@@ -42,11 +47,13 @@ class PlanEvent:
     processes: int
     proposed: int = 0
     refused: int = 0
+    help: str = ""
 
     @classmethod
-    def of(cls, function: str, outcome: Outcome, seconds: float) -> PlanEvent:
-        """The event of an outcome."""
+    def of(cls, function: str, outcome: Outcome, seconds: float, hint: str = "") -> PlanEvent:
+        """The event of an outcome. `hint`: what could be donated, or ""."""
         plan = outcome.plan
+        more = "" if plan is None else what_would_help(plan)
         return cls(
             function=function,
             planned=outcome.planned,
@@ -61,6 +68,7 @@ class PlanEvent:
             processes=max(len(outcome.members), 1),
             proposed=0 if plan is None else plan.proposed,
             refused=0 if plan is None else plan.refused,
+            help="; ".join(filter(None, (more, hint))),
         )
 
     @property
@@ -75,9 +83,12 @@ class PlanEvent:
         together = f" in {self.processes} processes" if self.processes > 1 else ""
         took = f"{self.seconds:.1f} s with XLA's compile"
         took += f"; {of_refusals(self.refused, self.proposed)}" if self.refused else ""
+        took += f"; what would help: {self.help}" if self.help else ""
         if not self.planned or self.bytes is None or self.xla_bytes is None:
             total = "" if self.bytes is None else f"{self.bytes / 2**20:,.1f} MB, "
-            return f"{self.function}: {total}XLA's own schedule{together}: {self.reason}; {took}"
+            least = self.bytes and self.bytes <= _EXACT * (self.lower_bound_bytes or 0)
+            why = "no order needs less" if least and self.reason == NO_GAIN else self.reason
+            return f"{self.function}: {total}XLA's own schedule{together}: {why}; {took}"
         return (
             f"{self.function}: {self.xla_bytes / 2**20:,.1f} -> {self.bytes / 2**20:,.1f} MB "
             f"({-100 * self.saved:+.1f} %), {100 * (self.overhead or 0):+.1f} % predicted "

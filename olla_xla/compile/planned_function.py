@@ -364,11 +364,12 @@ class PlannedFunction:
             if variant not in outcomes:
                 started = time.monotonic()
                 outcome = self._compiled(lowered, device_key, **compile_kwargs)
-                tell(PlanEvent.of(self.__name__, outcome, time.monotonic() - started))
+                hint = donation_hint(outcome.compiled, self._static) if outcome.plan else ""
+                tell(PlanEvent.of(self.__name__, outcome, time.monotonic() - started, hint))
                 if outcome.fell_back and self._plan_settings.enabled and settings.strict():
                     raise FallbackError(f"{self.__name__} is not planned: {outcome.reason}")
                 outcomes[variant] = outcome
-                self._report(outcome)
+                self._report(outcome, hint)
             return outcomes[variant]
 
     def _compiled(
@@ -410,13 +411,13 @@ class PlannedFunction:
             self._say("jax_debug_nans makes JAX ignore donation; memory is not what it would be")
         return ""
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: Outcome, hint: str) -> None:
         if outcome.objection:
             self._warn(f"XLA's own executable of {self.__name__} is used: {outcome.objection}")
         self._shared.unplanned = outcome.reason if outcome.plan is None else ""
         if outcome.plan is not None:
             self._shared.plans.append(outcome.plan)
-            self._say(donation_hint(outcome.compiled, self._static))
+            self._say(hint)
         elif outcome.error is None:
             if self._plan_settings.enabled:
                 self._say(outcome.reason)

@@ -23,6 +23,9 @@ _KEPT = 1000
 _SHOWN = 40
 """Rows of a table at most."""
 
+_HELP = 5
+"""Functions at most of which it is said what would help."""
+
 _HEADINGS = ("function", "XLA, MB", "planned", "less %", "time +%", "seconds")
 _NAME = 34
 """Characters of a function's name in a row, so that rows have at most 80."""
@@ -68,14 +71,21 @@ class Report:
         )
         if refused := sum(event.refused for event in self.events):
             lines.append(of_refusals(refused, sum(event.proposed for event in self.events)))
+        help = [f"{e.function}: what would help: {e.help}" for e in ordered if e.help]
+        for text in list(dict.fromkeys(help))[:_HELP]:
+            lines += _wrapped(text)
         reasons = collections.Counter(e.reason for e in self.events if not e.planned)
         for why, count in reasons.most_common(5):
-            lines += textwrap.wrap(f"not planned, {count:,}: {why}", 80, break_long_words=False)
+            lines += _wrapped(f"not planned, {count:,}: {why}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """For notebooks: the same, in a monospaced font."""
         return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 80, break_long_words=False)
 
 
 def _row(event: PlanEvent) -> tuple[str, ...]:

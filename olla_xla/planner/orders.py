@@ -149,16 +149,16 @@ def plan_order(
     timing: Timing | None = None,
     released: frozenset[str] = frozenset(),
     kept: Mapping[str, Pattern] | None = None,
+    seen: list[tuple[TensorGraph, NDArray[np.int64]]] | None = None,
 ) -> Plan:
     """Finds an order for every computation of a module, and results to bind to operands.
 
     Args:
-      module: a scheduled one. options: limits and seed.
-      target: "cpu" or "cuda".
+      module: a scheduled one. options: limits and seed. target: "cpu" or "cuda".
       progress, alternative_orders: see `planner.plan_module`. timing: what it may take.
       released: starts of transfers that may hide less than in XLA's order.
-      kept: kernel name -> the pattern that it is to have (memory.kernels); None: those that they
-        have in the module as it came, which is XLA's own.
+      kept: kernel name -> the pattern that it is to have (memory.kernels); None: XLA's own.
+      seen: gets the entry's graph and order.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
@@ -176,8 +176,7 @@ def plan_order(
     if kept is None:
         planned.kept = kernels
     estimates = _estimates(planned, is_own=kept is None)
-    bound = estimates[planned.module.entry.name].bound
-    limit = _limit(options, timing, started, xla_total, bound)
+    limit = _limit(options, timing, started, xla_total, estimates[planned.module.entry.name].bound)
     orders = _Orders(planned, xla_total)
     solved = _solve_all(orders, estimates, limit, options, progress, alternative_orders)
 
@@ -190,6 +189,8 @@ def plan_order(
     final = end.given.simulate()
     offsets = _offsets(end.given, final)
     check_placement(end.graph, end.order.tolist(), offsets)
+    if seen is not None:
+        seen.append((end.graph, end.order))
     order = _order_names(end.module)
     return Plan(
         module=planned.module.name,

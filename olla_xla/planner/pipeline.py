@@ -28,20 +28,30 @@ from olla_xla.planner.state import ModuleState, Request
 from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LONGEST_PATH, Plan
+from olla_xla.problem.plan_parts import HINTED_OVERHEAD
 from olla_xla.problem.summary import of_refusals
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
 if TYPE_CHECKING:
+    from olla_xla.planner import estimate
     from olla_xla.planner.passes import relax_overlap, rewriting
 else:
+    estimate = late("olla_xla.planner.estimate")
     relax_overlap = late("olla_xla.planner.passes.relax_overlap")
     rewriting = late("olla_xla.planner.passes.rewriting")  # a fifth of all code
 
 __all__ = ["plan_module"]
 
 _logger = logging.getLogger("olla_xla")
+
+_LITTLE, _LITTLE_BYTES = 0.1, 2**20
+"""An order that saves a smaller part is told with what recomputation may save, where that is more
+than this part of the total and more bytes."""
+
+_MOST = 0.5
+"""Part of the step's predicted time up to which the knee is looked for."""
 
 
 def plan_module(
@@ -89,15 +99,33 @@ def plan_module(
     own = scheduled_module(module)
     with refusals.counted() as tally:
         state = _ordered(ModuleState(request, own, own))
+        hint = 0
         if _asks_for_recomputation(state):
             state = rewriting.recomputed(_with_allowance(state))
+        elif _leaves_much(state):
+            hint = estimate.with_recomputation(state, HINTED_OVERHEAD)
         if device_bytes is not None:
             state = relax_overlap.to_fit(state)
     plan = state.finished()
-    plan = dataclasses.replace(plan, proposed=tally.proposed, refused=len(tally.errors))
+    plan = dataclasses.replace(
+        plan, proposed=tally.proposed, refused=len(tally.errors), recomputed_bytes=hint
+    )
     if progress is not None and plan.refused:
         progress(of_refusals(plan.refused, plan.proposed))
     return plan
+
+
+def _leaves_much(state: ModuleState) -> bool:
+    """Whether the order saves little of what recomputation could."""
+    plan, request = state.ordered, state.request
+    kept = sum(p.shape.bytes for p in state.own.entry.parameters)
+    left = plan.predicted_bytes - kept
+    return (
+        request.options.method == "search"
+        and request.options.max_overhead is None
+        and plan.predicted_bytes > (1 - _LITTLE) * plan.xla_predicted_bytes
+        and left > max(_LITTLE * plan.predicted_bytes, _LITTLE_BYTES)
+    )
 
 
 def _ordered(start: ModuleState) -> ModuleState:
@@ -158,6 +186,10 @@ def _with_allowance(state: ModuleState) -> ModuleState:
     limit = recomputation_limit(request.options, took, request.elapsed, total, arguments)
     if request.options.max_overhead is not None:
         # A part of the original module's time, plus the time that sinking moves has saved.
-        allowance = request.options.max_overhead * run_seconds(state.own, request.cost)
+        most = request.options.max_overhead
+        allowance = (_MOST if isinstance(most, str) else most) * run_seconds(
+            state.own, request.cost
+        )
         allowance += 0.0 if sunk is None else sunk.less_seconds
-    return dataclasses.replace(state, allowance=allowance, limit=limit)
+    met = ((state.edits.added_seconds, total),)
+    return dataclasses.replace(state, allowance=allowance, limit=limit, met=met)

@@ -9,7 +9,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hlo.backend import platform
+from hlo.late import late
 from hlo.module import Module
 from olla_xla.errors import KernelError
 from olla_xla.memory import clock
@@ -17,6 +21,7 @@ from olla_xla.memory.kernels import Pattern
 from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import Timing
 from olla_xla.planner.orders import plan_order
+from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LoopRecord, Plan, PlanStatus
 from olla_xla.remat.cost.path import path_seconds, run_seconds
@@ -24,8 +29,12 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 
 if TYPE_CHECKING:
     from hlo.rewrite.clones import Clone
+    from olla_xla.planner import knee
     from olla_xla.remat.loops.moves import Sunk
     from olla_xla.remat.loops.residual_choices import ResidualChoices
+
+else:
+    knee = late("olla_xla.planner.knee")
 
 __all__ = ["WORTH", "Edits", "ModuleState", "Request"]
 
@@ -109,6 +118,8 @@ class ModuleState:
       allowance: predicted seconds that recomputation may add in all; None: any.
       other: a state of less predicted time and a larger total, whose time left for recomputation
         may make up for that; None: there is none.
+      met: (predicted seconds added, predicted bytes) of what recomputation was tried.
+      entry: graph and order of the entry computation, once it has an order.
       limit: seconds since planning began up to which recomputation is looked for; None where
         nothing asks for any.
     """
@@ -124,6 +135,8 @@ class ModuleState:
     allowance: float | None = None
     limit: float | None = None
     other: ModuleState | None = None
+    met: tuple[tuple[float, int], ...] = ()
+    entry: tuple[TensorGraph, NDArray[np.int64]] | None = None
 
     @property
     def ordered(self) -> Plan:
@@ -208,6 +221,8 @@ class ModuleState:
         elif edits.sources or self.limit is not None:
             step_seconds = run_seconds(self.own, request.cost)
             moved_bytes = module_work(self.own, request.target).bytes
+        less = 0.0 if sunk is None else sunk.less_seconds
+        met = [(s - less, size) for s, size in self.met] + [(added, plan.predicted_bytes)]
         # XLA's order of a changed module is no order of XLA's own.
         changed = edits.sources and plan.status is PlanStatus.XLA
         status = PlanStatus.FEASIBLE if changed else plan.status
@@ -229,6 +244,7 @@ class ModuleState:
             moved_bytes=moved_bytes,
             added_moved_bytes=added_moved,
             status=status,
+            front=knee.front([(s, size) for s, size in met if s <= added]) if self.met else (),
             source="+".join((*edits.sources, plan.source)),
             seconds=request.elapsed,
             time_limit=plan.time_limit if self.limit is None else self.limit,

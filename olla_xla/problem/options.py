@@ -9,7 +9,10 @@ from typing import Any
 
 from olla_xla.errors import InputError, LimitError
 
-__all__ = ["METHODS", "SOLVERS", "PlanOptions", "parse_bytes", "parse_overhead"]
+__all__ = ["KNEE", "METHODS", "SOLVERS", "PlanOptions", "parse_bytes", "parse_overhead"]
+
+KNEE = "knee"
+"""The overhead beyond which more time saves little."""
 
 METHODS = ("search", "ilp")
 """What looks for orders."""
@@ -21,7 +24,7 @@ _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000 ** (k + 1) for k, p in enumerate("KMGT")}
 _UNITS |= {f"{p}{iB}": 1024 ** (k + 1) for k, p in enumerate("KMGT") for iB in ("", "iB")}
 _FORM = 'a number of bytes or a string such as "10GiB", "512MiB" or "1.5GB"'
-_PART = "a part of the step's time, such as 0.05 for 5%"
+_PART = "a part of the step's time, such as 0.05 for 5%, or 'knee'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,8 @@ class PlanOptions:
       max_overhead: the most predicted time that may be added by recomputation, and by transfers
         that overlap with less computation, as a fraction of the step's own: 0.05 is 5%. None: no
         limit with a budget, 0 without one. Above 0 and without a budget, the least memory within
-        it is looked for.
+        it is looked for. "knee": of the totals that are met with up to 50 %, that of the last
+        point whose gain a second is above a tenth of the first's.
       loops: scan residuals, such as a scan over layers keeps for its gradient, may be recomputed
         instead (`remat.loops`): by default where that takes no more predicted time, with a budget
         or an overhead as far as these need it.
@@ -69,7 +73,7 @@ class PlanOptions:
     tolerance: float = 0.001
     in_place: bool = True
     memory_budget: int | str | None = None
-    max_overhead: float | None = None
+    max_overhead: float | str | None = None
     loops: bool = True
     collectives: bool = False
     method: str = "search"
@@ -144,8 +148,10 @@ class PlanOptions:
 
     def _check_overhead(self) -> None:
         value = self.max_overhead
-        if value is None:
+        if value is None or (value == KNEE and self.memory_budget is None):
             return
+        if value == KNEE:
+            raise InputError('memory_budget says what is enough; leave out max_overhead="knee"')
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"max_overhead={value!r} is not a number; give {_PART}")
         if not 0 <= value < math.inf:

@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 14, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 15, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; an infinite time limit is
 null.
 """
@@ -18,12 +18,10 @@ from hlo.files import read_regular
 from olla_xla.errors import PlanFileError
 from olla_xla.problem import summary
 from olla_xla.problem.plan_parts import (
+    LONGEST_PATH,
     CloneRecord,
     LoopRecord,
-    PlanEdits,
-    PlanFigures,
-    PlanSchedule,
-    PlanSearch,
+    PlanFields,
     PlanStatus,
 )
 from olla_xla.problem.whole_file import written_whole
@@ -42,55 +40,13 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
+class Plan(PlanFields):
     """A schedule for every planned computation of one module, with what is known about it.
 
     Its fields are those of its parts (`olla_xla.problem.plan_parts`): `PlanSchedule`, the order
     itself; `PlanEdits`, what is computed again; `PlanFigures`, bytes; `PlanSearch`, how it was
     found.
     """
-
-    @property
-    def gap(self) -> float:
-        """Lifetime gap, (least peak - bound) / bound: how far any order's peak could still fall."""
-        return (self.least_peak_bytes - self.lower_bound_bytes) / max(self.lower_bound_bytes, 1)
-
-    @property
-    def loss(self) -> float:
-        """Assignment loss, (total - least peak) / least peak: the cost of XLA's placement rule.
-
-        Of the assigned total where it is known, else of the predicted one.
-        """
-        total = self.predicted_bytes if self.assigned_bytes is None else self.assigned_bytes
-        return (total - self.least_peak_bytes) / max(self.least_peak_bytes, 1)
-
-    @property
-    def overhead(self) -> float:
-        """Predicted time that is added, as a fraction of the step's."""
-        return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
-
-    @property
-    def slowdown(self) -> float:
-        """Predicted time that a run takes longer on a GPU's streams, as a fraction of XLA's own."""
-        return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
-
-    def is_longer(self, seconds: float) -> bool:
-        """Whether a run of so many predicted seconds takes longer than the plan may.
-
-        The limit is 1 % more than XLA's own order. It does not apply to plans with `added_seconds`,
-        since the options allow these.
-        """
-        return self.added_seconds <= 0 and seconds > LONGEST_PATH * self.xla_path_seconds
-
-    @property
-    def is_rewritten(self) -> bool:
-        """Whether it adds or removes instructions."""
-        return bool(self.clones or self.loops or self.sunk)
-
-    @property
-    def keeps_xla(self) -> bool:
-        """Whether nothing better than XLA's own order was found, so that this is kept."""
-        return self.predicted_bytes >= self.xla_predicted_bytes
 
     def __repr__(self) -> str:
         return f"<Plan of {self.module}, {self.target}: {summary.in_a_line(self)}>"
@@ -125,10 +81,7 @@ class Plan(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
         return loads(text, str(path))
 
 
-LONGEST_PATH = 1.01
-"""Times the predicted time of a run in XLA's own order that a plan may take by default."""
-
-VERSION = 14
+VERSION = 15
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"
@@ -147,6 +100,7 @@ _FIELDS = (
     "least_peak_bytes",
     "lower_bound_bytes",
     "assigned_bytes",
+    "recomputed_bytes",
     "results",
     "status",
     "stopped_by",
@@ -169,6 +123,7 @@ _FIELDS = (
     "added_moved_bytes",
     "proposed",
     "refused",
+    "front",
     "proofs",
     "seconds",
     "steps",

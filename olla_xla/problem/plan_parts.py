@@ -14,14 +14,23 @@ from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 
 __all__ = [
+    "HINTED_OVERHEAD",
+    "LONGEST_PATH",
     "CloneRecord",
     "LoopRecord",
     "PlanEdits",
+    "PlanFields",
     "PlanFigures",
     "PlanSchedule",
     "PlanSearch",
     "PlanStatus",
 ]
+
+HINTED_OVERHEAD = 0.2
+"""The `max_overhead` for which `PlanFigures.recomputed_bytes` is estimated."""
+
+LONGEST_PATH = 1.01
+"""Times the predicted time of a run in XLA's own order that a plan may take by default."""
 
 CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 """One instruction computed again; see `PlanEdits.clones`."""
@@ -163,6 +172,8 @@ class PlanFigures:
         of it where XLA's assignment rule makes that pay.
       lower_bound_bytes: no order of this module has a smaller lifetime peak or total.
       assigned_bytes: XLA's total for this order, once compiled; None before.
+      recomputed_bytes: about what the step would take with `max_overhead=0.2`; 0 where that was
+        not estimated: the plan saves much, or recomputes already, or hardly anything could go.
     """
 
     xla_bytes: int
@@ -172,6 +183,7 @@ class PlanFigures:
     least_peak_bytes: int
     lower_bound_bytes: int
     assigned_bytes: int | None = None
+    recomputed_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -186,6 +198,8 @@ class PlanSearch:
       proposed, refused: changes of the module and solvers' orders that were tried, and those of
         them that could not be written or that the referee refused. A refusal is a bug of ours; the
         plan goes on without it, and may take more memory.
+      front: of the plans with recomputation that were met, those that none was better than, as
+        (predicted seconds added, predicted bytes) by rising time, at most four.
       proofs: what a solver proved, for each computation that was planned by the integer program.
       seconds: planning time.
       steps: search steps taken.
@@ -200,6 +214,7 @@ class PlanSearch:
     candidates: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     proposed: int = 0
     refused: int = 0
+    front: tuple[tuple[float, int], ...] = ()
     proofs: tuple[Proof, ...] = ()
     seconds: float = 0.0
     steps: int = 0
@@ -207,3 +222,50 @@ class PlanSearch:
     time_limit: float = 0.0
     step_limit: int | None = None
     tolerance: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
+    """All parts of a plan, and what follows from them."""
+
+    @property
+    def gap(self) -> float:
+        """Lifetime gap, (least peak - bound) / bound: how far any order's peak could still fall."""
+        return (self.least_peak_bytes - self.lower_bound_bytes) / max(self.lower_bound_bytes, 1)
+
+    @property
+    def loss(self) -> float:
+        """Assignment loss, (total - least peak) / least peak: the cost of XLA's placement rule.
+
+        Of the assigned total where it is known, else of the predicted one.
+        """
+        total = self.predicted_bytes if self.assigned_bytes is None else self.assigned_bytes
+        return (total - self.least_peak_bytes) / max(self.least_peak_bytes, 1)
+
+    @property
+    def overhead(self) -> float:
+        """Predicted time that is added, as a fraction of the step's."""
+        return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def slowdown(self) -> float:
+        """Predicted time that a run takes longer on a GPU's streams, as a fraction of XLA's own."""
+        return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
+
+    def is_longer(self, seconds: float) -> bool:
+        """Whether a run of so many predicted seconds takes longer than the plan may.
+
+        The limit is 1 % more than XLA's own order. It does not apply to plans with `added_seconds`,
+        since the options allow these.
+        """
+        return self.added_seconds <= 0 and seconds > LONGEST_PATH * self.xla_path_seconds
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether it adds or removes instructions."""
+        return bool(self.clones or self.loops or self.sunk)
+
+    @property
+    def keeps_xla(self) -> bool:
+        """Whether nothing better than XLA's own order was found, so that this is kept."""
+        return self.predicted_bytes >= self.xla_predicted_bytes

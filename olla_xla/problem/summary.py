@@ -2,89 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from olla_xla.problem.plan_parts import HINTED_OVERHEAD, PlanFields
 
-from olla_xla.problem.plan_parts import LoopRecord
-from olla_xla.problem.stop_reason import StopReason
-
-__all__ = ["in_a_line", "of_refusals", "of_the_bound", "of_the_path", "table", "was_searched"]
+__all__ = [
+    "in_a_line",
+    "of_recomputation",
+    "of_refusals",
+    "of_the_bound",
+    "of_the_path",
+    "table",
+    "was_searched",
+    "what_would_help",
+]
 
 _MB = 2**20
 
-
-class Plan(Protocol):
-    """The fields of `problem.plan.Plan` that are shown; see there for their meaning."""
-
-    @property
-    def module(self) -> str: ...
-    @property
-    def target(self) -> str: ...
-    @property
-    def xla_bytes(self) -> int: ...
-    @property
-    def xla_predicted_bytes(self) -> int: ...
-    @property
-    def predicted_bytes(self) -> int: ...
-    @property
-    def assigned_bytes(self) -> int | None: ...
-    @property
-    def peak_bytes(self) -> int: ...
-    @property
-    def least_peak_bytes(self) -> int: ...
-    @property
-    def lower_bound_bytes(self) -> int: ...
-    @property
-    def gap(self) -> float: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def overhead(self) -> float: ...
-    @property
-    def keeps_xla(self) -> bool: ...
-    @property
-    def aliases(self) -> Mapping[str, tuple[object, ...]]: ...
-    @property
-    def loops(self) -> tuple[LoopRecord, ...]: ...
-    @property
-    def recomputed_residuals(self) -> int: ...
-    @property
-    def added_residuals(self) -> int: ...
-    @property
-    def clones(self) -> tuple[object, ...]: ...
-    @property
-    def sunk(self) -> tuple[str, ...]: ...
-    @property
-    def step_seconds(self) -> float: ...
-    @property
-    def added_seconds(self) -> float: ...
-    @property
-    def exposed_seconds(self) -> float: ...
-    @property
-    def path_seconds(self) -> float: ...
-    @property
-    def xla_path_seconds(self) -> float: ...
-    @property
-    def slowdown(self) -> float: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def stopped_by(self) -> StopReason: ...
-    @property
-    def proposed(self) -> int: ...
-    @property
-    def refused(self) -> int: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
+_NOTEWORTHY = 0.9
+"""Part of the total that recomputation must get below to be told of."""
 
 
-def in_a_line(plan: Plan) -> str:
+def in_a_line(plan: PlanFields) -> str:
     """Total, XLA's total, bound and planning time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s"."""
     total, rest = _total(plan), f"bound {_mb(plan.lower_bound_bytes)}, {plan.seconds:.1f} s"
     rest += f", {of_refusals(plan.refused, plan.proposed)}" if plan.refused else ""
@@ -93,7 +30,7 @@ def in_a_line(plan: Plan) -> str:
     return f"{_mb(total)} MB instead of {_mb(plan.xla_bytes)}, {rest}"
 
 
-def table(plan: Plan) -> str:
+def table(plan: PlanFields) -> str:
     """What is known of a plan, a line for each figure, in three columns; no newline at the end."""
     kind = "predicted" if plan.assigned_bytes is None else "assigned"
     xla_kind = "predicted" if plan.xla_bytes == plan.xla_predicted_bytes else "assigned"
@@ -132,7 +69,7 @@ def table(plan: Plan) -> str:
         rows.append(("added time", f"{100 * plan.overhead:.1f} %", more))
     if plan.exposed_seconds:
         rows.append(("of it, exposed", f"{1e3 * plan.exposed_seconds:.2f} ms", "of transfers"))
-    rows += of_the_path(plan)
+    rows += [*of_recomputation(plan), *of_the_path(plan)]
     rows += [
         ("status", plan.status if searched else "not searched", _stopped(plan)),
         ("planning", f"{plan.seconds:.1f} s", f"{plan.steps:,} steps, seed {plan.seed}"),
@@ -148,7 +85,7 @@ def of_refusals(refused: int, proposed: int) -> str:
     return f"{refused:,} of {proposed:,} choices refused by the referee"
 
 
-def _stopped(plan: Plan) -> str:
+def _stopped(plan: PlanFields) -> str:
     """Where the order comes from, and why the search ended, or that there was none."""
     if not was_searched(plan):
         return "there is next to nothing that an order could save"
@@ -156,7 +93,7 @@ def _stopped(plan: Plan) -> str:
     return f"{order}; stopped by {plan.stopped_by.replace('_', ' ')}"
 
 
-def of_the_bound(plan: Plan) -> str:
+def of_the_bound(plan: PlanFields) -> str:
     """What the bound covers, in words: every order, with loops and clones as they are.
 
     A total may lie below it where XLA moves values to another memory after its schedule.
@@ -171,7 +108,26 @@ def of_the_bound(plan: Plan) -> str:
     return f"no order needs less, the {' and '.join(changes)} being as they are"
 
 
-def of_the_path(plan: Plan) -> list[tuple[str, str, str]]:
+def what_would_help(plan: PlanFields) -> str:
+    """About what some more time would save of a plan that saves little, in words; or ""."""
+    if not 0 < plan.recomputed_bytes <= _NOTEWORTHY * _total(plan):
+        return ""
+    setting = f"max_overhead={HINTED_OVERHEAD:g}"
+    return f"{setting} would take about {_mb(plan.recomputed_bytes)} of {_mb(_total(plan))} MB"
+
+
+def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
+    """Rows: what would help, or what less added time than the plan's saves."""
+    if hint := what_would_help(plan):
+        return [("what would help", "", hint)]
+    return [
+        ("with less added time", f"{_mb(size)} MB", f"{100 * seconds / plan.step_seconds:.1f} %")
+        for seconds, size in plan.front[:-1]
+        if seconds > 0
+    ]
+
+
+def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
     """The predicted time of a run on a GPU's streams, before and after; nothing for a CPU."""
     if not plan.xla_path_seconds:
         return []
@@ -180,12 +136,12 @@ def of_the_path(plan: Plan) -> list[tuple[str, str, str]]:
     return [("time of a run", f"{1e3 * plan.path_seconds:.3f} ms", f"{note} {before}")]
 
 
-def was_searched(plan: Plan) -> bool:
+def was_searched(plan: PlanFields) -> bool:
     """Whether an order was looked for: not where there is next to nothing to gain."""
     return plan.peak_bytes > 0
 
 
-def _total(plan: Plan) -> int:
+def _total(plan: PlanFields) -> int:
     return plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
 
 

@@ -126,6 +126,11 @@ class Front:
         """The computation's peak, in bytes, below which the module's peak falls no further."""
         return 0 if self.body is None else max(self.body.elsewhere - self.body.outside, 0)
 
+    @property
+    def points(self) -> list[Point]:
+        """The choices that were made so far."""
+        return list(self._points.values())
+
     def target_bytes(self, k: float) -> int:
         """The peak that choice number `k` aims at."""
         return max(int(self.start.peak * _STEP**k), self._floor)

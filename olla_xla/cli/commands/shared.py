@@ -12,7 +12,7 @@ from hlo.lowered import LoweredModule, read_lowered
 from hlo.module import HloError
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, ModuleFormatError
-from olla_xla.problem.options import METHODS, SOLVERS, PlanOptions, parse_overhead
+from olla_xla.problem.options import KNEE, METHODS, SOLVERS, PlanOptions, parse_overhead
 
 __all__ = [
     "console",
@@ -121,13 +121,13 @@ def define_limits(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("seed", default.seed, "Seed of the search.", 0, flag_values=values)
 
 
-class _Overhead(flags.ArgumentParser[float]):
-    """Reads a part of a step's time: 0.05 or 5%."""
+class _Overhead(flags.ArgumentParser[float | str]):
+    """Reads a part of a step's time: 0.05 or 5%, or "knee"."""
 
-    syntactic_help = 'a part of the step\'s time: 0.05 or "5%"'
+    syntactic_help = 'a part of the step\'s time: 0.05 or "5%"; or "knee"'
 
-    def parse(self, argument: str | float) -> float:
-        return parse_overhead(argument)
+    def parse(self, argument: str | float) -> float | str:
+        return KNEE if argument == KNEE else parse_overhead(argument)
 
     def flag_type(self) -> str:
         return "part"
@@ -147,7 +147,9 @@ def define_recomputation(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     define_overhead(
-        values, None, "Most predicted time that recomputation may add, such as 0.05 or 5%."
+        values,
+        None,
+        'Most predicted time that recomputation may add: 0.05, 5%, or "knee": while it pays.',
     )
     flags.DEFINE_bool(
         "loops",

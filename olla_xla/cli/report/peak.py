@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
-from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.memory_view import MemoryView
-from olla_xla.memory.analysis.terminal import what
+from olla_xla.memory.analysis.terminal import TENSOR_HEADINGS, tensor_rows
 
 __all__ = ["peak_table", "short_location", "short_operation"]
 
 
 def peak_table(view: MemoryView, count: int = 10) -> Table:
     """The `count` largest tensors at the peak, as `olla_xla analyze` names them."""
-    tensors = [t for t in view.tensors if t.category is not Category.UNUSED]
-    shown = tensors[:count]
-    title = (
-        f"{len(shown)} largest of {len(tensors):,} tensors at the peak, "
-        f"{megabytes(view.live_bytes)} MB at step {view.step:,} of {view.steps:,} ({view.operator})"
-    )
-    rows = [(megabytes(t.bytes, 2), t.category.short, t.shape, what(t)) for t in shown]
-    return Table(("MB", "category:", "shape:", "what:"), rows, title)
+    title, rows = tensor_rows(view, count)
+    title += f", {megabytes(view.live_bytes)} MB at step {view.step:,} of {view.steps:,}"
+    return Table(TENSOR_HEADINGS, rows, f"{title} ({view.operator})")
 
 
 def short_location(location: str) -> str:

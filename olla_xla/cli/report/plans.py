@@ -9,7 +9,13 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import change, megabytes, more, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
 from olla_xla.problem.plan import Plan, PlanStatus
-from olla_xla.problem.summary import of_refusals, of_the_bound, of_the_path, was_searched
+from olla_xla.problem.summary import (
+    of_recomputation,
+    of_refusals,
+    of_the_bound,
+    of_the_path,
+    was_searched,
+)
 
 __all__ = ["check_line", "clones_line", "plan_table", "verdict"]
 
@@ -74,7 +80,7 @@ def plan_table(
             rows.append((f"in {name}", _mb(size), note))
     if constant_bytes >= _WORTH_TELLING:
         rows.append(("constants", _mb(constant_bytes), "of the executable, in no total"))
-    rows += of_the_path(plan)
+    rows += [*of_recomputation(plan), *of_the_path(plan)]
     stopped = f"{_CONTENT[plan.status]}; stopped by {plan.stopped_by.replace('_', ' ')}"
     note = f"of planning; {seconds(all_seconds)} s in all"
     rows.append(("time", f"{seconds(plan.seconds)} s", note))

@@ -23,6 +23,7 @@ from olla_xla.memory.analysis.live_tensor import Describer
 from olla_xla.memory.analysis.loops import LoopView, loop_views
 from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
 from olla_xla.memory.analysis.remedy import Remedy
+from olla_xla.memory.analysis.untrained import Untrained, untrained
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.whole_file import written_whole
@@ -49,7 +50,8 @@ class Analysis:
     Attributes:
       title: what was analysed. target: "cpu" or "cuda".
       xla: XLA's own order. planned: the plan's, or None where nothing was planned.
-      bound: no order of XLA's module needs less, with the tensors that prove it.
+      bound: no order of XLA's module needs less, or, where the plan changes its operators, of the
+        plan's; with the tensors that prove it.
       lower_bound_bytes: the best bound known: that, or the plan's.
       loops: those of XLA's module.
       donation: what became of donated arguments; None where the arguments are not known.
@@ -58,6 +60,7 @@ class Analysis:
       available_bytes: the device's memory, where XLA refused the step in its own order for taking
         more; else None.
       devices: that run the step; all sizes are of one of them.
+      untrained: what a train step carries of arrays that it does not train; None: nothing.
     """
 
     title: str
@@ -72,6 +75,7 @@ class Analysis:
     remedy: Remedy | None = None
     available_bytes: int | None = None
     devices: int = 1
+    untrained: Untrained | None = None
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
@@ -81,12 +85,8 @@ class Analysis:
     @property
     def gap(self) -> float:
         """How far the last of the orders is above the bound, as a part of the bound."""
-        return self.gap_of(self.views[-1])
-
-    def gap_of(self, view: MemoryView) -> float:
-        """How far one of the orders is above the bound."""
         bound = self.lower_bound_bytes
-        return view.total_bytes / bound - 1 if bound else 0.0
+        return self.views[-1].total_bytes / bound - 1 if bound else 0.0
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
         """As JSON takes it. With `timeline`, the bytes of each category at each step too."""
@@ -102,6 +102,7 @@ class Analysis:
             "remedy": None if self.remedy is None else self.remedy.to_dict(),
             "available_bytes": self.available_bytes,
             "devices": self.devices,
+            "untrained": None if self.untrained is None else dataclasses.asdict(self.untrained),
         }
 
     def document(self) -> dict[str, Any]:
@@ -173,14 +174,15 @@ def analyze_module(
         module = PlannedModule(scheduled_module(executable.module), target)
         describer = Describer(module.dataflow, target)
         xla = memory_view(module, own_order, executable.assignment, describer)
-        ours = None
+        ours, bounded = None, (module, describer)
         if planned is not None:
             own = PlannedModule(scheduled_module(planned.module), target)
-            ours = memory_view(own, "planned", planned.assignment)
-        bound = bound_view(module, describer)
-        least = bound.bytes
-        if plan is not None and not (plan.clones or plan.loops):
-            least = max(least, plan.lower_bound_bytes)
+            bounded = own, Describer(own.dataflow, target)
+            ours = memory_view(own, "planned", planned.assignment, bounded[1])
+        # What XLA's own operators need says nothing of others.
+        changed = plan is not None and plan.is_rewritten
+        bound = bound_view(*(bounded if changed else (module, describer)))
+        least = max(bound.bytes, 0 if plan is None else plan.lower_bound_bytes)
         return Analysis(
             title=title or module.module.name,
             target=target,
@@ -193,6 +195,7 @@ def analyze_module(
             plan=plan,
             available_bytes=available_bytes,
             devices=devices,
+            untrained=None if leaves is None else untrained(module.module, *leaves),
         )
 
 

@@ -3,7 +3,8 @@
 An argument is told first by its readers: of those that a train step returns updated, parameters are
 read by the derivative too, the optimizer's state by the update alone. Then by the names in its
 path, which JAX writes to the module: "state['params']['w']". What the derivative reads and no
-output replaces is the batch.
+output replaces is the batch. But the second operand of a product in the forward pass may be a
+weight that is not trained.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from hlo.module import Module
+from hlo.module import Instruction, Module
 from hlo.shapes import Shape
 from hlo.values import Dataflow, Value
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.op_names import Phase, phase_of
-from olla_xla.memory.analysis.reading import DERIVATIVE, Reading, reading
+from olla_xla.memory.analysis.reading import DERIVATIVE, MOVING, Reading, reading
 
 __all__ = ["Argument", "arguments", "name_category"]
 
@@ -66,6 +67,9 @@ def arguments(dataflow: Dataflow) -> list[Argument]:
             if results is not None:
                 made_by = results.get(_type(shape), set())
                 category = _category(path, shape, reading(dataflow, value), donated, made_by)
+                named = name_category(path) is Category.BATCH
+                if category is Category.BATCH and not named and _may_weigh(dataflow, value):
+                    category = Category.ARGUMENTS
             found.append(Argument(*where, path, value, category, donated))
     return found
 
@@ -123,3 +127,32 @@ def _category(
         return Category.PARAMETERS
     is_data = bool(read.reached & DERIVATIVE) and bool(shape.dimensions)
     return Category.BATCH if is_data else Category.ARGUMENTS
+
+
+def _may_weigh(dataflow: Dataflow, value: Value) -> bool:
+    """Whether the forward pass multiplies something by it that is no weight which is trained."""
+    for use in value.uses:
+        i, operand = use.instruction, use.operand
+        inside = [(i, operand)]
+        if i.opcode == "fusion":
+            given = i.called[0].parameters[operand]
+            inside = [(user, user.operands.index(given)) for user in given.users]
+        for user, n in inside:
+            forward = phase_of(user.op_name) is Phase.FORWARD
+            if user.opcode not in ("dot", "convolution") or not forward:
+                continue
+            other = _moved_from(user.operands[1 - n])
+            if other.opcode == "parameter" and i.opcode == "fusion":
+                other = _moved_from(i.operands[other.parameter_number])
+            if other.opcode != "parameter" or other.computation is not dataflow.module.entry:
+                return True
+            of = reading(dataflow, dataflow.at[other, ()])
+            if n == 1 and Phase.OTHER not in of.direct:
+                return True
+    return False
+
+
+def _moved_from(i: Instruction) -> Instruction:
+    while i.opcode in MOVING and i.operands:
+        i = i.operands[0]
+    return i

@@ -8,11 +8,20 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from hlo.shapes import ShapeIndex
 
 __all__ = ["Leaf", "not_donated", "other_form", "parameter_of", "stands_at", "to_donate"]
+
+
+class HasArgnum(Protocol):
+    """An argument with its path and number, as `Leaf` has them."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def argnum(self) -> int | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +123,7 @@ def _spec(sharding: Any) -> str:
     return str(getattr(sharding, "spec", type(sharding).__name__))
 
 
-def to_donate(leaves: Sequence[Leaf]) -> str:
+def to_donate(leaves: Sequence[HasArgnum]) -> str:
     """How to donate arguments: "donate_argnums=0", or by name where they are given by keyword."""
     if any(leaf.argnum is None for leaf in leaves):
         names = dict.fromkeys(_NAME.split(leaf.path, maxsplit=1)[0] for leaf in leaves)

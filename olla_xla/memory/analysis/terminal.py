@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from olla_xla.memory.analysis.analysis import Analysis
 from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.donation import DonationAudit, Outcome
+from olla_xla.memory.analysis.donation import DonationAudit, DonationRow, Outcome
+from olla_xla.memory.analysis.leaves import to_donate
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.live_tensor import LiveTensor
 from olla_xla.memory.analysis.memory_view import MemoryView
@@ -16,7 +17,9 @@ from olla_xla.memory.analysis.peak_rows import peak_rows
 from olla_xla.problem.text_table import text_table, wrapped
 
 __all__ = [
+    "TENSOR_HEADINGS",
     "TextTable",
+    "bounded",
     "from_bound",
     "headline",
     "html",
@@ -24,6 +27,7 @@ __all__ = [
     "of_devices",
     "other_memories",
     "tables_of",
+    "tensor_rows",
     "text",
     "what",
     "where",
@@ -35,8 +39,13 @@ _WORTH_TELLING = 1 << 20
 _LEAST_SHOWN = 2**20 // 20
 """Bytes that are 0.1 MB in print."""
 
+_WORTH_SAYING = 0.01
+"""Part of the total that results which learn nothing take, from which on they are told."""
+
 _MUCH_LEFT = 0.01
 """Part of the bound that an order lies above it, from which on a plan is pointed at."""
+
+TENSOR_HEADINGS = ("MB", "category:", "shape:", "what:")
 
 _NOTEBOOK = 120
 """Characters of a line in a notebook."""
@@ -112,19 +121,33 @@ def headline(analysis: Analysis) -> list[str]:
         )
     above = f"{analysis.views[-1].name} is {from_bound(analysis.gap)} that"
     lines.append(
-        f"no order of XLA's operators needs less than {megabytes(analysis.lower_bound_bytes)} MB "
-        f"({above}{_unsearched(analysis)})"
+        f"no order of {bounded(analysis)} needs less than "
+        f"{megabytes(analysis.lower_bound_bytes)} MB ({above}{_unsearched(analysis)})"
     )
     if (size := analysis.xla.constant_bytes) >= _LEAST_SHOWN:
         lines.append(f"constants of the executable, in no total: {megabytes(size)} MB")
     last = analysis.views[-1]
-    if found := other_memories(last):
-        lines.append(f"beside it, in no total: {found}")
+    if others := other_memories(last):
+        lines.append(f"beside it, in no total: {others}")
     if last.padding > _WORTH_TELLING:
         lines.append(f"{megabytes(last.padding)} MB of what is in use at the peak fill whole tiles")
+    found = analysis.untrained
+    if found is not None and found.bytes >= max(_LEAST_SHOWN, _WORTH_SAYING * last.total_bytes):
+        rest = len(found.paths) - 1
+        lines.append(
+            f"{megabytes(found.bytes)} MB of results learn nothing ({found.paths[0]}"
+            f"{f' and {rest:,} more' if rest else ''}): they are always zero, or no gradient "
+            "reaches them; leave what is not trained out of the derivative and the optimizer"
+        )
     if analysis.remedy is not None:
         lines.append(analysis.remedy.sentence())
     return lines
+
+
+def bounded(analysis: Analysis) -> str:
+    """What the bound is of: XLA's operators, or those that a plan makes of them."""
+    changed = analysis.plan is not None and analysis.plan.is_rewritten
+    return f"{'the plan' if changed else 'XLA'}'s operators"
 
 
 def _unsearched(analysis: Analysis) -> str:
@@ -163,15 +186,32 @@ def _categories(analysis: Analysis) -> TextTable:
 
 
 def _tensors(view: MemoryView, count: int) -> TextTable:
-    tensors = [t for t in view.tensors if t.category is not Category.UNUSED]
-    shown = tensors[:count]
+    title, rows = tensor_rows(view, count)
     share = 100 * view.found_share
-    title = (
-        f"{len(shown)} largest of {len(tensors):,} tensors at the peak of {view.name}; "
-        f"{share:.1f} % of the bytes lead to a line or an argument"
-    )
-    rows = [(megabytes(t.bytes, 2), t.category.short, t.shape, what(t)) for t in shown]
-    return TextTable(title, ("MB", "category:", "shape:", "what:"), rows)
+    title += f" of {view.name}; {share:.1f} % of the bytes lead to a line or an argument"
+    return TextTable(title, TENSOR_HEADINGS, rows)
+
+
+def tensor_rows(view: MemoryView, count: int) -> tuple[str, list[tuple[str, ...]]]:
+    """(title, a row for each kind of tensors at the peak); kinds are of one shape and operation."""
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    tensors = [t for t in view.tensors if t.category is not Category.UNUSED]
+    for t in tensors:
+        kinds.setdefault((t.category.short, t.shape, _made_by(t)), []).append(t.bytes)
+    found = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
+    rows = [
+        (megabytes(sum(s), 2), kind, f"{shape} x {len(s)}" if len(s) > 1 else shape, made)
+        for (kind, shape, made), s in found[:count]
+    ]
+    total = f"{len(found):,} kinds of {len(tensors):,} tensors"
+    return f"{len(rows)} largest of {total} at the peak", rows
+
+
+def _made_by(tensor: LiveTensor) -> str:
+    """What a tensor is, and the operation that makes it, such as "model.py:12 (tanh)"."""
+    name = tensor.op_name.split("/")[-1].split("[")[0]
+    named = name and not tensor.argument and short_line(tensor.line)
+    return f"{what(tensor)} ({name})" if named else what(tensor)
 
 
 def _padding(view: MemoryView, count: int) -> TextTable:
@@ -247,8 +287,21 @@ def _donation(donation: DonationAudit, count: int) -> TextTable:
     ]
     none = "none would save memory"
     title = f"Donation: {donation.requested} requested; {', '.join(found) or none}"
+    causes: dict[tuple[Outcome, str], list[DonationRow]] = {}
+    for row in donation.trouble:
+        together = row.outcome is Outcome.POSSIBLE
+        causes.setdefault((row.outcome, "" if together else row.why), []).append(row)
     rows = [
-        (megabytes(row.bytes, 2), f"{row.path} {row.type}", str(row.outcome), row.why)
-        for row in donation.trouble[:count]
+        (
+            megabytes(sum(row.bytes for row in alike), 2),
+            f"{alike[0].path} {alike[0].type}" + (f" and {n:,} more" if n else ""),
+            str(outcome),
+            f"outputs of their types take memory of their own; {to_donate(alike)} saves that if "
+            "the caller is done with them"
+            if n and outcome is Outcome.POSSIBLE
+            else alike[0].why,
+        )
+        for (outcome, _), alike in list(causes.items())[:count]
+        for n in [len(alike) - 1]
     ]
     return TextTable(title, ("MB", "what:", "outcome:", "why:"), rows)

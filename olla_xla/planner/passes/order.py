@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+from numpy.typing import NDArray
+
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.effort import LONGEST, Timing
 from olla_xla.planner.orders import plan_order
 from olla_xla.planner.state import ModuleState
+from olla_xla.problem.graph import TensorGraph
 
 __all__ = ["run"]
 
@@ -29,6 +33,7 @@ def run(state: ModuleState) -> ModuleState:
         options = request.limited((options.time_limit or 0.0) * _ORDER_SHARE)
         if kernels is None:
             _, kernels = PlannedModule(state.module, request.target).own(every=True)
+    seen: list[tuple[TensorGraph, NDArray[np.int64]]] = []
     plan = plan_order(
         state.module,
         options,
@@ -37,7 +42,10 @@ def run(state: ModuleState) -> ModuleState:
         alternative_orders=None if state.edits.sources else request.alternative_orders,
         timing=Timing(request.schedule_seconds, longest, request.started),
         kept=kernels,
+        seen=seen,
     )
     before = plan.xla_predicted_bytes if state.before_bytes is None else state.before_bytes
     plan = dataclasses.replace(plan, xla_predicted_bytes=before)
-    return dataclasses.replace(state, plan=plan, kernels=kernels, before_bytes=before)
+    return dataclasses.replace(
+        state, plan=plan, kernels=kernels, before_bytes=before, entry=seen[0]
+    )

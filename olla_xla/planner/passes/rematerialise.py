@@ -170,9 +170,11 @@ def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
         added_moved_bytes=before.added_moved_bytes + choice.moved,
         sources=before.sources if "remat" in before.sources else (*before.sources, "remat"),
     )
-    plan = choice.plan
+    plan, met = choice.plan, list(state.met)
+    over = plan.predicted_bytes - choice.peak  # as much as its peak, others' totals are taken to be
+    met += [(before.added_seconds + p.seconds, p.peak + over) for p in front.points]
     return dataclasses.replace(
-        state, module=choice.module, kernels=plan.kernels, edits=edits, plan=plan
+        state, module=choice.module, kernels=plan.kernels, edits=edits, plan=plan, met=tuple(met)
     )
 
 
@@ -185,7 +187,7 @@ class _Choice:
       seconds: predicted time added. exposed: part of it, of transfers that hide less.
       bound: the least that any choice takes for the same peak, of those that the integer program
         knows; 0 where unknown.
-      moved: bytes moved beyond the module's own.
+      moved: bytes moved beyond the module's own. peak: of the front's computation, in its order.
     """
 
     plan: Plan
@@ -195,6 +197,7 @@ class _Choice:
     exposed: float
     bound: float
     moved: int
+    peak: int
 
 
 class _Tried:
@@ -220,7 +223,9 @@ class _Tried:
         self.least = min(self.least, plan.predicted_bytes)
         seconds = self._longer(module, plan)
         exposed = max(seconds - point.seconds, 0.0)
-        return _Choice(plan, module, made, seconds, exposed, min(bound, seconds), point.moved)
+        return _Choice(
+            plan, module, made, seconds, exposed, min(bound, seconds), point.moved, point.peak
+        )
 
     def _longer(self, module: Module, plan: Plan) -> float:
         """Predicted seconds that a run with a choice's clones takes longer.

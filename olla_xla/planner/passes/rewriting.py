@@ -5,19 +5,47 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from olla_xla.planner.knee import knee
 from olla_xla.planner.passes import relax_overlap, rematerialise, scan_residuals, sink_moves
 from olla_xla.planner.state import ModuleState
+from olla_xla.problem.options import KNEE
 
 __all__ = ["free_edits", "recomputed"]
+
+
+_NEARLY = 1.02
+"""Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
 
 
 def recomputed(state: ModuleState) -> ModuleState:
     """The state with what is computed again towards a memory budget, or in an allowance of time.
 
+    Towards the knee it is looked for twice: for where that is, and within its time.
+
     Raises:
       BudgetError: no choice that was found meets the budget.
       CheckError: the referee rejected what was found (a bug).
     """
+    request, limit = state.request, state.limit
+    if request.options.max_overhead != KNEE:
+        return _recomputed(state)
+    assert limit is not None
+    if request.options.time_limit is not None:  # of both together
+        limit = (request.elapsed + limit) / 2
+    seconds = limit - request.elapsed
+    found = _recomputed(dataclasses.replace(state, limit=limit))
+    added = found.edits.added_seconds
+    most, size = knee((*found.met, (added, found.ordered.predicted_bytes)), state.run_seconds)
+    if added <= most:
+        return found
+    limit = request.elapsed + seconds
+    within = dataclasses.replace(state, allowance=_NEARLY * most, met=found.met, limit=limit)
+    again = _recomputed(within)
+    return again if again.ordered.predicted_bytes <= _NEARLY * size else found
+
+
+def _recomputed(state: ModuleState) -> ModuleState:
+    """The state with what one search finds. Raises as `recomputed`."""
     state = scan_residuals.run(state)
     ways = [state] if state.other is None else [state, state.other]
     found = []

@@ -88,6 +88,8 @@ def run(state: ModuleState) -> ModuleState:
         late = best is not None and clock.now() >= deadline
         if lowest or late or plan.predicted_bytes <= (budget or 0):
             break
+    met = *state.met, *((choice.path_seconds, plan.predicted_bytes) for choice, plan in every)
+    state = dataclasses.replace(state, met=met)
     if best is None:
         return state
     faster = [one for one in every if one[0].path_seconds < best[0].path_seconds]

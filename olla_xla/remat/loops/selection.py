@@ -10,7 +10,7 @@ from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.problem import refusals
 from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
 
-__all__ = ["TRIES", "free", "is_right", "to_try"]
+__all__ = ["TRIES", "free", "is_right", "lowest", "to_try"]
 
 _HOPE = 1.25
 """A choice is ordered anew if its total in XLA's order is at most this many times the budget."""
@@ -33,6 +33,12 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
         if choice.total < choices.total and is_right(choices, choice):
             return choice
     return None
+
+
+def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
+    """The choice that keeps the fewest bytes of residuals, if it adds at most so many seconds."""
+    choice = _written(choices, choices.thin - 1) if choices.thin else None
+    return choice if choice is not None and choice.path_seconds <= allowance else None
 
 
 def to_try(

@@ -41,7 +41,7 @@ class Request:
     step_limit: int | None = None
     seed: int = 0
     memory_budget: int | str | None = None
-    max_overhead: float | None = None
+    max_overhead: float | str | None = None
     loops: bool = True
     collectives: bool = False
     turns: int = 0

@@ -19,7 +19,13 @@ from olla_xla.memory.analysis.html.tables import Texts, view_tables
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.palette import COLORS
 from olla_xla.memory.analysis.peak_rows import peak_rows
-from olla_xla.memory.analysis.terminal import from_bound, megabytes, of_devices, other_memories
+from olla_xla.memory.analysis.terminal import (
+    bounded,
+    from_bound,
+    megabytes,
+    of_devices,
+    other_memories,
+)
 
 __all__ = ["page"]
 
@@ -80,10 +86,11 @@ def _certificate(analysis: Analysis) -> str:
     for view in analysis.views:
         kind = "assigned by XLA" if view.assigned else "predicted"
         live = megabytes(view.live_bytes, 2)
-        gap = analysis.gap_of(view)
+        last = view is analysis.views[-1]  # the bound may be of its operators alone
+        above = f"; {from_bound(analysis.gap)} the bound" if last else ""
         rows.append(
             f"<tr><th>{html.escape(view.name)}</th><td>{megabytes(view.total_bytes, 2)} MB</td>"
-            f"<td>{kind}; {live} in use at the peak; {from_bound(gap)} the bound</td></tr>"
+            f"<td>{kind}; {live} in use at the peak{above}</td></tr>"
         )
         if view.padding:
             rows.append(
@@ -99,8 +106,8 @@ def _certificate(analysis: Analysis) -> str:
         where = f"by the plan's search; {megabytes(analysis.bound.bytes, 2)} MB {where}"
     bound = megabytes(analysis.lower_bound_bytes, 2)
     rows.append(
-        f"<tr><th>lower bound</th><td>{bound} MB</td><td>no order of XLA's operators needs less "
-        f"({html.escape(where)})</td></tr>"
+        f"<tr><th>lower bound</th><td>{bound} MB</td><td>no order of "
+        f"{bounded(analysis)} needs less ({html.escape(where)})</td></tr>"
     )
     plan = analysis.plan
     if plan is not None:

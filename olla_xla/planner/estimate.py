@@ -1,0 +1,144 @@
+"""About what a step would take if it might compute things again: told where an order helps little.
+
+Nothing is searched, written or ordered. Of the tensors that wait over the highest step the one that
+is cheapest for its bytes goes, again and again, until the time is spent.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo.module import Instruction, Module
+from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import intervals
+from olla_xla.planner.state import ModuleState
+from olla_xla.problem.graph import TensorGraph
+from olla_xla.remat.cost.path import run_seconds
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.loops.selection import lowest
+from olla_xla.remat.purity import recomputable
+
+__all__ = ["with_recomputation"]
+
+_SPENT = 0.6
+"""Part of the time that the search spends, as it was in 7 steps: clones need memory too."""
+
+_SMALL = 2e-4
+"""Tensors below this part of the peak are left alone."""
+
+_DEEP = 12
+"""Instructions on a chain that is computed again, at most."""
+
+
+def with_recomputation(state: ModuleState, overhead: float) -> int:
+    """Predicted bytes of a step that may take so much longer, roughly; at most its plan's.
+
+    Args:
+      state: an ordered one. overhead: as `max_overhead`.
+    """
+    plan, cost = state.ordered, state.request.cost
+    allowance = overhead * run_seconds(state.own, cost)
+    least = plan.predicted_bytes
+    if state.choices is not None and (choice := lowest(state.choices, allowance)) is not None:
+        least = min(least, choice.total)
+    if state.entry is None:
+        return least
+    graph, order = state.entry
+    gaps = _Gaps(state.module, graph, order, cost)
+    # XLA's total lies between the peaks with arguments' memory used again and not.
+    ways = [gaps.live(held=held) for held in (False, True)]
+    nearest = min(ways, key=lambda way: abs(int(way[1].max()) - plan.predicted_bytes))
+    return min(least, plan.predicted_bytes - gaps.less(*nearest, _SPENT * allowance))
+
+
+class _Gaps:
+    """The entry computation in an order: how long tensors wait between two readers.
+
+    Args:
+      module: of the graph. graph: of the entry. order: of its operators. cost: prices them.
+    """
+
+    def __init__(
+        self, module: Module, graph: TensorGraph, order: NDArray[np.int64], cost: CostModel
+    ) -> None:
+        self._g = g = GraphArrays.of(graph)
+        self._position = g.positions(order)
+        self._spans = intervals(g, order)
+        self._transient = g.transient[order]
+        by_name = {i.name: i for i in module.entry.instructions}
+        self._instructions = [by_name.get(o.name) for o in graph.operators]
+        self._cost = cost
+        self._prices: dict[int, float] = {}
+        alone = np.bincount(g.buffer, minlength=1)[g.buffer] == 1
+        self._may_go = alone & ~g.live_in & ~g.live_out
+
+    def live(self, *, held: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """([m] bytes of each tensor, [n] live bytes at each step).
+
+        Args:
+          held: whether arguments' memory is used for nothing else.
+        """
+        g, spans = self._g, self._spans
+        size = np.where(np.isin(g.buffer, g.buffer[g.live_in]), 0, g.bytes) if held else g.bytes
+        live = np.zeros(g.n + 1, np.int64)
+        np.add.at(live, spans[:, 0], size)
+        np.subtract.at(live, spans[:, 1], size)
+        arguments = int(g.bytes[g.live_in].sum()) if held else 0
+        return size, np.cumsum(live)[: g.n] + self._transient + arguments
+
+    def less(self, size: NDArray[np.int64], live: NDArray[np.int64], allowance: float) -> int:
+        """By how much the peak falls where tensors go for so many seconds; see `live`."""
+        first, spans = int(live.max()), self._spans
+        waiting = self._may_go & (size >= _SMALL * first)
+        while True:
+            step = int(live.argmax())
+            over = np.flatnonzero(waiting & (spans[:, 0] < step) & (step < spans[:, 1] - 1))
+            cheapest = sorted((self._price(t) / int(size[t]), t) for t in over.tolist())
+            found = ((p, t, gap) for p, t in cheapest if (gap := self._gap(t, step)))
+            price, t, gap = next(found, (math.inf, -1, (0, 0)))
+            if not price * int(size[t]) <= allowance:
+                return first - int(live.max())
+            allowance -= price * int(size[t])
+            waiting[t] = False
+            live[gap[0] + 1 : gap[1]] -= size[t]
+            live[gap[1] - 1] += size[t] + self._chained(t, size)
+
+    def _chained(self, tensor: int, size: NDArray[np.int64]) -> int:
+        """Bytes of operands that are made again for a tensor, the direct ones."""
+        return int(sum(size[u] for u in self._gone(tensor)))
+
+    def _gone(self, tensor: int) -> list[int]:
+        """The operands of a tensor's operator that are gone by its last reader."""
+        g, k = self._g, self._g.source[tensor]
+        read = g.in_idx[g.in_ptr[k] : g.in_ptr[k + 1]].tolist()
+        stops = self._spans[:, 1]
+        return [u for u in read if not g.live_in[u] and stops[u] < stops[tensor]]
+
+    def _gap(self, tensor: int, step: int) -> tuple[int, int] | None:
+        """The steps that touch a tensor last before a step, and next; None where that does."""
+        g = self._g
+        sinks = g.sink_idx[g.sink_ptr[tensor] : g.sink_ptr[tensor + 1]]
+        at = self._position[sinks]
+        before, after = at[at <= step], at[at >= step]
+        start = max(int(self._position[g.source[tensor]]), int(before.max(initial=0)))
+        stop = int(after.min(initial=g.n))
+        return (start, stop) if start < step < stop < g.n else None
+
+    def _price(self, tensor: int, depth: int = 0) -> float:
+        """Seconds to make a tensor again, with operands that are gone by its last reader."""
+        if tensor in self._prices:
+            return self._prices[tensor]
+        g, k = self._g, int(self._g.source[tensor])
+        found = 0.0 if g.free[k] else self._seconds(self._instructions[k])
+        for u in self._gone(tensor):
+            found += self._price(u, depth + 1) if depth < _DEEP else math.inf
+        self._prices[tensor] = found
+        return found
+
+    def _seconds(self, i: Instruction | None) -> float:
+        if i is None or not recomputable(i, self._cost.target):
+            return math.inf
+        return self._cost.copied_seconds(i)

@@ -1,0 +1,63 @@
+"""Total against added time: the points that a search met, and where more time stops to pay."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+__all__ = ["front", "knee"]
+
+_SHOWN = 4
+"""Points of a front at most."""
+
+_PART = 0.1
+"""Part of the first point's gain a second that the last one's must reach."""
+
+_LEAST = 0.01
+"""Part of the step's time that a point takes at least, where its gain a second is counted."""
+
+Point = tuple[float, int]
+"""Predicted seconds added, predicted bytes."""
+
+
+def front(points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points that no other has less time and fewer bytes than, by rising time; at most four.
+
+    Of more the first and the last are kept, and those without which most would be lost.
+    """
+    found = _undominated(points)
+    while len(found) > _SHOWN:
+        lost = [
+            (c[0] - b[0]) * (a[1] - b[1])
+            for a, b, c in zip(found, found[1:], found[2:], strict=False)
+        ]
+        found.pop(1 + lost.index(min(lost)))
+    return tuple(found)
+
+
+def knee(points: Iterable[Point], step_seconds: float) -> Point:
+    """The last point whose gain a second is above a tenth of the first's.
+
+    Args:
+      points: the one without added time among them. step_seconds: predicted time of the step.
+    """
+    hull: list[Point] = []
+    for point in _undominated(points):  # of those on the lower hull gains only fall
+        while len(hull) > 1 and _gain(hull[-2], point, 0.0) >= _gain(hull[-2], hull[-1], 0.0):
+            hull.pop()
+        hull.append(point)
+    gains = [_gain(a, b, _LEAST * step_seconds) for a, b in itertools.pairwise(hull)]
+    last = sum(1 for gain in gains if gain > _PART * gains[0])
+    return hull[last]
+
+
+def _gain(a: Point, b: Point, least: float) -> float:
+    return (a[1] - b[1]) / max(b[0] - a[0], least, 1e-12)
+
+
+def _undominated(points: Iterable[Point]) -> list[Point]:
+    found: list[Point] = []
+    for point in sorted((max(seconds, 0.0), size) for seconds, size in points):
+        if not found or point[1] < found[-1][1]:
+            found.append(point)
+    return found
