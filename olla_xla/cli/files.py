@@ -28,7 +28,7 @@ def check_writable(path: str | None) -> None:
     if Path(path).is_dir():
         raise InputError(f"cannot write {path}: it is a folder; give the name of a file")
     if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write {path}: the folder is not yours to write to")
+        raise InputError(f"cannot write {path}: you may not write to that folder")
 
 
 def write_text(path: str, text: str) -> None:

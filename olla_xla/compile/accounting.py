@@ -72,7 +72,7 @@ def executable_module(compiled: jax.stages.Compiled) -> Any:
     """The HloModule that an executable runs, as XLA holds it. Raises OllaError without one."""
     executable = compiled.runtime_executable()
     if executable is None:
-        raise OllaError("the backend does not give its executable back")
+        raise OllaError("JAX does not return the executable on this backend")
     return executable.hlo_modules()[0]
 
 
@@ -87,7 +87,7 @@ class Final(NamedTuple):
         """Reads both once: XLA parses the executable of an absent GPU again at each request.
 
         Raises:
-          OllaError: the backend does not give its executable back.
+          OllaError: JAX does not return the executable on this backend.
         """
         module = executable_module(compiled)
         return cls(module, module.as_serialized_hlo_module_proto())

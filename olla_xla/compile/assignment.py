@@ -148,7 +148,9 @@ def _read(
     """`read_assignment`, with a GPU's executable already read; `dump`: see `check_compiled`."""
     executable = compiled.runtime_executable()
     if executable is None:
-        raise CheckError("the backend does not give its executable back; nothing can be checked")
+        raise CheckError(
+            "JAX does not return the executable on this backend; nothing can be checked"
+        )
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
     try:
         data = assignment_proto(compiled, target) if gpu is None else gpu.assignment
@@ -171,7 +173,7 @@ def _dumped(module: bytes, target: str, dump: Path | None) -> BufferAssignment:
     """The buffer assignment of the latest dump that has this module in this order."""
     if dump is None:
         raise CheckError(
-            "the backend does not give its buffer assignment back; compile with "
+            "JAX does not return the buffer assignment on this backend; compile with "
             "compiler_options=dump_options(DIR) and pass dump=DIR"
         )
     wanted = _identity(module_from_bytes(module))

@@ -347,7 +347,11 @@ class Compiles:
         if not doubtful:
             return ""
         if not platform(plan.target).keeps_arrays:  # rounding was not seen to depend on memory
-            _logger.info("%s: other memory than planned: %s", plan.module, ", ".join(doubtful))
+            _logger.info(
+                "%s: buffers share memory otherwise than planned: %s",
+                plan.module,
+                ", ".join(doubtful),
+            )
             return ""
         _logger.info("%s: XLA's own order is compiled for %s", plan.module, ", ".join(doubtful))
         own = self.own()
@@ -362,7 +366,8 @@ class Compiles:
         if not doubtful:
             return ""
         error = CheckError(
-            f"{doubtful[0]} has other memory than in XLA's own order, and may round otherwise"
+            f"{doubtful[0]} shares memory otherwise than in XLA's own order, "
+            "so it may round otherwise"
         )
         return self._saved(case, plan, error)
 

@@ -165,7 +165,7 @@ class DumpedStage:
         backend = platform(target.platform)
         if module.is_partitioned and module.partitions > 1 and not backend.compiles_parts:
             raise InputError(
-                f"{module.name} is partitioned already, and XLA compiles no such module for a CPU; "
+                f"{module.name} is partitioned already, which XLA does not compile for a CPU; "
                 "dump it before XLA's partitioner, or choose a GPU with --target"
             )
         self._environment = repr(

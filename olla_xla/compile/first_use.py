@@ -51,7 +51,7 @@ class FirstUse(NamedTuple):
             _logger.info("what was verified on %s is not kept: %s", self.where, error)
         if same:
             what = ", ".join(k for k in KINDS if k in self.kinds)
-            _logger.info("the first results of %s on %s are XLA's own", what, self.where)
+            _logger.info("the first results of %s on %s equal XLA's own", what, self.where)
 
 
 def kinds(plan: Plan) -> frozenset[str]:

@@ -149,7 +149,9 @@ def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
     except jax.errors.JaxRuntimeError as error:
         if not refused.is_refusal(error, plan.target):
             raise
-        _logger.info("%s: XLA refuses its own order, which does not fit", plan.module)
+        _logger.info(
+            "%s: XLA's own order does not fit the device, so XLA does not compile it", plan.module
+        )
         return None
 
 

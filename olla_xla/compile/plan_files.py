@@ -111,7 +111,7 @@ def read_stored(path: Path) -> Stored:
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise PlanFileError(f"{path} is not a stored plan; remove it") from error
     if found != [_FORMAT, _VERSION, path.stem, _digest(text)]:
-        raise PlanFileError(f"{path} is not what was stored; remove it")
+        raise PlanFileError(f"{path} is damaged; remove it")
     plan = plan_file.loads(text, str(path))
     with contextlib.suppress(OSError):
         os.utime(path)
@@ -162,7 +162,9 @@ def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[E
     removed, kept, now = [], 0, time.time()
     found = sorted(entries(folder), key=lambda e: (-e.used, e.path.name))
     if not found and folder.is_dir() and next(folder.iterdir(), None) is not None:
-        raise InputError(f"{folder} has other files, and no stored plans; name their folder")
+        raise InputError(
+            f"{folder} holds no stored plans, but other files; give the folder of the plans"
+        )
     for entry in found:
         late = entry.plan is None or now - entry.used > seconds
         if not late and (most_bytes is None or kept + entry.bytes <= most_bytes):

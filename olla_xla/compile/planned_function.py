@@ -408,7 +408,7 @@ class PlannedFunction:
         if config.jax_enable_pgle:
             return "jax_enable_pgle compiles anew from profiles, which are not planned"
         if config.jax_debug_nans and self._donates:
-            self._say("jax_debug_nans makes JAX ignore donation; memory is not what it would be")
+            self._say("jax_debug_nans makes JAX ignore donation; the step takes more memory")
         return ""
 
     def _report(self, outcome: Outcome, hint: str) -> None:

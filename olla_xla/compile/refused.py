@@ -59,7 +59,9 @@ def refused_executable(
                 raise
         found = sorted(Path(folder).glob("*after_optimizations.hlo.pb"))
         if not found:
-            raise OllaError("XLA refused the step for its memory, and left no dump of it")
+            raise OllaError(
+                "XLA refused the step because it does not fit the device, and wrote no dump"
+            )
         try:
             module, assignment = read_dump(found[-1], target)
         except HloError as error:

@@ -72,7 +72,7 @@ def settled_together(members: tuple[int, ...], topic: str, name: str, trouble: s
     with _agreement(topic, name, members) as agreed:
         decision = agreed.settle("" if trouble else "fine", trouble)
     if decision.digest and trouble:
-        raise AgreementError(f"{trouble}; the other processes have not seen it: restart them all")
+        raise AgreementError(f"{trouble}; the other processes do not know; restart all of them")
     return decision.reason
 
 

@@ -201,7 +201,7 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
     if any(d is not None and (not isinstance(d, int) or isinstance(d, bool)) for d in dims):
         raise InputError(f"axis={axis!r} is neither an integer nor a tuple of integers and None")
     if isinstance(axis, tuple) and all(d is None for d in axis):
-        raise InputError(f"axis={axis!r} cuts nothing; leave it out to have an axis looked for")
+        raise InputError(f"axis={axis!r} cuts nothing; leave it out, and an axis is looked for")
     try:
         dtype = jnp.dtype(accumulate_dtype)
     except TypeError:
@@ -324,7 +324,9 @@ def _within(traced: _Traced, budget: int) -> _Traced:
         cut = dataclasses.replace(traced, pieces=pieces)
         analysis = jax.jit(cut.run).lower(shapes).compile().memory_analysis()
         if analysis is None:
-            raise InputError("this backend does not say what an executable takes; give pieces=")
+            raise InputError(
+                "this backend does not report the memory of an executable; give pieces="
+            )
         total = (
             analysis.argument_size_in_bytes
             + analysis.output_size_in_bytes

@@ -97,7 +97,7 @@ class PlacementProblem:
 
     def _validate(self) -> None:
         if len(self.names) != len(self) or len(set(self.names)) != len(self):
-            raise InputError(f"{len(self)} blocks need as many names, all different")
+            raise InputError(f"{len(self)} blocks need as many different names")
         for bad, why in (
             (self.lower >= self.upper, "lower {lower} must be below upper {upper}"),
             (self.size < 0, "size {size} must not be negative"),

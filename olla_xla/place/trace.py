@@ -61,7 +61,7 @@ def read_trace(path: str | os.PathLike[str], *, capacity: int | None = None) -> 
         column, name = cells["id"]
         if name in names:
             raise InputError(
-                f"{path}, row {number}, column {column}: id {name!r} stands in row {names[name]}"
+                f"{path}, row {number}, column {column}: id {name!r} is also in row {names[name]}"
             )
         names[name] = number
         for kind, value in _numbers(f"{path}, row {number}", cells).items():
@@ -89,7 +89,9 @@ def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[
                 "id,lower,upper,size and, if wanted, alignment and offset"
             )
         if kind in place:
-            raise InputError(f"{path}, row 1, column {column}: {place[kind][1]} is the same column")
+            raise InputError(
+                f"{path}, row 1, column {column}: it is there twice, also as {place[kind][1]}"
+            )
         place[kind] = (k, column)
     missing = [kind for kind in _NEEDED if kind not in place]
     if missing:
@@ -110,7 +112,7 @@ def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
         if abs(value) > _LIMIT:
             raise InputError(f"{where}, column {column}: {text} is beyond 2**62")
         if value < (1 if kind == "alignment" else 0) and kind not in ("lower", "upper"):
-            raise InputError(f"{where}, column {column}: {kind} {value} must not be so small")
+            raise InputError(f"{where}, column {column}: {kind} {value} is too small")
         if kind == "upper" and column.lower() == "end":
             value += 1
         found["fixed" if kind == "offset" else kind] = value

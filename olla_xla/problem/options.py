@@ -129,7 +129,7 @@ class PlanOptions:
         if self.budget_bytes is not None and self.budget_bytes <= 0:
             raise LimitError(f"memory_budget={self.memory_budget!r} must be positive: {_FORM}")
         if self.collectives and not self.loops:
-            raise InputError("collectives=True says what loops may do; leave out loops=False")
+            raise InputError("collectives=True needs loops=True; leave out one of the two")
         self._check_overhead()
         self._check_method()
 
@@ -139,7 +139,9 @@ class PlanOptions:
             if value not in known:
                 raise InputError(f"{name}={value!r}: choose one of {', '.join(known)}")
         if self.early_updates and self.method != "ilp":
-            raise InputError("early_updates=True is of method='ilp'; leave it out, or give that")
+            raise InputError(
+                "early_updates=True needs method='ilp'; leave out one or give the other"
+            )
         if self.method == "ilp" and self.recomputes:
             raise InputError(
                 "method='ilp' plans orders only; leave out max_overhead and memory_budget, or use "

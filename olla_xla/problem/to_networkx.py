@@ -113,7 +113,7 @@ def from_networkx(g: Any) -> TensorGraph:
     except GraphError:
         raise
     except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
-        raise GraphError(f"a value in the graph is not of its kind: {error}") from error
+        raise GraphError(f"a value in the graph has the wrong type: {error}") from error
     largest = max((abs(t.buffer) for t in graph.tensors), default=0)
     if max(largest, sum(t.bytes for t in graph.tensors)) >= 2**63:
         raise GraphError("the tensors' bytes, or a buffer's number, are beyond 2**63")
@@ -167,7 +167,7 @@ class _Tensors:
         self, key: Any, source: int, sink: int | None, data: Mapping[str, Any], where: str
     ) -> None:
         if "bytes" not in data:
-            raise GraphError(f"{where} says no bytes; give it bytes=SIZE, or kind='control'")
+            raise GraphError(f"{where} has no size; give it bytes=SIZE, or kind='control'")
         own = {name: data[name] for name in _TENSOR if name in data}
         key = ("edge", len(self._source)) if key is None else key
         if self._source.setdefault(key, source) != source or self._data.setdefault(key, own) != own:

@@ -195,7 +195,7 @@ def target(name: str, devices: int = 1, topology: str = "") -> Target:
       InputError: it is unknown, or this installation cannot compile for it.
     """
     if topology and name not in CHIPS:
-        raise InputError(f"topology={topology} is of TPUs, target={name!r} is none")
+        raise InputError(f"topology={topology} is for TPUs, and target={name!r} is not one")
     if name not in TARGETS:
         raise InputError(f"target={name!r} is not known; use one of {', '.join(TARGETS)}")
     if devices < 1:

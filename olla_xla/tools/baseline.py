@@ -97,7 +97,7 @@ def compare_with(
     title = _title(model, target)
     if title != baseline.title:
         raise InputError(
-            f"{baseline.name} is of {baseline.title}, the flags say {title}; give the same"
+            f"{baseline.name} was made for {baseline.title}, not for {title}; give the same flags"
         )
     stage("tracing, compiling")
     now = analyze_model(model, target, options if baseline.planned else None)

@@ -347,7 +347,7 @@ def test_cache_lists_checks_and_removes(capsys, tmp_path):
     spoilt.write_bytes(good.read_bytes()[:-9])
     where = f"--directory={tmp_path}"
     code, out, _ = run(capsys, "cache", where, "--format=markdown")
-    assert code == 0 and "jit_step" in out and "3.0" in out and "not what was stored" in out
+    assert code == 0 and "jit_step" in out and "3.0" in out and "is damaged" in out
     assert run(capsys, "cache", where, "--verify")[0] == 1
     code, out, _ = run(capsys, "cache", where, "--prune")
     assert code == 0 and "1 files removed" in out and good.exists() and not spoilt.exists()

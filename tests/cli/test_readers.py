@@ -207,8 +207,8 @@ def test_calls_that_nest_deeply():
     ("arguments", "said"),
     [
         (["plan", "--model=mlp", "--seed=-1"], "--seed"),
-        (["plan", "--model=mlp", "--topology=2x2"], "--topology=2x2 is of TPUs"),
-        (["analyze", "--model=mlp", "--topology=2x2"], "--topology=2x2 is of TPUs"),
+        (["plan", "--model=mlp", "--topology=2x2"], "--topology=2x2 is for TPUs"),
+        (["analyze", "--model=mlp", "--topology=2x2"], "--topology=2x2 is for TPUs"),
     ],
 )
 def test_what_cannot_be_meant(arguments, said, capsys):

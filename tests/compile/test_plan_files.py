@@ -77,7 +77,7 @@ def test_another_keys_file_is_refused(tmp_path):
     path = stored(tmp_path)
     other = path.with_name(f"{KEY[::-1]}.plan")
     path.rename(other)
-    with pytest.raises(PlanFileError, match="not what was stored"):
+    with pytest.raises(PlanFileError, match="is damaged"):
         plan_files.read(other)
 
 

@@ -20,7 +20,7 @@ def test_collectives_are_for_loops():
 
 def test_control_edges_go_with_the_integer_program():
     assert PlanOptions(method="ilp", early_updates=True).early_updates
-    with pytest.raises(InputError, match="is of method='ilp'"):
+    with pytest.raises(InputError, match="needs method='ilp'"):
         PlanOptions(early_updates=True)
     with pytest.raises(InputError, match="early_updates=1 must be True or False"):
         PlanOptions(method="ilp", early_updates=1)  # pyright: ignore[reportArgumentType]

@@ -93,7 +93,7 @@ def test_the_example_holds():
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ([("a", "b", {})], "says no bytes"),
+        ([("a", "b", {})], "has no size"),
         ([("a", "b", {"bytes": 1}), ("b", "a", {"bytes": 1})], "cycle"),
         ([("a", "b", {"kind": "data"})], "of kind 'data'"),
         (

@@ -45,8 +45,8 @@ def test_grid():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"models": ()}, "--models names none"),
-        ({"models": ("mlp", "mlp")}, "--models names one twice"),
+        ({"models": ()}, "--models is empty"),
+        ({"models": ("mlp", "mlp")}, "--models has one name twice"),
         ({"sizes": ("0",)}, "'0' is not a positive integer"),
         ({"modes": ("fast",)}, "--modes: 'fast' is not one of order, overhead"),
     ],

@@ -61,7 +61,7 @@ def run(values: flags.FlagValues) -> int:
     folder = Path(values.directory) if values.directory else stored_folder()
     if folder is None:
         raise InputError(
-            "JAX's persistent cache is off; give --directory, or set JAX_COMPILATION_CACHE_DIR"
+            "JAX's cache is off; give --directory=FOLDER or set JAX_COMPILATION_CACHE_DIR"
         )
     if values.directory and not folder.is_dir():
         raise InputError(f"--directory: {folder} is not a folder")

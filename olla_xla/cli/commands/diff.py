@@ -33,7 +33,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "target",
         "cpu",
         list(targets.TARGETS),
-        "What dumps and models are analysed for.",
+        "The device for which dumps and models are analysed.",
         flag_values=values,
     )
     flags.DEFINE_integer(

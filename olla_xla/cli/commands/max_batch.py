@@ -60,7 +60,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_float(
         "memory_fraction",
         None,
-        "Part of the target's memory for the step; 0.75 of a GPU and 1 of a TPU if not given.",
+        "Part of the device's memory for the step; by default 0.75 on a GPU and 1 on a TPU.",
         flag_values=values,
     )
     shared.define_overhead(
@@ -68,12 +68,16 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     shared.define_limits(values)
     flags.DEFINE_integer(
-        "start", 8, "The batch on each device to begin with.", lower_bound=1, flag_values=values
+        "start",
+        8,
+        "The batch on each device that is compiled first.",
+        lower_bound=1,
+        flag_values=values,
     )
     flags.DEFINE_integer(
         "compiles",
         6,
-        "Compiles by XLA, at most, for all ways together.",
+        "Most compiles by XLA, for all three ways together.",
         lower_bound=5,
         flag_values=values,
     )

@@ -56,7 +56,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "turns",
         40,
-        "Steps of a plan that recomputes and of XLA's own executable, run in turns.",
+        "If the plan recomputes: steps to time, of the plan and of XLA's own executable in turns.",
         lower_bound=2,
         flag_values=values,
     )

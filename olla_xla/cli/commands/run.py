@@ -62,7 +62,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "only",
         "",
-        "Plan only functions whose name, with the module's before it, has a match of this regular "
+        "Plan only functions whose full name (module.function) contains a match of this regular "
         "expression.",
         flag_values=values,
     )
@@ -70,7 +70,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "analyze", False, "Afterwards say for each function what would help.", flag_values=values
     )
     flags.DEFINE_string(
-        "html", None, "A folder that is there, for a report of each function.", flag_values=values
+        "html", None, "An existing folder, for a report of each function.", flag_values=values
     )
 
 

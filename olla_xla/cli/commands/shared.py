@@ -143,7 +143,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "memory_budget",
         None,
-        'Most bytes that the step may take, such as "10GiB"; recomputes values if need be.',
+        'Most bytes that the step may take, such as "10GiB"; values are recomputed if needed.',
         flag_values=values,
     )
     define_overhead(
@@ -191,7 +191,7 @@ def define_overheads(values: flags.FlagValues, default: str) -> None:
     flags.DEFINE_list(
         "overheads",
         default,
-        "Fractions of the step's predicted time that plans may add, a plan each; 0: only reorder.",
+        "Parts of the step's predicted time that may be added, a plan for each; 0: an order only.",
         flag_values=values,
     )
 
@@ -215,7 +215,7 @@ def options(values: flags.FlagValues) -> PlanOptions:
     )  # fmt: skip
     if "topology" in values and values.topology and targets.TARGETS[values.target] != "tpu":
         raise InputError(
-            f"--topology={values.topology} is of TPUs; --target={values.target} is none"
+            f"--topology={values.topology} is for TPUs, and --target={values.target} is not one"
         )
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     return PlanOptions(**given)

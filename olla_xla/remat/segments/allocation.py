@@ -25,7 +25,9 @@ def xla_temp_bytes(lowered: jax.stages.Lowered) -> int:
     """XLA's temporaries, by its buffer assignment: the gradient is compiled for it."""
     analysis = lowered.compile().memory_analysis()
     if analysis is None:
-        raise InputError("this backend does not say what an executable takes; give budget=BYTES")
+        raise InputError(
+            "this backend does not report the memory of an executable; give budget=BYTES"
+        )
     return analysis.temp_size_in_bytes
 
 

@@ -88,7 +88,9 @@ class Journal:
             header, *rows = [json.loads(line) for line in whole.splitlines()]
             made = {Cell(**{k: row[k] for k in KEY}): row for row in rows}
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise InputError(f"{self.lines} is not a sweep's; give --out another name") from error
+            raise InputError(
+                f"{self.lines} was not written by a sweep; choose another --out"
+            ) from error
         if header != self._header:
             raise InputError(
                 f"{self.lines} was made with other limits or seed; delete it or give --out "
