@@ -46,7 +46,7 @@ def _refused(arguments, capsys):
 def test_what_is_no_regular_file(command, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
-        assert "no regular file" in _refused(COMMANDS[command](path), capsys)
+        assert "not a regular file" in _refused(COMMANDS[command](path), capsys)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -178,9 +178,9 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path, caplog):
     path = tmp_path / f"{KEY}.plan"
     for make in (os.mkfifo, os.mkdir, lambda p: p.symlink_to("/dev/zero")):
         make(path)
-        with pytest.raises(PlanFileError, match="no regular file"):
+        with pytest.raises(PlanFileError, match="not a regular file"):
             plan_files.read(path)
-        with pytest.raises(PlanFileError, match="no regular file"):
+        with pytest.raises(PlanFileError, match="not a regular file"):
             Plan.load(path)
         assert PlanStore(tmp_path).load(KEY) is None
         path.rmdir() if path.is_dir() else path.unlink()

@@ -14,7 +14,7 @@ def test_collectives_are_for_loops():
     assert PlanOptions(collectives=True, max_overhead=0.1).collectives
     with pytest.raises(InputError, match="collectives=1 must be True or False"):
         PlanOptions(collectives=1)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="leave out loops=False"):
+    with pytest.raises(InputError, match="needs loops=True"):
         PlanOptions(collectives=True, loops=False)
 
 

@@ -98,7 +98,7 @@ def test_files_of_something_else(tmp_path):
     with pytest.raises(InputError, match="made with other limits or seed"):
         Journal(str(out), grid(), other)
     out.with_suffix(".jsonl").write_text("a letter\n")
-    with pytest.raises(InputError, match="is not a sweep's"):
+    with pytest.raises(InputError, match="was not written by a sweep"):
         Journal(str(out), grid(), SETTINGS)
     with pytest.raises(InputError, match="cannot write"):
         Journal(str(tmp_path / "no" / "rows.csv"), grid(), SETTINGS)
