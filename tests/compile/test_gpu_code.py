@@ -141,7 +141,7 @@ def test_the_executable_says_its_mode(monkeypatch):
 
 
 def test_kernels_with_other_memory_are_named_and_run(monkeypatch, caplog):
-    monkeypatch.setattr(compiles, "differing", lambda found, expected: ["fusion.7"])
+    monkeypatch.setattr("olla_xla.check.executable.differing", lambda found, expected: ["fusion.7"])
     caplog.set_level("INFO", "olla_xla")
     result = lowered().compile()
     assert result.planned, result.reason

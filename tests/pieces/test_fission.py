@@ -462,10 +462,10 @@ def test_arguments():
     for wrong, message in [
         ({"pieces": 1.5}, "not an integer"),
         ({"pieces": True}, "not an integer"),
-        ({"axis": "batch"}, "no integer"),
+        ({"axis": "batch"}, "neither an integer"),
         ({"axis": (None,)}, "cuts nothing"),
-        ({"accumulate_dtype": jnp.int32}, "no floating-point type"),
-        ({"accumulate_dtype": "wide"}, "no floating-point type"),
+        ({"accumulate_dtype": jnp.int32}, "not a floating-point type"),
+        ({"accumulate_dtype": "wide"}, "not a floating-point type"),
         ({"pieces": 4, "memory_budget": 1000}, "leave out one"),
     ]:
         with pytest.raises(InputError, match=message):
