@@ -9,7 +9,7 @@ import pytest
 import olla_xla
 from hlo import gpu_executable
 from hlo.gpu_executable import read_gpu_executable
-from olla_xla.compile import compiles, gpu_code, objection
+from olla_xla.compile import gpu_code, objection
 from olla_xla.errors import CheckError
 from tests.support.compiles import on_h100
 
