@@ -219,10 +219,12 @@ class _Trials:
         jitted = plain_jit(function, **program.jit_options)
         try:
             traced = jitted.trace(*program.args, **program.kwargs)
-        except InputError:  # nothing can be cut
+        except InputError:
+            self.failed.append("olla_xla.fission, which finds nothing to cut")
             return None
         cut = cuts[-1]
         if cut.peak_before - cut.peak_after < _LITTLE * self._total:
+            self.failed.append("olla_xla.fission, which saves little by its estimate")
             return None
         total, seconds = in_pieces.compiled_cost(traced.lower())
         if self._in_use is not None:
