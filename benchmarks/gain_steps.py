@@ -83,11 +83,10 @@ def fsdp_transformer(devices: Sequence[Any]) -> Built:
         return x + jax.nn.gelu(norm(x) @ w["up"]) @ w["down"]
 
     def loss(weights: Any, text: jax.Array) -> jax.Array:
-        narrow = jax.tree.map(lambda w: w.astype(jnp.bfloat16), weights)
-        x = narrow["words"][text]
-        for w in narrow["layers"]:
-            x = layer(w, x)
-        logits = (x @ narrow["words"].T).astype(jnp.float32)
+        x = weights["words"][text].astype(jnp.bfloat16)
+        for w in weights["layers"]:
+            x = layer(jax.tree.map(lambda w: w.astype(jnp.bfloat16), w), x)
+        logits = (x @ weights["words"].T.astype(jnp.bfloat16)).astype(jnp.float32)
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), text[..., None], -1).mean()
 
     def step(weights: Any, mean: Any, square: Any, text: jax.Array) -> Any:

@@ -23,7 +23,7 @@ __all__ = [
 
 SLOTS = 2
 """Slices of a scan residual for one iteration only: with a single one XLA would leave out the
-index.
+index. One is enough where that cannot change how a fusion rounds.
 """
 
 
@@ -64,10 +64,11 @@ class NewInstruction:
       root: of a fusion that changes, the instruction inside that the copy ends with; else "".
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
       of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
+      beside: `original` stands beside the loops, and is made of constants, which are copied too.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
       layout: shape in whose layout `operands[0]` is copied; b"" leaves it.
-      slots: of a fusion that puts results into scan residuals, each operand that is one, and its
-        dimension that counts slices: the copy is given scan residuals of `SLOTS` slices.
+      slots: of a fusion that puts results into scan residuals, each operand that is one, its
+        dimension that counts slices, and how many the copy is given instead: 1 or `SLOTS`.
       results: of a fusion that runs parts of a transfer, numbers of the results that it computes
         itself (`hlo.async_collective_fusion`): the copy gives these alone. Else empty.
     """
@@ -77,9 +78,10 @@ class NewInstruction:
     root: str = ""
     operands: tuple[tuple[int | str, ValueRef], ...] = ()
     of_slice: bool = False
+    beside: bool = False
     element_type: int = 0
     layout: bytes = b""
-    slots: tuple[tuple[int, int], ...] = ()
+    slots: tuple[tuple[int, int, int], ...] = ()
     results: tuple[int, ...] = ()
 
 
@@ -103,8 +105,8 @@ class OperandReplacement:
       reader: its name. operand: number of the operand that is the scan residual.
       given: what it reads instead.
       replaced: whether `given` is its result, so that it is not needed itself.
-      axis: the dimension of the operand that counts slices, if it is to be a scan residual still,
-        of `SLOTS` slices; else -1: then it is one slice.
+      axis: the dimension of the operand that counts slices, if it is to be a scan residual still;
+        else -1: then it is one slice. slices: that it has then, 1 or `SLOTS`.
     """
 
     reader: str
@@ -112,6 +114,7 @@ class OperandReplacement:
     given: ValueRef
     replaced: bool = False
     axis: int = -1
+    slices: int = SLOTS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 residual.
 
 Fused computations of the backward loop keep their form: a dynamic-slice of a scan residual becomes
-one of an array with a single slice, to which XLA clamps its index.
+one of an array with few slices, to which XLA clamps its index.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Readers:
         elif axis < 0:
             other = self._retype_slice(body, parameter, given)
         else:
-            shorten_reads(self._module.computations, body, parameter, axis)
+            shorten_reads(self._module.computations, body, parameter, axis, taken.slices)
             if given.whole:
                 made = self._maker.value(ValueRef(made=given.made, index=given.index))
                 other = self._body.cast(made, parameter.shape)
@@ -120,6 +120,8 @@ class Readers:
 
     def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
         """A scan residual of which the slice that is read is a value."""
+        if shape.dimensions[axis] == 1:
+            return self._body.cast(self._maker.value(given), shape)
         value = self._maker.value(dataclasses.replace(given, copy=0))
         key = value.id, given.copy, axis, shape.SerializeToString(deterministic=True)
         if key not in self._stacks:

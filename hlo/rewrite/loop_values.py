@@ -87,6 +87,9 @@ class Maker:
         if made.of_slice:
             self._made[made.name] = self._slice_moved(made)
             return
+        if made.beside:
+            self._made[made.name] = self._copied_from_beside(made)
+            return
         original = self._source.named(made.original)
         shapes = [i.shape for i in self._source.operands(original)]
         numbers = list(range(len(shapes)))
@@ -112,20 +115,39 @@ class Maker:
             if copy.opcode == "fusion":
                 inner = self._own(copy.called_computation_ids[0])
                 copy.called_computation_ids[0] = inner.id
-                for operand, axis in made.slots:
-                    operands[operand] = self._with_slots(copy, inner, operand, axis).id
+                for slot in made.slots:
+                    operands[slot[0]] = self._with_slots(copy, inner, slot).id
                 if made.results:
                     numbers = without_transfer(copy, inner, made.results)
             copy.operand_ids[:] = [operands[k] for k in numbers]
         self._made[made.name] = self._body.add(copy)
 
     def _with_slots(
-        self, copy: _Instruction, body: _Computation, operand: int, axis: int
+        self, copy: _Instruction, body: _Computation, slot: tuple[int, int, int]
     ) -> _Instruction:
-        """Lets a fusion put a result into an array of slices of few slices; gives that array."""
-        parameter = put_into_slots(copy, body, operand, axis)
+        """Lets a fusion put a result into an array of few slices; gives that array."""
+        parameter = put_into_slots(copy, body, *slot)
         name, target = f"{copy.name}.begin", self._edit.target
         return self._module.unwritten(self._body, name, parameter.shape, target)
+
+    def _copied_from_beside(self, made: NewInstruction) -> _Instruction:
+        """A copy of an instruction beside the loops, and of the constants that it is made of."""
+        original = self._parent.named(made.original)
+        copy = _Instruction()
+        copy.CopyFrom(original)
+        copy.name = made.name
+        del copy.control_predecessor_ids[:]
+        operands = []
+        for operand in self._parent.operands(original):
+            constant = _Instruction()
+            constant.CopyFrom(operand)
+            constant.name = self._module.names.new(operand.name)
+            del constant.control_predecessor_ids[:]
+            operands.append(self._body.add(constant).id)
+        copy.operand_ids[:] = operands
+        if copy.opcode == "fusion":
+            copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0]).id
+        return self._body.add(copy)
 
     def _slice_moved(self, made: NewInstruction) -> _Instruction:
         """What an instruction beside the loops does to each slice, done to one."""

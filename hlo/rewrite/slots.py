@@ -1,7 +1,7 @@
 """Arrays of few slices, for fusions that put results into scan residuals that are gone.
 
 A fusion that computes several things is other code without one of them. So that all of it can stay
-as it is, it puts what nothing reads any more into an array of `SLOTS` slices: XLA clamps the index.
+as it is, it puts what nothing reads any more into an array of few slices: XLA clamps the index.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
 
 
-def shorten(shape: _Shape, axis: int) -> None:
-    """Lets an array have few slices."""
-    shape.dimensions[axis] = min(shape.dimensions[axis], SLOTS)
+def shorten(shape: _Shape, axis: int, slices: int) -> None:
+    """Lets an array have so many slices."""
+    shape.dimensions[axis] = min(shape.dimensions[axis], slices)
 
 
 def parameter_of(body: _Computation, number: int) -> _Instruction:
@@ -53,20 +53,21 @@ def shorten_reads(
     body: _Computation,
     parameter: _Instruction,
     axis: int,
+    slices: int,
 ) -> None:
-    """Lets a parameter of a fusion that takes slices be of few, with its casts, in nested fusions
-    too.
+    """Lets a parameter of a fusion that takes slices be of so many, with its casts, in nested
+    fusions too.
     """
     behind = casts_of(body, parameter)
     body.ClearField("program_shape")
     for i in body.instructions:
         if i.id in behind:
-            shorten(i.shape, axis)
+            shorten(i.shape, axis, slices)
         elif i.opcode == "fusion":
             inner = computations[i.called_computation_ids[0]]
             for k, operand in enumerate(i.operand_ids):
                 if operand in behind:
-                    shorten_reads(computations, inner, parameter_of(inner, k), axis)
+                    shorten_reads(computations, inner, parameter_of(inner, k), axis, slices)
 
 
 def update_of(fusion: _Instruction, body: _Computation, operand: int) -> _Instruction:
@@ -90,13 +91,13 @@ def counts_slices(body: _Computation, update: _Instruction) -> int:
 
 
 def put_into_slots(
-    fusion: _Instruction, body: _Computation, operand: int, axis: int
+    fusion: _Instruction, body: _Computation, operand: int, axis: int, slices: int = SLOTS
 ) -> _Instruction:
     """Lets a fusion put a result into an array of few slices; gives the parameter that is this.
 
     Args:
       fusion: it is changed, as is its computation: body. operand: number of the array among what it
-        is given. axis: the dimension of it that counts slices.
+        is given. axis: the dimension of it that counts slices. slices: that it has then.
 
     Raises:
       HloError: it does something else with that operand.
@@ -112,6 +113,6 @@ def put_into_slots(
     else:
         raise HloError(f"{fusion.name} does not give the scan residual that it puts a result into")
     for shape in shapes:
-        shorten(shape, axis)
+        shorten(shape, axis, slices)
     body.ClearField("program_shape")
     return parameter

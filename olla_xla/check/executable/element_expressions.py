@@ -166,12 +166,17 @@ class ElementExpressions(ElementNumbering):
         return {(): self.arranged(operand, before, steps, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A dynamic-update-slice; on a TPU it converts the update to the array's type."""
+        """A dynamic-update-slice; on a TPU it converts the update to the array's type.
+
+        One of full size is its update: XLA clamps the index to the only place there is.
+        """
         array, value, *indices = (number for operand in operands for number in operand.values())
         whole, part = op.operands[0].shape, op.operands[1].shape
         if part.element_type != whole.element_type:
             before, part = part, typed(part, whole)
             value = converted(self, value, before, part)
+        if self.shape(whole) == self.shape(part):
+            return {(): value}
         numbers = array, value, *indices
         return {(): self.updated(Update(self.attributes(op), numbers, whole, part))}
 

@@ -44,13 +44,13 @@ def before_order(state: ModuleState) -> Iterator[ModuleState]:
         as_is = dataclasses.replace(as_is, before_bytes=choices.total)
         yield _with(as_is, found, None)
         if platform(request.target).runs_beside:
-            other = free(_choices(state, beside=True))
+            other = free(choices.beside)
             if other is not None and other.records != found.records:
                 yield _with(as_is, other, None)
     yield as_is
 
 
-def _choices(state: ModuleState, *, beside: bool = False) -> ResidualChoices:
+def _choices(state: ModuleState) -> ResidualChoices:
     request = state.request
     return ResidualChoices(
         state.module,
@@ -58,7 +58,6 @@ def _choices(state: ModuleState, *, beside: bool = False) -> ResidualChoices:
         request.cost,
         state.kernels,
         collectives=request.options.collectives,
-        beside=beside,
     )
 
 
@@ -71,6 +70,8 @@ def run(state: ModuleState) -> ModuleState:
     choices, budget = state.choices, state.request.options.budget_bytes
     if choices is None:
         return state
+    if platform(state.request.target).runs_beside:
+        choices = choices.beside  # as an allowance counts time
     deadline = clock.now() + state.seconds_left * _SHARE
     best: tuple[ResidualChoice, Plan] | None = None
     every: list[tuple[ResidualChoice, Plan]] = []

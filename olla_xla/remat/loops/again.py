@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Hashable
 
+from hlo.backend import platform
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part, stack_shape
 from hlo.rewrite.loop_edit import NewInstruction, Stored, ValueRef
@@ -21,8 +22,12 @@ from olla_xla.remat.loops.pairs import Pair
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import ScanResidual
+from olla_xla.remat.purity import pure
 
 __all__ = ["Again", "Arrays", "New", "uncast"]
+
+_LARGE = 1 << 20
+"""Bytes of an array that is made anew in each iteration sooner than held as long as a loop runs."""
 
 
 class New:
@@ -78,9 +83,14 @@ class Again:
         self._runs: dict[tuple[Instruction, Node | None], str] = {}
         self._updates: dict[Instruction, str] = {}
         self._making: set[int] = set()
+        self._made_here: dict[Instruction, str] = {}
+        """Instruction beside the loops -> name of its copy."""
 
     def _updated(self, number: int) -> ValueRef | None:
-        """The `SLOTS` slices into which a value's copied owner writes it; None if it does not."""
+        """The array of few slices into which a value's copied owner writes it; None if it does not.
+
+        If it has only one, that is the value.
+        """
         if number in self._kept or number in self._stored or number in self._table.pieces:
             return None
         if self._table.is_there(number):
@@ -92,17 +102,27 @@ class Again:
         puts = {k: n for k, n in results.items() if n.i.opcode == "dynamic-update-slice"}
         if recipe.owner not in self._updates:
             name = self._new.name(f"{recipe.owner.name}.again")
-            slots = tuple(zip(recipe.updated, map(_axis, puts.values()), strict=True))
+            slots = tuple(
+                (k, _axis(put), self._slices(put))
+                for k, put in zip(recipe.updated, puts.values(), strict=True)
+            )
             self._new.made.append(self._copied(name, recipe, slots))
             self._updates[recipe.owner] = name
         name = self._updates[recipe.owner]
         for index, update in puts.items():
             if update.operands[1].behind is recipe.node:
-                return ValueRef(made=name, index=index, whole=update.shape.key, axis=_axis(update))
+                found = ValueRef(made=name, index=index)
+                if self._slices(update) == 1:
+                    return found
+                return dataclasses.replace(found, whole=update.shape.key, axis=_axis(update))
         return ValueRef(made=name, index=self._leaf(recipe))
 
+    def _slices(self, update: Node) -> int:
+        """Slices of the array that an update in a copy of its owner is given."""
+        return self._table.slices(self._body.number(update.operands[1].behind), update.owner)
+
     def _copied(
-        self, name: str, recipe: Recipe, slots: tuple[tuple[int, int], ...] = ()
+        self, name: str, recipe: Recipe, slots: tuple[tuple[int, int, int], ...] = ()
     ) -> NewInstruction:
         """A copy of an instruction, without its part in a transfer."""
         owner, part = recipe.owner, recipe.part
@@ -162,7 +182,7 @@ class Again:
         if self._table.is_iteration(number):
             return ValueRef(iteration=True)
         if (element := self._table.element(number)) is not None:
-            return ValueRef(element=self._element(element))
+            return self._invariant(element)
         if (own := self._table.own.get(number)) is not None:
             return ValueRef(own=own.name)
         return None
@@ -279,19 +299,36 @@ class Again:
             return ()
         return next(k for k, leaf in leaves.items() if leaf.behind is recipe.node.behind)
 
-    def _element(self, k: int) -> int:
-        """The element of the backward loop's state that holds the forward loop's `k`, a fixed one.
+    def _invariant(self, k: int) -> ValueRef:
+        """Where the backward loop has the forward loop's element `k`, a fixed one.
 
-        If there is none, it is added.
+        If its state has no such element, one is added; or the value is made in each iteration,
+        where it is a large one that is made of nothing.
         """
         writer, reader = self._pair.writer, self._pair.reader
         start = writer.start[k]
         for r in sorted(reader.fixed):
             if reader.start[r] is start:
-                return r
+                return ValueRef(element=r)
+        if self._is_made_of_nothing(start):
+            if start not in self._made_here:
+                name = self._made_here[start] = self._new.name(f"{start.name}.again")
+                self._new.made.append(NewInstruction(name, start.name, beside=True))
+            return ValueRef(made=self._made_here[start])
         if start.name not in self._new.added:
             self._new.added.append(start.name)
-        return len(reader.start) + self._new.added.index(start.name)
+        return ValueRef(element=len(reader.start) + self._new.added.index(start.name))
+
+    def _is_made_of_nothing(self, start: Instruction) -> bool:
+        """Whether a fusion of constants alone gives a large array, as of a mask's least value.
+
+        On a GPU one more kernel in each iteration would take more time than it is worth.
+        """
+        here = platform(self._body.target)
+        large = start.opcode == "fusion" and start.shape.is_array and start.shape.bytes >= _LARGE
+        constants = all(o.opcode == "constant" for o in start.operands)
+        whole = here.keeps_code and here.emits_any_fusion
+        return whole and large and constants and pure(start)
 
 
 class Arrays:

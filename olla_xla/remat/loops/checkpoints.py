@@ -183,7 +183,7 @@ class Rerun(Again):
             self._again = self._again or self._new.name(f"{self._pair.reader.i.name}.again")
             return ValueRef(made=self._again)
         element = self._table.element(number)
-        return None if element is None else ValueRef(element=self._element(element))
+        return None if element is None else self._invariant(element)
 
     def _stacked(self, recipe: Recipe) -> ValueRef:
         (element,) = recipe.node.index

@@ -8,6 +8,8 @@ On a CPU and a TPU a fusion with arithmetic stays as it is (`again` says why):
   an array of `SLOTS` slices.
 - A fusion that sliced a scan residual slices an array of `SLOTS` slices at the same index, which
   XLA clamps to the array.
+- The array has one slice where no addition in these fusions reads two products, so that nothing but
+  their operators decides how they round (hlo.rounding). It is then the value itself.
 On a GPU fusions slice the scan residuals that they need themselves, and a single slice stays one.
 What this does to rounding is not known, as nothing has been run there.
 """
@@ -19,7 +21,7 @@ import functools
 from collections.abc import Iterable
 
 from hlo.module import Instruction, Module
-from hlo.rewrite.loop_edit import LoopEdit, OperandReplacement, ValueRef
+from hlo.rewrite.loop_edit import SLOTS, LoopEdit, OperandReplacement, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.loops.again import Again, Arrays, New, uncast
@@ -169,9 +171,14 @@ class _EditBuilder(Again):
                 )
             else:
                 arrays[owner].whole = functools.partial(self._whole, residual)
-                given = arrays[owner].given(residual.read, self._table.number(residual))
+                number = self._table.number(residual)
+                given = arrays[owner].given(residual.read, number)
                 axis = residual.axis if self._body.exact else -1
-                result += [OperandReplacement(owner.name, k, given, axis=axis) for k in where]
+                slices = SLOTS if given.whole else self._table.slices(number)
+                result += [
+                    OperandReplacement(owner.name, k, given, axis=axis, slices=slices)
+                    for k in where
+                ]
         return result
 
     def _where(self, residual: ScanResidual, owner: Instruction) -> list[int]:

@@ -6,7 +6,6 @@ import functools
 
 from hlo.backend import platform
 from hlo.module import Instruction
-from hlo.rewrite.loop_edit import SLOTS
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
 from olla_xla.remat.loops.body import Body
@@ -48,7 +47,7 @@ class RecipePrices:
         return seconds + (self._slots_seconds(recipe) if recipe.updated else 0.0)
 
     def _slots_seconds(self, recipe: Recipe) -> float:
-        """Predicted time of the arrays of `SLOTS` slices into which a copy of an owner writes: to
+        """Predicted time of the arrays of few slices into which a copy of an owner writes: to
         initialise them, where the target must, and to slice them for readers of the bare value.
         """
         body, inner = self._table.body, self._table.pair.reader.body
@@ -58,9 +57,12 @@ class RecipePrices:
             if end.i.opcode != "dynamic-update-slice":
                 continue
             size = end.operands[1].shape.bytes
-            if not platform(body.target).allocating_call:
-                seconds += self._moving_seconds(SLOTS * size)
             number = body.number(end.operands[1].behind)
+            slices = self._table.slices(number, recipe.owner)
+            if not platform(body.target).allocating_call:
+                seconds += self._moving_seconds(slices * size)
+            if slices == 1:
+                continue
             reads = [r for s in self._table.scan_residuals.get(number, ()) for r in s.reads]
             if any(only_hands_on(read.node, inner.root_of(read.owner)) for read in reads):
                 seconds += self._moving_seconds(2 * size)

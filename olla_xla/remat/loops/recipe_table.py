@@ -10,6 +10,8 @@ from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator
 from hlo.exchange import STARTS
 from hlo.module import Instruction
+from hlo.rewrite.loop_edit import SLOTS
+from hlo.rounding import may_depend_on_memory
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.remat.loops.body import Affine, Body, Terms
 from olla_xla.remat.loops.nodes import Node, widens
@@ -19,6 +21,7 @@ from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import (
     NotAResidual,
     ScanResidual,
+    only_hands_on,
     written_slice,
 )
 from olla_xla.remat.loops.waits import Waits
@@ -64,6 +67,8 @@ class RecipeTable:
         self._collectives = collectives
         self._values = dict(self._made_values())
         self._recipes: dict[int, Recipe | None] = {}
+        self._settled: dict[Instruction, bool] = {}
+        """Whether nothing else than its operators decides how an instruction rounds."""
         self._written: dict[int, ScanResidual] = {}
         """Number of what an iteration writes, before any moves -> a scan residual of it."""
         for residual in pair.scan_residuals:
@@ -183,6 +188,27 @@ class RecipeTable:
             return
         self._recipes[first] = Recipe(source, value.owner, None, (number,), narrowed=True)
         self._recipes[number] = None  # or each would be made of the other
+
+    def slices(self, number: int, owner: Instruction | None = None) -> int:
+        """Slices of an array in which the backward loop's readers find a value where they had a
+        scan residual: 1 if that cannot change how they round, else `SLOTS`.
+
+        Args:
+          number: of the value.
+          owner: an instruction of the forward loop's body whose copy writes it into that array.
+        """
+        here, body = platform(self.body.target), self.pair.reader.body
+        if not (here.keeps_code and here.emits_any_fusion):
+            return SLOTS
+        found = [] if owner is None else [self.body.runs(owner)]
+        for residual in self.scan_residuals.get(number, ()):
+            for read in residual.reads:
+                if not only_hands_on(read.node, body.root_of(read.owner)):
+                    found.append(body.runs(read.owner))
+        for i in found:
+            if i not in self._settled:
+                self._settled[i] = not may_depend_on_memory(i, self.body.target)
+        return 1 if all(self._settled[i] for i in found) else SLOTS
 
     def number(self, residual: ScanResidual) -> int:
         """The number of a scan residual's slices, as they are read."""

@@ -113,7 +113,7 @@ class ResidualChoices:
         self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
         self._failed: dict[tuple[LoopRecord, ...], HloError | PlanMismatchError] = {}
         found = _apart(pairs(self.module, target))
-        self._beside = beside
+        self._beside, self._collectives = beside, collectives
         self._choices = [
             Choice(RecipeTable(pair, collectives=collectives), cost, beside=beside)
             for pair in found
@@ -132,6 +132,14 @@ class ResidualChoices:
         self._priced = [r for r in dict.fromkeys([*records, plain]) if r]
         self.plain = self._priced.index(plain) if plain else None
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
+
+    @functools.cached_property
+    def beside(self) -> ResidualChoices:
+        """The same choices, with asynchronous operations priced as overlapping."""
+        return ResidualChoices(
+            self.module, self.target, self._cost, self._kernels,
+            collectives=self._collectives, beside=True,
+        )  # fmt: skip
 
     @functools.cached_property
     def _own_seconds(self) -> tuple[float, float]:

@@ -1,0 +1,94 @@
+"""What a CPU's fusions need to stay as they are beside what runs again: few slices, and no more."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hlo.module import module_from_bytes
+from hlo.rewrite.loop_edit import SLOTS
+from olla_xla.check.executable import check_rewrite
+from olla_xla.compile.capture import compile_rewritten
+from olla_xla.remat.cost.roofline import CostModel, Device
+from olla_xla.remat.loops.residual_choices import ResidualChoices
+from tests.support.compiles import xla_schedule
+
+_DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+_LAYERS, _WIDTH = 6, 512
+
+
+def closed(h, w):
+    """No addition of its gradient reads two products."""
+    return jnp.exp(jnp.sin(h @ w))
+
+
+def open_to_choice(h, w):
+    """Its gradient adds two products."""
+    x = h @ w
+    return x * jnp.tanh(x)
+
+
+def masked(h, w):
+    """The mask's least value is an array as large as the scores."""
+    mask = jnp.tril(jnp.ones((_WIDTH, _WIDTH), bool))
+    return jax.nn.softmax(jnp.where(mask, h @ w, -1e9))
+
+
+@functools.cache
+def lowered(layer):
+    def loss(weights, x):
+        return jnp.sum(jax.lax.scan(lambda h, w: (layer(h, w), None), x, weights)[0])
+
+    weights = jax.ShapeDtypeStruct((_LAYERS, _WIDTH, _WIDTH), jnp.float32)
+    x = jax.ShapeDtypeStruct((_WIDTH, _WIDTH), jnp.float32)
+    return jax.jit(jax.grad(loss)).lower(weights, x)
+
+
+@functools.cache
+def choices(layer):
+    module = module_from_bytes(xla_schedule(lowered(layer)))
+    return ResidualChoices(module, "cpu", CostModel(_DEVICE, "cpu"))
+
+
+def chosen(layer):
+    """The choice that keeps least."""
+    found = choices(layer)
+    return found.choice(found.plain)
+
+
+def extents(layer):
+    """First extents of the arrays that copies write slices into."""
+    names = {i.name: i for c in chosen(layer).module.control_computations for i in c.instructions}
+    again = [i for name, i in names.items() if "dynamic-update-slice" in name and "again" in name]
+    return {i.shape.dimensions[0] for i in again if i.shape.dimensions[1:] == (_WIDTH, _WIDTH)}
+
+
+def test_one_slice_where_no_sum_of_products_is_left_to_chance():
+    assert extents(closed) == {1}
+
+
+def test_more_where_the_code_decides_which_product_is_rounded():
+    assert SLOTS in extents(open_to_choice)
+
+
+def test_a_constant_array_is_not_held_while_the_backward_loop_runs():
+    module = chosen(masked).module
+    loops = [i for c in module.control_computations for i in c.instructions if i.opcode == "while"]
+    held = [s.dimensions for s in loops[-1].shape.elements if s.element_type == 11]
+    assert (_WIDTH, _WIDTH) not in held[2:], "the mask's value is made where it is read"
+    again = [i.name for i in loops[-1].called[0].instructions if "broadcast" in i.name]
+    assert any(name.endswith(".again") for name in again)
+
+
+@pytest.mark.parametrize("layer", [closed, open_to_choice, masked])
+def test_bits_stay(layer):
+    found = chosen(layer)
+    check_rewrite(choices(layer).module.data, found.module.data, "cpu", loops=True)
+    keys = jax.random.split(jax.random.key(0))
+    weights = jax.random.normal(keys[0], (_LAYERS, _WIDTH, _WIDTH)) / _WIDTH**0.5
+    x = jax.random.normal(keys[1], (_WIDTH, _WIDTH))
+    step = lowered(layer)
+    planned = compile_rewritten(step, lambda _: found.module.data)
+    np.testing.assert_array_equal(planned(weights, x), step.compile()(weights, x))
