@@ -81,7 +81,7 @@ class Plan(PlanFields):
         return loads(text, str(path))
 
 
-VERSION = 15
+VERSION = 16
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"

@@ -26,7 +26,7 @@ from olla_xla.check.executable.program import (
     may_repeat,
     nowhere,
 )
-from olla_xla.check.executable.rounding import Rounding, is_settled, is_tiled
+from olla_xla.check.executable.rounding import is_settled, is_tiled, lacks_index
 from olla_xla.errors import CheckError
 
 if TYPE_CHECKING:
@@ -115,13 +115,12 @@ def exchange(effect: bytes) -> bytes:
     return _EXCHANGE + effect
 
 
-PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR, _PARTS, _TOGETHER = (
+PARAMETER, EFFECT, BITCAST, END, SHAPED, _GENERATOR, _PARTS, _TOGETHER, _ALL = (
     hashed(name.encode())
-    for name in "parameter effect bitcast end bare generator parts together".split()
+    for name in "parameter effect bitcast end bare generator parts together all".split()
 )
-_CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART, _EXCHANGE, _ONLY_SLICE = (
-    hashed(name.encode())
-    for name in "context conditional body done while part exchange only-slice".split()
+_CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART, _EXCHANGE = (
+    hashed(name.encode()) for name in "context conditional body done while part exchange".split()
 )
 
 
@@ -230,8 +229,7 @@ class Numbering(abc.ABC):
         reads its operands. XLA's CPU backend has two code generators, which may round an expression
         differently. The tiled one takes fusions of elementwise operations, and perhaps those with
         others that it can tile; these others are hashed. Of a concatenation at the end of a fusion
-        each operand gets code of its own. Where the rest of the code decides how a sum is rounded,
-        it matters whether an array has but one slice, since then there is no index.
+        each operand gets code of its own; so does one that lacks an index (`rounding`).
         """
         found = self._codes.get(op)
         if found is None:
@@ -248,9 +246,8 @@ class Numbering(abc.ABC):
                 others = [k for k in steps if not is_tiled(k)]
                 moved = (named((number,)) + self.attributes(k) for number, k in enumerate(others))
                 found = hashed(b"".join((_GENERATOR, found, *moved)))
-            if self._generators and _takes_only_slice(op.called[0]):
-                if Rounding("cpu").depends_on_memory(op):
-                    found = hashed(_ONLY_SLICE + found)
+            if self._generators and lacks_index(op):
+                found = hashed(_ALL + found)
             self._codes[op] = found
         return found
 
@@ -401,18 +398,6 @@ class Numbering(abc.ABC):
             i: n if root[i] == symbols[i] else hashed(_PART + whole + named(i))
             for i, n in start.items()
         }
-
-
-def _takes_only_slice(body: Body) -> bool:
-    """Whether a fused computation takes or writes a slice that is the whole array."""
-    for op in body.ops:
-        if op.opcode == "fusion" and _takes_only_slice(op.called[0]):
-            return True
-        if op.opcode in ("dynamic-slice", "dynamic-update-slice"):
-            part = op if op.opcode == "dynamic-slice" else op.operands[1]
-            if part.shape.dimensions == op.operands[0].shape.dimensions:
-                return True
-    return False
 
 
 def _is_one_function(call: Op) -> bool:

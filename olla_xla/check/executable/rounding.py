@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from olla_xla.check.executable.program import CONTROL_FLOW, Body, Op
 
-__all__ = ["Rounding", "is_settled", "is_tiled"]
+__all__ = ["Rounding", "is_settled", "is_tiled", "lacks_index"]
 
 _HALF, _SINGLE, _DOUBLE, _BRAIN = 10, 11, 12, 16
 _FLOATS = (_HALF, _SINGLE, _DOUBLE, _BRAIN)
@@ -101,6 +101,25 @@ class Rounding:
         if self._tiles and all(_has_tiles(inner) for inner in body.ops):
             return False
         return _Sums(body, ()).is_open
+
+
+def lacks_index(fusion: Op) -> bool:
+    """Whether a fusion takes or writes a slice that is the whole array, which needs no index, and
+    may round otherwise than with one.
+    """
+    (body,) = fusion.called
+    return _takes_only_slice(body) and _Sums(body, ()).is_open
+
+
+def _takes_only_slice(body: Body) -> bool:
+    for op in body.ops:
+        if op.opcode == "fusion" and _takes_only_slice(op.called[0]):
+            return True
+        if op.opcode in ("dynamic-slice", "dynamic-update-slice"):
+            part = op if op.opcode == "dynamic-slice" else op.operands[1]
+            if part.shape.dimensions == op.operands[0].shape.dimensions:
+                return True
+    return False
 
 
 def _has_tiles(op: Op) -> bool:
