@@ -77,7 +77,6 @@ def imported(path):
 TESTS = sorted(name for name, target in targets().items() if target["rule"] == "py_test")
 
 
-@QUICK
 @pytest.mark.parametrize("name", [*TESTS, "fuzz_readers", "main", "run_benchmarks"])
 def test_what_a_target_imports_is_among_its_files(name):
     seen = files(name)

@@ -12,8 +12,6 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.support.graphs import all_orders, tensor_graphs, train_step
 
-pytestmark = pytest.mark.quick
-
 
 def chain(*sizes, inplace=()):
     """Each tensor is made from the one before; the first is an argument, the last the output."""

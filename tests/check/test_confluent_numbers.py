@@ -16,8 +16,6 @@ from olla_xla.check.executable.element_order import as_row, permuted
 from olla_xla.check.executable.numbering import hashed
 from olla_xla.check.executable.slice_shapes import sliced_digit
 
-pytestmark = pytest.mark.quick
-
 ARRAY = hashed(b"array")
 INDICES = {hashed(b"first"): 0, hashed(b"second"): 1}
 VALUES = [(k * step % 48, (k + step * 7) % 48) for k in range(48) for step in (0, 1, 2, 5)]

@@ -12,8 +12,6 @@ import olla_xla
 from olla_xla.compile import session
 from olla_xla.problem import refusals
 
-pytestmark = pytest.mark.quick
-
 ARGUMENTS = jnp.ones((6, 64, 64)), jnp.ones((512, 64))
 
 

@@ -33,8 +33,6 @@ KEPT = dataclasses.replace(
 )
 FAILED = dataclasses.replace(KEPT, bytes=None, xla_bytes=None, overhead=None, reason="a fault")
 
-pytestmark = pytest.mark.quick
-
 
 def test_one_line_a_plan():
     assert str(EVENT) == (

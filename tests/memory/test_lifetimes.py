@@ -10,8 +10,6 @@ from olla_xla.memory import lifetimes
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.support.graphs import all_orders, oracle_peak, oracle_spans, tensor_graphs, train_step
 
-pytestmark = pytest.mark.quick
-
 
 def _chain(inplace: bool) -> TensorGraph:
     operators = tuple(Operator(name, "fusion") for name in ("x", "relu", "out"))

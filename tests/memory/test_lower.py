@@ -20,8 +20,6 @@ from olla_xla.memory.lower import lower
 from tests.support.compiles import STEPS, compile_step, h100_device
 from tests.support.plugins import CUDA
 
-pytestmark = pytest.mark.quick
-
 
 def lowered(name, target):
     """(value analysis, lowered computations with callees first) of one of STEPS."""

@@ -130,7 +130,6 @@ def cut(function, values, seed):
     return graph, s, dict(zip(graph.inputs, values, strict=True)) | graph.constants
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("case", CASES)
 def test_pieces_make_the_whole(case):
     function, values, seed, where = CASES[case]
@@ -186,7 +185,6 @@ MIXING = {
 }
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("case", MIXING)
 def test_what_mixes_is_not_cut(case):
     function, values, seed = MIXING[case]
@@ -197,7 +195,6 @@ def test_what_mixes_is_not_cut(case):
     assert case in names
 
 
-@pytest.mark.quick
 def test_a_rule_that_mixes_forbids_the_cut():
     """The function works row by row; the rule divides by the mean over rows."""
 

@@ -50,7 +50,6 @@ def close(made, expected, tolerance=2e-6):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * (np.abs(b).max() + 1e-30))
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("where", ["inside", "outside"])
 def test_a_loss_of_narrow_arguments(where):
     """Its casts are cut as well: JAX writes those of the backward pass in another way."""
@@ -66,7 +65,6 @@ def test_a_loss_of_narrow_arguments(where):
     assert cut < 0.5 * whole
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("pieces", [2, 5, 96])
 def test_a_loss_and_its_gradient(pieces):
     args = head()
@@ -190,7 +188,6 @@ def test_a_function_with_a_part_in_pieces_is_cut_again():
     assert least < 0.5 * total(once, *args) < 0.5 * most
 
 
-@pytest.mark.quick
 def test_what_is_not_summed_is_bit_equal():
     x = normal(64, 256)
 
@@ -405,7 +402,6 @@ def test_sums_of_narrow_types_are_accumulated_in_float32():
     close(jax.jit(gradient)(w / 16), expected, 2**-7)
 
 
-@pytest.mark.quick
 def test_refusals_name_the_operation_and_the_line():
     w = normal(16, 256)
 
@@ -428,7 +424,6 @@ def test_refusals_name_the_operation_and_the_line():
         olla_xla.fission(small)(normal(64))
 
 
-@pytest.mark.quick
 def test_batch_norm_is_cut_along_features_or_refused():
     w = normal(16, 256)
 
@@ -454,7 +449,6 @@ def test_batch_norm_is_cut_along_features_or_refused():
         olla_xla.fission(jax.value_and_grad(network), axis=0)(x)
 
 
-@pytest.mark.quick
 def test_arguments():
     def f(x):
         return jnp.tanh(jnp.outer(x, x) @ jnp.ones((64, 64))).sum()

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +45,6 @@ def test_a_wrong_cut_would_be_seen(monkeypatch):
     assert bench.check(program)[0] == "wrong"
 
 
-@pytest.mark.quick
 def test_the_command_counts_what_came_of_them(tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     code = main(["", "fission_programs", "--count=1", "--mixing=1", "--seed=3", f"--out={out}"])

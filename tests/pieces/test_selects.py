@@ -11,7 +11,6 @@ from jax.lax import GatherScatterMode, ScatterDimensionNumbers
 import olla_xla
 from olla_xla.pieces.selects import is_one_each, with_one_added
 
-pytestmark = pytest.mark.quick
 RNG = np.random.default_rng(0)
 
 

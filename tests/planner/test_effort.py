@@ -11,11 +11,10 @@ from olla_xla.planner.effort import Timing, effort, recomputation_limit
 from olla_xla.problem.options import PlanOptions
 from tests.support import compiles, loop_programs
 
-pytestmark = pytest.mark.quick
-
 MIB = 2**20
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("seconds", "total", "bound", "expected"),
     [
@@ -33,6 +32,7 @@ def test_seconds_by_what_xla_took_and_what_may_be_gained(seconds, total, bound, 
     assert found.enough_bytes == max(256 * 2**10, bound // 2000)
 
 
+@pytest.mark.quick
 def test_a_search_that_finds_nothing_more_ends_early():
     found = effort(PlanOptions(), Timing(10.0), 1100 * MIB, 1000 * MIB)
     assert found.until(1100 * MIB, started=5.0, now=5.01) == pytest.approx(5.11)
@@ -42,6 +42,7 @@ def test_a_search_that_finds_nothing_more_ends_early():
     assert asked.until(1100 * MIB, started=5.0, now=5.01) == 8.0
 
 
+@pytest.mark.quick
 def test_limits_that_were_asked_for_stand_for_themselves():
     assert effort(PlanOptions(time_limit=3.0), Timing(0.1), 2000 * MIB, 1000 * MIB).worth(0) == 3.0
     budget = PlanOptions(memory_budget=10)
@@ -50,6 +51,7 @@ def test_limits_that_were_asked_for_stand_for_themselves():
     assert effort(PlanOptions(), Timing(None), 2000 * MIB, 1000 * MIB).seconds == 20.0
 
 
+@pytest.mark.quick
 def test_a_loop_that_could_gain_little_of_it_is_left():
     found = effort(PlanOptions(), Timing(1.0), 1100 * MIB, 1000 * MIB)
     assert found.negligible(1100 * MIB) == pytest.approx(1.0 * MIB)  # a hundredth of the gap
@@ -59,6 +61,7 @@ def test_a_loop_that_could_gain_little_of_it_is_left():
     assert asked.negligible(1100 * MIB) == pytest.approx(0.11 * MIB)
 
 
+@pytest.mark.quick
 def test_an_overhead_is_looked_for_in_proportion_to_what_xla_took():
     asked = PlanOptions(max_overhead=0.1)
 

@@ -16,8 +16,6 @@ from olla_xla.schedule.search.flatten import flattened
 from tests.place.test_dead_space import update
 from tests.support.graphs import all_orders, tensor_graphs
 
-pytestmark = pytest.mark.quick
-
 
 def pairs(count, sizes):
     """Independent pairs of operators: one makes a tensor, the other reads it."""

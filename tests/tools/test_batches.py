@@ -8,8 +8,6 @@ from olla_xla import targets
 from olla_xla.errors import InputError
 from olla_xla.tools import batches, models
 
-pytestmark = pytest.mark.quick
-
 
 def model(batch, make):
     return models.BuiltModel("m", batch, "sgd", jnp.sin, make(batch), {}, make)
