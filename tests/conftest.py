@@ -4,6 +4,11 @@ import os
 import weakref
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine draws examples slowly; that says nothing of a strategy.
+settings.register_profile("here", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("here")
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The compile-only GPU target has no device to tune on.
