@@ -31,7 +31,7 @@ from olla_xla.cli import files
 from olla_xla.cli.program import Uncaught
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
-from olla_xla.problem.options import PlanOptions, parse_overhead
+from olla_xla.problem.options import KNEE, PlanOptions, parse_overhead
 
 if TYPE_CHECKING:
     from olla_xla.compile import script_jit
@@ -51,7 +51,7 @@ _HEADINGS = ("function:", "arguments:", "XLA, MB", "planned", "time +%", "call 1
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(
-        "max_overhead", None, "As for `olla_xla plan`: 0.05 or 5%.", flag_values=values
+        "max_overhead", None, 'As for `olla_xla plan`: 0.05, 5%, or "knee".', flag_values=values
     )
     flags.DEFINE_multi_string(
         "memory_budget",
@@ -106,15 +106,17 @@ def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any]
     budgets: dict[str, str] = {}
     for text in values.memory_budget:
         name, _, size = text.rpartition("=")
-        PlanOptions(memory_budget=size)  # raises an InputError if it is none
         budgets[name] = size
     shared = {}
     if values.max_overhead is not None:
-        shared["max_overhead"] = parse_overhead(values.max_overhead, "--max_overhead")
+        part = values.max_overhead
+        shared["max_overhead"] = part if part == KNEE else parse_overhead(part, "--max_overhead")
     try:
         only = re.compile(values.only)
     except re.error as error:
         raise InputError(f"--only={values.only!r} is not a regular expression: {error}") from error
+    for size in (None, *budgets.values()):
+        PlanOptions(memory_budget=size, **shared)  # raises an InputError where one is wrong
 
     def options_of(name: str, full_name: str) -> dict[str, Any] | None:
         if not only.search(full_name):
@@ -199,8 +201,8 @@ def _row(signature: script_jit.Signature, advice: str) -> tuple[str, ...]:
     event = signature.event
     sizes = ("-" if b is None else f"{b / 2**20:,.1f}" for b in (event.xla_bytes, event.bytes))
     time = "-" if event.overhead is None else f"{100 * event.overhead:.1f}"
-    seconds = f"{signature.seconds:.1f}"
-    return event.function, signature.text, *sizes, time, seconds, advice or event.reason
+    advice = advice or event.help or event.reason
+    return event.function, signature.text, *sizes, time, f"{signature.seconds:.1f}", advice
 
 
 def _analyzed(signature: script_jit.Signature, number: int, values: flags.FlagValues) -> str:
