@@ -93,7 +93,7 @@ def test_a_missing_thunk():
 
 def test_a_thunk_of_nothing():
     _, found = read("chain")
-    with pytest.raises(CheckError, match="runs no instruction of"):
+    with pytest.raises(CheckError, match="belongs to no instruction of"):
         check("chain", changed(found, 0, name="nothing"))
 
 
@@ -120,7 +120,7 @@ def test_what_decides(name, number):
 def test_branches_in_another_order():
     _, found = read("branches")
     k = find(found, lambda t: t.flow is Flow.BRANCH)
-    with pytest.raises(CheckError, match="runs no instruction of"):
+    with pytest.raises(CheckError, match="belongs to no instruction of"):
         check("branches", changed(found, k, inner=found.thunks[k].inner[::-1]))
 
 

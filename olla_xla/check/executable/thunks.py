@@ -103,7 +103,7 @@ class _Walk:
         for thunk in _plain(thunks):
             step = steps.get(thunk.name)
             if step is None:
-                raise CheckError(f"{_said(thunk)} runs no instruction of {frame.body.name}")
+                raise CheckError(f"{_said(thunk)} belongs to no instruction of {frame.body.name}")
             if last is not None and step.position < last.position:
                 raise CheckError(f"{_said(thunk)} runs after {last.op.name}, which comes later")
             last = step
