@@ -209,6 +209,7 @@ def _planned(
     stage = DumpedStage(module, target)
     started = time.monotonic()
     outcome = stage.planned(options)
+    assert not isinstance(options.max_overhead, str)
     return SuitePlan(
         max_overhead=options.max_overhead,
         bytes=assigned_bytes(outcome.compiled),

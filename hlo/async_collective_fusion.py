@@ -12,8 +12,6 @@ import dataclasses
 from hlo.exchange import REPEATABLE
 from hlo.module import Instruction
 
-__all__ = ["OwnPart", "own_part"]
-
 
 @dataclasses.dataclass(frozen=True)
 class OwnPart:

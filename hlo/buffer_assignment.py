@@ -11,15 +11,6 @@ from hlo.files import read_regular
 from hlo.module import HloError
 from hlo.shapes import ShapeIndex
 
-__all__ = [
-    "Allocation",
-    "Assigned",
-    "BufferAssignment",
-    "assignment_from_bytes",
-    "dumped_parts",
-    "read_dump",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Assigned:

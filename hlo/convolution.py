@@ -7,8 +7,6 @@ import math
 from hlo import xla_pb2
 from hlo.module import Instruction
 
-__all__ = ["multiply_adds"]
-
 
 def multiply_adds(i: Instruction) -> int:
     """Multiply-adds of a convolution, without those whose operand is padding.

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 
 from hlo.module import Computation, Instruction, Module
 
-__all__ = ["CodeGenerator", "code_generator", "one_function", "runs_as_one"]
-
 _TILED = frozenset(
     "parameter abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "
     "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply "

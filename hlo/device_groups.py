@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from hlo.module import HloError
 from hlo.wire import Message, read_varint
 
-__all__ = ["device_groups", "groups_listed", "participants"]
-
 Groups = tuple[tuple[int, ...], ...]
 
 _GROUPS, _LIST, _IOTA, _MESH = 49, 87, 92, 93

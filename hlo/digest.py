@@ -7,8 +7,6 @@ import hashlib
 from hlo import xla_pb2
 from hlo.wire import Message
 
-__all__ = ["module_digest"]
-
 _ID = xla_pb2.HloModuleProto.DESCRIPTOR.fields_by_name["id"].number
 
 

@@ -8,18 +8,6 @@ from hlo import xla_pb2
 from hlo.device_groups import groups_listed
 from hlo.module import Computation, Instruction
 
-__all__ = [
-    "MOVING",
-    "REPEATABLE",
-    "STARTS",
-    "asked",
-    "is_asynchronous",
-    "is_transfer",
-    "reduction",
-    "run_by",
-    "started_by",
-]
-
 MOVING = frozenset({"all-gather", "collective-broadcast", "collective-permute"})
 """Collectives that compute nothing: the result of one operand does not depend on the others."""
 

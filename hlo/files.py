@@ -12,8 +12,6 @@ import stat
 import zlib
 from gzip import BadGzipFile, GzipFile
 
-__all__ = ["LARGEST", "is_own", "own_folder", "read_own", "read_regular", "unpacked"]
-
 LARGEST = 2**31
 """Bytes above which no file is read, packed or unpacked: protobuf's own limit."""
 

@@ -12,8 +12,6 @@ import os
 import threading
 from collections.abc import Iterator
 
-__all__ = ["hold", "release", "without_collection"]
-
 _lock = threading.Lock()
 _holds = 0
 _enabled = False

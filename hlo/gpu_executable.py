@@ -18,8 +18,6 @@ from hlo.shapes import ShapeIndex
 from hlo.slices import Access, Slice
 from hlo.wire import Message, read_varint
 
-__all__ = ["GpuExecutable", "GpuThunk", "Output", "read_gpu_executable"]
-
 
 @dataclasses.dataclass(frozen=True)
 class GpuThunk:

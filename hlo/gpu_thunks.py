@@ -9,8 +9,6 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-__all__ = ["FLOWS", "KINDS", "Flow", "Kind", "Role"]
-
 
 class Flow(enum.Enum):
     """What a thunk does with the thunks inside it."""

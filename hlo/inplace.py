@@ -13,8 +13,6 @@ from hlo.backend import platform
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 
-__all__ = ["can_share", "in_place_pairs", "is_elementwise_on"]
-
 Pair = tuple[int, ShapeIndex, ShapeIndex]
 """(operand number, index within the operand, index within the result)."""
 

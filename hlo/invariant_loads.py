@@ -19,8 +19,6 @@ from typing import NamedTuple
 from hlo.gpu_executable import GpuExecutable
 from hlo.module import Computation, Instruction, Module, parse_module_proto
 
-__all__ = ["MARK", "InvariantLoads", "invariant_loads", "shared_marks"]
-
 MARK = "xla.no_invariant_operands"
 """The frontend attribute: numbers of operands, with commas between them."""
 

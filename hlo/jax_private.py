@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["hlo_bindings", "mlir_bindings"]
-
 
 def hlo_bindings() -> Any:
     """XLA's modules: reads text and protos, prints. Raises ImportError."""

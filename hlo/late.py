@@ -14,8 +14,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["late"]
-
 
 class _Late:
     """Stands for a module, by its name."""

@@ -19,8 +19,6 @@ from hlo.module import HloError, module_from_proto, parse_module_proto
 from hlo.parse import message
 from hlo.read import read_file, to_hlo
 
-__all__ = ["LoweredModule", "read_lowered"]
-
 _PARTITIONED = "_spmd"
 """What XLA's partitioner adds to the name of the entry computation."""
 

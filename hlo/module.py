@@ -14,8 +14,6 @@ from hlo.gc_pause import without_collection
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
 from hlo.stack_frames import Frame, StackFrames
 
-__all__ = ["Computation", "HloError", "Instruction", "Module", "module_from_bytes"]
-
 
 class HloError(ValueError):
     """The bytes or the file are not a readable HLO module; the message says what to do."""

@@ -8,8 +8,6 @@ import re
 from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError
 
-__all__ = ["from_hlo_text", "from_stablehlo", "message"]
-
 _FRAME = re.compile(r" stack_frame_id=\d+")
 _ALIASED = re.compile(
     r"( all-reduce-start\([^\n]*), output_to_operand_aliasing=\{(?:[^{}\n]|\{[^{}\n]*\})*\}"

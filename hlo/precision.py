@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hlo.module import Instruction
 
-__all__ = ["keeps_precision"]
-
 _BITS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 """Bits of exponent and mantissa, by XLA's number of the type: f16, f32, f64, bf16."""
 

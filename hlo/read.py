@@ -15,14 +15,6 @@ from hlo.parse import from_hlo_text, from_stablehlo
 from hlo.rewrite.calls import flatten, is_shared
 from hlo.rewrite.copies import insert_copies
 
-__all__ = [
-    "read_file",
-    "read_module",
-    "runnable",
-    "to_hlo",
-    "with_program_order",
-]
-
 
 def read_module(path: str | Path, target: str = "cpu") -> bytes:
     """A serialized, scheduled HloModuleProto from a file of any of the three kinds.

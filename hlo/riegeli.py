@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from hlo.module import HloError
 from hlo.wire import Message, read_varint
 
-__all__ = ["Decompress", "read_message", "unsnapped"]
-
 Decompress = Callable[[bytes], bytes]
 """Undoes Snappy; raises HloError."""
 

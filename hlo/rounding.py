@@ -16,8 +16,6 @@ from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 
-__all__ = ["may_depend_on_memory", "may_depend_on_others"]
-
 _FLOATING = frozenset({10, 11, 12, 16, 19, 20, 23, 24, 25, 28, 29, 31, 32, 33})
 """XLA's element types of floating point: f16, f32, f64, bf16, the 8-bit and smaller ones."""
 _COMPLEX = frozenset({15, 18})

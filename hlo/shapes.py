@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from hlo import xla_pb2
 
-__all__ = ["POINTER_BYTES", "Shape", "ShapeIndex", "shape_from_proto"]
-
 ShapeIndex = tuple[int, ...]
 """Path into a nested tuple shape; () is the shape itself."""
 

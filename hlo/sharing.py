@@ -6,8 +6,6 @@ from hlo.inplace import Pair, can_share, in_place_pairs
 from hlo.module import Instruction
 from hlo.values import Dataflow, Value
 
-__all__ = ["Sharing", "sharing"]
-
 Sharing = list[list[tuple[int, int]]]
 """By value id: (operand value id, number of its position at that operand) pairs, operand order."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["Access", "Slice"]
-
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Slice:

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from hlo import xla_pb2
 
-__all__ = ["Frame", "StackFrames"]
-
 
 class Frame(NamedTuple):
     """One call: a file, the line in it (from 1), and the function that the line is in, or ""."""

@@ -11,19 +11,6 @@ from collections.abc import Iterable, Sequence
 from hlo.module import Instruction
 from hlo.shapes import Shape
 
-__all__ = [
-    "Steps",
-    "contiguous",
-    "extents",
-    "joined",
-    "moved",
-    "permutation",
-    "sliced",
-    "sliced_axis",
-    "sliced_outermost",
-    "within",
-]
-
 Steps = tuple[tuple[int, int], ...]
 
 _MOVING = ("bitcast", "convert", "copy", "transpose")

@@ -12,8 +12,6 @@ from typing import Any
 
 from hlo.jax_private import hlo_bindings
 
-__all__ = ["is_text_digest", "module_text", "text_digest", "text_of"]
-
 _TEXT = "text:"
 
 _NOTES = re.compile(r', frontend_attributes=\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}')

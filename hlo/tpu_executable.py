@@ -6,8 +6,6 @@ from hlo.module import HloError
 from hlo.riegeli import read_message
 from hlo.wire import Message, read_varint
 
-__all__ = ["read_tpu_assignment"]
-
 _EXECUTABLE, _PROGRAM, _DUMP, _ASSIGNMENT = 1, 2, 6, 3
 """Fields on the way to it: TpuExecutableProto is not public, the HloProto inside it is."""
 

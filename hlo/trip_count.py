@@ -6,8 +6,6 @@ import json
 
 from hlo.module import Instruction
 
-__all__ = ["trip_count"]
-
 
 def trip_count(loop: Instruction) -> int | None:
     """The trip count that XLA wrote on a while, else the one that its condition says.

@@ -18,8 +18,6 @@ from hlo.inplace import in_place_pairs
 from hlo.module import Computation, HloError, Instruction, Module
 from hlo.shapes import Shape, ShapeIndex
 
-__all__ = ["Dataflow", "Use", "Value", "analyse"]
-
 ValueMap = dict[ShapeIndex, "Value"]
 
 

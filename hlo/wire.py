@@ -10,15 +10,6 @@ from typing import Any
 
 from hlo.module import HloError
 
-__all__ = [
-    "INTEGERS",
-    "Message",
-    "read_varint",
-    "scalar_integer",
-    "slice_ranges",
-    "varint",
-]
-
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST_VARINT = 10

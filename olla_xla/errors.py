@@ -1,24 +1,5 @@
 """The exception tree: every error olla_xla raises on purpose derives from `OllaError`."""
 
-__all__ = [
-    "AgreementError",
-    "BudgetError",
-    "CheckError",
-    "FallbackError",
-    "GraphError",
-    "InputError",
-    "JitError",
-    "KernelError",
-    "LimitError",
-    "ModuleFormatError",
-    "OllaError",
-    "PlanFileError",
-    "PlanMismatchError",
-    "ResultsError",
-    "SolverError",
-    "VersionError",
-]
-
 
 class OllaError(Exception):
     """Base of all olla_xla errors; its message is one line that says what to do."""

@@ -5,8 +5,6 @@ import json
 import re
 from pathlib import Path
 
-__all__ = ["OLDEST_JAX", "TOO_NEW_JAX", "__version__", "old_jax", "to_install"]
-
 __version__ = "0.1.0"
 
 OLDEST_JAX, TOO_NEW_JAX = (0, 11, 2), (0, 14)

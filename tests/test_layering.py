@@ -126,12 +126,14 @@ def test_every_test_is_in_a_target():
     """Folders of tests are those of the package, and each is named in BUILD."""
     folders = {p.parent.name for p in ROOT.glob("tests/*/test_*.py")}
     text = (ROOT / "BUILD").read_text()
-    assert folders | {"build", "layering"} == set(re.findall(r'^    "(\w+)",$', text, re.M))
+    assert folders | {"budgets", "build", "layering"} == set(
+        re.findall(r'^    "(\w+)",$', text, re.M)
+    )
     assert folders - {"benchmarks", "examples"} <= {
         p.name for p in (ROOT / "olla_xla").iterdir()
     } | {"hlo"}
     whole = {p.name for p in ROOT.glob("tests/test_*.py")}
-    assert whole == {"test_build.py", "test_layering.py"}
+    assert whole == {"test_budgets.py", "test_build.py", "test_layering.py"}
 
 
 def test_few_entries_at_the_root():

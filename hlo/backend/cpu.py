@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hlo.backend.platform import Platform
 
-__all__ = ["CPU"]
-
 CPU = Platform(
     name="cpu",
     jax_name="cpu",

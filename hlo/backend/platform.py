@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-__all__ = ["HOST_MEMORY_SPACE", "Platform"]
-
 HOST_MEMORY_SPACE = 5
 """XLA's memory space (layout colour) for buffers in host memory."""
 

@@ -14,8 +14,6 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Alias", "add_aliases", "make_bitcast"]
-
 Alias = tuple[ShapeIndex, int]
 """(index of the result, operand number): that result of a fusion overwrites that operand."""
 

@@ -17,8 +17,6 @@ from hlo.rewrite.conflicts import Site, conflicts
 from hlo.shapes import TUPLE
 from hlo.values import Value, analyse
 
-__all__ = ["keep_apart"]
-
 _ROUNDS = 4
 """A copy may be in the way of another one."""
 

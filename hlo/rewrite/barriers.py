@@ -11,8 +11,6 @@ from hlo import xla_pb2
 from hlo.module import Module, module_from_bytes, module_from_proto, parse_module_proto
 from hlo.rewrite.walk import put_in_post_order
 
-__all__ = ["without_barriers"]
-
 _LOCAL = (1 << 32) - 1
 
 

@@ -11,8 +11,6 @@ from hlo.module import HloError
 from hlo.rewrite.trim import without_unread
 from hlo.rewrite.walk import after_needs, post_order
 
-__all__ = ["Body", "Names", "list_computations", "tuple_element"]
-
 _LOCAL = (1 << 32) - 1
 
 _Instruction = xla_pb2.HloInstructionProto

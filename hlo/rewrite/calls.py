@@ -15,8 +15,6 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.walk import after_needs
 
-__all__ = ["flatten", "is_shared"]
-
 _Computation = xla_pb2.HloComputationProto
 _Instruction = xla_pb2.HloInstructionProto
 

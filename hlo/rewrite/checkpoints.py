@@ -30,8 +30,6 @@ from hlo.rewrite.bodies import Body, Names
 from hlo.rewrite.fused_body import FusedBody
 from hlo.rewrite.loop_edit import LoopEdit, ValueRef
 
-__all__ = ["Places", "Rerun", "Ring", "Segments", "kept_in"]
-
 _Instruction = xla_pb2.HloInstructionProto
 
 

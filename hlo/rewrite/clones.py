@@ -20,8 +20,6 @@ from hlo.module import HloError
 from hlo.rewrite.trim import without_unread
 from hlo.rewrite.walk import post_order
 
-__all__ = ["Clone", "add_clones"]
-
 _LOCAL = (1 << 32) - 1
 """An instruction's id within its computation: the low half of its id."""
 

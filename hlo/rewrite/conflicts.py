@@ -14,8 +14,6 @@ from hlo.module import Computation, Instruction, Module
 from hlo.shapes import ShapeIndex
 from hlo.values import Dataflow, Use, Value
 
-__all__ = ["Site", "conflicts"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Site:

@@ -16,8 +16,6 @@ from hlo.rewrite.conflicts import Site, conflicts
 from hlo.shapes import TUPLE, ShapeIndex
 from hlo.values import Dataflow, Value, analyse
 
-__all__ = ["insert_copies"]
-
 _ROUNDS = 16
 """Copies can be in each other's way at first (two loop states that change places)."""
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 else:
     guards = late("hlo.rewrite.guards")
 
-__all__ = ["Edit"]
-
 P = ParamSpec("P")
 
 

@@ -14,8 +14,6 @@ from hlo.exchange import REPEATABLE
 from hlo.module import HloError
 from hlo.rewrite.bodies import Body, Names
 
-__all__ = ["Exchanges"]
-
 _LOCAL = (1 << 32) - 1
 
 _Instruction = xla_pb2.HloInstructionProto

@@ -9,8 +9,6 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.bodies import Names
 
-__all__ = ["FusedBody", "Part", "scalar_constant", "slice_shape", "stack_shape"]
-
 _S32 = 4
 
 _Instruction = xla_pb2.HloInstructionProto

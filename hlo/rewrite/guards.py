@@ -21,8 +21,6 @@ from hlo.rewrite.aliases import make_bitcast
 from hlo.rewrite.walk import put_in_post_order
 from hlo.values import Value
 
-__all__ = ["add_guards"]
-
 _HANDING = ("bitcast", "get-tuple-element")
 
 _LOCAL = (1 << 32) - 1

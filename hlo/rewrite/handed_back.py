@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hlo.wire import Message
 
-__all__ = ["keep_frame_ids", "loses_memories"]
-
 _STACK_FRAME_INDEX, _STACK_FRAMES, _PARENT_FRAME_ID = 17, 4, 2
 """Fields of HloModuleProto, StackFrameIndexProto and StackFrame."""
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from hlo import xla_pb2
 from hlo.module import HloError
 
-__all__ = ["add_holds", "hold_name"]
-
 _LOCAL = (1 << 32) - 1
 
 

@@ -9,18 +9,6 @@ import dataclasses
 from hlo.rewrite.fused_body import Part
 from hlo.shapes import ShapeIndex
 
-__all__ = [
-    "SLOTS",
-    "Checkpoints",
-    "ValueRef",
-    "Kept",
-    "LoopEdit",
-    "NewInstruction",
-    "Residual",
-    "OperandReplacement",
-    "Stored",
-]
-
 SLOTS = 2
 """Slices of a scan residual for one iteration only: with a single one XLA would leave out the
 index. One is enough where that cannot change how a fusion rounds.

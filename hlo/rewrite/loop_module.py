@@ -13,8 +13,6 @@ from hlo.rewrite.exchanges import Exchanges
 from hlo.rewrite.fused_body import FusedBody
 from hlo.shapes import ShapeIndex
 
-__all__ = ["LoopModule", "Site"]
-
 _Instruction = xla_pb2.HloInstructionProto
 _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto

@@ -17,8 +17,6 @@ from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_values import Maker
 from hlo.rewrite.slots import casts_of, parameter_of, shorten_reads
 
-__all__ = ["Readers"]
-
 _Instruction = xla_pb2.HloInstructionProto
 _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto

@@ -17,8 +17,6 @@ from hlo.rewrite.loop_edit import Checkpoints, LoopEdit, Stored
 from hlo.rewrite.loop_module import LoopModule, Site
 from hlo.rewrite.slots import counts_slices, put_into_slots, update_of
 
-__all__ = ["States"]
-
 _Instruction = xla_pb2.HloInstructionProto
 _Shape = xla_pb2.ShapeProto
 

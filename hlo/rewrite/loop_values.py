@@ -18,8 +18,6 @@ from hlo.rewrite.slots import put_into_slots
 from hlo.rewrite.trim import without_transfer
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Maker"]
-
 _LOCAL = (1 << 32) - 1
 
 _Instruction = xla_pb2.HloInstructionProto

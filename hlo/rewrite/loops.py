@@ -23,8 +23,6 @@ from hlo.rewrite.loop_states import States
 from hlo.rewrite.loop_values import Maker
 from hlo.rewrite.walk import put_in_post_order
 
-__all__ = ["change_loops"]
-
 
 def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
     """Changes loops of a module; new instructions stand right before their first reader.

@@ -11,8 +11,6 @@ from hlo import xla_pb2
 from hlo.inplace import is_elementwise_on
 from hlo.module import Instruction, Module
 
-__all__ = ["ask_about_others", "unasked"]
-
 
 def unasked(module: Module) -> list[tuple[int, int, int]]:
     """(id of a fusion's body, first place, other place) of operands that another place reads

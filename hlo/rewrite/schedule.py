@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from hlo import xla_pb2
 from hlo.module import HloError
 
-__all__ = ["add_notes", "set_schedule"]
-
 
 def set_schedule(
     proto: xla_pb2.HloModuleProto,

@@ -17,8 +17,6 @@ from hlo.rewrite.bodies import Names, list_computations
 from hlo.rewrite.sinkable import Sink, Taken, parts, sinks
 from hlo.rewrite.walk import put_in_post_order
 
-__all__ = ["sink_moves"]
-
 _LOCAL = (1 << 32) - 1
 
 _Instruction = xla_pb2.HloInstructionProto

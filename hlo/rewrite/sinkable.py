@@ -14,8 +14,6 @@ from hlo.module import Computation, Instruction, Module
 from hlo.shapes import Shape
 from hlo.strides import Steps, moved, permutation, sliced, sliced_axis, within
 
-__all__ = ["Sink", "Taken", "parts", "sinks"]
-
 _RUN = 64
 """Bytes of a slice that must be contiguous in the source: shorter runs are slow to read."""
 

@@ -12,16 +12,6 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.rewrite.loop_edit import SLOTS
 
-__all__ = [
-    "casts_of",
-    "counts_slices",
-    "parameter_of",
-    "put_into_slots",
-    "shorten",
-    "shorten_reads",
-    "update_of",
-]
-
 _Instruction = xla_pb2.HloInstructionProto
 _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto

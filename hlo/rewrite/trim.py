@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hlo import xla_pb2
 
-__all__ = ["FORWARDING", "without_transfer", "without_unread"]
-
 FORWARDING = ("bitcast", "get-tuple-element")
 """Opcodes that hand their operand on."""
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hlo import xla_pb2
 
-__all__ = ["after_needs", "post_order", "put_in_post_order"]
-
 
 def after_needs(
     numbers: Iterable[int],

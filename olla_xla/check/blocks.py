@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from olla_xla.errors import CheckError
 
-__all__ = ["check_blocks"]
-
 
 def check_blocks(
     lower: Sequence[int],

@@ -12,8 +12,6 @@ import numpy as np
 from olla_xla.errors import CheckError
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["check_placement", "check_schedule", "lifetime_peak"]
-
 
 def check_schedule(graph: TensorGraph, order: Sequence[int], peak_bytes: int | None = None) -> int:
     """Checks an order of a graph's operators and recomputes its lifetime peak.

@@ -12,8 +12,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["Document", "add", "add_table", "collecting"]
-
 
 class Document:
     """The results of one command: figures by name, and tables."""

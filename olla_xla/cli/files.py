@@ -8,8 +8,6 @@ from pathlib import Path
 from olla_xla.errors import InputError
 from olla_xla.problem.whole_file import written_whole
 
-__all__ = ["check_writable", "write_text"]
-
 
 def check_writable(path: str | None) -> None:
     """Checks that a file can be written, so that a command can fail before its work.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from olla_xla.cli.commands import COMMANDS, FURTHER
 from olla_xla.cli.program import Program
 
-__all__ = ["main"]
-
 main = Program(
     name="olla_xla",
     about="Plans the memory of JAX programs: a better execution order, identical results.",

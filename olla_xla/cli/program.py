@@ -22,8 +22,6 @@ from olla_xla.cli import document, files
 from olla_xla.errors import InputError, OllaError, VersionError
 from olla_xla.version import __version__, old_jax
 
-__all__ = ["FOR_DEVELOPERS", "Program", "Uncaught"]
-
 _LIST_TARGETS, _LIST_MODELS = "--list_targets", "--list_models"
 _VERSION = "--version"
 _TO_STDOUT = "-"

@@ -32,20 +32,6 @@ else:
     buffer_assignment = late("hlo.buffer_assignment")
     tpu_executable = late("hlo.tpu_executable")
 
-__all__ = [
-    "Donation",
-    "Final",
-    "ask_ahead",
-    "assigned_bytes",
-    "assignment_proto",
-    "donation",
-    "executable_module",
-    "final_module",
-    "output_bytes",
-    "scratch_peak",
-    "temporary_bytes",
-]
-
 _logger = logging.getLogger("olla_xla")
 
 

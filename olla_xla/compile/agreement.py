@@ -26,8 +26,6 @@ import jax
 from olla_xla.compile.versions import versions
 from olla_xla.errors import AgreementError
 
-__all__ = ["Agreement", "Decision", "KeyValues"]
-
 _logger = logging.getLogger("olla_xla")
 _T = TypeVar("_T")
 

@@ -30,8 +30,6 @@ from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target, target
 
-__all__ = ["analyze"]
-
 
 def analyze(
     fn: Callable[..., Any],

@@ -40,15 +40,6 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.graph import Tensor, TensorGraph
 from olla_xla.problem.plan import Plan
 
-__all__ = [
-    "AssignmentReport",
-    "check_assignment",
-    "check_compiled",
-    "check_overlaps",
-    "dump_options",
-    "read_assignment",
-]
-
 Places = Mapping[str, tuple[Allocation, Assigned]]
 
 

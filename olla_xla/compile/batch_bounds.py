@@ -7,8 +7,6 @@ import math
 from olla_xla.compile.batch_prediction import Prediction, rounded
 from olla_xla.compile.batch_ways import NotCompiled, Way
 
-__all__ = ["Bounds"]
-
 _STRAIGHT = 3
 """Every so many compiles between two bounds, the middle is tried instead of where a line points."""
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from olla_xla.compile.batch_ways import Way
 from olla_xla.errors import LimitError
 
-__all__ = ["Prediction", "rounded"]
-
 _LARGEST = 2**24
 """Largest batch that is tried: if it fits, its size does not seem to matter."""
 

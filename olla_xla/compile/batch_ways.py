@@ -20,17 +20,6 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
-__all__ = [
-    "Batches",
-    "Make",
-    "NotCompiled",
-    "Planned",
-    "Progress",
-    "Recomputed",
-    "Way",
-    "Xla",
-]
-
 Make = Callable[[int], jax.stages.Lowered]
 Progress = Callable[[str], None]
 

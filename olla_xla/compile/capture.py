@@ -11,8 +11,6 @@ from olla_xla.compile.accounting import assigned_bytes, assignment_proto, final_
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
 
-__all__ = ["Captured", "Compiled", "capture", "compile_rewritten"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Compiled(Captured):

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 
 from hlo.module import Module, module_from_bytes
 
-__all__ = ["Captured"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Captured:

@@ -54,8 +54,6 @@ else:
     gpu_code = late("olla_xla.compile.gpu_code")
     objection = late("olla_xla.compile.objection")
 
-__all__ = ["NO_HOOK", "Applied", "Compiles"]
-
 _logger = logging.getLogger("olla_xla")
 
 NO_HOOK = "XLA did not hand over its schedule; only the cpu, cuda and tpu backends are supported"

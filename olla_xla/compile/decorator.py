@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 else:
     in_pieces = late("olla_xla.compile.in_pieces")  # changes JAX's configuration
 
-__all__ = ["plan"]
-
 _logger = logging.getLogger("olla_xla")
 
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)

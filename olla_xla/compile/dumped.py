@@ -32,8 +32,6 @@ from olla_xla.targets.target import Target
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
-__all__ = ["DumpedExecutable", "DumpedStage"]
-
 _NOTES = "mhlo.frontend_attributes"
 _DONOR = "jax.buffer_donor"
 _LAYOUT = "mhlo.layout_mode"

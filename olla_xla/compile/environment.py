@@ -7,17 +7,6 @@ import os
 
 from olla_xla.errors import InputError
 
-__all__ = [
-    "any_jax",
-    "disabled",
-    "log_is_json",
-    "patience",
-    "report_at_exit",
-    "strict",
-    "switch",
-    "switch_if_set",
-]
-
 _PATIENCE = 60.0
 
 

@@ -12,8 +12,6 @@ from olla_xla.compile import report
 from olla_xla.compile.environment import log_is_json
 from olla_xla.compile.plan_event import PlanEvent
 
-__all__ = ["on_plan", "tell"]
-
 _logger = logging.getLogger("olla_xla")
 
 

@@ -23,8 +23,6 @@ from olla_xla.compile.process_memory import device_bytes
 from olla_xla.memory.user_cache import keep, user_cache
 from olla_xla.problem.plan import Plan
 
-__all__ = ["KINDS", "DIFFERENT", "SAME", "FirstUse", "due", "kinds", "lacks_memory", "verified"]
-
 _logger = logging.getLogger("olla_xla")
 
 KINDS = ("order", "bindings", "clones", "residuals")

@@ -8,8 +8,6 @@ import jax
 
 from olla_xla.errors import InputError
 
-__all__ = ["caution", "jax_stage"]
-
 _CAUTIONS = {
     "flax.nnx": (
         "as under jax.jit, what an nnx.jit function changes in its arguments is lost; plan the "

@@ -15,8 +15,6 @@ from hlo.gpu_executable import GpuExecutable, read_gpu_executable
 from hlo.module import HloError
 from olla_xla.memory.snappy import unsnapped
 
-__all__ = ["read_or_say", "reason_without_order", "serialized_executable", "without_order"]
-
 _logger = logging.getLogger("olla_xla")
 
 _FLAG = "xla_gpu_command_buffer_scheduling_mode"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 else:
     invariant_loads = late("hlo.invariant_loads")
 
-__all__ = ["Ran", "reason_of_plan", "worse"]
-
 
 class Ran(NamedTuple):
     """What a GPU runs: the final module, serialized, and the executable, where it can be read."""

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["raises_of_handlers"]
-
 
 class _Unwind(BaseException):
     """Ends the function; no `except Exception` takes it, and what the handler raised is kept."""

@@ -21,8 +21,6 @@ from hlo.backend import PLATFORMS
 from hlo.rewrite.handed_back import keep_frame_ids
 from olla_xla.compile.jax_private import own_module
 
-__all__ = ["Request", "listening"]
-
 _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
 
 

@@ -23,8 +23,6 @@ from olla_xla.pieces.transform import FissionPlan, in_pieces
 from olla_xla.problem.function_name import function_name
 from olla_xla.remat.cost.across import cost_in_pieces
 
-__all__ = ["FissionChoice", "FissionFunction", "Trial", "compiled_cost", "fission_function"]
-
 _logger = logging.getLogger("olla_xla")
 
 _LITTLE = 0.01

@@ -22,24 +22,6 @@ if TYPE_CHECKING:
 else:
     targets = late("olla_xla.targets")
 
-__all__ = [
-    "device_bytes",
-    "device_kind",
-    "devices_of",
-    "distributed_client",
-    "forget_compiles",
-    "has_descriptions",
-    "jit_parameters",
-    "keep_executable",
-    "lowering_identity",
-    "own_module",
-    "platform_of",
-    "no_cache_writes",
-    "plain_jit",
-    "under_trace",
-    "with_miss_handler",
-]
-
 _logger = logging.getLogger("olla_xla")
 
 plain_jit = own_jit

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
-__all__ = ["PlanKeywords"]
-
 
 class PlanKeywords(TypedDict, total=False):
     """The fields of `PlanOptions`, and `jax.jit`'s own arguments for plain functions."""

@@ -17,8 +17,6 @@ from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.memory.analysis.derivatives import derivatives
 from olla_xla.memory.analysis.leaves import Leaf, not_donated, to_donate
 
-__all__ = ["device_count", "donatable", "donation_hint", "leaves"]
-
 _logger = logging.getLogger("olla_xla")
 
 _NOTEWORTHY, _NOTEWORTHY_SHARE = 2**20, 0.01

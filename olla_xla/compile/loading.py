@@ -12,8 +12,6 @@ import logging
 import os
 import threading
 
-__all__ = ["begin", "finish", "planner", "what"]
-
 _FIRST = "compiling the planner's loops, once after installation"
 
 _logger = logging.getLogger("olla_xla")

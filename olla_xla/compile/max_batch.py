@@ -23,8 +23,6 @@ from olla_xla.compile.batch_ways import Batches, Make, Planned, Progress, Recomp
 from olla_xla.errors import LimitError
 from olla_xla.problem.options import PlanOptions, parse_bytes
 
-__all__ = ["LargestBatch", "MaxBatch", "max_batch"]
-
 _LEAST_COMPILES = 5
 """Two for predictions, and one for each of three ways."""
 

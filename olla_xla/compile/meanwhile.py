@@ -9,8 +9,6 @@ from typing import Any
 
 from hlo import gc_pause
 
-__all__ = ["meanwhile"]
-
 _HEAD_START, _HEAD_START_PART = 0.02, 0.2
 """Seconds, and part of the time that writing a plan took, for the caller to free what it made and
 get back into XLA, before the other thread's work takes the GIL."""

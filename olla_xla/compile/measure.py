@@ -29,8 +29,6 @@ from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.planned_function import PlannedFunction
 from olla_xla.errors import InputError
 
-__all__ = ["MeasuredMemory", "Measurement", "measure"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredMemory:

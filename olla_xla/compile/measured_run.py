@@ -20,8 +20,6 @@ from jax.experimental import serialize_executable
 
 from olla_xla.compile import process_memory
 
-__all__ = ["main", "run_twice"]
-
 
 def main(arguments: Sequence[str]) -> int:
     """Loads the executable, runs it twice, and prints the memory of the second run."""

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 else:
     gpu_code = late("olla_xla.compile.gpu_code")
 
-__all__ = ["Case", "Seen", "load", "save"]
-
 _MEMBERS = ("scheduled", "planned", "final", "assignment", "executable")
 """The parts of a case that are serialized protos, as `Case` names them."""
 

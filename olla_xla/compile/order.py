@@ -16,8 +16,6 @@ from hlo.module import Module, parse_module_proto
 from olla_xla.errors import CheckError
 from olla_xla.problem.plan import Plan
 
-__all__ = ["IDLE", "compare_orders", "order_difference"]
-
 IDLE = frozenset(
     "parameter constant bitcast tuple get-tuple-element opt-barrier optimization-barrier".split()
 )

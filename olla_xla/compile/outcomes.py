@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 else:
     refused = late("olla_xla.compile.refused")
 
-__all__ = [
-    "NO_GAIN",
-    "Outcome",
-    "chosen",
-    "error_text",
-    "failed",
-    "rejected",
-    "require_budget",
-    "small_plan",
-    "unplanned",
-    "without_gain",
-]
-
 _logger = logging.getLogger("olla_xla")
 
 NO_GAIN = "no better order was found"

@@ -7,9 +7,6 @@ import dataclasses
 from olla_xla.compile.outcomes import NO_GAIN, Outcome
 from olla_xla.problem.summary import of_refusals, what_would_help
 
-__all__ = ["PlanEvent"]
-
-
 _EXACT = 1.001
 """Times the bound up to which a total counts as the least."""
 

@@ -26,8 +26,6 @@ from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.whole_file import written_whole
 
-__all__ = ["SUFFIX", "Entry", "Stored", "entries", "prune", "read", "read_stored", "write"]
-
 SUFFIX = ".plan"
 """Suffix of a stored plan's file, after its key."""
 

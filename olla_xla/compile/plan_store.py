@@ -28,8 +28,6 @@ from olla_xla.errors import PlanFileError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import VERSION, Plan
 
-__all__ = ["PlanStore", "is_filled", "plan_digest", "plan_key", "process_store", "stored_folder"]
-
 _FORMAT = 8
 """Part of every key, of plans and in JAX's persistent cache; raised when plans of older versions
 must not be used again. Before 4, in-place results could overwrite operands that were still read.

@@ -35,8 +35,6 @@ from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
-__all__ = ["compile_given", "compile_planned"]
-
 _logger = logging.getLogger("olla_xla")
 
 _BUDGET_TRIES = 3  # plans for a budget, each corrected by the error of the one before

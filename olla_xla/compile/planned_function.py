@@ -57,8 +57,6 @@ else:
     stages = late("olla_xla.compile.stages")
     together = late("olla_xla.compile.together")
 
-__all__ = ["PlanWarning", "PlannedFunction", "PlanSettings", "planned_function"]
-
 _logger = logging.getLogger("olla_xla")
 
 _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))

@@ -23,8 +23,6 @@ from olla_xla.remat.loops.account import residual_rows
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.segments.trace import inlined
 
-__all__ = ["CheckpointPolicy", "Unnamed", "policy_of"]
-
 
 class Unnamed(NamedTuple):
     """A scan residual that a plan keeps and that no `checkpoint_name` names.

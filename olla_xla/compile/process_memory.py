@@ -8,17 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "DevicePeak",
-    "device_bytes",
-    "give_memory_back",
-    "has_profiler",
-    "peak_of",
-    "profiled_peak",
-    "reset_peak",
-    "status_bytes",
-]
-
 
 def give_memory_back() -> None:
     """Has malloc return its free memory, or steps that use it would seem to take less."""

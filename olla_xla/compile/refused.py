@@ -16,8 +16,6 @@ from hlo.module import HloError
 from olla_xla.compile.assignment import dump_options
 from olla_xla.errors import OllaError
 
-__all__ = ["is_refusal", "refused_bytes", "refused_executable"]
-
 _REQUIRED = re.compile(r"(?:memory required[^(]*\(|Used )([0-9.]+)([KMGT]?)")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 

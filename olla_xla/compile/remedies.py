@@ -32,8 +32,6 @@ else:
     in_pieces = late("olla_xla.compile.in_pieces")  # changes JAX's configuration
     transform = late("olla_xla.pieces.transform")
 
-__all__ = ["Plannable", "Program", "remedy"]
-
 _logger = logging.getLogger("olla_xla")
 
 _LITTLE = 0.1

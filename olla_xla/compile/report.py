@@ -15,8 +15,6 @@ from olla_xla.compile.environment import report_at_exit
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.problem.summary import of_refusals
 
-__all__ = ["Report", "add", "report"]
-
 _KEPT = 1000
 """How many signatures are kept, the latest ones."""
 

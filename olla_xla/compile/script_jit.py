@@ -22,8 +22,6 @@ from olla_xla.compile.planned_function import PlannedFunction
 from olla_xla.memory.analysis.analysis import Analysis
 from olla_xla.problem.function_name import function_name
 
-__all__ = ["Signature", "install"]
-
 _JAX = os.path.join(os.path.dirname(os.path.realpath(str(jax.__file__))), "")
 _SHOWN = 2
 """Arrays in the text of a signature, the last ones: batches come after weights."""

@@ -34,8 +34,6 @@ from olla_xla.errors import BudgetError, LimitError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
-__all__ = ["PlanningSession", "planned_within"]
-
 _logger = logging.getLogger("olla_xla")
 
 _SMALL = 2**20

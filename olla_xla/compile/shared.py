@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from olla_xla.compile.outcomes import Outcome
     from olla_xla.problem.plan import Plan
 
-__all__ = ["Outcomes", "Plans", "Shared", "shared"]
-
 
 class Outcomes:
     """The outcomes of compiling one signature, and the lock that is held meanwhile."""

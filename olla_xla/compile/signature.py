@@ -10,8 +10,6 @@ import jax
 from olla_xla.compile import environment
 from olla_xla.compile.jax_private import under_trace
 
-__all__ = ["device_key", "is_to_plan"]
-
 
 def is_to_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call is one to plan, as JAX and its variables are set."""

@@ -15,8 +15,6 @@ from olla_xla.compile.jax_private import own_module
 if TYPE_CHECKING:
     from jax.extend.mlir import ir
 
-__all__ = ["StableHlo"]
-
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:complex<)?[a-z]+(\d+)")
 
 

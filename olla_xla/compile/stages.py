@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 else:
     assignment = late("olla_xla.compile.assignment")
 
-__all__ = ["PlannedCompiled", "PlannedLowered", "PlannedTraced"]
-
 
 class _Function(Protocol):
     """What stages use of the planned function that they came from (planned_function.py)."""

@@ -43,8 +43,6 @@ from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
-__all__ = ["compile_together", "reason_not_to", "settled_together"]
-
 _IN = "in process "
 _UNSETTLED = "the processes do not agree on a plan"
 

@@ -23,8 +23,6 @@ from olla_xla.compile.accounting import final_module
 from olla_xla.compile.jax_private import own_module
 from olla_xla.errors import OllaError
 
-__all__ = ["Token", "mark_of", "marked", "plan_mark"]
-
 _ATTRIBUTES = "mhlo.frontend_attributes"
 _KEY = "olla_xla.request"
 _MARKED = re.compile(rb"olla_xla-applied-([0-9a-f]{32})")

@@ -24,17 +24,6 @@ if TYPE_CHECKING:
 else:
     first_use = late("olla_xla.compile.first_use")
 
-__all__ = [
-    "Comparison",
-    "copies",
-    "difference",
-    "due",
-    "is_of",
-    "reason_not_to",
-    "report",
-    "wanted",
-]
-
 _VARIABLE = "OLLA_XLA_VERIFY"
 
 

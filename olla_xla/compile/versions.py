@@ -8,8 +8,6 @@ import jax
 
 from olla_xla.version import __version__
 
-__all__ = ["versions"]
-
 
 def versions() -> dict[str, str]:
     """Name -> version of JAX, jaxlib and this package."""

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["waiting"]
-
 _logger = logging.getLogger("olla_xla")
 
 _PATIENCE = 2.0

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Kinds", "flattened", "parameters", "spelled"]
-
 Kinds = tuple[Any, ...]
 """The types of arguments, as far as machine code depends on them."""
 

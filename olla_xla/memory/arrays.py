@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from olla_xla.errors import GraphError
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["GraphArrays", "GraphLists", "csr", "rows", "topological_order"]
-
 
 class GraphLists(NamedTuple):
     """A tensor graph as lists by operator ([n]) and by tensor ([m]).

@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["now", "stopped"]
-
 
 class _State(NamedTuple):
     """How many callers have stopped the clock, since when, and for how many seconds before that."""

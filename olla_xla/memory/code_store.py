@@ -28,8 +28,6 @@ from olla_xla.memory.arguments import Kinds, spelled
 from olla_xla.memory.machine_code import Code
 from olla_xla.memory.user_cache import keep, user_cache
 
-__all__ = ["drop", "folders", "holds", "load", "read", "save", "source", "write"]
-
 _logger = logging.getLogger("olla_xla")
 
 _FORMAT = 3

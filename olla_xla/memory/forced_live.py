@@ -17,8 +17,6 @@ from olla_xla.memory.arrays import GraphArrays, topological_order
 from olla_xla.memory.jit import inner, loop
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["forced_live_bound", "forced_live_bytes"]
-
 _BLOCK_WORDS = 16  # operators are taken in blocks of 64 times this many
 
 _NEVER, _MAYBE, _SURELY = 0, 1, 2

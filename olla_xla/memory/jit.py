@@ -25,8 +25,6 @@ from typing import Any
 from olla_xla.memory import clock, code_store, machine_code
 from olla_xla.memory.arguments import Kinds, flattened
 
-__all__ = ["Loop", "has_numba", "inner", "jit", "loop"]
-
 _logger = logging.getLogger("olla_xla")
 
 

@@ -16,18 +16,6 @@ from hlo.sharing import Sharing
 from hlo.values import Dataflow
 from olla_xla.memory.assignment.model import Assignment
 
-__all__ = [
-    "Pattern",
-    "find_kernels",
-    "inherited",
-    "joined_buffers",
-    "leaves",
-    "overwritten",
-    "pattern",
-    "patterns",
-    "wanted",
-]
-
 Pattern = tuple[int, ...]
 """Of each array that a kernel reads or makes (`leaves`), the number of the first one that is the
 same slice of memory; its own where none before it is."""

@@ -24,8 +24,6 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["intervals", "live_spans", "passes_on", "peak_bytes", "timeline"]
-
 
 def intervals(
     graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64]

@@ -13,8 +13,6 @@ from olla_xla.memory.kernels import Pattern, joined_buffers
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
-__all__ = ["LoweredComputation", "lower"]
-
 _FREE = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element"})
 
 # Operations whose relative order other processes or the host can see.

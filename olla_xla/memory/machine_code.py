@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 from olla_xla.memory.arguments import Kinds, flattened, parameters
 
-__all__ = ["Code", "compiled"]
-
 _ENTRY = "entry"
 _RESULT_WORDS = 8
 _OK, _NONE = 0, -2  # codes of numba's calling convention: an error is any other

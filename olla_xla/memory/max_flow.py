@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner, loop
 
-__all__ = ["min_cut"]
-
 _UNSEEN = -1
 """Level of a node from which the sink cannot be reached."""
 

@@ -27,8 +27,6 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
 from olla_xla.memory.max_flow import min_cut
 
-__all__ = ["Closure", "closure", "least_live"]
-
 _CHOICES = 12  # most choices of in-place inputs that are tried
 
 _SOURCE, _SINK, _FIRST = 0, 1, 2

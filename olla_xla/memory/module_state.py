@@ -19,8 +19,6 @@ from olla_xla.memory.kernels import Pattern, patterns
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation, lower
 
-__all__ = ["PlannedModule", "scheduled_module"]
-
 
 def scheduled_module(data: bytes) -> Module:
     """Reads a module that is to be planned; optimization barriers are left out (hlo.rewrite).

@@ -7,8 +7,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["own_jit"]
-
 
 def _found() -> Any:
     """`jit` of `jax._src.api`, which is not public: `jax.jit` may be `olla_xla.plan` by now.

@@ -12,8 +12,6 @@ from hlo.module import HloError
 from hlo.wire import read_varint
 from olla_xla.memory.jit import loop
 
-__all__ = ["unsnapped"]
-
 _MOST = 64
 """Most bytes that one compressed byte can stand for: a copy of 64 takes at least two."""
 

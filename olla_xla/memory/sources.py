@@ -19,8 +19,6 @@ from typing import NamedTuple
 from hlo.module import Instruction
 from hlo.stack_frames import Frame
 
-__all__ = ["Source", "is_installed", "is_own_file", "source_line", "source_of"]
-
 _PACKAGE = str(Path(__file__).parents[1])
 _LAUNCHING = tuple(f"{_PACKAGE}/{folder}/" for folder in ("compile", "cli", "tools"))
 """Our own code that has steps traced: its callers are no part of a step."""

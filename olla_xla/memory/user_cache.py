@@ -8,8 +8,6 @@ from pathlib import Path
 from hlo.files import own_folder
 from olla_xla.problem.whole_file import written_whole
 
-__all__ = ["keep", "user_cache"]
-
 
 def user_cache() -> Path:
     """Its path, which need not exist. Raises RuntimeError for a user without a home."""

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 
 from olla_xla.pieces.dtypes import accumulator
 
-__all__ = ["Accumulator", "zero_after"]
-
 _HALF = 16
 """Bits of a bfloat16, which is the upper half of a float32."""
 

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["CALLS", "CHECKPOINTS", "Called", "called_by", "inexact", "scan_counts"]
-
 CHECKPOINTS = ("checkpoint", "remat", "remat2")
 """What JAX calls `jax.checkpoint`, by version."""
 CALLS = frozenset((*CHECKPOINTS, "cond", "custom_jvp_call", "custom_vjp_call", "scan", "while"))

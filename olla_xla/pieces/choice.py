@@ -14,8 +14,6 @@ from olla_xla.pieces.graph import Blocked, Graph, Spread, spread
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands, settled
 from olla_xla.remat.segments.trace import is_variable, user_line
 
-__all__ = ["Cut", "choose", "line_of", "pieces_for"]
-
 _SEEDS = 8
 """How many of the largest values are tried: those that are live at the peak are among them."""
 _USUAL = 16

@@ -7,8 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["accumulator", "is_narrow", "promoted"]
-
 
 def promoted(one: Any, other: Any) -> Any:
     """The type that holds both by NumPy's rules, whatever promotion the user allows."""

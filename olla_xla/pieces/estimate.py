@@ -15,8 +15,6 @@ from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
 from olla_xla.remat.segments.trace import is_variable
 
-__all__ = ["largest", "peaks"]
-
 
 @dataclasses.dataclass(frozen=True)
 class _Step:

@@ -14,8 +14,6 @@ from typing import Any
 
 from jax.lax import GatherScatterMode
 
-__all__ = ["ELEMENTWISE", "REDUCTIONS", "SHARDINGS", "SUM", "Factor", "factors_of"]
-
 SUM = -1
 """In place of a dimension: the value is a sum over the axis, of which a piece holds a part."""
 

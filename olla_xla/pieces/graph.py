@@ -15,8 +15,6 @@ from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
 from olla_xla.pieces.factors import SUM, Factor, factors_of
 from olla_xla.remat.segments.trace import has_effect, inlined, is_variable
 
-__all__ = ["Blocked", "Graph", "Spread", "spread", "units_of"]
-
 
 class Graph:
     """Equations, with the one that makes and those that read each variable."""

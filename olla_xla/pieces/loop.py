@@ -17,8 +17,6 @@ from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
 from olla_xla.pieces.sharded import Devices
 
-__all__ = ["Pieces", "run_region"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:

@@ -8,8 +8,6 @@ from typing import Any
 import jax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-__all__ = ["product_of_rows", "takes_rows"]
-
 _BY_ROWS = Layout((0, 1))
 
 

@@ -11,8 +11,6 @@ from olla_xla.pieces.graph import Graph, Spread, units_of
 from olla_xla.pieces.ties import compares_with_itself
 from olla_xla.remat.segments.trace import is_variable
 
-__all__ = ["LIGHT", "Region", "nbytes", "operands", "region_of", "settled"]
-
 LIGHT = frozenset(("broadcast_in_dim", "iota"))
 """Primitives that XLA fuses into the kernels that read them, so they take no memory."""
 

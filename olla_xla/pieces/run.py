@@ -20,8 +20,6 @@ from olla_xla.pieces.products import product_of_rows, takes_rows
 from olla_xla.pieces.selects import is_one_each, with_one_added
 from olla_xla.remat.segments.trace import is_variable
 
-__all__ = ["Piece", "run_piece"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Piece:

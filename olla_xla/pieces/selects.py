@@ -10,8 +10,6 @@ from jax.lax import GatherScatterMode
 
 from olla_xla.pieces.dtypes import promoted
 
-__all__ = ["is_one_each", "with_one_added"]
-
 _DROPPING = (GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS)
 
 

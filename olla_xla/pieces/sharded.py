@@ -14,8 +14,6 @@ from olla_xla.pieces.factors import SUM
 from olla_xla.pieces.graph import Graph, spread
 from olla_xla.pieces.region import Region, operands
 
-__all__ = ["Devices", "leaf_shardings", "over_devices", "refuse_explicit"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Devices:

@@ -14,8 +14,6 @@ from olla_xla.pieces.calls import CALLS
 from olla_xla.pieces.factors import ELEMENTWISE
 from olla_xla.remat.segments.trace import is_variable
 
-__all__ = ["compares_with_itself"]
-
 _CHOOSING = frozenset(
     """
     broadcast_in_dim clamp concatenate convert_element_type copy cummax cummin dynamic_slice

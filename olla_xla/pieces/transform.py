@@ -20,8 +20,6 @@ from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refus
 from olla_xla.problem.function_name import function_name
 from olla_xla.remat.segments.trace import function_of, inlined, is_variable, traced_call
 
-__all__ = ["FissionPlan", "FissionRegion", "fission", "in_pieces"]
-
 Axis = int | tuple[int | None, ...] | None
 
 

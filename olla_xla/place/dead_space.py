@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from olla_xla.place.items import Items, load_bound
 
-__all__ = ["Waste", "least_height", "waste"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Waste:

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from olla_xla.place.problem import PlacementProblem
 
-__all__ = ["Items", "independent", "items_of", "load_bound", "step_items", "subset"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Items:

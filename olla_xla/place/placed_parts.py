@@ -9,23 +9,6 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.jit import jit
 
-__all__ = [
-    "FIRST",
-    "HIGHEST",
-    "ITEM",
-    "LAST",
-    "LOW",
-    "LOWEST",
-    "TIGHTEST",
-    "TOP",
-    "Shapes",
-    "excess",
-    "fit",
-    "overlapping",
-    "put",
-    "sticking_out",
-]
-
 LOWEST, TIGHTEST, HIGHEST = 0, 1, 2
 """Which gap an item takes: the lowest one, the tightest, or the highest below the target height."""
 

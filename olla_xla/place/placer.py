@@ -22,18 +22,6 @@ from olla_xla.place.rules.peak_first import peak_orders
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Status
 
-__all__ = [
-    "METHODS",
-    "PartPacking",
-    "by_rules",
-    "enough",
-    "height_of",
-    "heuristics",
-    "place",
-    "place_by",
-    "repair",
-]
-
 METHODS = (
     "auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first",
 )  # fmt: skip

@@ -18,8 +18,6 @@ from olla_xla.errors import InputError
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Status
 
-__all__ = ["Packing", "PlacementProblem"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacementProblem:

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.jit import jit
 from olla_xla.place.placed_parts import ITEM, Shapes, excess, fit, overlapping, put, sticking_out
 
-__all__ = ["ANYWHERE", "Scratch", "repack", "relocate", "scratch"]
-
 ANYWHERE = -1
 """Instead of an offset: an item may be placed wherever it fits."""
 

@@ -21,8 +21,6 @@ from olla_xla.place.items import Items, subset
 from olla_xla.place.placed_parts import LOWEST, Shapes, fit, put
 from olla_xla.place.relocate import relocate
 
-__all__ = ["repairable", "repaired"]
-
 _ROUNDS = 400
 """Rounds of first fit, for each order to begin with."""
 

@@ -18,8 +18,6 @@ from olla_xla.errors import InputError
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.problem.whole_file import written_whole
 
-__all__ = ["read_trace", "write_trace"]
-
 _COLUMNS = {
     "id": "id", "buffer": "id", "buffer_id": "id",
     "lower": "lower", "start": "lower", "begin": "lower",

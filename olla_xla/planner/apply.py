@@ -28,8 +28,6 @@ else:
     relax_overlap = late("olla_xla.planner.passes.relax_overlap")
     rewritten = late("olla_xla.remat.rewritten")  # a tenth of all code
 
-__all__ = ["apply_plan", "graphs", "least_overlap", "module_order"]
-
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
     """The tensor graphs of a scheduled module, callees first, the entry last (XLA's orders)."""

@@ -14,8 +14,6 @@ from olla_xla.planner.bounds import forced_live
 from olla_xla.planner.work import Solved, Work
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["BaselineEstimate", "unchanged"]
-
 
 @dataclasses.dataclass(frozen=True)
 class BaselineEstimate:

@@ -9,8 +9,6 @@ from olla_xla.memory.mincut import least_live
 from olla_xla.planner.work import Work
 from olla_xla.schedule.search.result import SearchResult
 
-__all__ = ["certified", "forced_live", "least_peak"]
-
 
 def forced_live(work: Work) -> int:
     """The forced-live bound, with callees at their own bounds."""

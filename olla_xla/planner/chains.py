@@ -12,8 +12,6 @@ import olla_xla.schedule as schedule
 from hlo.rewrite.aliases import Alias
 from olla_xla.planner.work import Work
 
-__all__ = ["with_chains"]
-
 
 def with_chains(
     work: Work, tolerance: float, own: str

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 else:
     ilp = late("olla_xla.planner.ilp")  # its imports take as long as all others
 
-__all__ = ["Limits", "AlternativeOrders", "Progress", "solve"]
-
 Progress = Callable[[str], None]
 AlternativeOrders = Callable[[], Mapping[str, Sequence[str]]]
 

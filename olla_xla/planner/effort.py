@@ -6,8 +6,6 @@ import dataclasses
 
 from olla_xla.problem.options import PlanOptions
 
-__all__ = ["LONGEST", "Effort", "Timing", "effort", "recomputation_limit"]
-
 LONGEST = 20.0
 """Seconds of search where a budget was given; also the longest default."""
 

@@ -21,8 +21,6 @@ from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.loops.selection import lowest
 from olla_xla.remat.purity import recomputable
 
-__all__ = ["with_recomputation"]
-
 _SPENT = 0.6
 """Part of the time that the search spends, as it was in 7 steps: clones need memory too."""
 

@@ -25,8 +25,6 @@ from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.search.result import SearchResult
 from olla_xla.solvers.linear import Limits, Status
 
-__all__ = ["order_by_ilp"]
-
 Progress = Callable[[str], None]
 
 _MOST = 8_000_000

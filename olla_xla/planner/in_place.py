@@ -22,8 +22,6 @@ from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.lifetimes import intervals
 from olla_xla.memory.lower import LoweredComputation
 
-__all__ = ["Binding", "Buffers", "aliases", "bindings", "choose"]
-
 _TRIALS = 8  # most bindings that are tried one by one, the largest first
 _TRIAL_WORK = 240_000  # operators simulated for that; large graphs have fewer trials
 _SHARE = 1e-4  # bindings smaller than this part of all bytes are not worth their trial

@@ -21,8 +21,6 @@ from olla_xla.memory.kernels import leaves, pattern, wanted
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.in_place import Buffers
 
-__all__ = ["Kept", "keep_kernels"]
-
 _ROUNDS = 16
 """Each round moves fewer values than the one before; most modules take one or two."""
 _ONE_BY_ONE = 2

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-__all__ = ["front", "knee"]
-
 _SHOWN = 4
 """Points of a front at most."""
 

@@ -31,8 +31,6 @@ from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule import by_priority
 
-__all__ = ["plan_order"]
-
 _NESTED_SHARE = 0.4
 """Part of the time limit that bodies of loops and branches may use together; each of them half of
 what is left of it."""

@@ -42,8 +42,6 @@ else:
     relax_overlap = late("olla_xla.planner.passes.relax_overlap")
     rewriting = late("olla_xla.planner.passes.rewriting")  # a fifth of all code
 
-__all__ = ["plan_module"]
-
 _logger = logging.getLogger("olla_xla")
 
 _LITTLE, _LITTLE_BYTES = 0.1, 2**20

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 else:
     knee = late("olla_xla.planner.knee")
 
-__all__ = ["WORTH", "Edits", "ModuleState", "Request"]
-
 _logger = logging.getLogger("olla_xla")
 
 WORTH = 0.999

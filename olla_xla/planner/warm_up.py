@@ -16,8 +16,6 @@ from olla_xla.planner.pipeline import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.search import moves
 
-__all__ = ["load_kept", "loaded"]
-
 _logger = logging.getLogger("olla_xla")
 
 _SHAPE = "f32[64,64]"

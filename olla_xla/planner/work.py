@@ -20,8 +20,6 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["Solved", "Work"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Solved:

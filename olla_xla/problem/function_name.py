@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-__all__ = ["function_name"]
-
 
 def function_name(function: Any) -> str:
     """A callable's name, or that of what a `functools.partial` calls, or of its type."""

@@ -11,8 +11,6 @@ import dataclasses
 
 from olla_xla.errors import GraphError
 
-__all__ = ["Operator", "Tensor", "TensorGraph"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operator:

@@ -20,8 +20,6 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.to_networkx import from_networkx, to_networkx
 from olla_xla.problem.whole_file import written_whole
 
-__all__ = ["read_graphml", "write_graphml"]
-
 
 def write_graphml(
     path: str | os.PathLike[str], graph: TensorGraph, order: Sequence[int] | None = None

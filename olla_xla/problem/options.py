@@ -9,8 +9,6 @@ from typing import Any
 
 from olla_xla.errors import InputError, LimitError
 
-__all__ = ["KNEE", "METHODS", "SOLVERS", "PlanOptions", "parse_bytes", "parse_overhead"]
-
 KNEE = "knee"
 """The overhead beyond which more time saves little."""
 

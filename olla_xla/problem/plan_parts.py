@@ -13,19 +13,6 @@ from typing import NamedTuple
 from olla_xla.problem.proof import Proof
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = [
-    "HINTED_OVERHEAD",
-    "LONGEST_PATH",
-    "CloneRecord",
-    "LoopRecord",
-    "PlanEdits",
-    "PlanFields",
-    "PlanFigures",
-    "PlanSchedule",
-    "PlanSearch",
-    "PlanStatus",
-]
-
 HINTED_OVERHEAD = 0.2
 """The `max_overhead` for which `PlanFigures.recomputed_bytes` is estimated."""
 

@@ -14,8 +14,6 @@ import logging
 import threading
 from collections.abc import Iterator
 
-__all__ = ["Refusal", "Tally", "accepted", "collected", "counted", "note"]
-
 _logger = logging.getLogger("olla_xla.refusals")
 
 _lock = threading.Lock()

@@ -2,8 +2,6 @@
 
 import enum
 
-__all__ = ["StopReason"]
-
 
 class StopReason(enum.StrEnum):
     """Why a search for an order or for offsets ended.

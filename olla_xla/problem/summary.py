@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from olla_xla.problem.plan_parts import HINTED_OVERHEAD, PlanFields
 
-__all__ = [
-    "in_a_line",
-    "of_recomputation",
-    "of_refusals",
-    "of_the_bound",
-    "of_the_path",
-    "table",
-    "was_searched",
-    "what_would_help",
-]
-
 _MB = 2**20
 
 _NOTEWORTHY = 0.9

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["text_table", "wrapped"]
-
 _GAP = 2
 """Spaces between columns."""
 

@@ -32,8 +32,6 @@ import networkx as nx
 from olla_xla.errors import GraphError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
-__all__ = ["from_networkx", "to_networkx"]
-
 _OPERATOR = tuple(f.name for f in dataclasses.fields(Operator))
 _TENSOR = ("name", "bytes", "buffer", "live_in", "live_out", "category")
 

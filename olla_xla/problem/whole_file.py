@@ -8,8 +8,6 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["written_whole"]
-
 
 @contextlib.contextmanager
 def written_whole(

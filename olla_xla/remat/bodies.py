@@ -19,8 +19,6 @@ from hlo.trip_count import trip_count
 from olla_xla.memory.lifetimes import timeline
 from olla_xla.memory.module_state import PlannedModule
 
-__all__ = ["Body", "bodies_at_peak"]
-
 _RUNS = frozenset({"call", "conditional", "while"})
 
 

@@ -11,8 +11,6 @@ from olla_xla.remat.evictions import Expansion
 from olla_xla.remat.graph import RematGraph
 from olla_xla.remat.purity import FORWARDING
 
-__all__ = ["clones"]
-
 
 def clones(dataflow: Dataflow, g: RematGraph, expansion: Expansion) -> tuple[Clone, ...]:
     """The clones that an expansion calls for, in execution order, for `with_clones`.

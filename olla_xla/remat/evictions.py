@@ -20,8 +20,6 @@ from olla_xla.remat.graph import GraphFields, RematGraph
 from olla_xla.remat.timeline import sequence, timeline
 from olla_xla.remat.versions import CLONES, SEGMENTS, Evicted, Needs, Versions, demand
 
-__all__ = ["Expansion", "expand"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:

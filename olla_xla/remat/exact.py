@@ -27,8 +27,6 @@ from olla_xla.remat.graph import RematGraph
 from olla_xla.solvers.linear import Limits, Model, Result
 from olla_xla.solvers.solve import solve
 
-__all__ = ["ExactChoice", "choose_exactly"]
-
 _DEPTH = 2
 _SMALL = 2e-3
 

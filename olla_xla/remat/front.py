@@ -30,8 +30,6 @@ from olla_xla.remat.graph import RematGraph, remat_graph
 from olla_xla.remat.greedy import Point, Selector
 from olla_xla.solvers.linear import Limits
 
-__all__ = ["Front", "fronts"]
-
 _STEP = 0.98  # each target of the front is this part of the one before
 _LAST = 400  # number of the last target, 0.03% of the first
 _FIRST = 8  # the first target tried

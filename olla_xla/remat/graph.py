@@ -20,8 +20,6 @@ from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.purity import FORWARDING, recomputable
 from olla_xla.remat.repeated import repeated_results
 
-__all__ = ["GraphFields", "RematGraph", "remat_graph"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Repeat:

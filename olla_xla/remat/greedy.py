@@ -18,8 +18,6 @@ from olla_xla.memory import clock
 from olla_xla.remat.evictions import Expansion, expand
 from olla_xla.remat.graph import RematGraph
 
-__all__ = ["Point", "Selector"]
-
 _SMALL = 2e-4  # tensors below this part of the peak are left alone
 _CHAIN = 12  # most tensors of a chain
 _LEAST_SECONDS = 1e-9

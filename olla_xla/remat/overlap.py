@@ -17,8 +17,6 @@ from hlo.rewrite.edit import Edit
 from olla_xla.remat.cost.path import alone_seconds, path_seconds, transfers
 from olla_xla.remat.cost.roofline import CostModel
 
-__all__ = ["hide_transfers"]
-
 _MOVING = frozenset(
     "bitcast broadcast concatenate constant convert copy dynamic-slice parameter reshape slice "
     "transpose tuple".split()

@@ -9,8 +9,6 @@ from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
 
-__all__ = ["FORWARDING", "pure", "pure_but_for_transfer", "recomputable", "repeats"]
-
 FORWARDING = frozenset({"bitcast", "get-tuple-element"})
 """Opcodes that pass their operand on without touching memory: clones of them cost nothing."""
 

@@ -15,8 +15,6 @@ from hlo.module import Instruction
 from hlo.values import Dataflow
 from olla_xla.remat.purity import FORWARDING, pure
 
-__all__ = ["Result", "repeated_results"]
-
 _LARGEST = 64
 """Most instructions that may make a transfer's operand; a weight's shard takes few."""
 

@@ -10,8 +10,6 @@ from hlo.rewrite.sink import sink_moves
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.recipe import edits
 
-__all__ = ["rewritten"]
-
 
 def rewritten(module: Module, plan: Plan) -> Edit:
     """A module with a plan's sunk moves, changed loops and clones in it.

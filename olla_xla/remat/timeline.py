@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.jit import inner, loop
 from olla_xla.remat.graph import GraphFields
 
-__all__ = ["Steps", "sequence", "timeline"]
-
 
 class Steps(NamedTuple):
     """The new sequence and when versions live in it.

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.jit import inner, loop
 from olla_xla.remat.graph import GraphFields
 
-__all__ = ["CLONES", "SEGMENTS", "Evicted", "Needs", "Versions", "demand"]
-
 SEGMENTS, CLONES = 0, 1
 
 _FULL = -1

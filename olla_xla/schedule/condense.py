@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays, GraphLists
 
-__all__ = ["Reduced", "reduce_graph"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reduced:

@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from olla_xla.errors import SolverError
 from olla_xla.solvers.linear import INFINITY, Arrays, Limits, Model, Result, Status
 
-__all__ = ["solve_apart"]
-
 _GRACE = 2.0
 """Seconds past the limit in which a solver may still stop by itself."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["known", "whole_units"]
-
 _INFINITE = 1e20
 """From here on a number is some solver's infinity; CP-SAT's integers end at 2**63, or 9.2e18."""
 

@@ -17,19 +17,6 @@ from numpy.typing import NDArray
 
 from olla_xla.errors import InputError, LimitError, SolverError
 
-__all__ = [
-    "INFINITY",
-    "Arrays",
-    "Limits",
-    "Model",
-    "Points",
-    "Result",
-    "Status",
-    "Watch",
-    "round_point",
-    "violation",
-]
-
 INFINITY = math.inf
 
 Watch = Callable[[float | None, float], None]

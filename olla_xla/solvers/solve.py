@@ -19,8 +19,6 @@ from olla_xla.solvers.bounds import known
 from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
 from olla_xla.version import to_install
 
-__all__ = ["BACKENDS", "solve"]
-
 _REGISTRY = {
     "highs": "olla_xla.solvers.backends.highs",
     "cpsat": "olla_xla.solvers.backends.cpsat",

@@ -7,8 +7,6 @@ import math
 from olla_xla.errors import SolverError
 from olla_xla.solvers.linear import Model
 
-__all__ = ["Terms"]
-
 
 class Terms:
     """A sum of columns with coefficients, and a constant.

@@ -31,8 +31,6 @@ from olla_xla.errors import InputError
 from olla_xla.targets.tpu import CHIPS, prepare_libtpu, tpu_devices
 from olla_xla.version import to_install
 
-__all__ = ["TARGETS", "Card", "Target", "card", "installed", "prepare_environment", "target"]
-
 _FORCED = "xla_force_host_platform_device_count"
 
 _CARDS = ("v100", "a100_40", "a100_80", "a6000", "rtx6000pro", "h100", "h200", "b200", "gb200")

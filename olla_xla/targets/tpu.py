@@ -18,8 +18,6 @@ from jax.experimental import topologies
 from olla_xla.errors import InputError
 from olla_xla.version import to_install
 
-__all__ = ["CHIPS", "Chip", "prepare_libtpu", "tpu_devices"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Chip:

@@ -20,8 +20,6 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import PlacementProblem, place
 from olla_xla.problem.plan import Plan
 
-__all__ = ["AllocationRow", "FullReport", "TensorRow", "full_report", "live_bytes"]
-
 _SECONDS = 5.0  # for each packing
 
 

@@ -18,8 +18,6 @@ from olla_xla.targets.target import Target
 from olla_xla.tools.models import BuiltModel, tracing
 from olla_xla.tools.step import plan_model
 
-__all__ = ["analyze_dump", "analyze_model", "compare_with"]
-
 Progress = Callable[[str], None]
 
 

@@ -12,8 +12,6 @@ from olla_xla.targets.target import Target
 from olla_xla.tools import models
 from olla_xla.tools.models import BuiltModel, tracing
 
-__all__ = ["batch_axes", "lowering"]
-
 
 def lowering(name: str, optimizer: str, target: Target) -> Callable[[int], jax.stages.Lowered]:
     """A function that lowers a model's step for a batch size; several devices divide arguments.

@@ -13,8 +13,6 @@ from unittest import mock
 
 import olla_xla
 
-__all__ = ["POLICIES", "checkpointed_loss", "sublinear_loss"]
-
 POLICIES = (
     "everything_saveable",
     "dots_saveable",

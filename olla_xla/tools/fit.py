@@ -12,8 +12,6 @@ from olla_xla.targets.target import Target
 from olla_xla.tools.models import BuiltModel, tracing
 from olla_xla.tools.step import plan_progress
 
-__all__ = ["fit"]
-
 
 def fit(
     model: BuiltModel, target: Target, options: PlanOptions, progress: Callable[[str], None]

@@ -13,8 +13,6 @@ from typing import Any
 
 from olla_xla.errors import InputError, OllaError
 
-__all__ = ["analysis_under", "jax_version"]
-
 _VERSION = re.compile(r"jax==(\d[\w.]*)$")
 
 

@@ -20,8 +20,6 @@ from typing import Any
 from olla_xla.errors import InputError, OllaError
 from olla_xla.version import to_install
 
-__all__ = ["BuiltModel", "build", "load", "tracing", "zoo"]
-
 _ZOO = "examples.zoo"
 """A module that a checkout has and an installation has not, so it is imported by name."""
 

@@ -22,8 +22,6 @@ from olla_xla.tools.checkpointed import POLICIES, checkpointed_loss, sublinear_l
 from olla_xla.tools.models import BuiltModel
 from olla_xla.tools.variants import StepVariants, Way
 
-__all__ = ["pareto"]
-
 Row = Callable[[Sequence[Way]], Way | None]
 """Makes a row, given those before; None where the way does not apply."""
 

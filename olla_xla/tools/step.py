@@ -31,8 +31,6 @@ from olla_xla.tools.models import BuiltModel, tracing
 if TYPE_CHECKING:
     import jax
 
-__all__ = ["PlannedModel", "plan_dump", "plan_model", "plan_progress"]
-
 Progress = Callable[[str], None]
 
 

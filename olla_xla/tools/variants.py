@@ -19,8 +19,6 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.targets.target import Target
 from olla_xla.tools.models import BuiltModel, tracing
 
-__all__ = ["Way", "StepVariants"]
-
 _STEPS = 3
 """Timed steps, after one that is not."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from olla_xla.check.executable.numbering import Numbers, hashed, named
 from olla_xla.check.executable.program import Op
 
-__all__ = ["Alike", "Arrays", "array_of"]
-
 Alike = dict[tuple[Op, int], object]
 """(parameter of a loop's body, element of it that no iteration changes) -> the array that it is
 initialised with. Two elements with one initial array are that array."""

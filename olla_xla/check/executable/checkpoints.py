@@ -28,8 +28,6 @@ from olla_xla.check.executable.program import Op
 from olla_xla.check.executable.records import Digit, Held, Kept, Loop, Tracked
 from olla_xla.check.executable.scan_residuals import value_written, written
 
-__all__ = ["kept", "slice_of_held", "tracked"]
-
 _UNKNOWN = -1
 _MOST_ITERATIONS = 1 << 18
 """Limit for loops that are followed iteration by iteration."""

@@ -15,17 +15,6 @@ from olla_xla.check.executable.element_order import as_row, row_major, typed
 from olla_xla.check.executable.numbering import END, SHAPED, hashed
 from olla_xla.check.executable.records import Digit, Rounded
 
-__all__ = [
-    "converted",
-    "convert_of",
-    "exposed",
-    "is_wider",
-    "narrowed",
-    "rounded",
-    "slice_of_converted",
-    "widened",
-]
-
 _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 """(from, to) element types, of f16, bf16, f32 and f64, between which a convert is exact."""
 

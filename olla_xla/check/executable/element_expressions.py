@@ -46,8 +46,6 @@ from olla_xla.check.executable.records import Concatenation, Digit, Update
 from olla_xla.check.executable.slice_shapes import sliced_axis, sliced_digit
 from olla_xla.check.executable.slices import slice_of
 
-__all__ = ["ElementExpressions", "program_digest"]
-
 
 def program_digest(program: Program, target: str) -> str:
     """The digest of a module, 32 hex digits. It clears fields of `program`: do not use it again."""

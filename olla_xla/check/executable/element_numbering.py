@@ -39,8 +39,6 @@ from olla_xla.check.executable.records import (
     Update,
 )
 
-__all__ = ["ElementNumbering"]
-
 _MOVED = hashed(b"turn")
 _MOST_PLACES = 1 << 16
 

@@ -17,22 +17,6 @@ import numpy.typing as npt
 from hlo.shapes import Shape
 from olla_xla.check.executable.records import Digit, Steps
 
-__all__ = [
-    "as_dimensions",
-    "as_row",
-    "composed",
-    "digits",
-    "joined",
-    "lying",
-    "permuted",
-    "places",
-    "row_major",
-    "steps_of",
-    "typed",
-    "within",
-    "without",
-]
-
 Places = npt.NDArray[np.int64]
 
 

@@ -13,8 +13,6 @@ from hlo.shapes import ShapeIndex
 from hlo.wire import Message, scalar_integer
 from olla_xla.check.executable.program import Body, Op
 
-__all__ = ["divides", "exact_results"]
-
 _MOVES = frozenset(
     "bitcast bitcast-convert broadcast compare concatenate constant copy dynamic-slice "
     "dynamic-update-slice get-tuple-element pad parameter reshape reverse select slice transpose "

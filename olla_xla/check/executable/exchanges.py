@@ -10,8 +10,6 @@ from hlo.shapes import Shape
 from olla_xla.check.executable.numbering import END, Numbering, Numbers, hashed, named
 from olla_xla.check.executable.program import Op, leaves
 
-__all__ = ["EXCHANGES"]
-
 _STATE = hashed(b"state of a transfer")
 
 

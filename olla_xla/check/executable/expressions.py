@@ -25,8 +25,6 @@ from olla_xla.check.executable.numbering import (
 from olla_xla.check.executable.precision import ROUNDING
 from olla_xla.check.executable.program import Op, Program
 
-__all__ = ["program_digest"]
-
 
 def program_digest(program: Program, target: str) -> str:
     """The digest of a module, 32 hex digits. It clears fields of `program`: do not use it again."""

@@ -13,8 +13,6 @@ from olla_xla.check.executable.exact import divides
 from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.program import Body, Op
 
-__all__ = ["from_outside", "is_elementwise", "note_own", "put"]
-
 _PUT = hashed(b"put")
 
 _PASSING = frozenset(

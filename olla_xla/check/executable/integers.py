@@ -19,8 +19,6 @@ from hlo.wire import INTEGERS, scalar_integer
 from olla_xla.check.executable.numbering import hashed
 from olla_xla.check.executable.program import Op
 
-__all__ = ["Form", "Integers", "Known", "Values"]
-
 Values = NDArray[np.int64]
 """64-bit integers, one for each iteration."""
 

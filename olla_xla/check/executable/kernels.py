@@ -14,8 +14,6 @@ from olla_xla.check.executable.program import Op
 from olla_xla.check.executable.rounding import Rounding
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 
-__all__ = ["KernelMemory", "differing", "kernel_memory"]
-
 Pattern = tuple[int, ...]
 """For each array that a kernel reads or writes, operands first: the position of the first one in
 the same memory."""

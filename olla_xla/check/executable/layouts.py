@@ -14,8 +14,6 @@ from hlo.shapes import Shape
 from olla_xla.check.executable.program import Body, Op, Program
 from olla_xla.errors import CheckError
 
-__all__ = ["check_layouts"]
-
 _SAME = frozenset("async-update domain add-dependency dynamic-update-slice all-reduce-done".split())
 """Opcodes that pass on their first operand as it lies."""
 

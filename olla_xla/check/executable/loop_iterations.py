@@ -13,8 +13,6 @@ from olla_xla.check.executable.integers import Form
 from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.records import Held, Loop, Tracked
 
-__all__ = ["ARRAY", "follow", "note_counter"]
-
 ARRAY = hashed(b"array")
 """Prefix of the bytes that a checkpoint array's number is hashed from."""
 

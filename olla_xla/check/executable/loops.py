@@ -26,8 +26,6 @@ from olla_xla.check.executable.reach import reach
 from olla_xla.check.executable.records import Loop, Tracked
 from olla_xla.check.executable.scan_residuals import residual_of
 
-__all__ = ["number_loop"]
-
 _NAME, _COUNT, _SYSTEM, _END, _ASKED, _EFFECT = (
     hashed(n.encode()) for n in "state counter system end asked effect".split()
 )

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 else:
     tpu = late("olla_xla.check.executable.tpu")
 
-__all__ = ["PASSED_ON", "Place", "assigned_places", "run", "shared_buffers"]
-
 PASSED_ON = frozenset(
     "parameter constant tuple get-tuple-element bitcast opt-barrier optimization-barrier domain "
     "add-dependency async-update".split()

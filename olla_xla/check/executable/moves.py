@@ -5,8 +5,6 @@ from __future__ import annotations
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.program import Op
 
-__all__ = ["copied_slice", "moves_only"]
-
 _STILL = frozenset(("bitcast", "reshape"))
 _MOVES = frozenset(
     "broadcast concatenate constant copy dynamic-slice dynamic-update-slice parameter slice "

@@ -34,23 +34,6 @@ if TYPE_CHECKING:
 else:
     tpu = late("olla_xla.check.executable.tpu")
 
-__all__ = [
-    "BITCAST",
-    "EFFECT",
-    "END",
-    "HANDLERS",
-    "PARAMETER",
-    "SHAPED",
-    "Numbering",
-    "Numbers",
-    "all_of",
-    "exchange",
-    "hashed",
-    "is_exchange",
-    "named",
-    "ordered",
-]
-
 Numbers = dict[ShapeIndex, bytes]
 """Leaf index -> number, of one operation's result."""
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.check.executable.program import Body, Op, may_repeat
 
-__all__ = ["may_overwrite", "must_share"]
-
 _ELEMENTWISE = frozenset(
     "abs acos acosh add and asin asinh atan atan2 atanh bitcast-convert cbrt ceil clamp compare "
     "complex convert cosh cosine count-leading-zeros divide erf exponential exponential-minus-one "

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from olla_xla.check.executable.numbering import Numbering, Numbers
 from olla_xla.check.executable.program import Op
 
-__all__ = ["ROUNDING"]
-
 _PRECISIONS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 """Bits of exponent and mantissa of f16, f32, f64 and bf16."""
 

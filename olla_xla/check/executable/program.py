@@ -10,19 +10,6 @@ from hlo.module import HloError, parse_module_proto
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
 from olla_xla.errors import CheckError
 
-__all__ = [
-    "Body",
-    "Op",
-    "Program",
-    "acts",
-    "allocates",
-    "has_state",
-    "leaves",
-    "may_repeat",
-    "nowhere",
-    "read_program",
-]
-
 _COLLECTIVES = frozenset(
     "all-reduce all-gather all-to-all collective-permute collective-broadcast reduce-scatter "
     "ragged-all-to-all".split()

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.program import Body, Op, acts, leaves, may_repeat
 
-__all__ = ["Reach", "reach"]
-
 Reach = dict[ShapeIndex, int]
 """Leaf index -> set of parameter elements, as bits."""
 

@@ -15,21 +15,6 @@ from olla_xla.check.executable.integers import Form, Values
 from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.program import Body
 
-__all__ = [
-    "Concatenation",
-    "Cut",
-    "Digit",
-    "Held",
-    "Kept",
-    "Loop",
-    "Move",
-    "Rounded",
-    "ScanResidual",
-    "Steps",
-    "Tracked",
-    "Update",
-]
-
 _AT = hashed(b"turn")
 
 Steps = tuple[tuple[int, int], ...]

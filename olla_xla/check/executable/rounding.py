@@ -13,8 +13,6 @@ from collections.abc import Iterable
 
 from olla_xla.check.executable.program import CONTROL_FLOW, Body, Op
 
-__all__ = ["Rounding", "is_settled", "is_tiled", "lacks_index"]
-
 _HALF, _SINGLE, _DOUBLE, _BRAIN = 10, 11, 12, 16
 _FLOATS = (_HALF, _SINGLE, _DOUBLE, _BRAIN)
 _COMPLEX_TYPES = (15, 18)

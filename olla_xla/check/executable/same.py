@@ -9,8 +9,6 @@ from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
 from olla_xla.check.executable.program import is_effect, may_be_effect
 
-__all__ = ["is_reordered"]
-
 _Edges = dict[tuple[int, int], frozenset[int]]
 """(computation, instruction) -> control predecessors, by id."""
 

@@ -17,8 +17,6 @@ from olla_xla.check.executable.numbering import Numbers
 from olla_xla.check.executable.records import Digit, Loop, ScanResidual, Update
 from olla_xla.check.executable.slice_shapes import sliced_axis, sliced_digit
 
-__all__ = ["residual_of", "slice_of_residual", "slice_of_update", "value_written", "written"]
-
 
 def written(
     numbering: ElementNumbering, root: bytes, name: bytes

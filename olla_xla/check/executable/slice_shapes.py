@@ -9,8 +9,6 @@ from hlo.shapes import Shape
 from olla_xla.check.executable.element_order import digits, row_major
 from olla_xla.check.executable.records import Digit
 
-__all__ = ["sliced_axis", "sliced_digit"]
-
 
 def sliced_axis(part: Shape, shape: Shape) -> int | None:
     """The dimension along which a part is one slice of an array; None if it is not one, or its

@@ -18,8 +18,6 @@ from olla_xla.check.executable.records import Digit
 from olla_xla.check.executable.scan_residuals import slice_of_residual, slice_of_update
 from olla_xla.check.executable.slice_shapes import sliced_digit
 
-__all__ = ["slice_of"]
-
 _SLICE = hashed(b"slice")
 
 

@@ -21,8 +21,6 @@ from olla_xla.check.executable.program import Op, Program, allocates
 from olla_xla.check.executable.values import Frame, Value, Values, resolve
 from olla_xla.errors import CheckError
 
-__all__ = ["check_thunks"]
-
 _MAY_BE_NOTHING = frozenset(("copy", "custom-call"))
 """Opcodes that need no thunk where their results are in the memory of their operands."""
 

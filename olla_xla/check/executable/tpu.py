@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from hlo.shapes import Shape
 from olla_xla.check.executable.program import Op
 
-__all__ = ["Parts", "decisive_config", "joined_at"]
-
 _JOINED = "ConcatBitcast"
 """Target of the custom call that joins adjacent parts of one array in memory."""
 

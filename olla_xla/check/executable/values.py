@@ -13,8 +13,6 @@ from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.program import Body, Op, Program, leaves
 from olla_xla.errors import CheckError
 
-__all__ = ["Frame", "Value", "Values", "follow", "resolve"]
-
 At = dict[ShapeIndex, "Value"]
 """Leaf index -> value, of one operation."""
 

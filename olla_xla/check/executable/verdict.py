@@ -29,16 +29,6 @@ else:
     element_expressions = late("olla_xla.check.executable.element_expressions")
     thunks = late("olla_xla.check.executable.thunks")
 
-__all__ = [
-    "Accepted",
-    "check_control",
-    "check_executable",
-    "check_places",
-    "check_planned",
-    "check_rewrite",
-    "results_digest",
-]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Accepted:

@@ -35,8 +35,6 @@ from olla_xla.tools import models
 from olla_xla.tools.baseline import analyze_dump, analyze_model
 from olla_xla.tools.step import plan_progress
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -16,8 +16,6 @@ from olla_xla.compile import plan_files
 from olla_xla.compile.plan_store import stored_folder
 from olla_xla.errors import InputError
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

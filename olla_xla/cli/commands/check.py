@@ -19,8 +19,6 @@ from olla_xla.memory.analysis.difference import load_snapshot
 from olla_xla.tools import models
 from olla_xla.tools.baseline import compare_with
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -21,8 +21,6 @@ from olla_xla.memory.analysis.analysis import Executable, analyze_module
 from olla_xla.memory.analysis.difference import Snapshot, difference, load_snapshot
 from olla_xla.tools.jax_versions import analysis_under, jax_version
 
-__all__ = ["OPERANDS", "define_flags", "run"]
-
 OPERANDS = ("A", "B")
 
 

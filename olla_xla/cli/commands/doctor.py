@@ -24,8 +24,6 @@ from olla_xla.errors import InputError
 from olla_xla.tools.doctor.examine import examine
 from olla_xla.tools.doctor.records import ROWS
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -23,8 +23,6 @@ from olla_xla.planner.warm_up import loaded
 from olla_xla.tools import models
 from olla_xla.tools.fit import fit
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -31,8 +31,6 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.graphml import read_graphml, write_graphml
 from olla_xla.schedule.search import phases
 
-__all__ = ["define_flags", "run"]
-
 _PICTURES = (".png", ".svg", ".pdf")
 
 

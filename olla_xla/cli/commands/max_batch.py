@@ -32,8 +32,6 @@ from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions, parse_bytes
 from olla_xla.tools.batches import lowering
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

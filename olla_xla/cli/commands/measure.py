@@ -33,8 +33,6 @@ from olla_xla.tools.measure.records import Request
 from olla_xla.tools.step import plan_model
 from olla_xla.version import to_install
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -15,8 +15,6 @@ from olla_xla.cli.commands import shared
 from olla_xla.compile import objection
 from olla_xla.errors import InputError
 
-__all__ = ["OPERANDS", "define_flags", "run"]
-
 OPERANDS = ("FILE",)
 
 

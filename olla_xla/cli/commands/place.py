@@ -16,8 +16,6 @@ from olla_xla.place import METHODS, Packing, PlacementProblem, place
 from olla_xla.place.trace import read_trace, write_trace
 from olla_xla.solvers.linear import Status
 
-__all__ = ["define_flags", "report", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

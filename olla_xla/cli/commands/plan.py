@@ -53,8 +53,6 @@ from olla_xla.tools import models
 from olla_xla.tools.assignment_report import FullReport, full_report
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model, plan_progress
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 else:
     script_jit = late("olla_xla.compile.script_jit")  # imports JAX, which the script is to do
 
-__all__ = ["SCRIPT", "define_flags", "run"]
-
 SCRIPT = ("SCRIPT|-m MODULE", "[ARGUMENTS]")
 
 _SHOWN = 20

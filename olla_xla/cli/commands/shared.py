@@ -14,25 +14,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.problem.options import KNEE, METHODS, SOLVERS, PlanOptions, parse_overhead
 
-__all__ = [
-    "console",
-    "define_advice",
-    "define_compile",
-    "define_format",
-    "define_hlo",
-    "define_limits",
-    "define_method",
-    "define_model",
-    "define_overhead",
-    "define_overheads",
-    "define_recomputation",
-    "define_topology",
-    "lowered_module",
-    "options",
-    "overheads",
-    "print_table",
-]
-
 
 def define_hlo(values: flags.FlagValues) -> None:
     """Defines --hlo."""

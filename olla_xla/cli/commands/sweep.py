@@ -28,8 +28,6 @@ from olla_xla.tools.sweep.grid import Cell, Settings, cells
 from olla_xla.tools.sweep.journal import Journal
 from olla_xla.tools.sweep.local import run_local
 
-__all__ = ["define_flags", "define_shared_flags", "fill", "model_names", "run", "settings"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

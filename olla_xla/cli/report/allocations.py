@@ -10,8 +10,6 @@ from olla_xla.cli.report.units import megabytes, percent
 if TYPE_CHECKING:
     from olla_xla.tools.assignment_report import FullReport
 
-__all__ = ["allocation_table", "tensor_table"]
-
 
 def allocation_table(report: FullReport, count: int) -> Table:
     """The `count` first allocations of a report, largest first; sizes in MB."""

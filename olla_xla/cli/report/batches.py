@@ -6,8 +6,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.compile.max_batch import LargestBatch, MaxBatch
 
-__all__ = ["batch_table", "batch_verdict"]
-
 _NAMES = {"xla": "XLA alone", "planned": "planned", "recomputed": "with recomputation"}
 
 

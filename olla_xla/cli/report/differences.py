@@ -7,8 +7,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.memory.analysis.difference import Change, Difference
 
-__all__ = ["difference_line", "difference_table"]
-
 
 def difference_line(found: Difference) -> str:
     """One line: both totals in MB, and by how much the second is larger."""

@@ -9,8 +9,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.tools.doctor.records import Examination, RunRow
 
-__all__ = ["as_json", "page", "verdict"]
-
 _SAID = {True: "ok", False: "**not as it should be**", None: "not here"}
 
 

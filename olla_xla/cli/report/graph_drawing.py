@@ -14,8 +14,6 @@ from olla_xla.problem.to_networkx import to_networkx
 from olla_xla.problem.whole_file import written_whole
 from olla_xla.version import to_install
 
-__all__ = ["MOST_OPERATORS", "draw_graph"]
-
 MOST_OPERATORS = 300
 """Operators of the largest graph that is drawn; more cannot be told apart in a picture."""
 

@@ -7,15 +7,6 @@ from olla_xla.cli.report.units import change, megabytes, percent
 from olla_xla.problem.plan import Plan
 from olla_xla.tools.measure.records import Comparison, Measured, Recomputation
 
-__all__ = [
-    "memory_table",
-    "measured_table",
-    "measured_verdict",
-    "prediction",
-    "recomputation_table",
-    "unmeasured_table",
-]
-
 
 def measured_table(comparison: Comparison, title: str) -> Table:
     """Memory and step time of both processes, side by side; sizes in MB."""

@@ -8,8 +8,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, more, percent
 from olla_xla.tools.variants import Way
 
-__all__ = ["pareto_table"]
-
 _HEADINGS = (
     "way:",
     "total",

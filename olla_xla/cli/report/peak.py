@@ -8,8 +8,6 @@ from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.memory_view import MemoryView
 from olla_xla.memory.analysis.terminal import TENSOR_HEADINGS, tensor_rows
 
-__all__ = ["peak_table", "short_location", "short_operation"]
-
 
 def peak_table(view: MemoryView, count: int = 10) -> Table:
     """The `count` largest tensors at the peak, as `olla_xla analyze` names them."""

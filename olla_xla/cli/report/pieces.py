@@ -6,8 +6,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.compile.in_pieces import FissionChoice
 
-__all__ = ["fit_table", "fit_verdict"]
-
 
 def fit_table(found: FissionChoice, title: str) -> Table:
     """One row for each number of pieces that was tried.

@@ -17,8 +17,6 @@ from olla_xla.problem.summary import (
     was_searched,
 )
 
-__all__ = ["check_line", "clones_line", "plan_table", "verdict"]
-
 _NOTEWORTHY = 0.0005
 """A saving below this fraction of XLA's total counts as none: it is printed as 0.0 %."""
 

@@ -8,8 +8,6 @@ from types import TracebackType
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """Prints lines, each with the seconds since the start; a context manager.

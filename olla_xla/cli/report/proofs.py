@@ -8,8 +8,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import percent
 from olla_xla.problem.proof import Proof
 
-__all__ = ["proofs_table"]
-
 
 def proofs_table(proofs: Sequence[Proof]) -> Table:
     """One row for each computation that was ordered; lifetime peaks in bytes."""

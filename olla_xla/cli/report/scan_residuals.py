@@ -9,8 +9,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
 from olla_xla.remat.loops.account import ResidualRow
 
-__all__ = ["stacks_table"]
-
 
 def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Table:
     """The largest scan residuals, which the table calls stacks: each kept or recomputed.

@@ -9,8 +9,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
 from olla_xla.compile.plan_files import Entry
 
-__all__ = ["stored_table"]
-
 
 def stored_table(entries: Sequence[Entry], folder: str) -> Table:
     """One row a file, most recently used first; totals in MB, file sizes in bytes."""

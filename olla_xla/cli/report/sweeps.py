@@ -9,8 +9,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, more, percent, seconds
 from olla_xla.tools.sweep.grid import KEY
 
-__all__ = ["sweep_summary", "sweep_table"]
-
 _HEADINGS = (
     "model, batch, target, optimizer, mode:", "XLA", "XLA mem.", "planned", "gain %", "bound",
     "gap %", "loss %", "err. XLA %", "err. ours %", "time +%", "order s", "error:",

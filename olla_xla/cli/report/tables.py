@@ -10,8 +10,6 @@ from rich.console import Console
 from olla_xla.cli import document
 from olla_xla.problem.text_table import text_table, wrapped
 
-__all__ = ["Table"]
-
 _NARROWEST = 40
 """Characters a line: a narrower terminal is treated as if it were this wide."""
 

@@ -7,8 +7,6 @@ from hlo import backend
 from olla_xla.cli.report.tables import Table
 from olla_xla.remat.cost.devices import SOURCES, device
 
-__all__ = ["targets_table"]
-
 
 def targets_table() -> Table:
     """One row a target: the memory and bandwidth that XLA is given, and the rates of predictions.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["change", "megabytes", "more", "percent", "seconds"]
-
 
 def megabytes(size: int | float | None, digits: int = 1) -> str:
     """Bytes in MB, without the unit: 1572864 -> "1.5"; "-" for None."""

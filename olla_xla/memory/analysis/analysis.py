@@ -29,8 +29,6 @@ from olla_xla.problem.plan import Plan
 from olla_xla.problem.whole_file import written_whole
 from olla_xla.version import to_install
 
-__all__ = ["FORMAT", "VERSION", "Analysis", "Executable", "analyze_module"]
-
 FORMAT, VERSION = "olla_xla.analysis", 1
 
 

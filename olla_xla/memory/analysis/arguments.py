@@ -19,8 +19,6 @@ from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.op_names import Phase, phase_of
 from olla_xla.memory.analysis.reading import DERIVATIVE, MOVING, Reading, reading
 
-__all__ = ["Argument", "arguments", "name_category"]
-
 _WORD = re.compile(r"[A-Za-z_]+")
 _OPTIMIZER = frozenset("opt_state optimizer opt mu nu trace momentum velocity exp_avg".split())
 _PARAMETERS = frozenset("params param parameters weights batch_stats model".split())

@@ -26,8 +26,6 @@ from olla_xla.memory.mincut import least_live
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["BoundView", "bound_view"]
-
 _CUTS = 1_000_000
 """Most operators at which a cut is made, times the graph's size: it takes seconds at most."""
 

@@ -13,8 +13,6 @@ from olla_xla.memory.analysis.op_names import Phase, phase_of
 from olla_xla.memory.analysis.origins import Origins
 from olla_xla.memory.analysis.reading import MOVING, is_handed_on
 
-__all__ = ["categories"]
-
 _SCRATCH = frozenset(("s8", "u8"))
 """Element types of what libraries use as scratch memory."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["Category"]
-
 
 class Category(enum.StrEnum):
     """What memory is used for; every byte of a total is in one. Charts stack them in this order."""

@@ -6,8 +6,6 @@ from hlo.module import Instruction, Module
 from olla_xla.memory.analysis.op_names import Phase, phase_of
 from olla_xla.memory.analysis.reading import MOVING
 
-__all__ = ["derivatives"]
-
 
 def derivatives(module: Module) -> set[int]:
     """Numbers of the results that the backward pass makes, with no update in the same fusion."""

@@ -19,9 +19,6 @@ from olla_xla.errors import InputError
 from olla_xla.memory.analysis.analysis import FORMAT, VERSION, Analysis
 from olla_xla.problem.plan import Plan
 
-__all__ = ["Change", "Difference", "Snapshot", "difference", "load_snapshot"]
-
-
 Key = tuple[str, str, str]
 """What makes two tensors the same: category, shape, and what they are or come from."""
 

@@ -30,8 +30,6 @@ from olla_xla.memory.analysis.leaves import (
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.memory_view import MemoryView
 
-__all__ = ["DonationAudit", "DonationRow", "Leaf", "Outcome", "audit", "not_donated", "why_lost"]
-
 
 class Outcome(enum.StrEnum):
     """What became of an argument's memory."""

@@ -15,8 +15,6 @@ from olla_xla.memory.analysis.memory_view import MemoryView
 from olla_xla.memory.analysis.palette import COLORS
 from olla_xla.problem.whole_file import written_whole
 
-__all__ = ["draw"]
-
 _MEGABYTE = 2**20
 _SUFFIXES = (".png", ".svg", ".pdf")
 

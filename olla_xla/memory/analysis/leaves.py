@@ -12,16 +12,19 @@ from typing import Any, Protocol
 
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Leaf", "not_donated", "other_form", "parameter_of", "stands_at", "to_donate"]
-
 
 class HasArgnum(Protocol):
     """An argument with its path and number, as `Leaf` has them."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Where it is in the pytree of arguments."""
+        ...
+
     @property
-    def argnum(self) -> int | None: ...
+    def argnum(self) -> int | None:
+        """Its number; None where it was given by keyword."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,6 @@ import functools
 import os
 from pathlib import Path
 
-__all__ = ["short_call", "short_line"]
-
 
 def short_line(line: str) -> str:
     """A "file:line" from the working directory if it lies below it, else its last folders."""

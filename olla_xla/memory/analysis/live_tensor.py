@@ -13,8 +13,6 @@ from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.op_names import module_path
 from olla_xla.memory.analysis.origins import Origin, Origins
 
-__all__ = ["Describer", "LiveTensor", "Padding", "operator_kind", "padding_of"]
-
 
 @dataclasses.dataclass(frozen=True)
 class LiveTensor:

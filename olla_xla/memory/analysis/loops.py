@@ -11,8 +11,6 @@ from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.live_tensor import LiveTensor
 from olla_xla.memory.analysis.memory_view import MemoryView
 
-__all__ = ["LoopView", "loop_views"]
-
 
 @dataclasses.dataclass(frozen=True)
 class LoopView:

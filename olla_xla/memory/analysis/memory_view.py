@@ -18,8 +18,6 @@ from olla_xla.memory.analysis.live_tensor import Describer, LiveTensor
 from olla_xla.memory.analysis.occupancy import Occupancy, occupancy
 from olla_xla.memory.module_state import PlannedModule
 
-__all__ = ["MemoryView", "memory_view"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MemoryView:

@@ -19,8 +19,6 @@ from hlo.values import Value
 from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.module_state import PlannedModule
 
-__all__ = ["Allocation", "Occupancy", "occupancy"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:

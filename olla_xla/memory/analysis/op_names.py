@@ -11,8 +11,6 @@ import enum
 import functools
 import re
 
-__all__ = ["Phase", "module_path", "phase_of"]
-
 
 class Phase(enum.Enum):
     """Which part of a train step an operation belongs to."""

@@ -15,8 +15,6 @@ from hlo.shapes import ShapeIndex
 from hlo.values import Dataflow, Value
 from olla_xla.memory.sources import Source, source_of
 
-__all__ = ["Origin", "Origins"]
-
 _FAR = 4
 """Most instructions to go through from one without metadata."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from olla_xla.memory.analysis.category import Category
 
-__all__ = ["COLORS"]
-
 COLORS: dict[Category, str] = {
     Category.PARAMETERS: "#4477aa",
     Category.OPTIMIZER: "#66a5d8",

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from olla_xla.memory.analysis.analysis import Analysis
 from olla_xla.memory.analysis.category import Category
 
-__all__ = ["peak_rows"]
-
 
 def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
     """(name, bytes in each order and in the bound); the last row is the sum of those above."""

@@ -14,8 +14,6 @@ from hlo.module import Instruction
 from hlo.values import Dataflow, Use, Value
 from olla_xla.memory.analysis.op_names import Phase, phase_of
 
-__all__ = ["DERIVATIVE", "MOVING", "Reading", "is_handed_on", "reading"]
-
 DERIVATIVE = frozenset((Phase.FORWARD, Phase.BACKWARD, Phase.AGAIN))
 """Phases of what is differentiated, or a derivative."""
 

@@ -9,8 +9,6 @@ from hlo.module import Module
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.memory_view import MemoryView
 
-__all__ = ["Remedy", "Trial", "by_hand", "helps", "most_used"]
-
 _WORTH_WHILE = 0.05
 """Part of the total that a remedy must save at least."""
 

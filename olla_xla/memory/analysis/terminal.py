@@ -16,23 +16,6 @@ from olla_xla.memory.analysis.memory_view import MemoryView
 from olla_xla.memory.analysis.peak_rows import peak_rows
 from olla_xla.problem.text_table import text_table, wrapped
 
-__all__ = [
-    "TENSOR_HEADINGS",
-    "TextTable",
-    "bounded",
-    "from_bound",
-    "headline",
-    "html",
-    "megabytes",
-    "of_devices",
-    "other_memories",
-    "tables_of",
-    "tensor_rows",
-    "text",
-    "what",
-    "where",
-]
-
 _WORTH_TELLING = 1 << 20
 """Bytes of padding, from which on it is told."""
 

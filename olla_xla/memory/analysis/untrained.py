@@ -10,8 +10,6 @@ from olla_xla.memory.analysis.leaves import Leaf, stands_at
 from olla_xla.memory.analysis.op_names import Phase, phase_of
 from olla_xla.memory.analysis.reading import DERIVATIVE
 
-__all__ = ["Untrained", "untrained"]
-
 _Reach = Mapping[tuple[int, ...], int]
 """By index of a result, a bit for each parameter that it is made from, and `_LEARNS`."""
 

@@ -17,8 +17,6 @@ from olla_xla.memory.assignment.gaps import new_gaps, previous, put
 from olla_xla.memory.assignment.live_ranges import LiveRanges
 from olla_xla.memory.jit import inner, loop
 
-__all__ = ["AliasSets", "AllocationReuse", "Kind", "Links", "reuse_allocations"]
-
 
 class Kind(enum.IntEnum):
     """How an alias set is treated; joined sets have the largest of their kinds."""

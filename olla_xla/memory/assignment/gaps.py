@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner
 
-__all__ = ["new_gaps", "previous", "put"]
-
 _NEVER = np.int64(2**62)
 _BEGIN, _END = 0, 1
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner, loop
 
-__all__ = ["pack", "share_in_place"]
-
 _INFINITY = np.int64(2**62)
 _BLOCK_BITS = 12
 

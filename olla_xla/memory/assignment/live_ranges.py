@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner, loop
 
-__all__ = ["LiveRanges", "References", "live_ranges"]
-
 
 class References(NamedTuple):
     """The reference points of all values: instructions, then computation starts, then their ends.

@@ -32,8 +32,6 @@ from olla_xla.memory.assignment.heap import pack, share_in_place
 from olla_xla.memory.assignment.live_ranges import LiveRanges, References, live_ranges
 from olla_xla.memory.assignment.temporaries import applies, joined, starts
 
-__all__ = ["Assignment", "AssignmentModel"]
-
 _NEGLIGIBLE = 5e-4
 
 Order = NDArray[np.int64]

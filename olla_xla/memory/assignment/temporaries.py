@@ -15,8 +15,6 @@ from hlo.backend import platform
 from hlo.module import Computation, Instruction, Module
 from hlo.values import Dataflow
 
-__all__ = ["Starts", "applies", "joined", "starts"]
-
 _NOTHING = frozenset("bitcast constant get-tuple-element parameter tuple".split())
 """Opcodes that take no time, so that nothing overlaps with a transfer when they stand beside it."""
 

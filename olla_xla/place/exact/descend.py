@@ -58,8 +58,6 @@ from olla_xla.place.exact.state import (
     start,
 )
 
-__all__ = ["EXHAUSTED", "FOUND", "LIMIT", "descend"]
-
 FOUND, EXHAUSTED, LIMIT = 1, 0, -1
 """Outcomes: a packing was found, there is none, the node limit was reached."""
 

@@ -26,8 +26,6 @@ from olla_xla.place.exact.state import (
     State,
 )
 
-__all__ = ["activate", "split", "swap"]
-
 
 @jit
 def swap(state: State, a: int, b: int) -> None:

@@ -21,8 +21,6 @@ from olla_xla.place.exact.state import (
     State,
 )
 
-__all__ = ["infer", "lift", "lift_all", "lift_passed", "pass_over"]
-
 
 @jit
 def lift_all(model: Model, state: State) -> bool:

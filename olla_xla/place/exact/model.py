@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.jit import jit
 from olla_xla.place.items import Items
 
-__all__ = ["MAX_PAIRS", "Model", "model_of", "overlapping_pairs"]
-
 MAX_PAIRS = 20_000_000
 """Overlapping pairs of blocks beyond which no model is built (about 30 bytes each)."""
 

@@ -21,8 +21,6 @@ from olla_xla.place.exact.model import MAX_PAIRS, Model, model_of, overlapping_p
 from olla_xla.place.items import Items
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["Budget", "Search", "searchable"]
-
 _PREORDERS = ("TWA", "TCA", "WAT", "TAW", "BTA")
 """Keys, the first counts most, all decreasing: the largest load met (T), time (W) and sections (C)
 of life, bytes times time (A), bytes times sections (B). The first, third and fourth are

@@ -17,8 +17,6 @@ from olla_xla.errors import InputError
 from olla_xla.memory.jit import jit
 from olla_xla.place.items import Items
 
-__all__ = ["best_fit"]
-
 
 def best_fit(items: Items) -> NDArray[np.int64]:
     """int64 [items], offsets in bytes; quadratic in the number of items.

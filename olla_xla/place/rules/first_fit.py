@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.jit import has_numba, inner, jit
 from olla_xla.place.items import Items
 
-__all__ = ["first_fit", "greedy_orders"]
-
 _FEW = 128
 """Items that Python places in less time than it takes to import numba for the compiled loop."""
 

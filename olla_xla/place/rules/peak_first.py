@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from olla_xla.place.items import Items
 
-__all__ = ["fullest", "ordered", "peak_orders"]
-
 
 def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
     """Orders for `first_fit`, int64 [items]; ties by number."""

@@ -13,8 +13,6 @@ from olla_xla.planner.orders import plan_order
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["run"]
-
 _ORDER_SHARE = 0.4
 """Part of the time limit for an order without recomputation, where that is allowed too."""
 

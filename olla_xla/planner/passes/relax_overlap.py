@@ -23,8 +23,6 @@ from olla_xla.remat.cost.hidden import hidden_seconds
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
-__all__ = ["exposed", "relaxed", "run", "to_fit"]
-
 _TRIES = 5
 """Choices of transfers that are ordered anew."""
 

@@ -24,8 +24,6 @@ from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.front import Front, fronts
 from olla_xla.remat.greedy import Point
 
-__all__ = ["run"]
-
 _FRONT_SHARE = 0.5
 """Part of the time that choices may take to be found."""
 

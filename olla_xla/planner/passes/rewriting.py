@@ -10,9 +10,6 @@ from olla_xla.planner.passes import relax_overlap, rematerialise, scan_residuals
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.options import KNEE
 
-__all__ = ["free_edits", "recomputed"]
-
-
 _NEARLY = 1.02
 """Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
 

@@ -16,8 +16,6 @@ from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
 from olla_xla.remat.loops.selection import TRIES, free, is_right, to_try
 
-__all__ = ["before_order", "run"]
-
 _SHARE = 0.5
 """Part of the time that is left for recomputation."""
 

@@ -7,8 +7,6 @@ import dataclasses
 from olla_xla.planner.state import ModuleState
 from olla_xla.remat.loops.moves import without_moves
 
-__all__ = ["run"]
-
 
 def run(state: ModuleState) -> ModuleState:
     """The state without them; itself where there are none, or nothing is gained."""

@@ -25,8 +25,6 @@ from olla_xla.remat.cost.products import Product, heaviest, product_of, timed
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work, transposes
 
-__all__ = ["Across", "AcrossCost", "Strides", "cost_in_pieces", "measure_across", "strides_of"]
-
 _FEW, _MANY = 256, 4096
 """Pages of the benchmark of `few` at most, and of that of `many`."""
 _CROWDED = 16  # how often the lines of the benchmark of `few` fill their part of a first cache

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 else:
     cpu_benchmarks = late("olla_xla.remat.cost.cpu_benchmarks")  # measured once on a machine
 
-__all__ = ["LOCK", "calibrated_cpu", "is_measuring", "kept"]
-
 _logger = logging.getLogger("olla_xla")
 
 _VERSION = 6

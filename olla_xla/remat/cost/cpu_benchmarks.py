@@ -9,8 +9,6 @@ from typing import Any
 
 from olla_xla.remat.cost.roofline import Device
 
-__all__ = ["SOME", "Bench", "first_quartile", "in_turns", "measure_cpu"]
-
 _ELEMENTS = 1 << 24  # 64 MiB of float32: beyond any cache
 _CACHED = 1 << 16  # 256 KiB of float32: within the cache of a core or two
 _CHAIN = 32  # operations on each element, so that arithmetic outweighs memory

@@ -11,8 +11,6 @@ from hlo.backend.tpu import TPU
 from olla_xla.remat.cost.calibrate import calibrated_cpu
 from olla_xla.remat.cost.roofline import H100, Device
 
-__all__ = ["SOURCES", "card_device", "device"]
-
 _logger = logging.getLogger("olla_xla")
 
 

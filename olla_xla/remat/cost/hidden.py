@@ -10,8 +10,6 @@ from hlo.module import Computation, Module
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import run_work, trips
 
-__all__ = ["hidden_seconds"]
-
 
 def hidden_seconds(
     module: Module, order: Mapping[str, Sequence[str]], cost: CostModel

@@ -18,8 +18,6 @@ from hlo.exchange import is_transfer
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 
-__all__ = ["Array", "leaves_of", "on_chip"]
-
 Array = tuple[Instruction, ShapeIndex]
 """An array: the instruction that makes it, and where it is in the instruction's result."""
 

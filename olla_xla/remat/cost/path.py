@@ -19,8 +19,6 @@ from hlo.module import Computation, Instruction, Module
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import trips
 
-__all__ = ["Streams", "alone_seconds", "is_transfer", "path_seconds", "run_seconds", "transfers"]
-
 _TRANSFERS = (
     "all-gather all-reduce all-to-all collective-broadcast collective-permute ragged-all-to-all "
     "reduce-scatter send recv"

@@ -18,8 +18,6 @@ from olla_xla.remat.cost.calibrate import kept
 from olla_xla.remat.cost.cpu_benchmarks import Bench, in_turns
 from olla_xla.remat.cost.work import trips
 
-__all__ = ["Product", "heaviest", "measure_products", "product_of", "timed"]
-
 _DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 """XLA's name of a type -> JAX's."""
 

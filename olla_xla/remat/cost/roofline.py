@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 else:
     on_chip = late("olla_xla.remat.cost.on_chip")  # for TPUs
 
-__all__ = ["H100", "CostModel", "Device", "module_work"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Device:

@@ -25,8 +25,6 @@ from hlo.trip_count import trip_count
 if TYPE_CHECKING:
     from olla_xla.remat.cost.on_chip import Array
 
-__all__ = ["Work", "run_work", "touched", "transposes", "trips", "work"]
-
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "
     "opt-barrier optimization-barrier add-dependency domain".split()

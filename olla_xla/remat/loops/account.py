@@ -10,8 +10,6 @@ from olla_xla.problem.plan import LoopRecord, Plan
 from olla_xla.remat.loops.pairs import Pair, pairs
 from olla_xla.remat.loops.recipe import recipe
 
-__all__ = ["ResidualRow", "residual_rows"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ResidualRow:

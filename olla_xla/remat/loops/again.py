@@ -24,8 +24,6 @@ from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import ScanResidual
 from olla_xla.remat.purity import pure
 
-__all__ = ["Again", "Arrays", "New", "uncast"]
-
 _LARGE = 1 << 20
 """Bytes of an array that is made anew in each iteration sooner than held as long as a loop runs."""
 

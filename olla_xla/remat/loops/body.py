@@ -38,8 +38,6 @@ from olla_xla.remat.loops.nodes import (
 from olla_xla.remat.loops.opcodes import MOVES, PASSING
 from olla_xla.remat.purity import repeats
 
-__all__ = ["Affine", "Body", "Terms"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Terms:

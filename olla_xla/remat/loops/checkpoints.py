@@ -21,8 +21,6 @@ from olla_xla.remat.loops.pairs import Pair
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 
-__all__ = ["Rerun", "Thin", "can_be_kept", "least_every", "residuals"]
-
 _COUNTERS = (4, 5)  # s32 and s64: iterations before the first have negative numbers
 _FEWEST_ITERATIONS = 6  # with fewer, N / k + k is no less than N
 _MOST_ITERATIONS = 1 << 18  # as many as the referee follows one by one

@@ -24,8 +24,6 @@ from olla_xla.remat.loops.recipe_prices import RecipePrices
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 
-__all__ = ["Choice", "Gone", "run_of"]
-
 _HIGHEST_PRICE = 1.0
 """Seconds that a byte of a scan residual is worth that should go wherever it can."""
 

@@ -12,8 +12,6 @@ from hlo.module import Instruction
 from olla_xla.remat.loops.body import Affine, Body
 from olla_xla.remat.loops.indices import MOST_ITERATIONS, typed
 
-__all__ = ["Loop", "counted_loop"]
-
 
 @dataclasses.dataclass(eq=False)
 class Loop:

@@ -19,16 +19,6 @@ from hlo.module import Instruction
 from hlo.shapes import Shape, ShapeIndex
 from hlo.wire import INTEGERS, scalar_integer
 
-__all__ = [
-    "MOST_ITERATIONS",
-    "Affine",
-    "Index",
-    "affine",
-    "is_known_type",
-    "result",
-    "typed",
-]
-
 MOST_ITERATIONS = 1 << 18
 """Loops with more are not followed: each scalar integer takes an array of so many."""
 

@@ -22,8 +22,6 @@ from olla_xla.problem import refusals
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 
-__all__ = ["Sunk", "without_moves"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sunk:

@@ -9,8 +9,6 @@ from hlo.shapes import Shape, ShapeIndex
 from hlo.strides import sliced_outermost
 from olla_xla.remat.loops.opcodes import EACH, MOVES
 
-__all__ = ["Node", "converts", "is_each", "leaf_indices", "whole_slice", "widens"]
-
 _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 """Element types from and to which converting keeps every value: f16, bf16, f32, f64."""
 

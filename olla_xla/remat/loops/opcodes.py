@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EACH", "MOVES", "PASSING"]
-
 PASSING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
 
 MOVES = frozenset(

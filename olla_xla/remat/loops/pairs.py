@@ -20,8 +20,6 @@ from olla_xla.remat.loops.scan_residuals import (
     residual_of,
 )
 
-__all__ = ["Pair", "pairs"]
-
 
 @dataclasses.dataclass(eq=False)
 class Pair:

@@ -32,8 +32,6 @@ from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 
-__all__ = ["edits", "recipe"]
-
 
 def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[LoopEdit]:
     """The changes that records of a plan stand for; target: "cpu" or "cuda".

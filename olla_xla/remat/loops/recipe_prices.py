@@ -14,8 +14,6 @@ from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 
-__all__ = ["RecipePrices"]
-
 
 class RecipePrices:
     """The prices for one pair of loops.

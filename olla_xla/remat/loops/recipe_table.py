@@ -27,8 +27,6 @@ from olla_xla.remat.loops.scan_residuals import (
 from olla_xla.remat.loops.waits import Waits
 from olla_xla.remat.purity import pure, pure_but_for_transfer
 
-__all__ = ["RecipeTable"]
-
 _TILED = 2
 """Dimensions that a TPU's tiles cut, of an array that has as many."""
 

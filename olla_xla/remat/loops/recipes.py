@@ -8,8 +8,6 @@ from hlo.async_collective_fusion import OwnPart
 from hlo.module import Instruction
 from olla_xla.remat.loops.nodes import Node
 
-__all__ = ["ConcatOperand", "Recipe"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConcatOperand:

@@ -33,8 +33,6 @@ from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residuals_ilp import Least, least, quickest
 from olla_xla.remat.overlap import hide_transfers
 
-__all__ = ["ResidualChoice", "ResidualChoices"]
-
 _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
 """Prices of which the one of least predicted time is chosen where none may be added."""
 

@@ -16,8 +16,6 @@ from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import Limits, Model
 from olla_xla.solvers.solve import solve
 
-__all__ = ["Least", "least", "quickest"]
-
 _LIMITS = Limits(time_limit=20.0, node_limit=5000)
 _UNIT = 1e-12
 """Seconds; times are whole numbers of it, so that rows are checked without rounding."""

@@ -12,16 +12,6 @@ from olla_xla.remat.loops.body import Affine, Body
 from olla_xla.remat.loops.counted_loops import Loop
 from olla_xla.remat.loops.nodes import Node
 
-__all__ = [
-    "NotAResidual",
-    "Read",
-    "ScanResidual",
-    "before_moves",
-    "only_hands_on",
-    "residual_of",
-    "written_slice",
-]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Read:

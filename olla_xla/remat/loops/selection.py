@@ -10,8 +10,6 @@ from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.problem import refusals
 from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
 
-__all__ = ["TRIES", "free", "is_right", "lowest", "to_try"]
-
 _HOPE = 1.25
 """A choice is ordered anew if its total in XLA's order is at most this many times the budget."""
 

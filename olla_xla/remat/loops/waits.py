@@ -10,8 +10,6 @@ from hlo.module import Instruction
 from olla_xla.remat.loops.body import Body
 from olla_xla.remat.loops.nodes import Node
 
-__all__ = ["Waits"]
-
 
 class Waits:
     """Which slices of scan residuals the instructions of a loop's body wait for.

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 from olla_xla.errors import InputError
 from olla_xla.memory.own_jit import own_jit
 
-__all__ = ["Allocation", "least_budget", "xla_temp_bytes"]
-
 Allocation = Callable[[jax.stages.Lowered], int]
 """Bytes that a lowered gradient takes."""
 

@@ -16,15 +16,6 @@ from numpy.typing import NDArray
 
 from olla_xla.remat.segments.walk import Walk
 
-__all__ = [
-    "Segment",
-    "budget_choices",
-    "candidates",
-    "close_segments",
-    "cost",
-    "plan_segments",
-]
-
 GRID = 6
 """Budgets tried, evenly spread over [B / sqrt 2, B sqrt 2] by ratio."""
 

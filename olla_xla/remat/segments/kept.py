@@ -10,8 +10,6 @@ import jax.numpy as jnp
 
 from olla_xla.remat.segments.trace import bytes_of, is_variable
 
-__all__ = ["kept_bytes"]
-
 _FUSED = frozenset(
     """
     abs add and broadcast_in_dim convert_element_type copy div eq erf exp exp2 expm1 ge gt

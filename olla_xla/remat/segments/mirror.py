@@ -11,8 +11,6 @@ from olla_xla.errors import InputError
 from olla_xla.remat.segments.budget import Segment
 from olla_xla.remat.segments.walk import Walk
 
-__all__ = ["MOST_AGAIN", "mirror_counts", "mirrored_segments"]
-
 MOST_AGAIN = 100_000
 """Steps that all segments together run once more, at most: where each of n segments reads what all
 before it make, they are n^2."""

@@ -12,23 +12,6 @@ from jax.extend.core import primitives
 
 from olla_xla.remat.segments.walk import Walk
 
-__all__ = [
-    "Inlined",
-    "Policy",
-    "Program",
-    "Step",
-    "TracedCall",
-    "bytes_of",
-    "function_of",
-    "has_effect",
-    "inlined",
-    "is_variable",
-    "program_of",
-    "steps_of",
-    "traced_call",
-    "user_line",
-]
-
 Policy = Callable[..., bool]
 """`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""
 

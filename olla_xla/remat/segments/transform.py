@@ -32,8 +32,6 @@ from olla_xla.remat.segments.trace import (
     traced_call,
 )
 
-__all__ = ["KEEP", "SegmentPlan", "explain", "sublinear"]
-
 _logger = logging.getLogger("olla_xla")
 
 _AS_IT_IS = -1

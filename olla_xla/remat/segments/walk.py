@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Walk"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Walk:

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays, topological_order
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["control_edges", "weight_updates"]
-
 
 def weight_updates(graph: TensorGraph) -> list[int]:
     """The operators whose results replace arguments: outputs in an argument's buffer; ascending."""

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from olla_xla.errors import SolverError
 
-__all__ = ["sequence"]
-
 
 def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
     """The execution sequence: the operators that run at each step, step by step.

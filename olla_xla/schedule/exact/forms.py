@@ -24,9 +24,6 @@ from olla_xla.schedule.exact.scale import Scale
 from olla_xla.solvers.linear import Limits, Model, Result, Status
 from olla_xla.solvers.solve import BACKENDS, solve
 
-__all__ = ["RUNNING", "ExactOrder", "Form", "Formulation", "Linear", "Task", "least_peak"]
-
-
 _LEAST_SECONDS = 1e-3  # of a solver, however long building took
 
 _logger = logging.getLogger("olla_xla")

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
-__all__ = ["plain_graph", "renumbered", "with_edges"]
-
 
 def plain_graph(graph: TensorGraph) -> TensorGraph:
     """A graph that counts what the paper counts.

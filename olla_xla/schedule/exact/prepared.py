@@ -15,8 +15,6 @@ from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.exact.plain import plain_graph, renumbered, with_edges
 from olla_xla.schedule.rules.greedy import by_priority
 
-__all__ = ["Prepared", "prepare"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:

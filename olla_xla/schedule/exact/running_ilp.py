@@ -33,8 +33,6 @@ from olla_xla.schedule.exact.spans import Reach, spans, users_of
 from olla_xla.solvers.linear import Model
 from olla_xla.solvers.terms import Terms
 
-__all__ = ["EQUATIONS", "RunningIlp"]
-
 EQUATIONS = ("10", "11", "12")
 """The equations that can be switched off; the optimum stays the same."""
 

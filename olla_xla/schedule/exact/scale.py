@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.solvers.bounds import whole_units
 
-__all__ = ["Scale"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scale:

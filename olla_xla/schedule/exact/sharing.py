@@ -24,8 +24,6 @@ from olla_xla.schedule.exact.spans import Reach
 from olla_xla.solvers.linear import Model
 from olla_xla.solvers.terms import Terms
 
-__all__ = ["Pair", "Sharing", "SharingRows", "needed_until", "shared_pairs"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Pair:

@@ -7,8 +7,6 @@ import numpy as np
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.spans import Reach, spans
 
-__all__ = ["coefficients"]
-
 
 def coefficients(g: GraphArrays) -> int:
     """About how many coefficients the rows of the `running` form have, up to twice as many.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays, topological_order
 
-__all__ = ["Reach", "Spans", "spans", "users_of"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reach:

@@ -11,8 +11,6 @@ from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.rules.depth_first import dfs_order, post_order
 from olla_xla.schedule.rules.greedy import backward_order, least_peak_order, list_order
 
-__all__ = ["HEURISTICS", "candidates"]
-
 HEURISTICS = {
     "list": list_order,
     "least_peak": least_peak_order,

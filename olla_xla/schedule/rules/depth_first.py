@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from hlo.rewrite.walk import after_needs
 from olla_xla.memory.arrays import GraphArrays, rows, topological_order
 
-__all__ = ["dfs_order", "post_order"]
-
 
 def post_order(g: GraphArrays) -> NDArray[np.int64]:
     """Predecessors in index order, roots too."""

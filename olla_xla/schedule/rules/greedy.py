@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays, rows
 from olla_xla.memory.jit import loop
 
-__all__ = ["backward_order", "by_priority", "least_peak_order", "list_order"]
-
 
 def by_priority(g: GraphArrays, priority: NDArray[np.int64]) -> NDArray[np.int64]:
     """The order that takes the ready operator of least priority, int64 [n]; ties by index."""

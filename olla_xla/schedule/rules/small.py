@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.rules.greedy import by_priority
 
-__all__ = ["small_first"]
-
 
 def small_first(
     g: GraphArrays, order: NDArray[np.int64], movable: NDArray[np.bool_], most: int

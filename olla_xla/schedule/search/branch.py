@@ -27,8 +27,6 @@ from olla_xla.memory.mincut import Closure, closure, least_live
 from olla_xla.schedule.rules.greedy import by_priority
 from olla_xla.schedule.search.cuts import Cuts, needs
 
-__all__ = ["branch"]
-
 _FIRST = 24  # operators whose cuts are made, at first
 _MOST = 96  # and at most
 _PAIRS = 6  # pairs tried for a split; the one that raises the bound most is taken

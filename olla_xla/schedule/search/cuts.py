@@ -18,8 +18,6 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import timeline
 from olla_xla.memory.mincut import Closure, closure, least_live
 
-__all__ = ["Cuts", "improve", "needs", "prove", "prove_together"]
-
 _MOVES = 64  # most moves from one start
 _PROOF = 4_000_000  # most operators, times the graph's size, at which a bound is sought
 _TOGETHER = 16  # most operators of which one must come first

@@ -17,8 +17,6 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.search.moves import late_acceptance_search
 from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
 
-__all__ = ["flattened"]
-
 _LEVELS = (0.8, 0.9, 0.5)
 """Levels to get below, from the order's least live bytes (0) to its peak (1)."""
 

@@ -8,8 +8,6 @@ import math
 from olla_xla.memory import clock
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["Limits", "Stop"]
-
 
 class Stop(Exception):
     """A limit was reached."""

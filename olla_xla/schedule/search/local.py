@@ -11,8 +11,6 @@ from olla_xla.schedule.search.moves import late_acceptance_search, perturb
 from olla_xla.schedule.search.run import Run, Scored, rank
 from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
 
-__all__ = ["lower_peak", "towards_objective"]
-
 
 def lower_peak(
     run: Run, problem: Problem, groups: NDArray[np.int64], seed: int, *, quick: bool = False

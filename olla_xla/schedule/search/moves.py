@@ -21,8 +21,6 @@ from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.search.proposals import below, propose
 from olla_xla.schedule.search.state import Problem, State, commit_window, new_state, try_window
 
-__all__ = ["late_acceptance_search", "load", "perturb"]
-
 
 @functools.cache
 def load() -> None:

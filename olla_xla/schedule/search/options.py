@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from olla_xla.schedule.search.settings import Settings
 
-__all__ = ["SearchOptions"]
-
 
 class SearchOptions(TypedDict, total=False):
     """Options of `search`, by keyword; all but `time_limit` may be left out."""

@@ -30,8 +30,6 @@ from olla_xla.schedule.search.options import SearchOptions
 from olla_xla.schedule.search.result import SearchResult
 from olla_xla.schedule.search.run import Run
 
-__all__ = ["search"]
-
 
 def search(
     graph: TensorGraph | GraphArrays,

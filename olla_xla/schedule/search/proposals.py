@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.jit import inner
 from olla_xla.schedule.search.state import Problem, State
 
-__all__ = ["below", "propose"]
-
 _FARTHER, _LATER, _ANY, _PULL_FREELY, _PUSH_FREELY = 0, 3, 5, 5, 6
 """Moves are of kinds 0 to 7. Kinds below _ANY choose a tensor that is live at a hot step: below
 _LATER they make it die sooner, if it can, else appear later; _FARTHER moves beyond that step.

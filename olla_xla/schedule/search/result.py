@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["SearchResult"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchResult:

@@ -18,8 +18,6 @@ from olla_xla.schedule.search.result import SearchResult
 from olla_xla.schedule.search.settings import Settings
 from olla_xla.schedule.search.state import Problem
 
-__all__ = ["Run", "Scored", "rank"]
-
 _MIB = 2**20
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["Settings"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:

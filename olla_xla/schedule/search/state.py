@@ -13,16 +13,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
 
-__all__ = [
-    "Problem",
-    "State",
-    "commit_window",
-    "evaluate",
-    "new_state",
-    "with_arguments_pinned",
-    "try_window",
-]
-
 
 class Problem(NamedTuple):
     """The graph, as `GraphArrays` has it; `made`: int64 [n], bytes that appear at an operator."""

@@ -9,8 +9,6 @@ from ortools.sat.python import cp_model
 from olla_xla.errors import SolverError
 from olla_xla.solvers.linear import Limits, Model, Result, Status, Watch
 
-__all__ = ["IGNORES", "solve"]
-
 IGNORES = frozenset({"node_limit", "points"})
 
 

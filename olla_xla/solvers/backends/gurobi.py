@@ -11,8 +11,6 @@ from gurobipy import GRB
 from olla_xla.errors import SolverError
 from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status, Watch
 
-__all__ = ["IGNORES", "solve"]
-
 IGNORES = frozenset({"points"})
 
 _LIMITS = {

@@ -31,8 +31,6 @@ if _two_libraries():
 
 import highspy  # noqa: E402 - only where it leaves OR-Tools usable
 
-__all__ = ["IGNORES", "solve"]
-
 IGNORES = frozenset({"work_limit"})
 
 _LIMITS = {

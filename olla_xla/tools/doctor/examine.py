@@ -21,8 +21,6 @@ from olla_xla.tools.doctor.records import Check, Examination, ModelRow, RunRow
 from olla_xla.tools.measure.processes import measure
 from olla_xla.tools.measure.records import Request
 
-__all__ = ["examine"]
-
 _READ = ("JAX_", "XLA_", "OLLA_XLA_", "CUDA_VISIBLE", "NUMBA_", "XDG_CACHE_HOME")
 """Prefixes of environment variables that affect how programs run; none holds a secret."""
 

@@ -26,8 +26,6 @@ from olla_xla.compile.plan_store import stored_folder
 from olla_xla.errors import OllaError
 from olla_xla.memory.user_cache import user_cache
 
-__all__ = ["PROBES", "main"]
-
 Seen = tuple[bool | None, str]
 
 _CARD = "h100"

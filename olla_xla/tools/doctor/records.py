@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from olla_xla.tools.measure.records import Comparison
 
-__all__ = ["Check", "Examination", "ModelRow", "ROWS", "RunRow"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Check:

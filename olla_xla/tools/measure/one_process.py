@@ -42,8 +42,6 @@ from olla_xla.tools import models
 from olla_xla.tools.measure.records import Measured, Recomputation, Request, Variant
 from olla_xla.tools.models import tracing
 
-__all__ = ["main", "run_steps"]
-
 
 def _run(request: Request) -> Measured:
     import jax

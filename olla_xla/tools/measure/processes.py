@@ -21,8 +21,6 @@ import msgspec
 from olla_xla.errors import InputError, OllaError
 from olla_xla.tools.measure.records import Comparison, Measured, Recomputation, Request, compare
 
-__all__ = ["gpu_kind", "measure", "measure_one"]
-
 Progress = Callable[[str], None]
 
 

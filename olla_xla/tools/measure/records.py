@@ -10,8 +10,6 @@ import dataclasses
 import math
 import statistics
 
-__all__ = ["Comparison", "Measured", "Recomputation", "Request", "Variant", "compare"]
-
 _CONFIDENCE = 0.95
 
 

@@ -21,8 +21,6 @@ from olla_xla.tools import models
 from olla_xla.tools.step import plan_model
 from olla_xla.tools.sweep.grid import Cell, Settings
 
-__all__ = ["answer", "planned"]
-
 _MOST_OVERHEAD = 0.05
 _QUICK_CODE = "--xla_backend_optimization_level=0"
 """Nothing is run, so machine code need not be good. LLVM comes after buffer assignment, so module

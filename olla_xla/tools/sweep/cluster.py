@@ -10,8 +10,6 @@ from olla_xla.tools.sweep.grid import Cell, Settings
 from olla_xla.tools.sweep.process import run_process
 from olla_xla.version import to_install
 
-__all__ = ["run_dask"]
-
 
 def run_dask(
     grid: Sequence[Cell], settings: Settings, address: str

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from olla_xla.errors import InputError
 
-__all__ = ["COLUMNS", "KEY", "MODES", "Cell", "Settings", "cells"]
-
 MODES = {
     "order": "order and in-place reuse, no recomputation",
     "overhead": "recomputation within 5 % added predicted time",

@@ -20,8 +20,6 @@ from olla_xla.errors import InputError
 from olla_xla.problem.whole_file import written_whole
 from olla_xla.tools.sweep.grid import COLUMNS, KEY, Cell, Settings
 
-__all__ = ["Journal"]
-
 _FORMAT = "olla_xla.sweep/1"
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from olla_xla.tools.sweep.grid import Cell, Settings
 from olla_xla.tools.sweep.process import KILLED, run_process
 
-__all__ = ["run_local"]
-
 _PATIENCE = 2.0
 """Seconds between checks of the free memory."""
 

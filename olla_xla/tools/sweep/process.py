@@ -13,8 +13,6 @@ from typing import Any
 
 from olla_xla.tools.sweep.grid import Cell, Settings
 
-__all__ = ["KILLED", "run_process"]
-
 KILLED = "killed"
 """The error of a row whose process was killed, as by a system that is short of memory."""
 

@@ -27,8 +27,6 @@ from olla_xla.memory.analysis.terminal import (
     other_memories,
 )
 
-__all__ = ["page"]
-
 
 def page(analysis: Analysis) -> str:
     """The report of an analysis as HTML; it fetches nothing."""

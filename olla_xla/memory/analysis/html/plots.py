@@ -26,8 +26,6 @@ from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.memory_view import MemoryView
 from olla_xla.memory.analysis.palette import COLORS
 
-__all__ = ["MEGABYTE", "plots", "sampled"]
-
 MEGABYTE = 2**20
 _SAMPLES = 1500
 """Steps drawn of a schedule, at most; of each run of steps the one with the most memory is."""

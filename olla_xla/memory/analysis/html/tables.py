@@ -13,8 +13,6 @@ from olla_xla.memory.analysis.live_tensor import padding_of
 from olla_xla.memory.analysis.memory_view import MemoryView, Spans
 from olla_xla.memory.analysis.terminal import megabytes
 
-__all__ = ["Texts", "view_tables"]
-
 _NEIGHBOURS = 24
 """Tensors listed at most as what a tensor is made from, and as what is made from it."""
 
