@@ -27,6 +27,9 @@ _SPENT = 0.6
 _SMALL = 2e-4
 """Tensors below this part of the peak are left alone."""
 
+_MOST = 300
+"""Tensors that go, at most: a large module's estimate is to take little time."""
+
 _DEEP = 12
 """Instructions on a chain that is computed again, at most."""
 
@@ -91,18 +94,19 @@ class _Gaps:
         """By how much the peak falls where tensors go for so many seconds; see `live`."""
         first, spans = int(live.max()), self._spans
         waiting = self._may_go & (size >= _SMALL * first)
-        while True:
+        for _ in range(_MOST):
             step = int(live.argmax())
             over = np.flatnonzero(waiting & (spans[:, 0] < step) & (step < spans[:, 1] - 1))
             cheapest = sorted((self._price(t) / int(size[t]), t) for t in over.tolist())
             found = ((p, t, gap) for p, t in cheapest if (gap := self._gap(t, step)))
             price, t, gap = next(found, (math.inf, -1, (0, 0)))
             if not price * int(size[t]) <= allowance:
-                return first - int(live.max())
+                break
             allowance -= price * int(size[t])
             waiting[t] = False
             live[gap[0] + 1 : gap[1]] -= size[t]
             live[gap[1] - 1] += size[t] + self._chained(t, size)
+        return first - int(live.max())
 
     def _chained(self, tensor: int, size: NDArray[np.int64]) -> int:
         """Bytes of operands that are made again for a tensor, the direct ones."""
