@@ -102,7 +102,7 @@ def test_guard_and_diff(capsys, dumped, tmp_path, monkeypatch):
         code, out, err = run(capsys, "check", *model, f"--baseline={baseline}", *LIMITS)
         assert code == 0 and "(0.00 MB, 0.00 %)" in out, err
     code, _, err = run(capsys, "check", "--model=mlp", f"--baseline={analysis}", *LIMITS)
-    assert code == 2 and "is of mlp, batch 8, adam, cpu" in only_error(err)
+    assert code == 2 and "for mlp, batch 8, adam, cpu" in only_error(err)
 
     before = json.loads(analysis.read_text())
     tensors = before["xla"]["tensors"]

@@ -245,7 +245,7 @@ def test_no_better_order_costs_one_compile_and_no_search(caplog):
         compiled = planned.lower(rows()).compile()
     assert compiles.count("backend_compile_duration") == 1
     assert not compiled.planned and compiled.reason == "no better order was found"
-    assert compiled.reason in caplog.text
+    assert "no order needs less" in caplog.text
     found = compiled.plan
     assert found.status == "optimal" and found.source == "xla" and found.steps == 0
     assert found.assigned_bytes == found.xla_bytes == total_bytes(compiled)

@@ -175,7 +175,7 @@ def test_topologies_that_are_none():
         targets.target("v5e", 3)
     with pytest.raises(InputError, match="such as 2x2"):
         targets.target("v5e", topology="0x7")
-    with pytest.raises(InputError, match="of TPUs"):
+    with pytest.raises(InputError, match="for TPUs"):
         targets.target("cpu", topology="2x2")
 
 
