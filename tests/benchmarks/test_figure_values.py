@@ -204,7 +204,7 @@ def test_curves_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match="not a sweep's"):
         sweep_figures.read_rows(str(tmp_path / "less.csv"))
     (tmp_path / "other.csv").write_text("name,seconds\na,1\n")
-    with pytest.raises(InputError, match="no progress"):
+    with pytest.raises(InputError, match="not a progress file"):
         curves.read_curves(str(tmp_path / "other.csv"))
     (tmp_path / "list.json").write_text("[1]")
     with pytest.raises(InputError, match="is not what benchmarks sublinear --out writes"):
