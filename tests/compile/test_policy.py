@@ -57,7 +57,7 @@ def step_of(body):
 def planned_within(overhead):
     """The planned step, which has its plan, and that as a policy.
 
-    Each layer has six products: one that is computed again takes a seventh of a step, two a quarter.
+    Each layer has six products: one that is computed again takes a seventh of it, two a quarter.
     """
     planned = olla_xla.plan(step_of(named), max_overhead=overhead, **LIMITS)
     return planned, planned.as_policy(*ARGUMENTS)
