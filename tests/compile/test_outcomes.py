@@ -12,6 +12,7 @@ import pytest
 import olla_xla
 from hlo.text import is_text_digest
 from olla_xla import planner
+from olla_xla.check import executable
 from olla_xla.compile import accounting, objection, outcomes, plan_store, session
 from olla_xla.compile import compiles as compiles_module
 from olla_xla.compile.accounting import final_module
@@ -97,9 +98,9 @@ def test_an_order_alone_is_compared_as_text_and_only_then_numbered(
     depth_first_planner, monkeypatch
 ):
     numbered = []
-    digest = compiles_module.results_digest
+    digest = executable.results_digest
     monkeypatch.setattr(
-        compiles_module,
+        executable,
         "results_digest",
         lambda *a, **k: (numbered.append(a), digest(*a, **k))[1],
     )
