@@ -194,3 +194,11 @@ def test_a_loop_that_is_too_long_is_followed_by_lines():
     found = Integers()
     found.symbol(b"a", S32, (1 << 18) + 1)
     assert found.values(b"a", b"a") is None and found.whole(b"a") == (b"a", 1, 0)
+
+
+def test_a_sum_of_preds_is_no_line():
+    """It is whether one of them holds."""
+    found = Integers()
+    found.symbol(b"a", PRED)
+    yes = found.result(op("constant", value=1, kind=PRED), PRED, [])
+    assert found.result(op("add"), PRED, [b"a", yes]) is None

@@ -135,7 +135,7 @@ class Integers:
         symbols = {_symbol(k) for k in read} - {None}
         values = [v for k in read if (v := self._values(k)) is not None]
         if len(values) < len(read) or len(symbols) > 1:
-            form = _line(op.opcode, [k.form for k in read])
+            form = None if kind == _PRED else _line(op.opcode, [k.form for k in read])
             if form is not None:
                 return self.integer(form, kind, whole=False)
             return self._converted(operands[0], kind) if op.opcode == "convert" else None
