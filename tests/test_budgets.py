@@ -6,6 +6,7 @@ What needs more takes out as much elsewhere, or says in its line of the file wha
 
 import ast
 import collections
+import functools
 import re
 import tomllib
 from pathlib import Path
@@ -32,6 +33,7 @@ def files(folder):
     return [path for path in found if path.name != "xla_pb2.py" and "__pycache__" not in path.parts]
 
 
+@functools.cache
 def measured():
     """Kind -> name -> how much of it there is."""
     lines, count = collections.Counter(), collections.Counter()

@@ -41,11 +41,15 @@ def timeline(
 ) -> NDArray[np.int64]:
     """int64 [n]: live bytes at each step, the running operator's transient bytes included."""
     g = GraphArrays.of(graph)
-    spans = intervals(g, order)
-    total = np.zeros(g.n + 1, np.int64)
-    np.add.at(total, spans[:, 0], g.bytes)
-    np.subtract.at(total, spans[:, 1], g.bytes)
-    return np.cumsum(total)[: g.n] + g.transient[np.asarray(order, np.int64)]
+    return live_bytes(intervals(g, order), g.bytes, g.n) + g.transient[np.asarray(order, np.int64)]
+
+
+def live_bytes(spans: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """int64 [n]: bytes live at each step, of tensors with these half-open spans and sizes."""
+    total = np.zeros(n + 1, np.int64)
+    np.add.at(total, spans[:, 0], sizes)
+    np.subtract.at(total, spans[:, 1], sizes)
+    return np.cumsum(total)[:n]
 
 
 def peak_bytes(graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64]) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hlo.module import Instruction, Module
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.lifetimes import intervals
+from olla_xla.memory.lifetimes import intervals, live_bytes
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.remat.cost.path import run_seconds
@@ -82,13 +82,10 @@ class _Gaps:
         Args:
           held: whether arguments' memory is used for nothing else.
         """
-        g, spans = self._g, self._spans
+        g = self._g
         size = np.where(np.isin(g.buffer, g.buffer[g.live_in]), 0, g.bytes) if held else g.bytes
-        live = np.zeros(g.n + 1, np.int64)
-        np.add.at(live, spans[:, 0], size)
-        np.subtract.at(live, spans[:, 1], size)
         arguments = int(g.bytes[g.live_in].sum()) if held else 0
-        return size, np.cumsum(live)[: g.n] + self._transient + arguments
+        return size, live_bytes(self._spans, size, g.n) + self._transient + arguments
 
     def less(self, size: NDArray[np.int64], live: NDArray[np.int64], allowance: float) -> int:
         """By how much the peak falls where tensors go for so many seconds; see `live`."""

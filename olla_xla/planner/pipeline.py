@@ -35,7 +35,7 @@ from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
 if TYPE_CHECKING:
-    from olla_xla.planner import estimate
+    import olla_xla.planner.estimate as estimate
     from olla_xla.planner.passes import relax_overlap, rewriting
 else:
     estimate = late("olla_xla.planner.estimate")
