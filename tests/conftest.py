@@ -1,5 +1,6 @@
 """Settings every test needs before JAX is imported, and what keeps tests apart."""
 
+import gc
 import os
 import weakref
 
@@ -17,6 +18,19 @@ os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
 from olla_xla.compile import shared  # noqa: E402  # imports JAX
 from olla_xla.problem import refusals  # noqa: E402
 from tests.support import plugins  # noqa: E402
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With `-m quick`, files that have nothing of it are not imported either."""
+    if config.option.markexpr == "quick" and collection_path.name.startswith("test_"):
+        return "mark.quick" not in collection_path.read_text("utf-8") or None
+    return None
+
+
+def pytest_collection_finish():
+    """What was imported stays; Python's collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures of any scope

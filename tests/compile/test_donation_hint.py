@@ -7,8 +7,6 @@ import pytest
 import olla_xla
 from olla_xla.compile.leaves import donation_hint
 
-pytestmark = pytest.mark.quick
-
 LARGE, SMALL = (1024, 512), (64, 64)  # 2 MiB and 16 KiB of float32
 
 

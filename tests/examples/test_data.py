@@ -5,8 +5,6 @@ import pytest
 
 from examples import data
 
-pytestmark = pytest.mark.quick
-
 
 def test_digits():
     train, test = data.digits()

@@ -1,6 +1,7 @@
 """One word a thing: names and docstrings use the field's own terms."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -48,29 +49,48 @@ NAMES_INSTEAD = {
 _WORD = re.compile(r"\b(" + "|".join(INSTEAD).replace(" ", r"\s+") + r")\b")
 
 
-def spoken(tree):
-    """(line, text) of all names and docstrings of a file; names taken apart at underscores."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
-        name = (
-            getattr(node, "name", None) or getattr(node, "id", None) or getattr(node, "arg", None)
-        )
-        if isinstance(name, str):
-            yield node.lineno, re.sub(r"([a-z])([A-Z])", r"\1 \2", name).replace("_", " ")
+DEFINES = ast.FunctionDef | ast.ClassDef | ast.arg
+
+
+@functools.cache
+def said(folder):
+    """(file, line, kind, text) of the strings and names in a folder's files; kinds are "text",
+    "name", and "defined" for one that is defined, assigned or a parameter there.
+    """
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if path.name.endswith("_pb2.py"):
+            continue
+        file = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(path.read_text())):
+            fields = vars(node)
+            text = fields.get("name") or fields.get("id") or fields.get("arg")
+            kind = "defined" if isinstance(node, DEFINES) else "name"
+            if isinstance(fields.get("value"), str):
+                kind, text = "text", fields["value"]
+            elif isinstance(fields.get("ctx"), ast.Store):
+                kind = "defined"
+            if isinstance(text, str):
+                found.append((file, fields.get("lineno"), kind, text))
+    return found
+
+
+def spoken(*folders):
+    """(place, text) of what folders say, in small letters; names are taken apart."""
+    for folder in folders:
+        for path, line, kind, text in said(folder.split("/")[0]):
+            if path.startswith(f"{folder}/"):
+                if kind != "text":
+                    text = re.sub(r"([a-z])([A-Z])", r"\1 \2", text).replace("_", " ")
+                yield f"{path}:{line}", text.lower()
 
 
 def test_loops_have_iterations():
     """What loops do is told in the field's words where loops are changed."""
-    said = ("turn", "turn.loop", "other turn counter")  # names of instructions, what is hashed
+    names = ("turn", "turn.loop", "other turn counter")  # of instructions; what is hashed
     other = re.compile(r"\bturns?\b(?! (?:around|into|out|it))(?<!in turns)(?<!in turn)")
-    found = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for folder in ("hlo/rewrite", "olla_xla/remat/loops", "olla_xla/check")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, text in spoken(ast.parse(path.read_text()))
-        if other.search(text.lower()) and text not in said
-    ]
+    folders = ("hlo/rewrite", "olla_xla/remat/loops", "olla_xla/check")
+    found = [place for place, t in spoken(*folders) if other.search(t) and t not in names]
     assert not found, "\n".join(found)
 
 
@@ -78,45 +98,23 @@ def test_loops_keep_scan_residuals():
     """What one loop keeps for another has one name where recomputation across loops is planned."""
     kept = ("least stack bytes", "stack shape")  # a field of plan files; of arrays of any kind
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {text}"
-        for folder in ("olla_xla/remat/loops", "olla_xla/check")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, text in spoken(ast.parse(path.read_text()))
-        if re.search(r"\bstacks?\b", text.lower()) and text not in kept
+        f"{place}: {text}"
+        for place, text in spoken("olla_xla/remat/loops", "olla_xla/check")
+        if re.search(r"\bstacks?\b", text) and text not in kept
     ]
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("folder", ["hlo", "olla_xla", "benchmarks"])
-def test_words(folder):
+def test_words_and_names(folder):
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {word} -> {INSTEAD[word]}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not path.name.endswith("_pb2.py")
-        for line, text in spoken(ast.parse(path.read_text()))
-        for word in (" ".join(w.split()) for w in _WORD.findall(text.lower()))
+        f"{place}: {word} -> {INSTEAD[word]}"
+        for place, text in spoken(folder)
+        for word in (" ".join(w.split()) for w in _WORD.findall(text))
     ]
-    assert not found, "\n".join(found)
-
-
-def names(tree):
-    """(line, name) of what a file defines, assigns or takes as a parameter."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.lineno, node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.lineno, node.id
-        elif isinstance(node, ast.arg):
-            yield node.lineno, node.arg
-
-
-@pytest.mark.parametrize("folder", ["hlo", "olla_xla", "benchmarks"])
-def test_names(folder):
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {name} -> {NAMES_INSTEAD[name]}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not path.name.endswith("_pb2.py")
-        for line, name in names(ast.parse(path.read_text()))
-        if name in NAMES_INSTEAD
+    found += [
+        f"{path}:{line}: {name} -> {NAMES_INSTEAD[name]}"
+        for path, line, kind, name in said(folder)
+        if kind == "defined" and name in NAMES_INSTEAD
     ]
     assert not found, "\n".join(found)

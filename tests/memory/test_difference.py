@@ -11,8 +11,6 @@ import olla_xla
 from olla_xla.memory.analysis.difference import Snapshot, difference, load_snapshot
 from olla_xla.problem.plan import Plan
 
-pytestmark = pytest.mark.quick
-
 SHAPE = jax.ShapeDtypeStruct((256, 256), jnp.float32)
 PLAN = Plan(
     module="jit_step", fingerprint="f", target="cpu", order={"main": ("a", "dot.1")},

@@ -2,13 +2,10 @@
 
 import networkx as nx
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from olla_xla.memory.max_flow import min_cut
-
-pytestmark = pytest.mark.quick
 
 ARC = st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 5))
 

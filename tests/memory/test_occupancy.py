@@ -10,8 +10,6 @@ from hlo.parse import from_hlo_text
 from olla_xla.memory.analysis.occupancy import Occupancy, _stops, occupancy
 from olla_xla.memory.module_state import PlannedModule
 
-pytestmark = pytest.mark.quick
-
 BLOCKS = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(1, 4), st.integers(0, 8),
               st.integers(0, 4)),

@@ -10,8 +10,6 @@ import olla_xla
 from hlo.stack_frames import Frame
 from olla_xla.memory.sources import is_own_file, source_of
 
-pytestmark = pytest.mark.quick
-
 SITE = "/opt/env/lib/python3.12/site-packages"
 
 

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from olla_xla.place import PlacementProblem, place
 
-pytestmark = pytest.mark.quick
-
 
 def by_rule(blocks, *, choice=None, lift=min):
     """Offsets of (lower, upper, size) by the rule, or by a changed one, time unit by time unit.

@@ -11,8 +11,6 @@ from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem
 from olla_xla.place.trace import read_trace, write_trace
 
-pytestmark = pytest.mark.quick
-
 GOOD = "id,lower,upper,size\na,0,2,8\nb,1,3,8\nc,2,4,8\n"
 
 

@@ -21,8 +21,6 @@ from olla_xla.schedule.search import phases
 from tests.support.compiles import h100_device
 from tests.support.rewrites import with_aliases
 
-pytestmark = pytest.mark.quick
-
 TEXT = """
 HloModule chain, is_scheduled=true, entry_computation_layout={(f32[64,32]{1,0})->f32[]}
 

@@ -12,8 +12,6 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.hidden import hidden_seconds
 from olla_xla.remat.cost.roofline import H100, CostModel
 
-pytestmark = pytest.mark.quick
-
 COST = CostModel(H100, "cuda")
 # Between the start and its done XLA has `a` and `b` made. Done early, `big` could die before them.
 TEXT = """HloModule m, is_scheduled=true

@@ -1,7 +1,6 @@
 """The recomputation problem of a computation: who reads what, what may go, what runs again."""
 
 import numpy as np
-import pytest
 
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
@@ -10,8 +9,6 @@ from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import GraphFields, remat_graph
-
-pytestmark = pytest.mark.quick
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
