@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from benchmarks.commands import COMMANDS
 from benchmarks.refused import watched
-from olla_xla.cli.program import Program
+from olla_xla.cli.program import CommandLine
 
 __all__ = ["main"]
 
 _SHOWN = 5
 
-_program = Program(
+_program = CommandLine(
     name="python -m benchmarks",
     about="What plans of olla_xla save, what they take, and whether they hold.",
     package="benchmarks.commands",
@@ -25,7 +25,7 @@ _program = Program(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one of them; see `Program.main`."""
+    """Runs one of them; see `CommandLine.main`."""
     with watched() as refused:
         code = _program.main(argv)
     if not refused:

@@ -18,7 +18,7 @@ from olla_xla.errors import OllaError
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact import ExactOrder, plain_graph
 from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING_EQUATIONS
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.solvers.linear import SolverLimits, Status
 
 __all__ = ["Agreement", "Solve", "agreement", "as_json", "switches"]
 
@@ -71,7 +71,9 @@ class Agreement:
     seconds: float
 
 
-def switches(graph: TensorGraph | None, limits: Limits, backends: Sequence[str]) -> Iterator[Solve]:
+def switches(
+    graph: TensorGraph | None, limits: SolverLimits, backends: Sequence[str]
+) -> Iterator[Solve]:
     """The effect of each equation on one graph, or, summed, on random graphs if it is None."""
     graphs = [random_graph(seed) for seed in range(_RANDOM)] if graph is None else [graph]
     name = f"{_RANDOM} random graphs" if graph is None else graph.name

@@ -40,7 +40,7 @@ from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.result import SearchResult
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.solvers.linear import SolverLimits, Status
 
 __all__ = ["STEPS", "Key", "StepRow", "keys", "orders", "places", "rows_from_json"]
 
@@ -254,7 +254,7 @@ def _order(
     found = least_peak(
         graph,
         backends=[backend],
-        limits=Limits(time_limit=time_limit, watch=watch, apart=True),
+        limits=SolverLimits(time_limit=time_limit, watch=watch, apart=True),
         **options,
     )
     failed = found.status is Status.ERROR
@@ -305,7 +305,7 @@ def places(
                         begin,
                         bound=bound if programs.bound else 0,
                         target_height=bound if programs.bound else 0,
-                        limits=Limits(time_limit=time_limit, watch=watch),
+                        limits=SolverLimits(time_limit=time_limit, watch=watch),
                         programs=programs,
                     )
                 except SolverError as error:

@@ -19,7 +19,7 @@ from olla_xla import targets
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.checkpointed import POLICIES
-from olla_xla.tools.variants import StepVariants, Way
+from olla_xla.tools.variants import StepVariant, StepVariants
 
 __all__ = ["CASES", "LoopsRow", "as_json", "checkpointed_scans", "loops"]
 
@@ -42,9 +42,9 @@ class LoopsRow:
       planned_added: the fraction that this plan adds.
     """
 
-    way: Way
+    way: StepVariant
     added: float
-    planned: Way | None = None
+    planned: StepVariant | None = None
     planned_added: float | None = None
 
     @property
@@ -77,12 +77,12 @@ def loops(
     )
     progress("XLA's own schedule")
     xla = work.row("XLA", work.compiled())
-    plans: dict[float, Way] = {}
+    plans: dict[float, StepVariant] = {}
 
-    def added(way: Way) -> float:
+    def added(way: StepVariant) -> float:
         return way.seconds / xla.seconds - 1
 
-    def planned(overhead: float) -> Way:
+    def planned(overhead: float) -> StepVariant:
         """Policies of one price share a plan."""
         if overhead not in plans:
             progress(f"planned, {overhead:.1%} overhead at most")

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from olla_xla.errors import InputError
-from olla_xla.solvers.linear import Limits, Result, Status
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
 __all__ = ["solve_special"]
 
 
 def solve_special(
-    registry: Mapping[str, str], model: Any, limits: Limits | None, backend: str
-) -> Result:
+    registry: Mapping[str, str], model: Any, limits: SolverLimits | None, backend: str
+) -> SolverResult:
     """Minimises a model that is not linear; the caller checks the point.
 
     Args:
@@ -35,8 +35,8 @@ def solve_special(
     started = time.monotonic()
     try:
         solver = importlib.import_module(registry[backend])
-        result = solver.solve(model, limits or Limits())
+        result = solver.solve(model, limits or SolverLimits())
     except Exception as error:  # a solver may raise anything
         reason = f"{backend}: {type(error).__name__}: {error}"
-        return Result(Status.ERROR, message="the backend failed", failures=(reason,))
+        return SolverResult(Status.ERROR, message="the backend failed", failures=(reason,))
     return dataclasses.replace(result, backend=backend, seconds=time.monotonic() - started)

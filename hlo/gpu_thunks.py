@@ -34,7 +34,7 @@ Path = tuple[int, ...]
 Fields = dict[int, tuple[tuple[Path, Role], ...]]
 
 
-class Kind(NamedTuple):
+class ThunkKind(NamedTuple):
     """A kind of thunk.
 
     Attributes:
@@ -71,65 +71,65 @@ _COPY = _all(_SHAPED, reads=(1,), writes=(2,))
 _COPY_INSIDE: Fields = {1: (((1, 1), Role.READ), ((2, 1), Role.WRITE))}
 _RESULT = _all(_PLAIN, writes=(1,))
 
-KINDS: dict[int, Kind] = {
-    2: Kind("sequential"),
-    3: Kind("copy", _COPY),
-    4: Kind("device_to_host_copy", _COPY_INSIDE),
-    5: Kind("host_to_device_copy", _COPY_INSIDE),
-    6: Kind("conditional", _all(_SHAPED, reads=(1,))),
-    7: Kind("while", _all(_PLAIN, reads=(1,))),
-    8: Kind("kernel", {1: ((_PLAIN, Role.FLAGGED),)}, 2, (3,)),
-    9: Kind("gemm", _all(_PLAIN, reads=(2, 3), both=(4,), writes=(5,))),
-    11: Kind("triangular_solve", _all(_SHAPED, reads=(2,), both=(3,), writes=(4,))),
-    12: Kind("replica_id", _RESULT),
-    13: Kind("device_to_device_copy", _COPY_INSIDE),
-    14: Kind("partition_id", _RESULT),
-    15: Kind("cudnn", {2: ((_SHAPED, Role.FLAGGED),)}, 4),
-    16: Kind("host_execute_start", _all(_SHAPED, reads=(2,), writes=(3,))),
-    17: Kind("host_execute_done", _all(_SHAPED, writes=(2,))),
-    19: Kind("memzero", _all(_SHAPED, writes=(1,))),
-    20: Kind("select_k", _all(_PLAIN, both=(1,))),
-    21: Kind("infeed", _all(_SHAPED, writes=(1,))),
-    22: Kind(
+KINDS: dict[int, ThunkKind] = {
+    2: ThunkKind("sequential"),
+    3: ThunkKind("copy", _COPY),
+    4: ThunkKind("device_to_host_copy", _COPY_INSIDE),
+    5: ThunkKind("host_to_device_copy", _COPY_INSIDE),
+    6: ThunkKind("conditional", _all(_SHAPED, reads=(1,))),
+    7: ThunkKind("while", _all(_PLAIN, reads=(1,))),
+    8: ThunkKind("kernel", {1: ((_PLAIN, Role.FLAGGED),)}, 2, (3,)),
+    9: ThunkKind("gemm", _all(_PLAIN, reads=(2, 3), both=(4,), writes=(5,))),
+    11: ThunkKind("triangular_solve", _all(_SHAPED, reads=(2,), both=(3,), writes=(4,))),
+    12: ThunkKind("replica_id", _RESULT),
+    13: ThunkKind("device_to_device_copy", _COPY_INSIDE),
+    14: ThunkKind("partition_id", _RESULT),
+    15: ThunkKind("cudnn", {2: ((_SHAPED, Role.FLAGGED),)}, 4),
+    16: ThunkKind("host_execute_start", _all(_SHAPED, reads=(2,), writes=(3,))),
+    17: ThunkKind("host_execute_done", _all(_SHAPED, writes=(2,))),
+    19: ThunkKind("memzero", _all(_SHAPED, writes=(1,))),
+    20: ThunkKind("select_k", _all(_PLAIN, both=(1,))),
+    21: ThunkKind("infeed", _all(_SHAPED, writes=(1,))),
+    22: ThunkKind(
         "cublas_lt_matmul",
         # In the order of the custom call's operands. The matrix that is added may be the result.
         _all(_SHAPED, reads=(5, 6, 18, 11, 12, 13, 14, 9), both=(7, 10), writes=(8, 15, 16)),
     ),
-    23: Kind("outfeed", _all(_SHAPED, reads=(1,))),
-    24: Kind("norm", _all(_PLAIN, reads=(2, 3, 5, 8), both=(6, 7), writes=(4, 9, 10, 11))),
-    25: Kind(
+    23: ThunkKind("outfeed", _all(_SHAPED, reads=(1,))),
+    24: ThunkKind("norm", _all(_PLAIN, reads=(2, 3, 5, 8), both=(6, 7), writes=(4, 9, 10, 11))),
+    25: ThunkKind(
         "convolution",
         _all(_SHAPED, reads=(2,), writes=(3,)) | _all(_PLAIN, writes=(4,)),
     ),
-    26: Kind(
+    26: ThunkKind(
         "convolution_reorder",
         _COPY | {3: (((1, 1), Role.READ), ((2, 1), Role.WRITE))},
     ),
-    27: Kind("fft", _all(_PLAIN, reads=(3,), writes=(4,))),
-    28: Kind("memset32bit_value", _RESULT),
-    30: Kind("custom_call", _all(_MAYBE, reads=(2,), writes=(3,))),
-    32: Kind("host_send", _all(_PLAIN, reads=(2,))),
-    33: Kind("host_send_done", _all(_SHAPED, reads=(4,))),
-    34: Kind("host_recv", _all(_PLAIN, writes=(2,))),
-    35: Kind("host_recv_done", _all(_SHAPED, writes=(4,))),
-    36: Kind("custom_kernel", {1: ((_SHAPED, Role.FLAGGED),)}, 2, (3, 1)),
-    38: Kind("all_gather", _exchanged(3)),
-    39: Kind("all_reduce", _exchanged(3)),
-    40: Kind("reduce_scatter", _exchanged(3)),
-    41: Kind("all_to_all", _exchanged(3)),
+    27: ThunkKind("fft", _all(_PLAIN, reads=(3,), writes=(4,))),
+    28: ThunkKind("memset32bit_value", _RESULT),
+    30: ThunkKind("custom_call", _all(_MAYBE, reads=(2,), writes=(3,))),
+    32: ThunkKind("host_send", _all(_PLAIN, reads=(2,))),
+    33: ThunkKind("host_send_done", _all(_SHAPED, reads=(4,))),
+    34: ThunkKind("host_recv", _all(_PLAIN, writes=(2,))),
+    35: ThunkKind("host_recv_done", _all(_SHAPED, writes=(4,))),
+    36: ThunkKind("custom_kernel", {1: ((_SHAPED, Role.FLAGGED),)}, 2, (3, 1)),
+    38: ThunkKind("all_gather", _exchanged(3)),
+    39: ThunkKind("all_reduce", _exchanged(3)),
+    40: ThunkKind("reduce_scatter", _exchanged(3)),
+    41: ThunkKind("all_to_all", _exchanged(3)),
     # All operands are named as destinations too, and written is the one that the result lies over.
-    42: Kind("ragged_all_to_all", {3: (((2, 1), Role.READ), ((3, 1), Role.BOTH))}),
-    43: Kind("collective_permute", _exchanged(2)),
-    44: Kind("send", _exchanged(2)),
-    45: Kind("recv", _exchanged(2)),
-    46: Kind("collective_broadcast", _exchanged(2)),
-    47: Kind("collective_group"),
-    57: Kind("async_start"),
-    58: Kind("async_done"),
-    59: Kind("collective_kernel", _exchanged(4)),
-    60: Kind("dynamic_slice_fusion", _all(_PLAIN, reads=(3,), writes=(4,))),
-    61: Kind("rng_seed", _RESULT),
-    62: Kind("collective_reduce", _exchanged(2)),
+    42: ThunkKind("ragged_all_to_all", {3: (((2, 1), Role.READ), ((3, 1), Role.BOTH))}),
+    43: ThunkKind("collective_permute", _exchanged(2)),
+    44: ThunkKind("send", _exchanged(2)),
+    45: ThunkKind("recv", _exchanged(2)),
+    46: ThunkKind("collective_broadcast", _exchanged(2)),
+    47: ThunkKind("collective_group"),
+    57: ThunkKind("async_start"),
+    58: ThunkKind("async_done"),
+    59: ThunkKind("collective_kernel", _exchanged(4)),
+    60: ThunkKind("dynamic_slice_fusion", _all(_PLAIN, reads=(3,), writes=(4,))),
+    61: ThunkKind("rng_seed", _RESULT),
+    62: ThunkKind("collective_reduce", _exchanged(2)),
 }
 """Field number in ThunkProto -> kind of thunk."""
 

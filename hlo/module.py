@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
 from hlo.shapes import Shape, ShapeIndex, shape_from_proto
-from hlo.stack_frames import Frame, StackFrames
+from hlo.stack_frames import SourceFrame, StackFrames
 
 
 class HloError(ValueError):
@@ -91,7 +91,7 @@ class Instruction:
         return frames.location(proto.metadata)
 
     @property
-    def stack(self) -> tuple[Frame, ...]:
+    def stack(self) -> tuple[SourceFrame, ...]:
         """The Python calls under which it was traced, the innermost first."""
         proto, frames = self.proto, self.computation.frames
         if proto is None or frames is None or not proto.HasField("metadata"):
@@ -188,7 +188,7 @@ class Module:
         """It as a serialized HloModuleProto."""
         return self.proto.SerializeToString(deterministic=True)
 
-    def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
+    def stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
         """The Python calls under which an instruction was traced, the innermost first."""
         proto = instruction.proto
         return () if proto is None else self.frames.stack(proto.metadata)

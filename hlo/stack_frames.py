@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hlo import xla_pb2
 
 
-class Frame(NamedTuple):
+class SourceFrame(NamedTuple):
     """One call: a file, the line in it (from 1), and the function that the line is in, or ""."""
 
     file: str
@@ -25,8 +25,8 @@ class StackFrames:
 
     def __init__(self, index: xla_pb2.StackFrameIndexProto) -> None:
         self._index = index
-        self._frames: dict[int, Frame] = {}
-        self._stacks: dict[int, tuple[Frame, ...]] = {}
+        self._frames: dict[int, SourceFrame] = {}
+        self._stacks: dict[int, tuple[SourceFrame, ...]] = {}
 
     def location(self, metadata: xla_pb2.OpMetadata) -> str:
         """The innermost call as "file:line", or ""."""
@@ -35,18 +35,18 @@ class StackFrames:
         frame_id = metadata.stack_frame_id
         return self._frame(frame_id).location if self._is_known(frame_id) else ""
 
-    def stack(self, metadata: xla_pb2.OpMetadata) -> tuple[Frame, ...]:
+    def stack(self, metadata: xla_pb2.OpMetadata) -> tuple[SourceFrame, ...]:
         """The calls under which an operation was traced, the innermost first."""
         first = metadata.stack_frame_id
         if first not in self._stacks:
             self._stacks[first] = self._found(first)
         found = self._stacks[first]
         if not found and metadata.source_file:
-            return (Frame(metadata.source_file, metadata.source_line, ""),)
+            return (SourceFrame(metadata.source_file, metadata.source_line, ""),)
         return found
 
-    def _found(self, frame_id: int) -> tuple[Frame, ...]:
-        found: list[Frame] = []
+    def _found(self, frame_id: int) -> tuple[SourceFrame, ...]:
+        found: list[SourceFrame] = []
         while self._is_known(frame_id) and len(found) < len(self._index.stack_frames):
             found.append(self._frame(frame_id))
             frame_id = self._index.stack_frames[frame_id - 1].parent_frame_id
@@ -55,11 +55,11 @@ class StackFrames:
     def _is_known(self, frame_id: int) -> bool:
         return 0 < frame_id <= len(self._index.stack_frames)
 
-    def _frame(self, frame_id: int) -> Frame:
+    def _frame(self, frame_id: int) -> SourceFrame:
         if frame_id not in self._frames:
             index = self._index
             location = index.file_locations[index.stack_frames[frame_id - 1].file_location_id - 1]
-            self._frames[frame_id] = Frame(
+            self._frames[frame_id] = SourceFrame(
                 index.file_names[location.file_name_id - 1],
                 location.line,
                 index.function_names[location.function_name_id - 1],

@@ -13,7 +13,7 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 from olla_xla.tools.measure.processes import measure_one
-from olla_xla.tools.measure.records import Request
+from olla_xla.tools.measure.records import RunRequest
 
 __all__ = ["define_flags", "run"]
 
@@ -54,8 +54,8 @@ def run(values: flags.FlagValues) -> int:
     return 0
 
 
-def _request(case: str, steps: int) -> Request:
+def _request(case: str, steps: int) -> RunRequest:
     parts = case.split("/")
     if len(parts) != 3 or not parts[1].isdigit() or int(parts[1]) < 1:
         raise InputError(f"case {case!r} is not model/batch_size/optimizer, as gpt/1/adam")
-    return Request(parts[0], int(parts[1]), parts[2], steps=steps, planned=False)
+    return RunRequest(parts[0], int(parts[1]), parts[2], steps=steps, planned=False)

@@ -33,7 +33,7 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
-from olla_xla.solvers.linear import Limits
+from olla_xla.solvers.linear import SolverLimits
 
 __all__ = ["define_flags", "run"]
 
@@ -76,7 +76,7 @@ def run(values: flags.FlagValues) -> int:
     cases = parse_cases(ilp_steps.STEPS if values.steps is None else values.steps)
     if any(case.target != "cpu" for case in cases):
         targets.prepare_environment("h100")  # both targets, in one process
-    limits = Limits(time_limit=values.time_limit)
+    limits = SolverLimits(time_limit=values.time_limit)
     solves, steps, agreements = [], _earlier(values.out), []
     measured = []
     with Progress() as progress:

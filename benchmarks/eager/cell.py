@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.eager.unfused import Unfused, plan_unfused
 from olla_xla.tools import models
 from olla_xla.tools.sweep.cell import answer
-from olla_xla.tools.sweep.grid import KEY, Cell, Settings
+from olla_xla.tools.sweep.grid import KEY, Cell, SweepSettings
 
 __all__ = ["COLUMNS", "unfused"]
 
@@ -22,7 +22,7 @@ COLUMNS: tuple[str, ...] = (
 """The columns of a row, of mode `eager`: predicted sizes in bytes, see `Unfused`."""
 
 
-def unfused(cell: Cell, settings: Settings) -> dict[str, Any]:
+def unfused(cell: Cell, settings: SweepSettings) -> dict[str, Any]:
     """Simulates an eager run of a cell's model, and plans it. Raises OllaError."""
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
     found = plan_unfused(

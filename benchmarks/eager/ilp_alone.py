@@ -25,7 +25,7 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.search import phases
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.solvers.linear import SolverLimits, Status
 from olla_xla.tools import models
 
 __all__ = ["Known", "Row", "measure", "rows_from_json"]
@@ -145,7 +145,7 @@ def _row(row: Row, graph: TensorGraph, limits: Sequence[float], *, built: bool) 
         graph,
         form=row.form,
         backends=[row.backend],
-        limits=Limits(time_limit=limits[-1], watch=watch, apart=True),
+        limits=SolverLimits(time_limit=limits[-1], watch=watch, apart=True),
     )
     seconds = time.monotonic() - started
     solved = found.status is not Status.ERROR

@@ -9,12 +9,12 @@ from benchmarks.ilp_forms.intervals import Interval, IntervalModel
 from olla_xla.errors import SolverError
 from olla_xla.solvers.backends.cpsat import Watcher, configured
 from olla_xla.solvers.bounds import whole_units
-from olla_xla.solvers.linear import Limits, Result, Status
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
 __all__ = ["solve"]
 
 
-def solve(model: IntervalModel, limits: Limits) -> Result:
+def solve(model: IntervalModel, limits: SolverLimits) -> SolverResult:
     """Minimises the peak; `x` of the result is the step of each job.
 
     Raises:
@@ -30,8 +30,8 @@ def solve(model: IntervalModel, limits: Limits) -> Result:
         raise SolverError(f"{message}, but every graph has an order")
     bound = max(whole_units(solver.best_objective_bound), model.bound)
     if status == cp_model.UNKNOWN:
-        return Result(Status.UNKNOWN, bound=bound, message=message)
-    return Result(
+        return SolverResult(Status.UNKNOWN, bound=bound, message=message)
+    return SolverResult(
         Status.OPTIMAL if status == cp_model.OPTIMAL else Status.FEASIBLE,
         value=round(solver.objective_value),
         bound=bound,

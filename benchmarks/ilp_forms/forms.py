@@ -17,10 +17,10 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact import forms
 from olla_xla.schedule.exact.control import control_edges
-from olla_xla.schedule.exact.forms import RUNNING, ExactOrder, Form, Linear
+from olla_xla.schedule.exact.forms import RUNNING, ExactOrder, Linear, ProblemForm
 from olla_xla.schedule.exact.prepared import Prepared
 from olla_xla.schedule.exact.scale import Scale
-from olla_xla.solvers.linear import Limits, Result, Status
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
 __all__ = ["FORMS", "form_named", "least_peak"]
 
@@ -40,7 +40,7 @@ class Intervals:
         self._start = g.positions(prepared.start).astype(np.float64)
         self._start_value = self.scale.to_units(peak_bytes(g, prepared.start))
 
-    def solve(self, limits: Limits, backend: str) -> Result:
+    def solve(self, limits: SolverLimits, backend: str) -> SolverResult:
         """What CP-SAT finds."""
         result = solve_special(_SOLVERS, self._model, limits, backend)
         if result.status is Status.ERROR:
@@ -68,9 +68,9 @@ def _linear(build: Callable[..., Any]) -> Callable[..., Linear]:
 
 _FORMS = {
     "running": RUNNING,
-    "lifetimes": Form("lifetimes", _linear(LifetimeIlp)),
-    "plain": Form("plain", _linear(functools.partial(LifetimeIlp, plain=True)), plain=True),
-    "intervals": Form("intervals", Intervals, tuple(_SOLVERS)),
+    "lifetimes": ProblemForm("lifetimes", _linear(LifetimeIlp)),
+    "plain": ProblemForm("plain", _linear(functools.partial(LifetimeIlp, plain=True)), plain=True),
+    "intervals": ProblemForm("intervals", Intervals, tuple(_SOLVERS)),
 }
 
 FORMS = {name: form.backends for name, form in _FORMS.items()}
@@ -79,7 +79,7 @@ FORMS = {name: form.backends for name, form in _FORMS.items()}
 paper's ILP to the letter, of `plain_graph(graph)`."""
 
 
-def form_named(name: str) -> Form:
+def form_named(name: str) -> ProblemForm:
     """The form of that name. Raises InputError."""
     if name not in _FORMS:
         raise InputError(f"form={name!r}: choose one of {', '.join(_FORMS)}")

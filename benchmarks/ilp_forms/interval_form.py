@@ -15,7 +15,7 @@ from benchmarks.ilp_forms.intervals import Interval, IntervalModel, Option
 from olla_xla.errors import SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.scale import Scale
-from olla_xla.schedule.exact.sharing import Pair, Sharing
+from olla_xla.schedule.exact.sharing import InPlacePair, Sharing
 from olla_xla.schedule.exact.spans import Reach, spans, users_of
 
 __all__ = ["interval_model", "order_of_steps"]
@@ -54,7 +54,9 @@ def interval_model(
     )
 
 
-def _option(p: Pair, pairs: Sequence[Pair], sharing: Sharing, number: dict[int, int]) -> Option:
+def _option(
+    p: InPlacePair, pairs: Sequence[InPlacePair], sharing: Sharing, number: dict[int, int]
+) -> Option:
     """Pair p, with `number` of the pairs before it."""
     before = [q for q in pairs if q.number in number]
     forced = sharing.forced.get((p.output, p.operator), ())

@@ -31,8 +31,8 @@ from olla_xla.schedule.exact.decode import sequence
 from olla_xla.schedule.exact.scale import Scale
 from olla_xla.schedule.exact.sharing import Sharing, SharingRows
 from olla_xla.schedule.exact.spans import Reach, spans
-from olla_xla.solvers.linear import Model
-from olla_xla.solvers.terms import Terms
+from olla_xla.solvers.linear import LinearModel
+from olla_xla.solvers.terms import LinearTerms
 
 __all__ = ["DEFINING", "EQUATIONS", "LifetimeIlp"]
 
@@ -72,7 +72,7 @@ class LifetimeIlp:
         if plain:
             _require_plain(graph)
         self.scale = Scale.of(graph)
-        self.model = Model("lifetimes")
+        self.model = LinearModel("lifetimes")
         self._g = graph
         self._plain = plain
         self._equations = frozenset(equations)
@@ -157,14 +157,14 @@ class LifetimeIlp:
         block = self.model.add_variables(len(open_steps), name=lambda i: f"P[{e},{open_steps[i]}]")
         return dict.fromkeys(held, _ONE) | dict(zip(open_steps, block, strict=True))
 
-    def _created(self, terms: Terms, e: int, t: int, coefficient: int) -> Terms:
+    def _created(self, terms: LinearTerms, e: int, t: int, coefficient: int) -> LinearTerms:
         """Adds C[e,t]; a tensor that is live from the start is preserved, never created."""
         if self._g.live_in[e] and not self._plain:
             return terms
         column = self._c[e if self._plain else int(self._g.source[e])].get(t)
         return terms if column is None else terms.plus(column, coefficient)
 
-    def _preserved(self, terms: Terms, e: int, t: int, coefficient: int) -> Terms:
+    def _preserved(self, terms: LinearTerms, e: int, t: int, coefficient: int) -> LinearTerms:
         column = self._p[e].get(t)
         if column is None:
             return terms
@@ -172,11 +172,11 @@ class LifetimeIlp:
             terms.plus_constant(coefficient) if column == _ONE else terms.plus(column, coefficient)
         )
 
-    def _runs(self, terms: Terms, v: int, t: int, coefficient: int) -> Terms:
+    def _runs(self, terms: LinearTerms, v: int, t: int, coefficient: int) -> LinearTerms:
         column = self._c[self._keys(v)[0]].get(t)
         return terms if column is None else terms.plus(column, coefficient)
 
-    def _has_run(self, terms: Terms, v: int, t: int, coefficient: int) -> Terms:
+    def _has_run(self, terms: LinearTerms, v: int, t: int, coefficient: int) -> LinearTerms:
         if t >= self._spans.last[v]:
             return terms.plus_constant(coefficient)
         for s in range(int(self._spans.first[v]), t + 1):
@@ -194,7 +194,7 @@ class LifetimeIlp:
                     self.model.add_row(columns, [1] * len(columns), 1, 1, tag="(3)")
                 if "5" in self._equations and key != keys[0]:
                     for t, column in self._c[key].items():
-                        self._runs(Terms().plus(column), v, t, -1).into(
+                        self._runs(LinearTerms().plus(column), v, t, -1).into(
                             self.model, lower=0, upper=0, tag="(5)"
                         )
             if "4" in self._equations:
@@ -209,14 +209,14 @@ class LifetimeIlp:
         g, n = self._g, self._g.n
         for t in self._p[e]:
             if "1" in self._equations:
-                both = self._created(Terms(), e, t, 1)
+                both = self._created(LinearTerms(), e, t, 1)
                 if both.columns:
                     self._preserved(both, e, t, 1).into(self.model, upper=1, tag="(1)")
             if "2" in self._equations and t > 0:
-                kept = self._preserved(self._preserved(Terms(), e, t, 1), e, t - 1, -1)
+                kept = self._preserved(self._preserved(LinearTerms(), e, t, 1), e, t - 1, -1)
                 self._created(kept, e, t - 1, -1).into(self.model, upper=0, tag="(2)")
         if g.live_out[e]:
-            last = self._preserved(self._created(Terms(), e, n - 1, 1), e, n - 1, 1)
+            last = self._preserved(self._created(LinearTerms(), e, n - 1, 1), e, n - 1, 1)
             last.into(self.model, lower=1, tag="out")
 
     def _add_inputs(self, v: int) -> None:
@@ -231,17 +231,17 @@ class LifetimeIlp:
                 for f in inputs:
                     must = (f, v) in sharing.must
                     if not must:
-                        kept = self._preserved(Terms().plus(column), f, t, -1)
+                        kept = self._preserved(LinearTerms().plus(column), f, t, -1)
                         self._sharing.relax(kept, f, v, t, -1).into(self.model, upper=0, tag="(4)")
                     if (must or (f, v) in sharing.of_input) and (t > 0 or not g.live_in[f]):
-                        kept = self._preserved(Terms().plus(column), f, t - 1, -1)
+                        kept = self._preserved(LinearTerms().plus(column), f, t - 1, -1)
                         self._created(kept, f, t - 1, -1).into(
                             self.model, upper=0, tag="(4) in place"
                         )
 
     def _add_load(self, t: int) -> None:
         """(13), (14): the peak is no less than the load of a step."""
-        terms = Terms().plus(self._peak, -1)
+        terms = LinearTerms().plus(self._peak, -1)
         for e in range(self._g.m):
             size = int(self.scale.sizes[e])
             if size:
@@ -253,13 +253,13 @@ class LifetimeIlp:
     def _add_serial(self) -> None:
         """Ours: one operator at each step, and precedence that no tensor carries."""
         for t in range(self._g.n):
-            terms = Terms()
+            terms = LinearTerms()
             for v in range(self._g.n):
                 self._runs(terms, v, t, 1)
             terms.into(self.model, lower=1, upper=1, tag="serial")
         for u, v in self._uncarried():
             for t in range(int(self._spans.first[v]), int(self._spans.last[u]) + 1):
-                later = self._has_run(Terms(), v, t, 1)
+                later = self._has_run(LinearTerms(), v, t, 1)
                 self._has_run(later, u, t - 1, -1).into(self.model, upper=0, tag="precedence")
 
     def _uncarried(self) -> Iterator[tuple[int, int]]:

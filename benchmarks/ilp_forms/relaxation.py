@@ -9,7 +9,7 @@ from olla_xla.errors import InputError
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact.forms import Linear
 from olla_xla.schedule.exact.prepared import prepare
-from olla_xla.solvers.linear import Limits
+from olla_xla.solvers.linear import SolverLimits
 from olla_xla.solvers.solve import solve
 
 __all__ = ["relaxed_bound"]
@@ -22,7 +22,7 @@ def relaxed_bound(
     *,
     form: str = "running",
     equations: Collection[str] | None = None,
-    limits: Limits | None = None,
+    limits: SolverLimits | None = None,
     backend: str = "highs",
 ) -> int:
     """Bytes below which no order's peak can fall, by the relaxation; 0 if it was not solved.

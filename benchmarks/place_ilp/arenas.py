@@ -23,7 +23,7 @@ from olla_xla.errors import InputError, OllaError, SolverError
 from olla_xla.place import place
 from olla_xla.planner import graphs
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.solvers.linear import Limits, Status, Watch
+from olla_xla.solvers.linear import SolverLimits, Status, Watch
 
 __all__ = ["PlacedBy", "arenas"]
 
@@ -116,7 +116,7 @@ def _joint(
     try:
         found = joint_program(
             graph,
-            limits=Limits(time_limit=time_limit, apart=True, watch=_watch(way, progress)),
+            limits=SolverLimits(time_limit=time_limit, apart=True, watch=_watch(way, progress)),
             backend=backend,
         )
     except (InputError, SolverError) as error:

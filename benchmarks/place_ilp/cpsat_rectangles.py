@@ -17,7 +17,7 @@ from benchmarks.place_ilp.rectangles import RectangleModel
 from olla_xla.errors import SolverError
 from olla_xla.solvers.backends.cpsat import Watcher, configured
 from olla_xla.solvers.bounds import whole_units
-from olla_xla.solvers.linear import Limits, Result, Status
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
 __all__ = ["solve"]
 
@@ -30,7 +30,7 @@ _PRESOLVED = 800
 """Rectangles up to which presolve takes less time than it saves the search within the bound."""
 
 
-def solve(model: RectangleModel, limits: Limits) -> Result:
+def solve(model: RectangleModel, limits: SolverLimits) -> SolverResult:
     """Minimises the peak; `x` of the result is the address of each block.
 
     Raises:
@@ -63,11 +63,11 @@ def _within(model: RectangleModel) -> RectangleModel:
     return dataclasses.replace(model, high=high, most=model.bound, ordered=(), start=None)
 
 
-def _solve_program(model: RectangleModel, limits: Limits) -> Result:
+def _solve_program(model: RectangleModel, limits: SolverLimits) -> SolverResult:
     """One program, with what CP-SAT says of it."""
     decides = model.target_height is None and model.bound == model.most
     if any(low > high for low, high in zip(model.low, model.high, strict=True)):
-        return Result(Status.INFEASIBLE, message="CP-SAT: a block is higher than the bound")
+        return SolverResult(Status.INFEASIBLE, message="CP-SAT: a block is higher than the bound")
     program, places, peak = _program(model)
     aim, least = (
         (peak, model.bound) if model.target_height is None else (_above(program, model, places), 0)
@@ -90,12 +90,12 @@ def _solve_program(model: RectangleModel, limits: Limits) -> Result:
     if status == cp_model.MODEL_INVALID:
         raise SolverError(f"{message}: {program.validate()}")
     if status == cp_model.INFEASIBLE:
-        return Result(Status.INFEASIBLE, message=message)
+        return SolverResult(Status.INFEASIBLE, message=message)
     bound = model.bound if decides else max(whole_units(solver.best_objective_bound), least)
     if status == cp_model.UNKNOWN:
-        return Result(Status.UNKNOWN, bound=bound, message=message)
+        return SolverResult(Status.UNKNOWN, bound=bound, message=message)
     x = np.array([solver.value(place) for place in places], np.float64) * np.array(model.step)
-    return Result(
+    return SolverResult(
         Status.OPTIMAL if status == cp_model.OPTIMAL else Status.FEASIBLE,
         value=solver.value(aim),
         bound=bound,

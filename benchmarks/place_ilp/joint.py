@@ -34,9 +34,9 @@ from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.schedule.exact.spans import Reach
 from olla_xla.schedule.search import phases
 from olla_xla.solvers.bounds import whole_units
-from olla_xla.solvers.linear import Limits, Model, Status
+from olla_xla.solvers.linear import LinearModel, SolverLimits, Status
 from olla_xla.solvers.solve import solve
-from olla_xla.solvers.terms import Terms
+from olla_xla.solvers.terms import LinearTerms
 
 __all__ = ["MOST_PAIRS", "JointPlan", "joint_program"]
 
@@ -76,7 +76,7 @@ class JointPlan:
 def joint_program(
     graph: TensorGraph,
     *,
-    limits: Limits | None = None,
+    limits: SolverLimits | None = None,
     backend: str = "highs",
     start: Sequence[int] | None = None,
     cut: bool = True,
@@ -98,7 +98,7 @@ def joint_program(
       SolverError: the solver failed, or found no solution within the limits.
       CheckError: the referee rejected the solution (a bug).
     """
-    limits = limits or Limits()
+    limits = limits or SolverLimits()
     graph = _counted(graph)
     whole = GraphArrays.of(graph)
     portion = max(min(_START * limits.time_limit, _SECONDS), 0.01)
@@ -193,7 +193,7 @@ def _placed(graph: TensorGraph, order: Sequence[int], seconds: float) -> tuple[P
     return prepared, place(problem, time_limit=max(seconds, _LEAST_SECONDS))
 
 
-def _in_bytes(limits: Limits, unit: int, base: int) -> Limits:
+def _in_bytes(limits: SolverLimits, unit: int, base: int) -> SolverLimits:
     """The limits, with a watch that converts units to bytes."""
     watch = limits.watch
     if watch is None:
@@ -247,7 +247,7 @@ class _Program:
             )
         self._g = g
         self.ilp = RunningIlp(g, bound_bytes=bound)
-        self.model: Model = self.ilp.model
+        self.model: LinearModel = self.ilp.model
         scale = self.ilp.scale
         self._most = most // scale.unit
         self.model.bound(self.ilp.peak, min(scale.to_units(bound), self._most), self._most)
@@ -332,7 +332,7 @@ class _Program:
             self._add_below(m, k, a if b is None else b, int(b is not None), "(7b)")
             if b is not None:
                 for i, j, before, after in found:
-                    terms = Terms().plus(a).plus(b)
+                    terms = LinearTerms().plus(a).plus(b)
                     for apart in [(i, j)] * before + [(j, i)] * after:
                         terms.plus(self._add_apart(*apart))
                     terms.into(self.model, lower=1, tag="(6)")
@@ -347,7 +347,7 @@ class _Program:
         self._apart[users, source] = column
         for u in users:
             # p_u + 1 <= p_source + n (1 - column)
-            late = self.ilp.position(Terms(), u, 1)
+            late = self.ilp.position(LinearTerms(), u, 1)
             self.ilp.position(late, source, -1)
             late.plus(column, n).into(self.model, upper=n - 1, tag="apart")
         return column

@@ -27,7 +27,7 @@ from olla_xla.place.exact.model import Model as Neighbours
 from olla_xla.place.items import Items, independent, subset
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.solvers.bounds import whole_units
-from olla_xla.solvers.linear import Limits, Result, Status, Watch
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, Watch
 from olla_xla.solvers.solve import BACKENDS, solve
 
 __all__ = ["FORMS", "Located", "Programs", "located"]
@@ -124,7 +124,7 @@ def located(
     *,
     bound: int,
     target_height: int,
-    limits: Limits,
+    limits: SolverLimits,
     programs: Programs,
 ) -> Located:
     """Lowers a packing of an independent part until it is `target_height` bytes high or the lowest
@@ -144,7 +144,7 @@ def located(
 class _Run:
     """The programs of one part, and its parts'."""
 
-    def __init__(self, limits: Limits, programs: Programs) -> None:
+    def __init__(self, limits: SolverLimits, programs: Programs) -> None:
         self._limits, self._programs = limits, programs
         self._deadline = time.monotonic() + limits.time_limit
         self._base = 0  # bytes of what stands below the part at hand
@@ -246,8 +246,8 @@ class _Run:
         )
 
     def _window(
-        self, window: Window, limits: Limits
-    ) -> tuple[Result, np.ndarray | None, tuple[int, int]]:
+        self, window: Window, limits: SolverLimits
+    ) -> tuple[SolverResult, np.ndarray | None, tuple[int, int]]:
         """Solves one window: (the solver's result, offsets in bytes or None, (columns, rows))."""
         part, near, units = window.part, window.near, window.units
         bytes_most, name = window.most * units.unit, self._programs.name
@@ -363,7 +363,7 @@ class _Run:
         best: np.ndarray,
         bound: int,
         target_height: int,
-        result: Result,
+        result: SolverResult,
         at: np.ndarray | None,
         unit: int,
         size: tuple[int, int],
@@ -424,7 +424,7 @@ def _under(part: Items, below: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return total[np.searchsorted(at, offsets, side="left")]
 
 
-def _in_bytes(limits: Limits, units: Units, base: int) -> Watch | None:
+def _in_bytes(limits: SolverLimits, units: Units, base: int) -> Watch | None:
     """A watch that is told units above a base, for one that is told bytes."""
     watch = limits.watch
     if watch is None:

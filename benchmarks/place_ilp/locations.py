@@ -24,7 +24,7 @@ import numpy as np
 
 from olla_xla.place.exact.model import Model as Neighbours
 from olla_xla.place.items import Items
-from olla_xla.solvers.linear import Model
+from olla_xla.solvers.linear import LinearModel
 
 __all__ = ["LocationIlp", "Units", "in_order_of_twins"]
 
@@ -93,7 +93,7 @@ class LocationIlp:
         gaps: Sequence[Sequence[tuple[int, int]]] | None = None,
         target_height: int | None = None,
     ) -> None:
-        self.model = Model("locations")
+        self.model = LinearModel("locations")
         self._part, self._near, self._units = part, near, units
         self._most = most // units.unit
         self._peak = self.model.add_variable(

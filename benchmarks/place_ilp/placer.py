@@ -23,7 +23,7 @@ from olla_xla.place.repair import repairable
 from olla_xla.place.rules.first_fit import first_fit
 from olla_xla.place.rules.peak_first import fullest, ordered
 from olla_xla.problem.stop_reason import StopReason
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.solvers.linear import SolverLimits, Status
 
 __all__ = ["place_by_programs", "random_peak_orders"]
 
@@ -113,7 +113,7 @@ def _by_programs(
     programs: Programs,
 ) -> PartPacking:
     """Lowers the best packing of the heuristics by integer programs."""
-    limits = Limits(time_limit=max(budget.seconds(), 0.01), watch=programs.watch)
+    limits = SolverLimits(time_limit=max(budget.seconds(), 0.01), watch=programs.watch)
     before = height_of(part, best)
     found = located(
         part, best, bound=bound, target_height=target_height, limits=limits, programs=programs

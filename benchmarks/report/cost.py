@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from olla_xla.cli.report.measured import prediction
 from olla_xla.cli.report.tables import Table
-from olla_xla.tools.measure.records import Measured, Request
+from olla_xla.tools.measure.records import Measured, RunRequest
 
 __all__ = ["cost_summary", "cost_table"]
 
 
-def cost_table(rows: Sequence[tuple[Request, Measured]]) -> Table:
+def cost_table(rows: Sequence[tuple[RunRequest, Measured]]) -> Table:
     """Predicted and measured step times of several models in XLA's order."""
     cells = [
         (r.model, str(r.batch_size), r.optimizer, *prediction(m.predicted_seconds, m.seconds))
@@ -23,7 +23,7 @@ def cost_table(rows: Sequence[tuple[Request, Measured]]) -> Table:
     return Table(headings, cells)
 
 
-def cost_summary(rows: Sequence[tuple[Request, Measured]]) -> str:
+def cost_summary(rows: Sequence[tuple[RunRequest, Measured]]) -> str:
     """One line: how far the predictions are off."""
     found = [(m.predicted_seconds or math.nan) / m.seconds for _, m in rows]
     off = [max(ratio, 1 / ratio) for ratio in found]

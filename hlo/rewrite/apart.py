@@ -12,8 +12,8 @@ from collections.abc import Hashable, Iterable
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
 from hlo.module import HloError, Module, module_from_proto
-from hlo.rewrite.bodies import Body, Names, tuple_element
-from hlo.rewrite.conflicts import Site, conflicts
+from hlo.rewrite.bodies import MutableComputation, Names, tuple_element
+from hlo.rewrite.conflicts import CopySite, conflicts
 from hlo.shapes import TUPLE
 from hlo.values import Value, analyse
 
@@ -48,11 +48,11 @@ def keep_apart(before: xla_pb2.HloModuleProto, proto: xla_pb2.HloModuleProto, ta
     raise HloError(f"copies of {found[0].value.name} do not keep it from being overwritten")
 
 
-def _conflicts(module: Module, target: str) -> list[Site]:
+def _conflicts(module: Module, target: str) -> list[CopySite]:
     return conflicts(analyse(module, target), target)
 
 
-def _key(site: Site) -> Hashable:
+def _key(site: CopySite) -> Hashable:
     """A site by names that a change of a loop's state leaves as they are."""
     user = "" if site.user is None else site.user.name
     return site.computation.name, user, _named(site.value), _named(site.other)
@@ -64,21 +64,21 @@ def _named(value: Value) -> tuple[Hashable, ...]:
     return (i.name,) if i.opcode in ("parameter", "while") else (i.name, value.index)
 
 
-def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[Site]) -> None:
+def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[CopySite]) -> None:
     names = Names(proto)
     computations = {c.id: c for c in proto.computations}
-    bodies: dict[int, Body] = {}
+    bodies: dict[int, MutableComputation] = {}
     for site in sites:
         number = site.computation.id
         if number not in bodies:
-            bodies[number] = Body(proto, computations[number], names)
+            bodies[number] = MutableComputation(proto, computations[number], names)
         _copy_at(bodies[number], site, names)
     for body in bodies.values():
         body.place_new()
         body.finish()
 
 
-def _copy_at(body: Body, site: Site, names: Names) -> None:
+def _copy_at(body: MutableComputation, site: CopySite, names: Names) -> None:
     """Lets what takes a value at a site take a copy of it."""
     user = None if site.user is None else body.named(site.user.name)
     taken = body.root() if user is None else body.operands(user)[site.operand]
@@ -97,7 +97,9 @@ def _copy_at(body: Body, site: Site, names: Names) -> None:
     taken.operand_ids[k] = copy.id
 
 
-def _own_tuple(body: Body, user: _Instruction, operand: int, names: Names) -> _Instruction:
+def _own_tuple(
+    body: MutableComputation, user: _Instruction, operand: int, names: Names
+) -> _Instruction:
     """The tuple that an instruction reads there, which nothing else reads from now on."""
     old = body.operands(user)[operand]
     if old.opcode != "tuple":

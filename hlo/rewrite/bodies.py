@@ -48,7 +48,7 @@ def tuple_element(whole: _Instruction, k: int, names: Names) -> _Instruction:
     return i
 
 
-class Body:
+class MutableComputation:
     """A computation that is being changed, with its order.
 
     Args:

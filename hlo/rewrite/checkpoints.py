@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 from hlo import xla_pb2
 from hlo.module import HloError
-from hlo.rewrite.bodies import Body, Names
+from hlo.rewrite.bodies import MutableComputation, Names
 from hlo.rewrite.fused_body import FusedBody
 from hlo.rewrite.loop_edit import LoopEdit, ValueRef
 
@@ -128,7 +128,7 @@ class Places(NamedTuple):
     residuals: list[int]
 
 
-class Change(Protocol):
+class ModuleChange(Protocol):
     """What changes a module."""
 
     names: Names
@@ -138,7 +138,7 @@ class Change(Protocol):
         ...
 
 
-class Rerun:
+class RerunEdit:
     """The iterations that the backward loop runs again.
 
     Args:
@@ -146,7 +146,9 @@ class Rerun:
       places: of the arrays in that loop's state.
     """
 
-    def __init__(self, change: Change, edit: LoopEdit, body: Body, places: Places) -> None:
+    def __init__(
+        self, change: ModuleChange, edit: LoopEdit, body: MutableComputation, places: Places
+    ) -> None:
         assert edit.checkpoints is not None
         self._change = change
         self._edit = edit

@@ -16,7 +16,7 @@ from hlo.values import Dataflow, Use, Value
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class CopySite:
     """Where a value enters the buffer of another, and may be copied before.
 
     Attributes:
@@ -33,7 +33,7 @@ class Site:
     index: ShapeIndex
 
 
-def conflicts(dataflow: Dataflow, target: str) -> list[Site]:
+def conflicts(dataflow: Dataflow, target: str) -> list[CopySite]:
     """The sites at which a copy is needed; instructions run as scheduled, else as listed.
 
     Args:
@@ -62,7 +62,7 @@ class _Joining:
         self._members = [[v] for v in dataflow.values]
         """By value id, the values of its buffer; one list for each buffer."""
 
-    def conflicts(self) -> list[Site]:
+    def conflicts(self) -> list[CopySite]:
         """The sites at which a copy is needed."""
         found = []
         for site in self._sites():
@@ -70,7 +70,7 @@ class _Joining:
                 found.append(site)
         return found
 
-    def _sites(self) -> Iterator[Site]:
+    def _sites(self) -> Iterator[CopySite]:
         """All places where values must join.
 
         Each comes after those at which a copy would not help: a copy that is the result of a branch
@@ -86,19 +86,19 @@ class _Joining:
         yield from sorted(branches, key=lambda s: s.value.instruction.computation != s.computation)
         for index, (number, inner) in self._module.aliases.items():
             value, other = at[entry.root, index], at[entry.parameters[number], inner]
-            yield Site(value, other, entry, None, 0, index)
+            yield CopySite(value, other, entry, None, 0, index)
         for loop, changing in loops:
             body = loop.called[0]
             assert body.root is not None
             for index, state in changing:
-                yield Site(at[body.root, index], state, body, None, 0, index)
+                yield CopySite(at[body.root, index], state, body, None, 0, index)
             for index, state in changing:
                 value = at[loop.operands[0], index]
-                yield Site(value, state, loop.computation, loop, 0, index)
+                yield CopySite(value, state, loop.computation, loop, 0, index)
         for i in instructions:
             for operand, inner, index in in_place_pairs(i, self._target):
                 value = at[i.operands[operand], inner]
-                yield Site(value, at[i, index], i.computation, i, operand, inner)
+                yield CopySite(value, at[i, index], i.computation, i, operand, inner)
 
     def _changing(self, loop: Instruction) -> list[tuple[ShapeIndex, Value]]:
         """The state that a loop overwrites; what is the same buffer in any case joins at once."""
@@ -113,7 +113,7 @@ class _Joining:
                     self._unite(state, other)
         return changing
 
-    def _branches(self, i: Instruction) -> Iterator[Site]:
+    def _branches(self, i: Instruction) -> Iterator[CopySite]:
         at = self._flow.at
         for index, shape in i.shape.indices():
             result = at[i, index]
@@ -121,7 +121,7 @@ class _Joining:
                 continue
             for branch in i.called:
                 assert branch.root is not None
-                yield Site(at[branch.root, index], result, branch, None, 0, index)
+                yield CopySite(at[branch.root, index], result, branch, None, 0, index)
 
     # Buffers.
 

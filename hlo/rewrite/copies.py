@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from hlo import xla_pb2
 from hlo.module import HloError, module_from_proto
-from hlo.rewrite.conflicts import Site, conflicts
+from hlo.rewrite.conflicts import CopySite, conflicts
 from hlo.shapes import TUPLE, ShapeIndex
 from hlo.values import Dataflow, Value, analyse
 
@@ -48,7 +48,7 @@ def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
     raise HloError("which values share a buffer stays open; pass the compiled module instead")
 
 
-def _doubtful_outputs(dataflow: Dataflow) -> Iterator[Site]:
+def _doubtful_outputs(dataflow: Dataflow) -> Iterator[CopySite]:
     """Outputs that are arguments, constants or other outputs too; each must have its own buffer."""
     module = dataflow.module
     root = module.entry.root
@@ -62,7 +62,7 @@ def _doubtful_outputs(dataflow: Dataflow) -> Iterator[Site]:
         own = module.aliases.get(index) == (i.parameter_number, value.index)
         argument = i.opcode == "parameter" and i.computation is module.entry
         if value in seen or i.opcode == "constant" or (argument and not own):
-            yield Site(value, value, module.entry, None, 0, index)
+            yield CopySite(value, value, module.entry, None, 0, index)
         seen.add(value)
 
 

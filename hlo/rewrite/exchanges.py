@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hlo import xla_pb2
 from hlo.exchange import REPEATABLE
 from hlo.module import HloError
-from hlo.rewrite.bodies import Body, Names
+from hlo.rewrite.bodies import MutableComputation, Names
 
 _LOCAL = (1 << 32) - 1
 
@@ -32,8 +32,8 @@ class Exchanges:
     def __init__(
         self,
         proto: xla_pb2.HloModuleProto,
-        source: Body,
-        body: Body,
+        source: MutableComputation,
+        body: MutableComputation,
         computations: Mapping[int, _Computation],
         new: Callable[[str], _Computation],
         names: Names,

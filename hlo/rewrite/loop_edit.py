@@ -74,7 +74,7 @@ class NewInstruction:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored:
+class NewResidual:
     """A value of the forward loop's iterations that gets a scan residual.
 
     Attributes:
@@ -106,7 +106,7 @@ class OperandReplacement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class Checkpointed:
     """An element of the forward loop's state that is kept as it is at the start of every k-th
     iteration.
 
@@ -151,7 +151,7 @@ class Checkpoints:
     """
 
     every: int
-    kept: tuple[Kept, ...]
+    kept: tuple[Checkpointed, ...]
     again: str = ""
     residuals: tuple[Residual, ...] = ()
 
@@ -180,7 +180,7 @@ class LoopEdit:
     writer: str
     reader: str
     dropped: tuple[tuple[int, int], ...]
-    added: tuple[str | int | Stored, ...]
+    added: tuple[str | int | NewResidual, ...]
     counter: str
     iterations: int
     written: tuple[int, int]

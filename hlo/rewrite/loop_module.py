@@ -8,7 +8,7 @@ import itertools
 from hlo import xla_pb2
 from hlo.backend import platform
 from hlo.module import HloError
-from hlo.rewrite.bodies import Body, Names, list_computations, tuple_element
+from hlo.rewrite.bodies import MutableComputation, Names, list_computations, tuple_element
 from hlo.rewrite.exchanges import Exchanges
 from hlo.rewrite.fused_body import FusedBody
 from hlo.shapes import ShapeIndex
@@ -19,7 +19,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class LoopSite:
     """A loop where it stands.
 
     Attributes:
@@ -27,10 +27,10 @@ class Site:
         `called`, which only runs it. loop: the while.
     """
 
-    parent: Body
+    parent: MutableComputation
     i: _Instruction
     loop: _Instruction
-    called: Body | None = None
+    called: MutableComputation | None = None
 
     def start(self) -> _Instruction:
         """The tuple that its state begins as."""
@@ -60,22 +60,22 @@ class LoopModule:
         self.names = Names(proto)
         self._ids = itertools.count(max(self.computations) + 1)
         self._fused: list[_Computation] = []
-        self._bodies: dict[int, Body] = {}
+        self._bodies: dict[int, MutableComputation] = {}
         self.thread = ""
 
-    def site(self, name: str) -> Site:
+    def site(self, name: str) -> LoopSite:
         """A while, by name, where other loops stand beside it; HloError if there is none."""
         home = self.body(self._home(name))
         loop = home.named(name)
         (start,) = home.operands(loop)
         if start.opcode != "parameter":
-            return Site(home, loop, loop)
+            return LoopSite(home, loop, loop)
         called = home.computation.id
         for computation in self._proto.computations:
             for i in computation.instructions:
                 if i.opcode == "call" and called in i.called_computation_ids:
                     parent = self.body(computation)
-                    return Site(parent, parent.named(i.name), loop, home)
+                    return LoopSite(parent, parent.named(i.name), loop, home)
         raise HloError(f"nothing calls {home.computation.name}")
 
     def _home(self, name: str) -> _Computation:
@@ -83,10 +83,10 @@ class LoopModule:
             raise HloError(f"the module has no {name}; plan it again")
         return self._homes[name]
 
-    def body(self, computation: _Computation) -> Body:
+    def body(self, computation: _Computation) -> MutableComputation:
         """A computation with a schedule, open to changes."""
         if computation.id not in self._bodies:
-            self._bodies[computation.id] = Body(self._proto, computation, self.names)
+            self._bodies[computation.id] = MutableComputation(self._proto, computation, self.names)
         return self._bodies[computation.id]
 
     def new_computation(self, name: str) -> _Computation:
@@ -100,7 +100,7 @@ class LoopModule:
         self._fused.append(made)
         return made
 
-    def exchanges(self, source: Body, body: Body) -> Exchanges:
+    def exchanges(self, source: MutableComputation, body: MutableComputation) -> Exchanges:
         """What copies collectives of one body into another."""
         return Exchanges(
             self._proto, source, body, self.computations, self.new_computation, self.names
@@ -110,7 +110,9 @@ class LoopModule:
         """A new fused computation, for the fusion of this name."""
         return FusedBody(self.new_computation(f"{name}.computation"), self.names)
 
-    def unwritten(self, body: Body, name: str, shape: _Shape, target: str) -> _Instruction:
+    def unwritten(
+        self, body: MutableComputation, name: str, shape: _Shape, target: str
+    ) -> _Instruction:
         """An array that is written before it is read; zeros where the target must initialise it.
 
         Args:
@@ -132,7 +134,9 @@ class LoopModule:
             zeros.fusion(self.names.new(name), zeros.zeros(shape), "kLoop", _Instruction())
         )
 
-    def leaf(self, body: Body, whole: _Instruction, index: ShapeIndex) -> _Instruction:
+    def leaf(
+        self, body: MutableComputation, whole: _Instruction, index: ShapeIndex
+    ) -> _Instruction:
         """What an instruction gives, or an element of it, which may be one of a tuple inside it."""
         for k in index:
             whole = body.add(tuple_element(whole, k, self.names))

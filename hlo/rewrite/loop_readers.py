@@ -11,7 +11,7 @@ import dataclasses
 
 from hlo import xla_pb2
 from hlo.module import HloError
-from hlo.rewrite.bodies import Body
+from hlo.rewrite.bodies import MutableComputation
 from hlo.rewrite.loop_edit import OperandReplacement, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_values import Maker
@@ -29,7 +29,7 @@ class Readers:
       module: of the loops. body: of the backward loop. maker: of new instructions there.
     """
 
-    def __init__(self, module: LoopModule, body: Body, maker: Maker) -> None:
+    def __init__(self, module: LoopModule, body: MutableComputation, maker: Maker) -> None:
         self._module = module
         self._body = body
         self._maker = maker

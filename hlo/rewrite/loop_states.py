@@ -10,11 +10,11 @@ from typing import Any
 from hlo import xla_pb2
 from hlo.backend import platform
 from hlo.module import HloError
-from hlo.rewrite.bodies import Body
+from hlo.rewrite.bodies import MutableComputation
 from hlo.rewrite.checkpoints import Places, Ring, Segments, kept_in
 from hlo.rewrite.fused_body import FusedBody, stack_shape
-from hlo.rewrite.loop_edit import Checkpoints, LoopEdit, Stored
-from hlo.rewrite.loop_module import LoopModule, Site
+from hlo.rewrite.loop_edit import Checkpoints, LoopEdit, NewResidual
+from hlo.rewrite.loop_module import LoopModule, LoopSite
 from hlo.rewrite.slots import counts_slices, put_into_slots, update_of
 
 _Instruction = xla_pb2.HloInstructionProto
@@ -33,7 +33,9 @@ class States:
         self._module = module
         self._edit = edit
 
-    def stacked(self, writer: Site, body: Body, kept: int | Stored) -> _Instruction:
+    def stacked(
+        self, writer: LoopSite, body: MutableComputation, kept: int | NewResidual
+    ) -> _Instruction:
         """Makes the forward loop keep an element of its state, or what an instruction of its body
         gives, from every iteration.
 
@@ -51,7 +53,11 @@ class States:
         return self._kept(writer, body, value, Ring("stack", self._edit.iterations, own))
 
     def checkpoints(
-        self, checkpoints: Checkpoints, writer: Site, reader: Site, source: Body
+        self,
+        checkpoints: Checkpoints,
+        writer: LoopSite,
+        reader: LoopSite,
+        source: MutableComputation,
     ) -> Places:
         """Lets the forward loop keep slices at few iterations; where the backward loop has them."""
         few, since = kept_in(Segments(self._edit.iterations, checkpoints.every))
@@ -73,7 +79,9 @@ class States:
             [place(value, since) for value in values],
         )
 
-    def _kept(self, writer: Site, body: Body, value: _Instruction, ring: Ring) -> _Instruction:
+    def _kept(
+        self, writer: LoopSite, body: MutableComputation, value: _Instruction, ring: Ring
+    ) -> _Instruction:
         """Gives the forward loop a new array of slices of a value; what that ends as."""
         parent = writer.parent
         counter = body.element(0)
@@ -100,7 +108,7 @@ class States:
         end.shape.CopyFrom(whole)
         return parent.add(end)
 
-    def grow(self, site: Site, value: _Instruction) -> None:
+    def grow(self, site: LoopSite, value: _Instruction) -> None:
         """Adds an element to a loop's state, which no iteration changes."""
         start, loop = site.start(), site.loop
         for i in (start, *site.whole()):
@@ -117,7 +125,7 @@ class States:
         root.operand_ids.append(element.id)
         root.shape.tuple_shapes.append(value.shape)
 
-    def forget(self, site: Site, gone: list[int]) -> None:
+    def forget(self, site: LoopSite, gone: list[int]) -> None:
         """Removes elements from the state of a loop whose results are not read any more.
 
         Those that a fusion computes beside other results become arrays of `SLOTS` slices instead.
@@ -128,7 +136,7 @@ class States:
             self._shorten(site, body, k)
         self.shrink(site, [k for k in gone if k not in held])
 
-    def _shorten(self, site: Site, body: Body, k: int) -> None:
+    def _shorten(self, site: LoopSite, body: MutableComputation, k: int) -> None:
         """Lets an array that a fusion puts a slice into, and nothing reads, have few slices."""
         (fusion,) = body.operands(body.operands(body.root())[k])
         element = body.element(k)
@@ -157,7 +165,7 @@ class States:
         site.parent.sweep([begun])
         site.parent.trim([begun], self._module.computations)
 
-    def shrink(self, site: Site, gone: list[int]) -> None:
+    def shrink(self, site: LoopSite, gone: list[int]) -> None:
         """Takes elements out of a loop's state; HloError if one is still read."""
         parent, start, loop = site.parent, site.start(), site.loop
         begun = [start.operand_ids[k] for k in gone]
@@ -183,7 +191,7 @@ class States:
                 raise HloError(f"{still} is read although its loop's state has it no more")
 
 
-def _held(body: Body, gone: Iterable[int]) -> list[int]:
+def _held(body: MutableComputation, gone: Iterable[int]) -> list[int]:
     """Those elements of a state whose instruction also computes other things."""
     root = body.root()
     ends = {k: body.operands(root)[k] for k in gone}

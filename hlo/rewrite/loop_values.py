@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hlo import xla_pb2
 from hlo.backend import platform
 from hlo.module import HloError
-from hlo.rewrite.bodies import Body
+from hlo.rewrite.bodies import MutableComputation
 from hlo.rewrite.fused_body import FusedBody, scalar_constant, slice_shape
 from hlo.rewrite.loop_edit import LoopEdit, NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
@@ -34,7 +34,12 @@ class Maker:
     """
 
     def __init__(
-        self, module: LoopModule, edit: LoopEdit, body: Body, source: Body, parent: Body
+        self,
+        module: LoopModule,
+        edit: LoopEdit,
+        body: MutableComputation,
+        source: MutableComputation,
+        parent: MutableComputation,
     ) -> None:
         self._module = module
         self._edit = edit

@@ -15,7 +15,7 @@ from hlo import xla_pb2
 from hlo.backend import platform
 from hlo.module import HloError
 from hlo.rewrite.apart import keep_apart
-from hlo.rewrite.checkpoints import Rerun
+from hlo.rewrite.checkpoints import RerunEdit
 from hlo.rewrite.loop_edit import LoopEdit
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_readers import Readers
@@ -66,7 +66,7 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
     rerun = None
     if edit.checkpoints is not None:
         places = states.checkpoints(edit.checkpoints, writer, reader, made_from)
-        rerun = Rerun(module, edit, body, places)
+        rerun = RerunEdit(module, edit, body, places)
         maker.know(rerun.begin())
     for made in edit.made:
         maker.make(made)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from olla_xla.cli.commands import COMMANDS, FURTHER
-from olla_xla.cli.program import Program
+from olla_xla.cli.program import CommandLine
 
-main = Program(
+main = CommandLine(
     name="olla_xla",
     about="Plans the memory of JAX programs: a better execution order, identical results.",
     package="olla_xla.cli.commands",
@@ -13,4 +13,4 @@ main = Program(
     further=FURTHER,
     others="for bench, estimate and figures type python -m benchmarks NAME in a checkout",
 ).main
-"""Runs one command; see `Program.main`."""
+"""Runs one command; see `CommandLine.main`."""

@@ -44,7 +44,7 @@ class Uncaught(BaseException):
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class CommandLine:
     """The name and the commands of a program.
 
     Attributes:

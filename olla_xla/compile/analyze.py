@@ -21,10 +21,10 @@ from olla_xla.compile.leaves import device_count, leaves
 from olla_xla.compile.planned import compile_planned
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
 from olla_xla.compile.refused import is_refusal, refused_executable
-from olla_xla.compile.remedies import Plannable, Program, remedy
+from olla_xla.compile.remedies import JittedFunction, Plannable, remedy
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
-from olla_xla.memory.analysis.donation import Outcome
+from olla_xla.memory.analysis.donation import DonationOutcome
 from olla_xla.memory.analysis.leaves import Leaf
 from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import PlanOptions
@@ -103,9 +103,9 @@ def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> P
         return _Lowered(jax_stage(fn.lower(*args, **kwargs)), step.compiler_options)
     options |= {"compiler_options": step.compiler_options} if step.compiler_options else {}
     rows = () if found.donation is None else found.donation.trouble
-    paths = {row.path for row in rows if row.outcome is Outcome.POSSIBLE}
+    paths = {row.path for row in rows if row.outcome is DonationOutcome.POSSIBLE}
     taken = () if step.leaves is None else step.leaves[0]
-    return Program(function, options, args, kwargs, [x for x in taken if x.path in paths])
+    return JittedFunction(function, options, args, kwargs, [x for x in taken if x.path in paths])
 
 
 class _Lowered(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from olla_xla.compile.batch_prediction import Prediction, rounded
-from olla_xla.compile.batch_ways import NotCompiled, Way
+from olla_xla.compile.batch_ways import BatchWay, NotCompiled
 
 _STRAIGHT = 3
 """Every so many compiles between two bounds, the middle is tried instead of where a line points."""
@@ -29,7 +29,7 @@ class Bounds:
       refused: why no further size is compiled this way, or "".
     """
 
-    def __init__(self, way: Way, unit: int) -> None:
+    def __init__(self, way: BatchWay, unit: int) -> None:
         self.way, self.work, self.unit = way, way.work, unit
         self.low = self.high = 0
         self.refused = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from olla_xla.compile.batch_ways import Way
+from olla_xla.compile.batch_ways import BatchWay
 from olla_xla.errors import LimitError
 
 _LARGEST = 2**24
@@ -35,7 +35,7 @@ class Prediction:
       way: whose totals are used. unit: sizes are multiples of it.
     """
 
-    def __init__(self, way: Way, unit: int) -> None:
+    def __init__(self, way: BatchWay, unit: int) -> None:
         self.way, self.work, self.memory, self.unit = way, way.work, way.work.memory, unit
 
     def largest(self, low: int, start: int, may_compile: Callable[[], bool]) -> int:

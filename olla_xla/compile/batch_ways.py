@@ -100,7 +100,7 @@ class NotCompiled(Exception):
     """A size cannot be compiled in a way; the message says why."""
 
 
-class Way(abc.ABC):
+class BatchWay(abc.ABC):
     """A way to make a batch fit.
 
     Attributes:
@@ -171,7 +171,7 @@ class Way(abc.ABC):
         return batch in self._assigned
 
 
-class Xla(Way):
+class Xla(BatchWay):
     """XLA's own order."""
 
     def __init__(self, work: Batches) -> None:
@@ -179,7 +179,7 @@ class Xla(Way):
         self._simulated: dict[int, int] = {}
 
     def predicted(self, batch: int) -> int:
-        """As `Way.predicted`."""
+        """As `BatchWay.predicted`."""
         if batch not in self._simulated:
             captured = self.work.captured(batch)
             module = scheduled_module(captured.module)
@@ -188,11 +188,11 @@ class Xla(Way):
         return self._simulated[batch]
 
     def on_line(self) -> dict[int, int]:
-        """As `Way.on_line`."""
+        """As `BatchWay.on_line`."""
         return self._simulated
 
     def compiled(self, batch: int) -> int | None:
-        """As `Way.compiled`."""
+        """As `BatchWay.compiled`."""
         compiles = self.work.lowered(batch)
         try:
             captured, compiled = compiles.captured()
@@ -202,7 +202,7 @@ class Xla(Way):
         return assigned_bytes(compiled)
 
 
-class Planned(Way):
+class Planned(BatchWay):
     """A planned order; the previous size's order competes in each search."""
 
     name = "planned"
@@ -234,11 +234,11 @@ class Planned(Way):
         return self._last
 
     def predicted(self, batch: int) -> int:
-        """As `Way.predicted`."""
+        """As `BatchWay.predicted`."""
         return _bytes(self.plan(batch))
 
     def compiled(self, batch: int) -> int | None:
-        """As `Way.compiled`."""
+        """As `BatchWay.compiled`."""
         found = self._plans.get(batch)
         if isinstance(found, int):
             return None
@@ -252,7 +252,7 @@ class Planned(Way):
         return self._total(batch, outcome)
 
     def on_line(self) -> dict[int, int]:
-        """As `Way.on_line`."""
+        """As `BatchWay.on_line`."""
         return {batch: _bytes(found) for batch, found in self._plans.items()}
 
     def _within(self, batch: int) -> int | None:
@@ -291,7 +291,7 @@ class Planned(Way):
         return assigned_bytes(outcome.compiled)
 
     def overhead(self, batch: int) -> float:
-        """As `Way.overhead`."""
+        """As `BatchWay.overhead`."""
         found = self.plan(batch)
         return 0.0 if isinstance(found, int) else found.overhead
 
@@ -315,7 +315,7 @@ class Recomputed(Planned):
         self._least = Planned(work, dataclasses.replace(options, memory_budget=None))
 
     def predicted(self, batch: int) -> int:
-        """As `Way.predicted`; before a plan, the least total within the allowed overhead.
+        """As `BatchWay.predicted`; before a plan, the least total within the allowed overhead.
 
         A plan for a budget recomputes no more than it must, so its totals are not linear in the
         batch.
@@ -325,15 +325,15 @@ class Recomputed(Planned):
         return self._least.predicted(batch)
 
     def on_line(self) -> dict[int, int]:
-        """As `Way.on_line`: the least totals."""
+        """As `BatchWay.on_line`: the least totals."""
         missed = {batch: found for batch, found in self._plans.items() if isinstance(found, int)}
         return self._least.on_line() | missed
 
     def exact(self) -> dict[int, int]:
-        """As `Way.exact`: none, as the totals of plans for a budget are not linear."""
+        """As `BatchWay.exact`: none, as the totals of plans for a budget are not linear."""
         return {}
 
     def learn(self, batch: int) -> None:
-        """As `Way.learn`."""
+        """As `BatchWay.learn`."""
         if batch not in self.on_line():
             self._least.predicted(batch)

@@ -28,7 +28,7 @@ from olla_xla.compile import loading, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.gpu_limits import Ran, worse
-from olla_xla.compile.hook import Request, listening
+from olla_xla.compile.hook import CompileRequest, listening
 from olla_xla.compile.jax_private import (
     device_bytes,
     device_kind,
@@ -171,7 +171,7 @@ class Compiles:
     def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
         """Compiles up to the schedule, which is added to `found`."""
         token = Token()
-        request = Request(token.bytes, lambda *seen: found.append(seen), last=True)
+        request = CompileRequest(token.bytes, lambda *seen: found.append(seen), last=True)
         options = {**(self._kwargs["compiler_options"] or {}), **more_options}
         with self._under(token), contextlib.suppress(jax.errors.JaxRuntimeError):
             with listening(request):
@@ -398,7 +398,7 @@ class Compiles:
     ) -> jax.stages.Compiled:
         """Compiles under a token, without making the executable the one that calls run."""
         options = self._kwargs["compiler_options"] or {}
-        with self._under(token), listening(Request(token.bytes, answer)):
+        with self._under(token), listening(CompileRequest(token.bytes, answer)):
             compiled = self._lowered.compile(**{**self._kwargs, "compiler_options": options})
         self._made[id(compiled)] = (token, compiled)
         return compiled

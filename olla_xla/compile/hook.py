@@ -25,7 +25,7 @@ _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
 
 
 @dataclasses.dataclass(eq=False)
-class Request:
+class CompileRequest:
     """One compile that the hook takes part in.
 
     Attributes:
@@ -54,11 +54,11 @@ class _Hook:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests: tuple[Request, ...] = ()
+        self._requests: tuple[CompileRequest, ...] = ()
         self._platforms: tuple[str, ...] = ()
 
     @contextlib.contextmanager
-    def listening(self, request: Request) -> Iterator[None]:
+    def listening(self, request: CompileRequest) -> Iterator[None]:
         """A context in which `request` is served; at its end, raises what `transform` raised."""
         with self._lock:
             self._requests += (request,)
@@ -113,7 +113,7 @@ class _Hook:
 _hook = _Hook()
 
 
-def listening(request: Request) -> contextlib.AbstractContextManager[None]:
+def listening(request: CompileRequest) -> contextlib.AbstractContextManager[None]:
     """A context in which `request` is served.
 
     Raises:

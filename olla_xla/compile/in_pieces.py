@@ -30,7 +30,7 @@ _LITTLE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class PiecesTrial:
     """A number of pieces that was compiled.
 
     Attributes:
@@ -58,7 +58,7 @@ class FissionChoice:
     """
 
     pieces: int
-    trials: tuple[Trial, ...]
+    trials: tuple[PiecesTrial, ...]
     plan: FissionPlan | None
     reason: str
 
@@ -186,7 +186,7 @@ class _Search:
         self._args, self._kwargs = args, kwargs
         self._shardings = leaf_shardings(args, kwargs, jit_options.get("in_shardings"))
         self._budget = plan_settings.options.budget_bytes
-        self._trials: dict[int, Trial] = {}
+        self._trials: dict[int, PiecesTrial] = {}
         self._planned: dict[int, PlannedFunction] = {}
         self._plans: dict[int, FissionPlan] = {}
         self._reason = ""
@@ -248,7 +248,7 @@ class _Search:
         """Compiles with a number of pieces in XLA's own order, and records the trial."""
         lowered = self._jitted(pieces).lower(*self._args, **self._kwargs)
         total, seconds = compiled_cost(lowered)
-        self._trials[pieces] = Trial(pieces, total, seconds, seconds)
+        self._trials[pieces] = PiecesTrial(pieces, total, seconds, seconds)
 
     def _plans_within(self, pieces: int) -> bool:
         """Whether a plan with a number of pieces meets the budget; records the trial."""

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from olla_xla.compile.batch_bounds import Bounds
-from olla_xla.compile.batch_ways import Batches, Make, Planned, Progress, Recomputed, Way, Xla
+from olla_xla.compile.batch_ways import Batches, BatchWay, Make, Planned, Progress, Recomputed, Xla
 from olla_xla.errors import LimitError
 from olla_xla.problem.options import PlanOptions, parse_bytes
 
@@ -137,7 +137,7 @@ def max_batch(
     base = dataclasses.replace(options or PlanOptions(), memory_budget=None, max_overhead=None)
     again = dataclasses.replace(base, memory_budget=memory_bytes, max_overhead=max_overhead)
     work = Batches(make, memory_bytes, progress or (lambda line: None))
-    ways: list[Way] = [Xla(work), Planned(work, base)]
+    ways: list[BatchWay] = [Xla(work), Planned(work, base)]
     if max_overhead > 0:
         ways.append(Recomputed(work, again))
     with _no_rematerialization():
@@ -165,7 +165,7 @@ def _no_rematerialization() -> Iterator[None]:
         jax.config.update("jax_compiler_enable_remat_pass", before)
 
 
-def _answers(ways: Sequence[Way], unit: int, start: int, most: int) -> list[LargestBatch]:
+def _answers(ways: Sequence[BatchWay], unit: int, start: int, most: int) -> list[LargestBatch]:
     """The largest batch in each way; a size that fits in one way fits in all later ones.
 
     Args:

@@ -56,7 +56,7 @@ class Entry:
     trouble: str = ""
 
 
-class Stored(NamedTuple):
+class StoredPlan(NamedTuple):
     """What a file holds: a plan, and digests of executables of it that the referee has accepted."""
 
     plan: Plan
@@ -91,7 +91,7 @@ def read(path: Path) -> Plan:
     return read_stored(path).plan
 
 
-def read_stored(path: Path) -> Stored:
+def read_stored(path: Path) -> StoredPlan:
     """Reads a file, and notes that it was used.
 
     Raises:
@@ -113,7 +113,7 @@ def read_stored(path: Path) -> Stored:
     plan = plan_file.loads(text, str(path))
     with contextlib.suppress(OSError):
         os.utime(path)
-    return Stored(plan, accepted)
+    return StoredPlan(plan, accepted)
 
 
 def entries(folder: Path) -> Iterator[Entry]:

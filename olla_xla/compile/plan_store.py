@@ -100,7 +100,7 @@ class PlanStore:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._said = False
-        self._plans: collections.OrderedDict[str, plan_files.Stored] = collections.OrderedDict()
+        self._plans: collections.OrderedDict[str, plan_files.StoredPlan] = collections.OrderedDict()
 
     def load(self, key: str) -> Plan | None:
         """The plan kept under `key`, or None."""
@@ -112,7 +112,7 @@ class PlanStore:
         stored = self._load(key)
         return () if stored is None else stored.accepted
 
-    def _load(self, key: str) -> plan_files.Stored | None:
+    def _load(self, key: str) -> plan_files.StoredPlan | None:
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
@@ -131,7 +131,7 @@ class PlanStore:
         known = self._load(key) if accepted else None
         digests = known.accepted if known is not None and known.plan == plan else ()
         digests = tuple(dict.fromkeys((*digests, accepted)))[-_MOST_ACCEPTED:] if accepted else ()
-        stored = plan_files.Stored(plan, digests)
+        stored = plan_files.StoredPlan(plan, digests)
         self._keep(key, stored)
         self._write(key, stored)
 
@@ -149,14 +149,14 @@ class PlanStore:
         with self._lock:
             self._plans.clear()
 
-    def _keep(self, key: str, stored: plan_files.Stored) -> None:
+    def _keep(self, key: str, stored: plan_files.StoredPlan) -> None:
         with self._lock:
             self._plans[key] = stored
             self._plans.move_to_end(key)
             while len(self._plans) > self._capacity:
                 self._plans.popitem(last=False)
 
-    def _read(self, key: str) -> plan_files.Stored | None:
+    def _read(self, key: str) -> plan_files.StoredPlan | None:
         path = self._path(key)
         if path is None or not os.path.exists(path):  # also false without permission
             return None
@@ -166,7 +166,7 @@ class PlanStore:
             _logger.warning("%s; this run plans again", error)
             return None
 
-    def _write(self, key: str, stored: plan_files.Stored) -> None:
+    def _write(self, key: str, stored: plan_files.StoredPlan) -> None:
         path = self._path(key)
         if path is None:
             return

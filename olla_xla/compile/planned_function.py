@@ -108,7 +108,7 @@ class _First(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    comparison: verification.Comparison
+    comparison: verification.ResultComparison
 
 
 class PlannedFunction:
@@ -188,7 +188,9 @@ class PlannedFunction:
         self._warn(verification.report(self.__name__, difference))
         return expected[0]
 
-    def _difference(self, expected: Any, found: Any, comparison: verification.Comparison) -> str:
+    def _difference(
+        self, expected: Any, found: Any, comparison: verification.ResultComparison
+    ) -> str:
         """Where outputs differ, in this process or another one with the same plan; or ""."""
         difference, members = verification.difference(expected, found), comparison.members
         if len(members) > 1:

@@ -20,7 +20,7 @@ from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.account import residual_rows
-from olla_xla.remat.loops.pairs import Pair, pairs
+from olla_xla.remat.loops.pairs import ScanPair, pairs
 from olla_xla.remat.segments.trace import inlined
 
 
@@ -179,7 +179,7 @@ def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]
         yield pair.writer.i.name, pair.writer.iterations, _stacked(pair, gone)
 
 
-def _stacked(pair: Pair, gone: frozenset[int]) -> list[_Kept]:
+def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_Kept]:
     found = []
     for residual in sorted(pair.scan_residuals, key=lambda residual: residual.written):
         made = residual.value.i

@@ -58,7 +58,7 @@ class Plannable(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class JittedFunction:
     """A function, and how it is jitted.
 
     Attributes:
@@ -86,7 +86,7 @@ class Program:
         jitted = plain_jit(self.function, **self.jit_options)
         return assigned_bytes(jitted.lower(*self.args, **self.kwargs).compile())
 
-    def with_donation(self) -> Program:
+    def with_donation(self) -> JittedFunction:
         """The same, with `leaves` donated as well."""
         options = dict(self.jit_options)
         numbers = options.pop("donate_argnums", None) or ()
@@ -112,7 +112,7 @@ def remedy(
     """Tries what would lower a step's memory, unless its plan saves much already.
 
     Args:
-      program: a `Program`, for all remedies; of anything else only plans are tried.
+      program: a `JittedFunction`, for all remedies; of anything else only plans are tried.
       module: its executable's, serialized. view: of its memory.
       options: for the plans that are tried. plan: in use; None if none is.
       bound: no order takes fewer bytes.
@@ -137,12 +137,12 @@ def remedy(
             tried.add(f"max_overhead={overhead:g}", lambda o=overhead: tried.planned(o))
             if tried.found and tried.found[-1].allowed and helps(tried.found[-1].bytes, least):
                 break
-    if isinstance(program, Program):
+    if isinstance(program, JittedFunction):
         if program.leaves:
             tried.add("donation", tried.donated)
         tried.add("olla_xla.fission", tried.in_pieces)
     left = [] if is_state else [f"{by_hand(scheduled_module(module))} by hand"]
-    left += [] if isinstance(program, Program) else ["donation and olla_xla.fission"]
+    left += [] if isinstance(program, JittedFunction) else ["donation and olla_xla.fission"]
     found = tuple(sorted(tried.found, key=lambda trial: trial.bytes))
     return Remedy(what, size, is_state, total, found, (*tried.failed, *left))
 
@@ -183,7 +183,7 @@ class _Trials:
     def donated(self) -> Trial:
         """What could be donated, donated."""
         program = self._program
-        assert isinstance(program, Program)
+        assert isinstance(program, JittedFunction)
         total = program.with_donation().total(self._in_use)
         done = f"if the caller is done with {'it' if len(program.leaves) == 1 else 'them'}"
         return Trial(to_donate(program.leaves), total, notes=(done,))
@@ -194,7 +194,7 @@ class _Trials:
         If pieces take more than twice the step's time, fewer are tried, once.
         """
         program = self._program
-        assert isinstance(program, Program)
+        assert isinstance(program, JittedFunction)
         first = self._cut(program, None)
         if first is None:
             return None
@@ -209,7 +209,7 @@ class _Trials:
         return None if trial is None or trial.added > _TIME_AT_MOST else trial
 
     def _cut(
-        self, program: Program, pieces: int | None
+        self, program: JittedFunction, pieces: int | None
     ) -> tuple[Callable[[float], Trial], int] | None:
         """(predicted seconds of the whole -> the trial, most pieces); None as for `in_pieces`."""
         cuts: list[transform.FissionPlan] = []

@@ -43,7 +43,7 @@ def wanted(verify: bool | None) -> bool | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class ResultComparison:
     """A comparison of an executable's first results with XLA's own that is to be made.
 
     Attributes:
@@ -79,7 +79,7 @@ def due(
     outcome: Outcome,
     lowered: jax.stages.Lowered,
     say: Callable[[str], None],
-) -> Comparison | None:
+) -> ResultComparison | None:
     """The comparison to make when an executable is first called, if any.
 
     Args:
@@ -99,11 +99,11 @@ def due(
     if reason := reason or reason_not_to(outcome.compiled):
         say(reason)
         return None
-    return Comparison(_digest(lowered), outcome.members, use, say)
+    return ResultComparison(_digest(lowered), outcome.members, use, say)
 
 
 def is_of(digests: set[str], lowered: jax.stages.Lowered) -> bool:
-    """Whether a lowered function is among `digests`, as in `Comparison.digest`."""
+    """Whether a lowered function is among `digests`, as in `ResultComparison.digest`."""
     return bool(digests) and _digest(lowered) in digests
 
 

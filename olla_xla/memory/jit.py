@@ -28,7 +28,7 @@ from olla_xla.memory.arguments import Kinds, flattened
 _logger = logging.getLogger("olla_xla")
 
 
-class Loop:
+class CompiledLoop:
     """A function that numba compiles, or finds on disk, when it is first called.
 
     Attributes:
@@ -77,7 +77,7 @@ class Loop:
         return self.compiled._numba_type_
 
 
-class _Inner(Loop):
+class _Inner(CompiledLoop):
     """A loop without a wrapper for Python, a call of which would crash: Python interprets it."""
 
     def __call__(self, *args: Any) -> Any:
@@ -85,7 +85,7 @@ class _Inner(Loop):
         return self.interpreted(*args)
 
 
-class _Kept(Loop):
+class _Kept(CompiledLoop):
     """A loop whose machine code is run without numba where an earlier process left it on disk."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
@@ -158,9 +158,9 @@ def has_numba() -> bool:
     return "numba" in sys.modules
 
 
-def jit(function: Callable[..., Any]) -> Loop:
+def jit(function: Callable[..., Any]) -> CompiledLoop:
     """Compiles with numba; the machine code is cached on disk wherever a directory allows it."""
-    return Loop(function, cache=True)
+    return CompiledLoop(function, cache=True)
 
 
 def loop(function: Callable[..., Any]) -> _Kept:
@@ -172,6 +172,6 @@ def loop(function: Callable[..., Any]) -> _Kept:
     return _Kept(function, no_cpython_wrapper=True, _nrt=False)
 
 
-def inner(function: Callable[..., Any]) -> Loop:
+def inner(function: Callable[..., Any]) -> CompiledLoop:
     """A `loop` that only compiled functions call. Called from Python it is interpreted."""
     return _Inner(function, no_cpython_wrapper=True, _nrt=False)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hlo.module import Instruction
-from hlo.stack_frames import Frame
+from hlo.stack_frames import SourceFrame
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LAUNCHING = tuple(f"{_PACKAGE}/{folder}/" for folder in ("compile", "cli", "tools"))
@@ -81,7 +81,7 @@ def is_installed(file: str) -> bool:
 
 
 @functools.lru_cache(maxsize=65536)
-def source_of(stack: tuple[Frame, ...], op_name: str) -> Source | None:
+def source_of(stack: tuple[SourceFrame, ...], op_name: str) -> Source | None:
     """Where an operation comes from, by its call stack, innermost call first; None if unknown.
 
     Args:
@@ -113,7 +113,7 @@ def source_line(i: Instruction) -> str:
     return "" if source is None else source.line
 
 
-def _inside(stack: tuple[Frame, ...], op_name: str) -> tuple[Frame, ...]:
+def _inside(stack: tuple[SourceFrame, ...], op_name: str) -> tuple[SourceFrame, ...]:
     """The calls inside the jitted function, as far as the stack shows it."""
     for k, frame in enumerate(stack):
         if frame.file.startswith(_LAUNCHING):
@@ -127,7 +127,7 @@ def _inside(stack: tuple[Frame, ...], op_name: str) -> tuple[Frame, ...]:
     return stack
 
 
-def _layer(inside: Sequence[Frame]) -> str:
+def _layer(inside: Sequence[SourceFrame]) -> str:
     """The path of the classes whose methods run, or of the functions where there are none."""
     classes: list[str] = []
     functions: list[str] = []

@@ -11,7 +11,7 @@ from hlo.module import Computation
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.bounds import forced_live
-from olla_xla.planner.work import Solved, Work
+from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem.stop_reason import StopReason
 
 
@@ -25,7 +25,7 @@ class BaselineEstimate:
       charged: what the module's computations were charged with when it was made.
     """
 
-    work: Work
+    work: Candidates
     peak: int
     bound: int
     charged: Mapping[Computation, int]
@@ -33,7 +33,7 @@ class BaselineEstimate:
     @staticmethod
     def at(planned: PlannedModule, computation: Computation) -> BaselineEstimate:
         """Estimates a computation; its callees must have been estimated or solved."""
-        work = Work(planned, planned.lowered(computation))
+        work = Candidates(planned, planned.lowered(computation))
         charged = dict(planned.peaks)
         peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
         bound = min(forced_live(work), peak)

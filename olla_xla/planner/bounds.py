@@ -6,11 +6,11 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.mincut import least_live
-from olla_xla.planner.work import Work
+from olla_xla.planner.work import Candidates
 from olla_xla.schedule.search.result import SearchResult
 
 
-def forced_live(work: Work) -> int:
+def forced_live(work: Candidates) -> int:
     """The forced-live bound, with callees at their own bounds."""
     planned = work.planned
     called = {c for i in work.lowered.instructions for c in i.called_control}
@@ -19,7 +19,7 @@ def forced_live(work: Work) -> int:
     return forced_live_bound(planned.bounded(work.lowered.computation).graph)[0]
 
 
-def certified(work: Work, found: SearchResult) -> int:
+def certified(work: Candidates, found: SearchResult) -> int:
     """The certified bound, with callees at their own bounds where the search had their peaks."""
     planned, computation = work.planned, work.lowered.computation
     called = {c for i in work.lowered.instructions for c in i.called_control}
@@ -32,7 +32,7 @@ def certified(work: Work, found: SearchResult) -> int:
     return min(bound, found.least_peak_bytes)
 
 
-def least_peak(work: Work, *found: SearchResult) -> int:
+def least_peak(work: Candidates, *found: SearchResult) -> int:
     """The least lifetime peak found, with callees in their orders of least peak."""
     least = min(result.least_peak_bytes for result in found)
     planned = work.planned

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 import olla_xla.planner.in_place as in_place
 import olla_xla.schedule as schedule
 from hlo.rewrite.aliases import Alias
-from olla_xla.planner.work import Work
+from olla_xla.planner.work import Candidates
 
 
 def with_chains(
-    work: Work, tolerance: float, own: str
-) -> tuple[Work, Mapping[str, tuple[Alias, ...]]]:
+    work: Candidates, tolerance: float, own: str
+) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
     """Binds results to operands in a computation where that lowers the predicted total.
 
     It looks for bindings under the order of least total, under the best order of a rule, and under
@@ -64,20 +64,20 @@ def with_chains(
 
 
 def _with_bindings(
-    work: Work, name: str, kept: list[in_place.Binding], own: str
-) -> tuple[Work, Mapping[str, tuple[Alias, ...]]]:
+    work: Candidates, name: str, kept: list[in_place.Binding], own: str
+) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
     """The computation with bindings that were chosen under the order of that name."""
     aliases = in_place.aliases(kept)
     planned = work.planned.rewritten(aliases, work.whole(work.starts[name]))
     computation = planned.computations[work.lowered.computation.name]
-    other = Work(planned, planned.lowered(computation))
+    other = Candidates(planned, planned.lowered(computation))
     other.add({name: np.arange(other.arrays.n)})
     other.add({f"{n}+": o for n, o in schedule.candidates(other.arrays).items()})
     other.add({f"{n}+": o for n, o in _orders_for(work, other, own).items()})
     return other, aliases
 
 
-def _orders_for(work: Work, other: Work, own: str) -> dict[str, NDArray[np.int64]]:
+def _orders_for(work: Candidates, other: Candidates, own: str) -> dict[str, NDArray[np.int64]]:
     """The orders whose names begin with `own`, of the operators of a rewritten module."""
     step = {i.name: k for k, i in enumerate(other.lowered.instructions)}
     names = [i.name for i in work.lowered.instructions]

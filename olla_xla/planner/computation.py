@@ -23,7 +23,7 @@ from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.planner.baseline import BaselineEstimate
 from olla_xla.planner.bounds import certified, least_peak
 from olla_xla.planner.chains import with_chains
-from olla_xla.planner.work import Solved, Work
+from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.rules.small import small_first
@@ -48,7 +48,7 @@ _MORE = 0.01  # a total this much above the bound is worth asking another schedu
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class ComputationLimits:
     """Limits of the search for one computation.
 
     Attributes:
@@ -72,7 +72,7 @@ class Limits:
 
 def solve(
     estimate: BaselineEstimate,
-    limits: Limits,
+    limits: ComputationLimits,
     progress: Progress | None,
     alternative_orders: AlternativeOrders | None = None,
 ) -> Solved:
@@ -149,7 +149,7 @@ def solve(
     )
 
 
-def _small_first(ours: Work, name: str) -> str:
+def _small_first(ours: Candidates, name: str) -> str:
     """The name of an order as good as the named one in which small values come early.
 
     XLA:TPU moves values to VMEM after its scheduler, so the gaps that it finds for small ones are
@@ -163,11 +163,11 @@ def _small_first(ours: Work, name: str) -> str:
 
 
 def _towards_the_total(
-    ours: Work,
+    ours: Candidates,
     bound: int,
     deadline: float,
     steps: int | None,
-    limits: Limits,
+    limits: ComputationLimits,
     progress: Progress | None,
     alternative_orders: AlternativeOrders | None,
 ) -> SearchResult:
@@ -218,7 +218,7 @@ def _both(first: SearchResult, second: SearchResult) -> SearchResult:
     )
 
 
-def _program(work: Work) -> NDArray[np.int64]:
+def _program(work: Candidates) -> NDArray[np.int64]:
     """The order in which the module lists its instructions, as far as it is legal."""
     position = {i: k for k, i in enumerate(work.lowered.computation.instructions)}
     priority = [position[i] for i in work.lowered.instructions]

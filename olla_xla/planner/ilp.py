@@ -23,7 +23,7 @@ from olla_xla.schedule.exact.control import control_edges
 from olla_xla.schedule.exact.forms import least_peak
 from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.search.result import SearchResult
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.solvers.linear import SolverLimits, Status
 
 Progress = Callable[[str], None]
 
@@ -74,7 +74,7 @@ def order_by_ilp(
     found = least_peak(
         graph,
         backends=[options.backend],
-        limits=Limits(
+        limits=SolverLimits(
             time_limit=max(seconds, 0.01),
             seed=options.seed % 2**31,
             watch=None if progress is None else _watch(graph.name, options.backend, progress),

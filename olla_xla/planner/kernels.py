@@ -31,7 +31,7 @@ _WRITTEN = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class PatternedModule:
     """A module whose kernels have the patterns that they are to have.
 
     Attributes:
@@ -46,7 +46,7 @@ class Kept:
     holds: Mapping[str, tuple[int, ...]]
 
 
-def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> Kept | None:
+def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedModule | None:
     """The module in its orders, every kernel with its pattern; None if no such was found.
 
     Args:
@@ -64,7 +64,7 @@ def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> Kept | None
         if not settled:
             return None
         if not work.aliases and not work.holds:
-            return Kept(planned, given, aliases, holds)
+            return PatternedModule(planned, given, aliases, holds)
         planned, is_own = planned.rewritten(work.aliases, planned.orders, work.holds), False
         for name, new in work.aliases.items():
             aliases[name] = (*aliases.get(name, ()), *new)
@@ -82,7 +82,7 @@ class _KernelMemory:
     """Finds what to bind and hold in a module, by simulation; the module is not written.
 
     Attributes:
-      aliases, holds: as in `Kept`.
+      aliases, holds: as in `PatternedModule`.
     """
 
     def __init__(self, planned: PlannedModule) -> None:

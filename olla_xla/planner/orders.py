@@ -20,7 +20,7 @@ from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.baseline import BaselineEstimate, unchanged
-from olla_xla.planner.computation import AlternativeOrders, Limits, Progress, solve
+from olla_xla.planner.computation import AlternativeOrders, ComputationLimits, Progress, solve
 from olla_xla.planner.effort import Effort, Timing, effort
 from olla_xla.planner.kernels import keep_kernels
 from olla_xla.planner.work import Solved
@@ -66,10 +66,12 @@ class _Limit(NamedTuple):
         """Seconds for a computation that the entry calls: half of what is left for all of these."""
         return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
 
-    def limits(self, options: PlanOptions, seconds: float, is_entry: bool) -> Limits:
+    def limits(self, options: PlanOptions, seconds: float, is_entry: bool) -> ComputationLimits:
         """Limits of the search for one computation."""
         until = _deadline(self.effort) if is_entry else None
-        return Limits(options, max(seconds, 0.01), self.effort.enough_bytes, until, self.asking)
+        return ComputationLimits(
+            options, max(seconds, 0.01), self.effort.enough_bytes, until, self.asking
+        )
 
 
 @dataclasses.dataclass
@@ -347,7 +349,7 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
 
 
 def _deadline(worth: Effort) -> Callable[[int], float]:
-    """Best total in bytes, just found -> until when searching is worth it (`Limits.deadline`)."""
+    """`ComputationLimits.deadline`: best total in bytes, just found -> until when to search."""
     started = clock.now()
     return lambda total: worth.until(total, started, clock.now())
 

@@ -24,7 +24,7 @@ from olla_xla.memory.module_state import scheduled_module
 from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import recomputation_limit
 from olla_xla.planner.passes import order
-from olla_xla.planner.state import ModuleState, Request
+from olla_xla.planner.state import ModuleState, PlanRequest
 from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LONGEST_PATH, Plan
@@ -90,7 +90,7 @@ def plan_module(
       CheckError: the referee rejected the result (a bug).
     """
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
-    request = Request(
+    request = PlanRequest(
         options, target, cost, clock.now(), xla_bytes, alternative_orders, progress,
         schedule_seconds, device_bytes,
     )  # fmt: skip

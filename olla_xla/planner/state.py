@@ -39,7 +39,7 @@ WORTH = 0.999
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Request:
+class PlanRequest:
     """What `plan_module` was called with, and the clock.
 
     Attributes:
@@ -118,7 +118,7 @@ class ModuleState:
         nothing asks for any.
     """
 
-    request: Request
+    request: PlanRequest
     own: Module
     module: Module
     edits: Edits = dataclasses.field(default_factory=Edits)

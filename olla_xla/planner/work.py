@@ -46,7 +46,7 @@ class Solved:
     proof: Proof | None = None
 
 
-class Work:
+class Candidates:
     """One computation of one module: its graph, and the orders met so far with their scores."""
 
     def __init__(self, planned: PlannedModule, lowered: LoweredComputation) -> None:

@@ -23,7 +23,7 @@ _RUNS = frozenset({"call", "conditional", "while"})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Body:
+class PeakBody:
     """A computation that runs where the module's lifetime peak is.
 
     Attributes:
@@ -39,7 +39,7 @@ class Body:
     elsewhere: int
 
 
-def bodies_at_peak(planned: PlannedModule) -> list[Body]:
+def bodies_at_peak(planned: PlannedModule) -> list[PeakBody]:
     """The nested computations that run at the module's peak, outermost first.
 
     The list ends before the first one whose number of runs is not known, without which the module's
@@ -49,7 +49,7 @@ def bodies_at_peak(planned: PlannedModule) -> list[Body]:
     Args:
       planned: with `peaks` of all its computations, in the orders that its module comes with.
     """
-    found: list[Body] = []
+    found: list[PeakBody] = []
     if len(planned.module.control_computations) == 1:
         return found
     now = planned.module.entry
@@ -64,7 +64,7 @@ def bodies_at_peak(planned: PlannedModule) -> list[Body]:
             break
         if inside in together and may_depend_on_others(together[inside]):
             break
-        found.append(Body(inside, runs, own, peak - own, elsewhere))
+        found.append(PeakBody(inside, runs, own, peak - own, elsewhere))
         now = inside
     return found
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import RematGraph
-from olla_xla.solvers.linear import Limits, Model, Result
+from olla_xla.solvers.linear import LinearModel, SolverLimits, SolverResult
 from olla_xla.solvers.solve import solve
 
 _DEPTH = 2
@@ -41,14 +41,14 @@ class ExactChoice:
       variables, rows: of the program.
     """
 
-    result: Result
+    result: SolverResult
     evictions: NDArray[np.int64] | None
     variables: int
     rows: int
 
 
 def choose_exactly(
-    g: RematGraph, budget: int, limits: Limits, small: float = _SMALL
+    g: RematGraph, budget: int, limits: SolverLimits, small: float = _SMALL
 ) -> ExactChoice:
     """The evictions that keep the lifetime peak within a budget at the least predicted time.
 
@@ -70,7 +70,7 @@ class _Formulation:
         self.last = np.zeros(g.m, np.int64)
         self.last[self.base.seg_tensor] = self.base.seg_end // (2 * g.n)
         self.last[g.live_out] = g.n
-        self.model = Model("recomputation")
+        self.model = LinearModel("recomputation")
         self.levels: list[dict[int, int]] = [{} for _ in range(g.m)]
         self._collect()
         self.events = [sorted(levels) for levels in self.levels]

@@ -21,14 +21,14 @@ from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
-from olla_xla.remat.bodies import Body, bodies_at_peak
+from olla_xla.remat.bodies import PeakBody, bodies_at_peak
 from olla_xla.remat.clones import clones
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.graph import RematGraph, remat_graph
 from olla_xla.remat.greedy import Point, Selector
-from olla_xla.solvers.linear import Limits
+from olla_xla.solvers.linear import SolverLimits
 
 _STEP = 0.98  # each target of the front is this part of the one before
 _LAST = 400  # number of the last target, 0.03% of the first
@@ -73,7 +73,7 @@ class Front:
         self._seconds = seconds
         self._choose_in(self.planned.charge_all(), None)
 
-    def _choose_in(self, lowered: LoweredComputation, body: Body | None) -> None:
+    def _choose_in(self, lowered: LoweredComputation, body: PeakBody | None) -> None:
         kept, runs = self.planned.kept, 1 if body is None else body.runs
         self.body = body
         self._begin(remat_graph(self.planned.dataflow, lowered, self._cost, kept, runs))
@@ -229,7 +229,7 @@ class Front:
         """
         if seconds < _LEAST_SOLVING:
             return point, 0.0
-        limits = Limits(time_limit=seconds)
+        limits = SolverLimits(time_limit=seconds)
         found = choose_exactly(self.graph.without_repeats(), target, limits)
         if found.evictions is not None:
             trial = self.selector.point(self.selector.thin(found.evictions, target))

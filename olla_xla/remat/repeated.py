@@ -20,7 +20,7 @@ _LARGEST = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class TransferredArray:
     """One array that a transfer gives.
 
     Attributes:
@@ -36,7 +36,7 @@ class Result:
 
 def repeated_results(
     dataflow: Dataflow, instructions: Sequence[Instruction]
-) -> list[tuple[Result, ...]]:
+) -> list[tuple[TransferredArray, ...]]:
     """Groups of transfers' results with the same bytes, each group in execution order.
 
     The transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters
@@ -45,7 +45,7 @@ def repeated_results(
     Args:
       dataflow: of the module. instructions: of one computation, in execution order.
     """
-    groups: dict[Hashable, list[Result]] = {}
+    groups: dict[Hashable, list[TransferredArray]] = {}
     made = _Expressions()
     for i in instructions:
         made.add(i)
@@ -63,7 +63,7 @@ def repeated_results(
     return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
-def _result(dataflow: Dataflow, i: Instruction, k: int) -> Result | None:
+def _result(dataflow: Dataflow, i: Instruction, k: int) -> TransferredArray | None:
     """A transfer's result for operand number `k`; None where nothing gives it by itself."""
     ends = [u for u in i.users if u.opcode.endswith("-done")] if _is_start(i) else [i]
     if len(ends) != 1 or ends[0].control_predecessors or (_is_start(i) and len(i.users) != 1):
@@ -79,7 +79,7 @@ def _result(dataflow: Dataflow, i: Instruction, k: int) -> Result | None:
     value = dataflow.at[handles[0], ()]
     if value.instruction not in (i, run_by(i)) or value.live_out:
         return None
-    return Result(value.id, i, handles)
+    return TransferredArray(value.id, i, handles)
 
 
 def _is_start(i: Instruction) -> bool:

@@ -24,7 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import INFINITY, Arrays, Limits, Model, Result, Status
+from olla_xla.solvers.linear import (
+    INFINITY,
+    LinearArrays,
+    LinearModel,
+    SolverLimits,
+    SolverResult,
+    Status,
+)
 
 _GRACE = 2.0
 """Seconds past the limit in which a solver may still stop by itself."""
@@ -37,16 +44,16 @@ _LONGEST_WAIT = threading.TIMEOUT_MAX / 2  # seconds; the platform has a longest
 class _Given:
     """What a backend needs of a model."""
 
-    def __init__(self, arrays: Arrays, start: NDArray[np.float64] | None) -> None:
+    def __init__(self, arrays: LinearArrays, start: NDArray[np.float64] | None) -> None:
         self._arrays = arrays
         self.start = start
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> LinearArrays:
         """The data."""
         return self._arrays
 
 
-def solve_apart(backend: str, model: Model, limits: Limits) -> Result:
+def solve_apart(backend: str, model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises a model in another process, which ends at the time limit or 2 s after it.
 
     Args:
@@ -83,7 +90,7 @@ def _read(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
     messages.put(None)
 
 
-def _followed(messages: queue.SimpleQueue[Any], limits: Limits, until: float) -> Result:
+def _followed(messages: queue.SimpleQueue[Any], limits: SolverLimits, until: float) -> SolverResult:
     """The result, or the point and bound reported until the time was up."""
     x, bound = None, -INFINITY
     while True:
@@ -93,7 +100,7 @@ def _followed(messages: queue.SimpleQueue[Any], limits: Limits, until: float) ->
         except queue.Empty:
             status = Status.UNKNOWN if x is None else Status.FEASIBLE
             message = f"ended {_GRACE:g} s after its time limit"
-            return Result(status, bound=bound, x=x, message=message)
+            return SolverResult(status, bound=bound, x=x, message=message)
         if said is None:
             raise SolverError("its process ended without a result")
         kind, value = said

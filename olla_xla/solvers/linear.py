@@ -1,8 +1,9 @@
 """A solver-free (mixed-)integer linear model, its limits, and the result of solving it.
 
-A formulation builds a `Model`; `olla_xla.solvers.solve.solve` hands it to a solver and returns a
-`Result`. Nothing here imports a solver. Numbers are float64, in which integers up to 2**53 are
-exact: a model whose data and variables are all integers is checked without rounding errors.
+A formulation builds a `LinearModel`; `olla_xla.solvers.solve.solve` hands it to a solver and
+returns a `SolverResult`. Nothing here imports a solver. Numbers are float64, in which integers up
+to 2**53 are exact: a model whose data and variables are all integers is checked without rounding
+errors.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Status(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class SolverLimits:
     """What a solver may spend, checked at construction, and who watches it.
 
     With `threads=1` and no wall-clock limit reached, equal models and seeds give equal results.
@@ -92,7 +93,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class SolverResult:
     """What a solver found.
 
     Attributes:
@@ -124,7 +125,7 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Arrays:
+class LinearArrays:
     """A model's data: minimise cost x + offset, row_lower <= A x <= row_upper, lower <= x <= upper.
 
     Attributes:
@@ -162,7 +163,7 @@ class Arrays:
         )
 
 
-class Model:
+class LinearModel:
     """Minimise a linear objective over variables with bounds, under linear rows.
 
     Example:
@@ -189,7 +190,7 @@ class Model:
         self._row_lower: list[float] = []
         self._row_upper: list[float] = []
         self._tags: list[str] = []
-        self._arrays: Arrays | None = None
+        self._arrays: LinearArrays | None = None
 
     @property
     def variables(self) -> int:
@@ -312,10 +313,10 @@ class Model:
         """The tag of a row and its number."""
         return f"{self._tags[row]}#{row}"
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> LinearArrays:
         """The data as arrays; made once, until the model changes."""
         if self._arrays is None:
-            self._arrays = Arrays(
+            self._arrays = LinearArrays(
                 cost=np.array(self._cost, np.float64),
                 lower=np.array(self._lower, np.float64),
                 upper=np.array(self._upper, np.float64),
@@ -334,7 +335,7 @@ class Model:
         return float(self.arrays().cost @ x + self.offset)
 
 
-def round_point(arrays: Arrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
+def round_point(arrays: LinearArrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """The point, float64 [variables], with its integer variables rounded.
 
     Raises:
@@ -354,7 +355,7 @@ def round_point(arrays: Arrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(arrays.integer, rounded, x)
 
 
-def violation(model: Model, x: NDArray[np.float64]) -> str | None:
+def violation(model: LinearModel, x: NDArray[np.float64]) -> str | None:
     """The first bound or row that a point, float64 [variables], breaks, in words; or None.
 
     Rows with integers only are checked exactly, in int64; others to `ROW_TOLERANCE`.

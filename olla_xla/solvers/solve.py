@@ -1,8 +1,8 @@
 """Solvers, one file each; nothing outside imports one.
 
-A backend of the linear model is a module with two names: `IGNORES`, the fields of `Limits` that
-its solver has no counterpart for, and `solve(model, limits) -> Result`. To add one, write the file
-and its line in `_REGISTRY`.
+A backend of the linear model is a module with two names: `IGNORES`, the fields of `SolverLimits`
+that its solver has no counterpart for, and `solve(model, limits) -> SolverResult`. To add one,
+write the file and its line in `_REGISTRY`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from collections.abc import Callable, Sequence
 from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.bounds import known
-from olla_xla.solvers.linear import Limits, Model, Result, Status, round_point, violation
+from olla_xla.solvers.linear import (
+    LinearModel,
+    SolverLimits,
+    SolverResult,
+    Status,
+    round_point,
+    violation,
+)
 from olla_xla.version import to_install
 
 _REGISTRY = {
@@ -37,22 +44,24 @@ _APART_ROWS = 2_000
 BACKENDS = tuple(_REGISTRY)
 """Names of all backends, in the order in which they are tried by default."""
 
-Solver = Callable[[Model, Limits], Result]
+Solver = Callable[[LinearModel, SolverLimits], SolverResult]
 
 
 def solve(
-    model: Model, limits: Limits | None = None, backends: Sequence[str] = ("highs", "cpsat")
-) -> Result:
+    model: LinearModel,
+    limits: SolverLimits | None = None,
+    backends: Sequence[str] = ("highs", "cpsat"),
+) -> SolverResult:
     """Minimises a model with the first backend that does it without a failure.
 
     Whatever a solver returns is checked here: integer variables are rounded within a tolerance,
     then every bound and row is tested, and the bound is compared with the value and the start.
     A solver that is missing, unlicensed or caught contradicting itself is reported in
-    `Result.failures`, and the next one is used.
+    `SolverResult.failures`, and the next one is used.
 
     Args:
       model: what to minimise; `model.start` is passed on as a warm start.
-      limits: per backend; the default is `Limits()`.
+      limits: per backend; the default is `SolverLimits()`.
       backends: names from `BACKENDS`, in the order to try them.
 
     Returns:
@@ -65,12 +74,12 @@ def solve(
     if unknown or not backends:
         raise InputError(f"backends={list(backends)}: choose some of {', '.join(BACKENDS)}")
     named = [(name, _loader(_REGISTRY[name])) for name in backends]
-    return solve_with(model, limits or Limits(), named)
+    return solve_with(model, limits or SolverLimits(), named)
 
 
 def solve_with(
-    model: Model, limits: Limits, solvers: Sequence[tuple[str, Callable[[], Solver]]]
-) -> Result:
+    model: LinearModel, limits: SolverLimits, solvers: Sequence[tuple[str, Callable[[], Solver]]]
+) -> SolverResult:
     """`solve` with solvers given as (name, function that returns the solver)."""
     start = _checked_start(model)
     failures: list[str] = []
@@ -94,7 +103,7 @@ def solve_with(
             seconds=time.monotonic() - started,
             failures=tuple(failures),
         )
-    return Result(Status.ERROR, message="every backend failed", failures=tuple(failures))
+    return SolverResult(Status.ERROR, message="every backend failed", failures=tuple(failures))
 
 
 def _loader(module: str) -> Callable[[], Solver]:
@@ -107,7 +116,7 @@ def _loader(module: str) -> Callable[[], Solver]:
             raise SolverError(f"is not usable here: {error}") from error
         ignored: frozenset[str] = backend.IGNORES
 
-        def run(model: Model, limits: Limits) -> Result:
+        def run(model: LinearModel, limits: SolverLimits) -> SolverResult:
             apart = limits.apart and module in _OVERRUN and model.rows >= _APART_ROWS
             result = solve_apart(module, model, limits) if apart else backend.solve(model, limits)
             unused = [f"{k} does not apply" for k in sorted(ignored) if getattr(limits, k)]
@@ -118,7 +127,7 @@ def _loader(module: str) -> Callable[[], Solver]:
     return load
 
 
-def _checked_start(model: Model) -> Result | None:
+def _checked_start(model: LinearModel) -> SolverResult | None:
     """The start as a result, or None without one."""
     if model.start is None:
         return None
@@ -129,10 +138,10 @@ def _checked_start(model: Model) -> Result | None:
     broken = violation(model, x)
     if broken:
         raise InputError(f"the start is not feasible: {broken}")
-    return Result(Status.FEASIBLE, model.value(x), x=x)
+    return SolverResult(Status.FEASIBLE, model.value(x), x=x)
 
 
-def _checked(model: Model, result: Result, start: Result | None) -> Result:
+def _checked(model: LinearModel, result: SolverResult, start: SolverResult | None) -> SolverResult:
     """The result with a rounded, tested point; never worse than the start.
 
     Raises:

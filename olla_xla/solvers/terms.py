@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import Model
+from olla_xla.solvers.linear import LinearModel
 
 
-class Terms:
+class LinearTerms:
     """A sum of columns with coefficients, and a constant.
 
     Example:
@@ -24,19 +24,24 @@ class Terms:
         self.coefficients: list[int] = []
         self.constant = 0
 
-    def plus(self, column: int, coefficient: int = 1) -> Terms:
+    def plus(self, column: int, coefficient: int = 1) -> LinearTerms:
         """Adds `coefficient` times a column; returns itself."""
         self.columns.append(column)
         self.coefficients.append(coefficient)
         return self
 
-    def plus_constant(self, value: int) -> Terms:
+    def plus_constant(self, value: int) -> LinearTerms:
         """Adds a number; returns itself."""
         self.constant += value
         return self
 
     def into(
-        self, model: Model, *, lower: float = -math.inf, upper: float = math.inf, tag: str = ""
+        self,
+        model: LinearModel,
+        *,
+        lower: float = -math.inf,
+        upper: float = math.inf,
+        tag: str = "",
     ) -> None:
         """Adds the row `lower <= self <= upper`, unless it holds whatever the columns are.
 

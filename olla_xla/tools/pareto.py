@@ -20,9 +20,9 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
 from olla_xla.tools.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
 from olla_xla.tools.models import BuiltModel
-from olla_xla.tools.variants import StepVariants, Way
+from olla_xla.tools.variants import StepVariant, StepVariants
 
-Row = Callable[[Sequence[Way]], Way | None]
+Row = Callable[[Sequence[StepVariant]], StepVariant | None]
 """Makes a row, given those before; None where the way does not apply."""
 
 _LIMITED = "XLA's rematerialisation"
@@ -41,7 +41,7 @@ def pareto(
     overheads: Sequence[float],
     progress: Callable[[str], None],
     seconds: float = math.inf,
-) -> tuple[list[Way], list[str]]:
+) -> tuple[list[StepVariant], list[str]]:
     """Compiles the step in every way and prices it; XLA's own schedule comes first.
 
     Args:
@@ -59,7 +59,7 @@ def pareto(
     """
     work = StepVariants(model, target, options)
     ways = _ways(work, overheads)
-    rows: list[Way] = []
+    rows: list[StepVariant] = []
     began = time.monotonic()
     for k, (text, row) in enumerate(ways):
         if rows and time.monotonic() - began >= seconds:
@@ -74,7 +74,7 @@ def pareto(
 def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Row]]:
     """For each way its line of progress, and the function that makes its row."""
 
-    def limited(percent: int, rows: Sequence[Way]) -> Way | None:
+    def limited(percent: int, rows: Sequence[StepVariant]) -> StepVariant | None:
         if (work.target.memory_bytes or 0) * percent / 100 >= rows[0].bytes:
             return None  # XLA has no reason to compute anything again
         found = work.row(
@@ -82,11 +82,13 @@ def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Row
         )
         return None if found.bytes >= rows[0].bytes else found
 
-    def within(name: str, context: AbstractContextManager[None], _: Sequence[Way]) -> Way:
+    def within(
+        name: str, context: AbstractContextManager[None], _: Sequence[StepVariant]
+    ) -> StepVariant:
         with context:
             return work.row(name, work.compiled())
 
-    def planned(overhead: float, _: Sequence[Way]) -> Way:
+    def planned(overhead: float, _: Sequence[StepVariant]) -> StepVariant:
         return work.planned(overhead)
 
     ways: list[tuple[str, Row]] = [

@@ -21,7 +21,7 @@ from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.dumped import DumpedStage
 from olla_xla.compile.leaves import device_count, donatable
 from olla_xla.compile.refused import is_refusal, refused_executable
-from olla_xla.compile.remedies import Plannable, Program
+from olla_xla.compile.remedies import JittedFunction, Plannable
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -123,7 +123,7 @@ def plan_model(
     optimized = with_options if compare else None
     static = model.jit_options.get("static_argnums") or ()
     left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
-    program = Program(model.step, model.jit_options, arguments, {}, left)
+    program = JittedFunction(model.step, model.jit_options, arguments, {}, left)
     result = _beside(outcome, target, stage, started, lambda: _own(jitted(), target), optimized)
     devices = device_count(compiled.stage)
     return dataclasses.replace(result, program=program, devices=devices)

@@ -24,7 +24,7 @@ _STEPS = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class StepVariant:
     """One way to run the step.
 
     Attributes:
@@ -65,7 +65,7 @@ class StepVariants:
             lowered = jax.jit(step, **self.model.jit_options).lower(*self.arguments)
         return lowered.compile(compiler_options=options)
 
-    def planned(self, overhead: float) -> Way:
+    def planned(self, overhead: float) -> StepVariant:
         """The step with our plan."""
         settings = dataclasses.asdict(self.options)
         settings["max_overhead"] = overhead
@@ -83,10 +83,10 @@ class StepVariants:
         row = self.row(name, compiled)
         return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
 
-    def row(self, name: str, compiled: Any) -> Way:
+    def row(self, name: str, compiled: Any) -> StepVariant:
         """The figures of one executable."""
         module = module_from_bytes(final_module(compiled))
-        return Way(
+        return StepVariant(
             name=name,
             bytes=assigned_bytes(compiled),
             seconds=run_seconds(module, self.cost),

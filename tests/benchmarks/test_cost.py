@@ -5,12 +5,12 @@ import pytest
 from benchmarks.commands import cost
 from benchmarks.report.cost import cost_summary, cost_table
 from olla_xla.errors import InputError
-from olla_xla.tools.measure.records import Request
+from olla_xla.tools.measure.records import RunRequest
 from tests.support.measurements import measured
 
 
 def test_predictions_are_held_against_measurements():
-    request = Request("mlp", 8, "adam", steps=3, planned=False)
+    request = RunRequest("mlp", 8, "adam", steps=3, planned=False)
     rows = [(request, measured(predicted_seconds=p)) for p in (0.5, 1.1)]
     assert [row[3:] for row in cost_table(rows).rows] == [
         ("500.0", "1000.0", "-50.0"),

@@ -14,9 +14,9 @@ from benchmarks.ilp_forms.intervals import Interval, IntervalModel, Option
 from benchmarks.place_ilp import cpsat_rectangles
 from benchmarks.place_ilp.rectangles import Rectangle, RectangleModel
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import Limits, Result, Status
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
-LIMITS = Limits(time_limit=20.0)
+LIMITS = SolverLimits(time_limit=20.0)
 
 
 # Orders.
@@ -238,10 +238,10 @@ def answers(monkeypatch, *given, model=SQUARE, watch=None):
 
     def solve_program(model, limits):
         asked.append((model.bound, model.most, limits.time_limit))
-        return Result(next(left), value=0.0)
+        return SolverResult(next(left), value=0.0)
 
     monkeypatch.setattr(cpsat_rectangles, "_solve_program", solve_program)
-    found = cpsat_rectangles.solve(model, Limits(time_limit=100.0, watch=watch))
+    found = cpsat_rectangles.solve(model, SolverLimits(time_limit=100.0, watch=watch))
     return found.status, asked
 
 
@@ -282,6 +282,6 @@ def test_a_limit_that_ends_it():
         need=tuple(size.tolist()), rectangles=tuple(rows), ordered=(), bound=0, most=most,
         start=None,
     )  # fmt: skip
-    found = cpsat_rectangles.solve(model, Limits(time_limit=1e-4))
+    found = cpsat_rectangles.solve(model, SolverLimits(time_limit=1e-4))
     assert found.status in (Status.UNKNOWN, Status.FEASIBLE)
     assert found.bound >= 0 and math.isfinite(found.bound)

@@ -21,7 +21,7 @@ from benchmarks.reordering import process
 from benchmarks.report.comparisons import comparison_table, model_table
 from olla_xla.errors import OllaError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.tools.sweep.grid import Settings, cells
+from olla_xla.tools.sweep.grid import SweepSettings, cells
 from olla_xla.tools.sweep.journal import Journal
 
 EAGER = {
@@ -40,7 +40,7 @@ def sweep(tmp_path):
         ("mlp", "lenet"), ("1", "8"), ("cpu",), ("adam",), ("eager", "order"),
         targets=("cpu", "h100"), known_modes=("eager", "order"),
     )  # fmt: skip
-    journal = Journal(str(path), grid, Settings(1.0, None, 0, 60.0), sweep_figures.COLUMNS)
+    journal = Journal(str(path), grid, SweepSettings(1.0, None, 0, 60.0), sweep_figures.COLUMNS)
     for cell in grid:
         if cell.mode == "eager":
             journal.add(cell, {**EAGER, "placed_bytes": 80 + 20 * (cell.batch_size == 8)})

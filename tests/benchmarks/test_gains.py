@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import gains
 from benchmarks.gains import Found, Row
-from olla_xla.cli.program import Program
+from olla_xla.cli.program import CommandLine
 
 pytestmark = pytest.mark.quick
 
@@ -59,7 +59,7 @@ def test_the_command_fails_on_a_lost_gain_and_writes_a_better_one(tmp_path, monk
     monkeypatch.setattr(gains, "write", lambda rows: _write(rows, path))
     totals = {"mlp": 90.0, "lenet": 110.0}
     monkeypatch.setattr(gains, "planned", lambda row: Found(150.0, totals[row.step], 0.0))
-    made = Program("benchmarks", "", "benchmarks.commands", {"gains": ""})
+    made = CommandLine("benchmarks", "", "benchmarks.commands", {"gains": ""})
     assert made.main(["benchmarks", "gains"]) == 1
     assert "110.0 MB, 100.0 on" in capsys.readouterr().out
     assert [row.best_mb for row in _read(path)] == [90.0, 100.0]

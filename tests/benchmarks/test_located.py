@@ -19,7 +19,7 @@ from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import independent, items_of
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.stop_reason import StopReason
-from olla_xla.solvers.linear import Limits, Result, Status
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 from tests.support.graphs import tensor_graphs
 from tests.support.outcomes import outcome
 
@@ -36,7 +36,7 @@ STACK = np.array([0, 4, 6])
 
 
 def test_a_result_in_bytes():
-    run = _Run(Limits(), Programs())
+    run = _Run(SolverLimits(), Programs())
 
     def judged(result, at, *, target=8, run=run):
         given = None if at is None else np.array(at, float)
@@ -44,33 +44,33 @@ def test_a_result_in_bytes():
         assert (found.variables, found.rows) == (5, 7)
         return found.offsets.tolist(), found.bound, found.status, found.by
 
-    told = Result(FEASIBLE, bound=4.0)
+    told = SolverResult(FEASIBLE, bound=4.0)
     assert judged(told, [0, 2, 3]) == ([0, 4, 6], 6, FEASIBLE, "program")
     assert judged(told, None) == ([0, 6, 10], 6, FEASIBLE, "")
     assert judged(told, [0, 9, 9])[0] == [0, 6, 10]  # none the higher
     # A solver that was told the height proves nothing up to it, and more beyond.
-    assert judged(Result(OPTIMAL, bound=4.5), [0, 2, 3])[1:3] == (8, OPTIMAL)
-    assert judged(Result(OPTIMAL, bound=9.0), None)[1:3] == (12, OPTIMAL)
-    free = _Run(Limits(), Programs(bound=False))
+    assert judged(SolverResult(OPTIMAL, bound=4.5), [0, 2, 3])[1:3] == (8, OPTIMAL)
+    assert judged(SolverResult(OPTIMAL, bound=9.0), None)[1:3] == (12, OPTIMAL)
+    free = _Run(SolverLimits(), Programs(bound=False))
     assert judged(told, [0, 2, 3], run=free)[1:3] == (8, OPTIMAL)
-    assert judged(Result(FEASIBLE, bound=3.0), [0, 2, 3], run=free)[1:3] == (6, FEASIBLE)
+    assert judged(SolverResult(FEASIBLE, bound=3.0), [0, 2, 3], run=free)[1:3] == (6, FEASIBLE)
 
 
 def test_watches_are_told_bytes():
     told = []
     units = Units(PART, STACK, {})
-    watch = module._in_bytes(Limits(watch=lambda *row: told.append(row)), units, 100)
+    watch = module._in_bytes(SolverLimits(watch=lambda *row: told.append(row)), units, 100)
     watch(None, -np.inf)
     watch(4.0, 2.2)
     assert units.unit == 2 and told == [(None, 100), (108.0, 106)]
-    assert module._in_bytes(Limits(), units, 0) is None
+    assert module._in_bytes(SolverLimits(), units, 0) is None
 
 
 class Recorded(_Run):
     """Parts, programs and windows are noted; each is answered by what is given."""
 
     def __init__(self, programs, **answers):
-        super().__init__(Limits(time_limit=60.0), programs)
+        super().__init__(SolverLimits(time_limit=60.0), programs)
         self.asked = []
         self.answers = answers
 
@@ -286,7 +286,7 @@ def test_a_pyramid_first(monkeypatch):
             asked.append((part.fixed.tolist(), best.tolist(), round(seconds), dict(pins)))
             return Located(begin, 3, OPTIMAL, 2, 3, "said", "program" if pins else "")
 
-    run = Programmed(Limits(time_limit=100.0), Programs(bound=False))
+    run = Programmed(SolverLimits(time_limit=100.0), Programs(bound=False))
     near = model_of(part)
     pins = module.pyramid(part)
     found = run._whole(part, near, tall, 1, 9)
@@ -298,7 +298,7 @@ def test_a_pyramid_first(monkeypatch):
     assert [row[2] for row in asked] == [30, 100] and asked[1][0] == [-1] * 3
     for seconds, count in ((0.5, 2), (0.0, 1)):
         asked.clear()
-        late = Programmed(Limits(time_limit=9.0), Programs(bound=False))
+        late = Programmed(SolverLimits(time_limit=9.0), Programs(bound=False))
         late._deadline = seconds
         late._whole(part, near, tall, 1, 8)
         assert len(asked) == count
@@ -307,7 +307,7 @@ def test_a_pyramid_first(monkeypatch):
     assert (found.variables, found.rows, found.by) == (4, 6, "program")
     for programs in (Programs(pyramid=False), Programs("cpsat")):
         asked.clear()
-        Programmed(Limits(time_limit=100.0), programs)._whole(part, near, tall, 1, 8)
+        Programmed(SolverLimits(time_limit=100.0), programs)._whole(part, near, tall, 1, 8)
         assert len(asked) == 1 and not asked[0][3]
 
 

@@ -21,7 +21,7 @@ from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
 from olla_xla.problem.graph import Tensor, TensorGraph
-from olla_xla.solvers.linear import Limits, Result, Status, violation
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, violation
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
 
@@ -57,14 +57,16 @@ class Solver:
             limits.watch(3.0, 2.0)
         self.asked.append(told)
         if self.kind == "error":
-            return Result(Status.ERROR, failures=("highs: broken",), message="no")
+            return SolverResult(Status.ERROR, failures=("highs: broken",), message="no")
         if self.kind == "said":
-            return Result(Status.ERROR, message="said so")
+            return SolverResult(Status.ERROR, message="said so")
         if self.kind == "feasible":
-            return Result(Status.FEASIBLE, value=1.0, bound=self.bound, x=point, message="late")
+            return SolverResult(
+                Status.FEASIBLE, value=1.0, bound=self.bound, x=point, message="late"
+            )
         if self.kind == "none" or point is None:
-            return Result(Status.UNKNOWN, bound=low, message="none")
-        return Result(Status.OPTIMAL, value=1.0, bound=low, x=point, message="found")
+            return SolverResult(Status.UNKNOWN, bound=low, message="none")
+        return SolverResult(Status.OPTIMAL, value=1.0, bound=low, x=point, message="found")
 
     def linear(self, model, limits, backends):
         arrays = model.arrays()
@@ -119,7 +121,7 @@ def test_one_program(monkeypatch, clock):
         part = part_of(times, times)
         begin = (np.cumsum(part.size) - part.size)[::-1].copy()
         best = begin + times * np.arange(len(part))
-        limits = Limits(time_limit=9.0, seed=5, watch=watch if watched else None)
+        limits = SolverLimits(time_limit=9.0, seed=5, watch=watch if watched else None)
         run = located._Run(limits, Programs(backend, form, **switches))
         run._base = 7
         pins = {0: int(begin[0])} if pinned else {}
@@ -135,13 +137,13 @@ def test_a_solver_that_fails_is_told(monkeypatch, clock, backend, kind, message)
     Solver(monkeypatch, kind)
     part = part_of(1, 1)
     begin = np.cumsum(part.size) - part.size
-    run = located._Run(Limits(), Programs(backend))
+    run = located._Run(SolverLimits(), Programs(backend))
     with pytest.raises(SolverError, match=message):
         run._program(part, model_of(part), begin, begin, 3, 5, 4.0, {})
     units = Units(part, begin, {})
     window = windows.Window(part, model_of(part), units, [[(0, 50)]] * len(part), 10, 60, begin)
     with pytest.raises(SolverError, match=message):
-        run._window(window, Limits())
+        run._window(window, SolverLimits())
 
 
 def test_windows_of_a_part(monkeypatch, clock):
@@ -154,7 +156,7 @@ def test_windows_of_a_part(monkeypatch, clock):
         part = part_of(3, times)
         tall = np.cumsum(part.size) - part.size
         solver = Solver(monkeypatch, "found")
-        limits = Limits(time_limit=8.0, seed=3, watch=watch if watched else None)
+        limits = SolverLimits(time_limit=8.0, seed=3, watch=watch if watched else None)
         run = located._Run(limits, Programs(backend))
         run._base = 11
 
@@ -263,7 +265,7 @@ def test_programs_whose_units_are_bytes_or_more(backend):
     for unit in (1, 12):
         part = part_of(3, unit)
         tall = np.cumsum(part.size) - part.size
-        run = located._Run(Limits(), Programs(backend))
+        run = located._Run(SolverLimits(), Programs(backend))
         found = run._program(part, model_of(part), tall, tall, 0, 0, 9.0, {})
         assert (found.by, found.status) == ("program", Status.OPTIMAL)
         heights.append(int((found.offsets + part.need).max()) // unit)
@@ -292,7 +294,7 @@ def test_a_joint_program_s_answers(monkeypatch):
             graph,
             tensors=tuple(dataclasses.replace(t, bytes=times * t.bytes) for t in graph.tensors),
         )
-        limits = Limits(time_limit=9.0, watch=watch if watched else None)
+        limits = SolverLimits(time_limit=9.0, watch=watch if watched else None)
         start = list(range(len(graph.operators)))
         found = joint.joint_program(graph, limits=limits, start=start, cut=cut)
         seen.append([vars(found), solver.asked, list(WATCHED)])
@@ -367,7 +369,7 @@ def test_the_time_for_a_joint_program_s_start(monkeypatch):
     monkeypatch.setattr(joint, "_orders", orders)
     Solver(monkeypatch, "found")
     for limit in (0.01, 1.0, 30.0, 1000.0):
-        joint.joint_program(graph, limits=Limits(time_limit=limit))
+        joint.joint_program(graph, limits=SolverLimits(time_limit=limit))
     assert [row if isinstance(row, float) else row[1] for row in asked] == [
         0.01, 0.005, 0.005, 0.1, 0.05, 0.05, 3.0, 1.5, 1.5, 5.0, 2.5, 2.5,
     ]  # fmt: skip

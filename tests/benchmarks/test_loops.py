@@ -16,7 +16,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
 from olla_xla.tools import models, variants
 from olla_xla.tools.checkpointed import POLICIES
-from olla_xla.tools.variants import Way
+from olla_xla.tools.variants import StepVariant
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 LAYERS, WIDTH = 16, 64
@@ -85,7 +85,7 @@ def test_every_policy_stands_beside_a_plan_of_its_own_time(monkeypatch):
 
 def _row(name, size, planned=None):
     def way(name, size):
-        return Way(name, size * 2**20, 1e-3, 1)
+        return StepVariant(name, size * 2**20, 1e-3, 1)
 
     ours = None if planned is None else way("planned", planned)
     return bench.LoopsRow(way(name, size), 0.1, ours, None if planned is None else 0.05)

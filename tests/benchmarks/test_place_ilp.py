@@ -30,7 +30,7 @@ from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.exact.plain import plain_graph
 from olla_xla.schedule.exact.prepared import prepare
 from olla_xla.schedule.exact.scale import Scale
-from olla_xla.solvers.linear import Limits, Result, Status, violation
+from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, violation
 from tests.place.test_place import brute_force, constrained, plain
 from tests.support.graphs import all_orders, tensor_graphs, train_step
 
@@ -74,7 +74,7 @@ def test_switches_keep_the_optimum(problem):
                 tall,
                 bound=0,
                 target_height=0,
-                limits=Limits(time_limit=20),
+                limits=SolverLimits(time_limit=20),
                 programs=programs,
             )
             assert found.status is Status.OPTIMAL
@@ -115,7 +115,7 @@ def test_windows_lower_a_packing_and_break_none(monkeypatch):
             tall,
             bound=bound,
             target_height=bound,
-            limits=Limits(time_limit=20),
+            limits=SolverLimits(time_limit=20),
             programs=dataclasses.replace(programs, split=False),
         )
         offsets = np.zeros(len(problem), np.int64)
@@ -264,7 +264,7 @@ def test_a_solver_that_claims_too_low_an_arena_is_found_out(monkeypatch):
     def lying(model, limits, backends):
         x = np.array(model.start)
         x[next(k for k in range(model.variables) if model.variable_name(k) == "peak")] -= 1
-        return Result(Status.OPTIMAL, value=0.0, bound=0.0, x=x, backend="lying")
+        return SolverResult(Status.OPTIMAL, value=0.0, bound=0.0, x=x, backend="lying")
 
     monkeypatch.setattr(joint, "solve", lying)
     with pytest.raises(SolverError, match="but its places need"):

@@ -13,7 +13,7 @@ from benchmarks.place import PlannedStep
 from olla_xla.errors import SolverError
 from olla_xla.place import PlacementProblem
 from olla_xla.schedule.exact.forms import ExactOrder
-from olla_xla.solvers.linear import Limits, Status
+from olla_xla.solvers.linear import SolverLimits, Status
 from tests.support.graphs import train_step
 
 
@@ -56,7 +56,7 @@ def test_switches_leave_each_equation_out_in_turn(monkeypatch):
         return found()
 
     monkeypatch.setattr(ilp, "least_peak", least_peak)
-    rows = list(ilp.switches(None, Limits(), ["highs", "cpsat"]))
+    rows = list(ilp.switches(None, SolverLimits(), ["highs", "cpsat"]))
     assert {r.graph for r in rows} == {"20 random graphs"} and len(asked) == 20 * len(rows)
     assert [(r.backend, r.without) for r in rows if r.form == "running"] == [
         (b, w) for b in ("highs", "cpsat") for w in ("", "(10)", "(11)", "(12)", "(10) (11) (12)")
@@ -65,7 +65,7 @@ def test_switches_leave_each_equation_out_in_turn(monkeypatch):
     assert asked[20][2] == ("11", "12") and asked[80][2] == ()
     lifetimes = [equations for _, form, equations, _ in asked if form == "lifetimes"]
     assert {len(e) for e in lifetimes} == {len(ilp.EQUATIONS) - k for k in (0, 1, 4)}
-    (one, *_) = ilp.switches(train_step(1), Limits(), ["cpsat"])
+    (one, *_) = ilp.switches(train_step(1), SolverLimits(), ["cpsat"])
     assert one.graph == train_step(1).name and one.variables == 3
 
 

@@ -19,7 +19,7 @@ from olla_xla.errors import InputError, OllaError
 from olla_xla.place import PlacementProblem
 from olla_xla.planner import graphs
 from olla_xla.problem.options import PlanOptions
-from olla_xla.solvers.linear import Limits
+from olla_xla.solvers.linear import SolverLimits
 from tests.support.graphs import all_orders, oracle_peak
 from tests.support.graphs import train_step as small_step
 
@@ -49,7 +49,7 @@ def test_agreement_counts_graphs():
 
 
 def test_switches_name_what_is_left_out_and_only_spans_shrink_the_model():
-    rows = list(ilp.switches(small_step(2), Limits(time_limit=20), ["cpsat"]))
+    rows = list(ilp.switches(small_step(2), SolverLimits(time_limit=20), ["cpsat"]))
     lifetimes = {r.without: r for r in rows if r.form == "lifetimes"}
     assert list(lifetimes) == ["", "(1)", "(10)", "(11)", "(12)", "(1) (10) (11) (12)"]
     assert len({r.peak_bytes for r in lifetimes.values()}) == 1

@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from olla_xla.cli import document, program
-from olla_xla.cli.program import Program
+from olla_xla.cli.program import CommandLine
 from olla_xla.errors import CheckError, InputError, OllaError
 
 pytestmark = pytest.mark.quick
@@ -34,7 +34,7 @@ def called(monkeypatch, capsys):
     def call(run, *arguments, operands=()):
         monkeypatch.setitem(sys.modules, "made_commands", types.ModuleType("made_commands"))
         monkeypatch.setitem(sys.modules, "made_commands.do_it", command(run, operands))
-        made = Program(
+        made = CommandLine(
             name="made", about="Made up.", package="made_commands", further=("rare",),
             commands={"do_it": "does it", "rare": "is rare"}, others="others are elsewhere",
         )  # fmt: skip

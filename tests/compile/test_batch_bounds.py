@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla.compile.batch_bounds import Bounds
-from olla_xla.compile.batch_ways import Batches, NotCompiled, Way
+from olla_xla.compile.batch_ways import Batches, BatchWay, NotCompiled
 
 pytestmark = pytest.mark.quick
 
 
-class Curve(Way):
+class Curve(BatchWay):
     """A way whose totals are a function of the batch."""
 
     name = "curve"

@@ -51,13 +51,13 @@ def card(monkeypatch, tmp_path):
 def compared(monkeypatch):
     """Which comparisons were made."""
     made = []
-    expected = verification.Comparison.expected
+    expected = verification.ResultComparison.expected
 
     def noted(self, *args):
         made.append(self)
         return expected(self, *args)
 
-    monkeypatch.setattr(verification.Comparison, "expected", noted)
+    monkeypatch.setattr(verification.ResultComparison, "expected", noted)
     return made
 
 
@@ -137,8 +137,8 @@ def test_xlas_own_may_fail_where_nobody_asked_for_it(card, monkeypatch, caplog, 
 
         return original(self, raises, args, kwargs)
 
-    original = verification.Comparison.expected
-    monkeypatch.setattr(verification.Comparison, "expected", fails)
+    original = verification.ResultComparison.expected
+    monkeypatch.setattr(verification.ResultComparison, "expected", fails)
     expected = jax.jit(branches)(weights(), rows())
     assert_same(expected, plan(branches, donate_argnums=0)(weights(), rows()))
     assert "not verified: RESOURCE_EXHAUSTED: out of memory" in caplog.text

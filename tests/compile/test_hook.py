@@ -76,7 +76,7 @@ def test_two_threads_do_not_mix_up_their_modules(monkeypatch):
 
 def test_other_modules_pass_the_hook_unread():
     seen = []
-    request = hook.Request(b"olla_xla-capture-" + b"0" * 32, lambda *a: seen.append(a))
+    request = hook.CompileRequest(b"olla_xla-capture-" + b"0" * 32, lambda *a: seen.append(a))
     with hook.listening(request):
         jax.jit(lambda x: x + 17.0)(1.0)
     assert not seen

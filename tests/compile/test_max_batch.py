@@ -206,7 +206,7 @@ def test_six_compiles_for_all_ways(monkeypatch, model, memory, again):
             before = way.batch
 
 
-class Told(batch_ways.Way):
+class Told(batch_ways.BatchWay):
     """A way of known totals: nothing is compiled, and all the same counted."""
 
     def __init__(self, work, name, totals, error=0.0, refuses=lambda batch: False):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from olla_xla.compile.in_pieces import Trial, _Search
+from olla_xla.compile.in_pieces import PiecesTrial, _Search
 from olla_xla.errors import BudgetError, InputError
 
 pytestmark = pytest.mark.quick
@@ -41,12 +41,12 @@ class Table(_Search):
         self.compiled.append(pieces)
         self._plans[pieces] = Plan(self._units)
         total, _, seconds, _ = self._rows[pieces]
-        self._trials[pieces] = Trial(pieces, total, seconds, seconds)
+        self._trials[pieces] = PiecesTrial(pieces, total, seconds, seconds)
 
     def _plans_within(self, pieces):
         self.plans.append(pieces)
         xla, planned, seconds, slower = self._rows[pieces]
-        self._trials[pieces] = Trial(pieces, xla, seconds, slower, planned)
+        self._trials[pieces] = PiecesTrial(pieces, xla, seconds, slower, planned)
         if planned <= self._budget:
             self._planned[pieces] = f"function of {pieces}"
         return planned <= self._budget

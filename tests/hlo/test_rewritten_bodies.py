@@ -6,7 +6,7 @@ from hlo import xla_pb2
 from hlo.module import HloError
 from hlo.parse import from_hlo_text
 from hlo.read import with_program_order
-from hlo.rewrite.bodies import Body, Names, list_computations
+from hlo.rewrite.bodies import MutableComputation, Names, list_computations
 
 Instruction = xla_pb2.HloInstructionProto
 
@@ -28,7 +28,7 @@ def proto_of(text):
 def body_of(proto, name=""):
     computations = {c.name.split(".")[0]: c for c in proto.computations}
     entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
-    return Body(proto, computations[name] if name else entry, Names(proto))
+    return MutableComputation(proto, computations[name] if name else entry, Names(proto))
 
 
 def unary(opcode, operand, name):

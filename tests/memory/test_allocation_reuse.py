@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from olla_xla.memory.assignment.allocation_reuse import AliasSets, Kind, Links, reuse_allocations
+from olla_xla.memory.assignment.allocation_reuse import (
+    AliasSetKind,
+    AliasSets,
+    Links,
+    reuse_allocations,
+)
 from olla_xla.memory.assignment.live_ranges import LiveRanges
 
 
@@ -39,7 +44,7 @@ def reused(rows, shares=(), copies=()):
     return reuse_allocations(sets, Links(*csr(shares), *csr(copies)), ranges, order)
 
 
-TEMP, ARGUMENT = Kind.TEMP, Kind.ARGUMENT
+TEMP, ARGUMENT = AliasSetKind.TEMP, AliasSetKind.ARGUMENT
 RESULT = (64, TEMP, 5, 9, True, 0)
 
 

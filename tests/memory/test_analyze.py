@@ -14,7 +14,7 @@ from jax.experimental.layout import Format, Layout
 import olla_xla
 from examples.zoo import load
 from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.donation import Outcome, why_lost
+from olla_xla.memory.analysis.donation import DonationOutcome, why_lost
 from olla_xla.memory.analysis.leaves import Leaf
 from tests.support import plugins
 from tests.support.compiles import H100, h100_device
@@ -40,7 +40,7 @@ def test_a_model(target):
     found = view.by_category()
     assert found[Category.PARAMETERS] and found[Category.OPTIMIZER] and found[Category.BATCH]
     assert analysis.donation.requested == len(jax.tree.leaves(arguments[0]))
-    assert analysis.donation.count(Outcome.LOST, Outcome.POSSIBLE) == 0
+    assert analysis.donation.count(DonationOutcome.LOST, DonationOutcome.POSSIBLE) == 0
     assert any("zoo/lenet.py" in line for line in view.by_line())
     assert any(module.startswith("LeNet") for module in view.by_module())
     json.dumps(analysis.to_dict(timeline=True))
@@ -88,14 +88,14 @@ def test_causes_of_lost_donation():
             jax.jit(several, donate_argnums=(0, 1, 2, 3, 4)), *arguments.values()
         )
     found = outcomes(analysis)
-    assert found["shape"][0] in (Outcome.LOST, Outcome.REUSED)
+    assert found["shape"][0] in (DonationOutcome.LOST, DonationOutcome.REUSED)
     assert "shape: it is float32[256,256], output result[0] float32[128,256]" in found["shape"][1]
     assert found["dtype"][1].startswith("dtype: it is float32, output result[1] bfloat16")
     one, other = found["taken"], found["taken_too"]
-    assert one[0] is Outcome.ALIASED and "taken by another argument" in other[1]
+    assert one[0] is DonationOutcome.ALIASED and "taken by another argument" in other[1]
     unread = next(why for path, why in found.items() if "4" in path or path == "unread")
-    assert unread[0] is Outcome.UNREAD
-    assert found["kept"][0] is Outcome.POSSIBLE and "result[3]" in found["kept"][1]
+    assert unread[0] is DonationOutcome.UNREAD
+    assert found["kept"][0] is DonationOutcome.POSSIBLE and "result[3]" in found["kept"][1]
 
 
 def test_a_reader_after_the_writer():
@@ -107,13 +107,13 @@ def test_a_reader_after_the_writer():
 
     analysis = olla_xla.analyze(jax.jit(step, donate_argnums=0), SHAPE, SHAPE)
     outcome, why = outcomes(analysis)["w"]
-    assert outcome is Outcome.COPIED and "a reader after the writer" in why
+    assert outcome is DonationOutcome.COPIED and "a reader after the writer" in why
     assert "test_analyze.py:" in why
 
 
 def test_arguments_that_swap_places():
     analysis = olla_xla.analyze(jax.jit(lambda a, b: (b, a), donate_argnums=(0, 1)), SHAPE, SHAPE)
-    assert all(o is Outcome.COPIED for o, _ in outcomes(analysis).values())
+    assert all(o is DonationOutcome.COPIED for o, _ in outcomes(analysis).values())
 
 
 def test_a_layout_that_differs():
@@ -122,7 +122,7 @@ def test_a_layout_that_differs():
     other = Format(Layout(major_to_minor=(1, 0)), where)
     jitted = jax.jit(lambda x: jnp.sin(x), donate_argnums=0, out_shardings=other)
     outcome, why = outcomes(olla_xla.analyze(jitted, SHAPE))["x"]
-    assert outcome is Outcome.COPIED
+    assert outcome is DonationOutcome.COPIED
     assert why == "layout: it is laid out (0, 1), output result (1, 0)"
     x = Leaf("x", (2, 3), "f", 24, donated=True, number=0, layout="01")
     y = Leaf("y", (2, 3), "f", 24, layout="10")
@@ -140,7 +140,7 @@ def test_shardings_that_differ():
     argument = jax.ShapeDtypeStruct((256, 256), jnp.float32, sharding=split)
     jitted = jax.jit(lambda x: jnp.sin(x), donate_argnums=0, out_shardings=whole)
     outcome, why = outcomes(olla_xla.analyze(jitted, argument))["x"]
-    assert outcome in (Outcome.LOST, Outcome.REUSED)
+    assert outcome in (DonationOutcome.LOST, DonationOutcome.REUSED)
     assert why.startswith("sharding: it is sharded") and "output result" in why
 
 

@@ -9,7 +9,7 @@ import pytest
 import olla_xla
 from olla_xla import targets
 from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.donation import Outcome
+from olla_xla.memory.analysis.donation import DonationOutcome
 from tests.support.plugins import H100
 
 D, ROWS, LAYERS = 64, 32, 4
@@ -76,7 +76,9 @@ def test_weights_that_lie_in_shards():
     placed = devices.place((WEIGHTS, BATCH), ([0] * LAYERS, 0))
     analysis = olla_xla.analyze(jax.jit(step, donate_argnums=0), *placed, target=devices)
     assert kinds(analysis) == {"theta": {Category.PARAMETERS}, "data": {Category.BATCH}}
-    assert analysis.donation.bytes(Outcome.ALIASED) == LAYERS * D * D * 4 // 4, "of one device"
+    assert analysis.donation.bytes(DonationOutcome.ALIASED) == LAYERS * D * D * 4 // 4, (
+        "of one device"
+    )
     assert analysis.xla.found_share > 0.9, "what is gathered together too"
     assert str(analysis).splitlines()[0].endswith(", one of 4 devices")
 
@@ -171,10 +173,10 @@ def test_arguments_are_paired_with_results_by_path(target):
     rows = analysed(step, (state, BATCH), target, donate_argnums=0).donation.rows
     by_path = {row.path: row for row in rows}
     for k in range(LAYERS):
-        assert by_path[f"state['params'][{k}]"].outcome is Outcome.ALIASED
+        assert by_path[f"state['params'][{k}]"].outcome is DonationOutcome.ALIASED
         for name in ("mu", "nu"):
             row = by_path[f"state['{name}'][{k}]"]
-            assert row.outcome in (Outcome.LOST, Outcome.REUSED)
+            assert row.outcome in (DonationOutcome.LOST, DonationOutcome.REUSED)
             assert row.output == f"result['{name}'][{k}]" and "dtype" in row.why
 
 
@@ -190,7 +192,7 @@ def test_no_weights_are_donated_to_their_gradients(target):
 def test_an_argument_that_is_itself_returned(target):
     large = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
     (row,) = analysed(lambda x: (x + 1, x), (large,), target, donate_argnums=0).donation.rows
-    assert row.outcome is Outcome.COPIED
+    assert row.outcome is DonationOutcome.COPIED
     assert row.why == "it is itself returned as result[1], which takes a copy of it"
 
 

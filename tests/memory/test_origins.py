@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from hlo.stack_frames import Frame
+from hlo.stack_frames import SourceFrame
 from olla_xla.memory.sources import is_own_file, source_of
 
 SITE = "/opt/env/lib/python3.12/site-packages"
@@ -35,7 +35,7 @@ def test_files(file, own):
 
 
 def stack(*frames):
-    return tuple(Frame(*frame) for frame in frames)
+    return tuple(SourceFrame(*frame) for frame in frames)
 
 
 def test_the_line_of_a_framework_and_not_of_what_calls_it():

@@ -7,8 +7,8 @@ from hlo.parse import from_hlo_text
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner.baseline import BaselineEstimate
-from olla_xla.planner.computation import Limits, solve
-from olla_xla.planner.work import Work
+from olla_xla.planner.computation import ComputationLimits, solve
+from olla_xla.planner.work import Candidates
 from olla_xla.problem.options import PlanOptions
 
 pytestmark = pytest.mark.quick
@@ -36,7 +36,7 @@ ENTRY main {
 @pytest.fixture
 def work():
     planned = PlannedModule(scheduled_module(from_hlo_text(TEXT)), "cpu")
-    return Work(planned, planned.lowered(planned.module.entry))
+    return Candidates(planned, planned.lowered(planned.module.entry))
 
 
 def names(work, order):
@@ -84,7 +84,7 @@ def test_a_solution_is_never_above_xlas_order_and_the_same_each_time(steps):
         planned = PlannedModule(scheduled_module(from_hlo_text(TEXT)), "cpu")
         own = planned.simulate().total_bytes
         estimate = BaselineEstimate.at(planned, planned.module.entry)
-        limits = Limits(PlanOptions(step_limit=steps), seconds=60.0)
+        limits = ComputationLimits(PlanOptions(step_limit=steps), seconds=60.0)
         lines = []
         solved = solve(estimate, limits, lines.append)
         assert solved.module.simulate().total_bytes <= own

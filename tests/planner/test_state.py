@@ -14,7 +14,7 @@ from olla_xla.errors import KernelError
 from olla_xla.memory import clock
 from olla_xla.planner import state as planner_state
 from olla_xla.planner.passes import rewriting
-from olla_xla.planner.state import WORTH, Edits, ModuleState, Request
+from olla_xla.planner.state import WORTH, Edits, ModuleState, PlanRequest
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.remat.cost.roofline import CostModel, Device
@@ -47,7 +47,7 @@ PLAN = Plan(
 
 
 def state(plan=PLAN, request=(), **fields):
-    asked = Request(
+    asked = PlanRequest(
         **{"options": PlanOptions(), "target": "cpu", "cost": COST, "started": clock.now()}
         | dict(request)
     )

@@ -8,8 +8,8 @@ from hlo.read import with_program_order
 from hlo.rewrite.loop_edit import ValueRef
 from olla_xla.check.executable import check_rewrite
 from olla_xla.errors import PlanMismatchError
-from olla_xla.remat.loops.again import Arrays, New
-from olla_xla.remat.loops.body import Body
+from olla_xla.remat.loops.again import New, ReadArrays
+from olla_xla.remat.loops.body import LoopBody
 from olla_xla.remat.loops.indices import Affine, typed
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
@@ -252,7 +252,7 @@ ENTRY e {
 def test_equal_numbers_say_equal_bits(target):
     module = module_from_bytes(with_program_order(from_hlo_text(NUMBERED)))
     computation = body_of(module, "runs")
-    body = Body(computation, target)
+    body = LoopBody(computation, target)
     named = {i.name.split(".")[0]: i for i in computation.instructions}
 
     def number(name):
@@ -280,7 +280,7 @@ def test_equal_numbers_say_equal_bits(target):
 
 def test_what_was_in_two_arrays_is_given_two():
     """Though both hold the same now; a third of the first array is that one."""
-    arrays = Arrays(lambda number: ValueRef(element=number))
+    arrays = ReadArrays(lambda number: ValueRef(element=number))
     first = arrays.given("one array", 5)
     assert first == ValueRef(element=5) == arrays.given("one array", 5)
     assert arrays.given("another", 5) == ValueRef(element=5, copy=1)
@@ -291,7 +291,7 @@ def test_what_was_in_two_arrays_is_given_two():
 
 def test_a_slice_that_cannot_be_taken_inside_is_made_before():
     """Where its array is another's already; slices of one array at two places are of one array."""
-    arrays = Arrays(lambda number: ValueRef(made=f"slice {number}"))
+    arrays = ReadArrays(lambda number: ValueRef(made=f"slice {number}"))
     arrays.whole = lambda number: ValueRef(element=3, whole=b"whole", axis=number)
     assert arrays.given("one array", 0).element == 3
     assert arrays.given("one array", 1).axis == 1

@@ -11,7 +11,7 @@ from jax import lax
 
 import olla_xla
 from hlo.module import module_from_bytes
-from hlo.rewrite.loop_edit import Stored
+from hlo.rewrite.loop_edit import NewResidual
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.cli.report.scan_residuals import stacks_table
 from olla_xla.errors import CheckError, PlanMismatchError
@@ -112,7 +112,9 @@ def test_the_referee_refuses_another_iterations_value(target, where):
 @pytest.mark.parametrize("target", ["cpu", CUDA])
 def test_the_referee_refuses_another_value(target):
     view, pair, edit = kept_alone(target)
-    ((place, stored),) = [(k, new) for k, new in enumerate(edit.added) if isinstance(new, Stored)]
+    ((place, stored),) = [
+        (k, new) for k, new in enumerate(edit.added) if isinstance(new, NewResidual)
+    ]
     body = pair.writer.body.computation.instructions
     shape = next(i.shape.at(stored.index) for i in body if i.name == stored.value)
     others = [
@@ -123,7 +125,7 @@ def test_the_referee_refuses_another_value(target):
     assert others
     for i, index in others:
         added = list(edit.added)
-        added[place] = Stored(i.name, index)
+        added[place] = NewResidual(i.name, index)
         after = with_loops_changed(
             captured(target), [dataclasses.replace(edit, added=tuple(added))]
         )

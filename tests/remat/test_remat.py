@@ -29,7 +29,7 @@ from olla_xla.remat.evictions import expand
 from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.front import Front
 from olla_xla.remat.purity import recomputable
-from olla_xla.solvers.linear import Limits
+from olla_xla.solvers.linear import SolverLimits
 from tests.support.compiles import on_h100, total_bytes, xla_schedule
 from tests.support.rewrites import check_cloned, with_aliases, with_clones
 from tests.support.steps import STEPS, arrays, assert_same
@@ -341,7 +341,7 @@ def test_the_program_finds_the_optimum_of_a_small_graph(part):
     g, choices = every_choice()
     budget = int(part * expand(g, np.zeros((0, 2), np.int64)).peak)
     best = min((seconds for peak, seconds in choices if peak <= budget), default=np.inf)
-    found = choose_exactly(g, budget, Limits(time_limit=20), small=0)
+    found = choose_exactly(g, budget, SolverLimits(time_limit=20), small=0)
     if found.evictions is None:
         assert best == np.inf
         return
@@ -355,7 +355,7 @@ def test_the_program_finds_the_optimum_of_a_small_graph(part):
 def test_the_program_agrees_with_the_evaluator(name):
     f = front(name)
     target = int(0.9 * f.start.peak)
-    found = choose_exactly(f.graph, target, Limits(time_limit=20))
+    found = choose_exactly(f.graph, target, SolverLimits(time_limit=20))
     assert found.evictions is not None
     e = expand(f.graph, found.evictions)
     assert e.feasible and e.peak <= target

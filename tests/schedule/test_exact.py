@@ -21,7 +21,7 @@ from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.decode import sequence
 from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING_EQUATIONS
 from olla_xla.schedule.exact.running_ilp import RunningIlp
-from olla_xla.solvers.linear import Limits, Status, violation
+from olla_xla.solvers.linear import SolverLimits, Status, violation
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
 EXAMPLES = int(os.environ.get("OLLA_XLA_EXAMPLES", "50"))
@@ -119,7 +119,7 @@ def test_the_point_of_an_order_is_feasible_and_comes_back(graph, pick):
 def test_a_warm_start_is_never_lost(form):
     graph = train_step(12)
     start = np.arange(len(graph.operators))
-    limits = Limits(time_limit=1e-3, work_limit=1e-4, node_limit=1)
+    limits = SolverLimits(time_limit=1e-3, work_limit=1e-4, node_limit=1)
     shown = plain_graph(graph) if form == "plain" else graph
     for backend in {"highs", "cpsat"} & set(FORMS[form]):
         found = least_peak(graph, form=form, backends=[backend], limits=limits, start=start)
@@ -139,7 +139,7 @@ def test_same_seed_same_order():
     graph = train_step(5)
     for backend in ("highs", "cpsat"):
         orders = [
-            least_peak(graph, backends=[backend], limits=Limits(seed=3)).order.tolist()
+            least_peak(graph, backends=[backend], limits=SolverLimits(seed=3)).order.tolist()
             for _ in range(2)
         ]
         assert orders[0] == orders[1]
@@ -147,7 +147,7 @@ def test_same_seed_same_order():
 
 def test_model_too_large_for_a_licence_goes_to_the_next_backend():
     graph = train_step(12)
-    found = least_peak(graph, form="plain", backends=["gurobi", "cpsat"], limits=Limits(2))
+    found = least_peak(graph, form="plain", backends=["gurobi", "cpsat"], limits=SolverLimits(2))
     assert found.backend == "cpsat"
     assert "licence" in found.failures[0]
 

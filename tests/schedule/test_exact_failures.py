@@ -16,7 +16,7 @@ from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.control import weight_updates
 from olla_xla.schedule.exact.plain import with_edges
 from olla_xla.solvers import solve
-from olla_xla.solvers.linear import Result, Status
+from olla_xla.solvers.linear import SolverResult, Status
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
 
@@ -25,17 +25,17 @@ def _unlicensed(model, limits):
 
 
 def _infeasible_point(model, limits):
-    return Result(Status.OPTIMAL, bound=0, x=np.zeros(model.variables))
+    return SolverResult(Status.OPTIMAL, bound=0, x=np.zeros(model.variables))
 
 
 def _false_proof(model, limits):
     """A feasible point, the start, with a bound that no order of the graph meets."""
     value = model.value(model.start) * 4
-    return Result(Status.UNKNOWN, bound=value)
+    return SolverResult(Status.UNKNOWN, bound=value)
 
 
 def _gives_up(model, limits):
-    return Result(Status.ERROR, message="out of memory")
+    return SolverResult(Status.ERROR, message="out of memory")
 
 
 FAKES = {
@@ -172,7 +172,9 @@ def test_the_relaxation_is_close_for_a_train_step(form):
 @pytest.mark.parametrize("units", [0, 1, 1000])
 def test_a_relaxed_optimum_a_little_too_high_bounds_no_more(monkeypatch, units):
     def bounded(bound):
-        monkeypatch.setattr(relaxation, "solve", lambda *a: Result(Status.OPTIMAL, bound=bound))
+        monkeypatch.setattr(
+            relaxation, "solve", lambda *a: SolverResult(Status.OPTIMAL, bound=bound)
+        )
         return relaxed_bound(train_step(2))
 
     slack = 5e-7 * max(units, 1)  # what floating-point arithmetic may add

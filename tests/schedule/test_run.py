@@ -8,7 +8,7 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search.limits import Stop
 from olla_xla.schedule.search.run import Run, rank
-from olla_xla.schedule.search.settings import Settings
+from olla_xla.schedule.search.settings import SearchSettings
 from tests.support.graphs import all_orders, train_step
 
 
@@ -55,7 +55,7 @@ def test_an_objective_of_its_own_decides(graph):
 
 
 def test_steps_and_cuts_are_counted_against_the_limit(graph):
-    run = Run(graph, {"time_limit": 60.0, "step_limit": 10 * Settings().cut_steps})
+    run = Run(graph, {"time_limit": 60.0, "step_limit": 10 * SearchSettings().cut_steps})
     run.spend_cuts()
     run.spend_cuts(2)
     assert run.limits.steps == 3 * run.settings.cut_steps

@@ -11,30 +11,30 @@ from hypothesis import strategies as st
 from olla_xla.errors import InputError, LimitError, SolverError
 from olla_xla.solvers import solve as solvers
 from olla_xla.solvers.apart import solve_apart
-from olla_xla.solvers.linear import INFINITY, Limits, Model, Result, Status
+from olla_xla.solvers.linear import INFINITY, LinearModel, SolverLimits, SolverResult, Status
 from olla_xla.solvers.solve import BACKENDS, solve, solve_with
 
 
-def _knapsack() -> Model:
+def _knapsack() -> LinearModel:
     """Most value in weight 10: items 1 and 3, value 16."""
-    model = Model("knapsack")
+    model = LinearModel("knapsack")
     for value in (5, 10, 4, 6):
         model.add_variable(cost=-value)
     model.add_row(range(4), [5, 6, 3, 4], upper=10, tag="weight")
     return model
 
 
-def _infeasible() -> Model:
-    model = Model()
+def _infeasible() -> LinearModel:
+    model = LinearModel()
     x = model.add_variables(2)
     model.add_row(x, [2, 2], lower=1, upper=1)
     return model
 
 
-def _assignment(n: int, seed: int = 0) -> Model:
+def _assignment(n: int, seed: int = 0) -> LinearModel:
     """Ten random costs a row: hard enough that a limit of one node stops early."""
     generator = np.random.default_rng(seed)
-    model = Model()
+    model = LinearModel()
     for _ in range(n):
         x = [model.add_variable(cost=-int(cost)) for cost in generator.integers(1, 1000, n)]
         weights = generator.integers(1, 1000, n).tolist()
@@ -48,7 +48,7 @@ def _assignment(n: int, seed: int = 0) -> Model:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("threads", [1, 2, 1])
 def test_optimum(backend, threads):
-    result = solve(_knapsack(), Limits(threads=threads), [backend])
+    result = solve(_knapsack(), SolverLimits(threads=threads), [backend])
     assert result.status is Status.OPTIMAL, result
     assert result.value == result.bound == -16
     assert result.point().tolist() == [0, 1, 0, 1]
@@ -59,7 +59,7 @@ def test_optimum(backend, threads):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_watch_is_told_of_values_and_bounds(backend):
     told = []
-    limits = Limits(time_limit=60, watch=lambda value, bound: told.append((value, bound)))
+    limits = SolverLimits(time_limit=60, watch=lambda value, bound: told.append((value, bound)))
     model = _assignment(9)
     model.offset = 5
     result = solve(model, limits, [backend])
@@ -80,7 +80,7 @@ def test_infeasible(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_offset_and_equalities_and_negative_bounds(backend):
-    model = Model()
+    model = LinearModel()
     model.offset = 7
     x = model.add_variables(2, lower=-5, upper=5, cost=1)
     model.add_row(x, [2, 3], lower=4, upper=4)
@@ -93,7 +93,7 @@ def test_offset_and_equalities_and_negative_bounds(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_model_without_variables_or_rows(backend):
-    model = Model()
+    model = LinearModel()
     model.offset = 3
     assert solve(model, backends=[backend]).value == 3
     model.add_variable(cost=-1)
@@ -104,7 +104,7 @@ def test_a_model_without_variables_or_rows(backend):
 def test_start_survives_a_limit(backend):
     model = _assignment(40)
     model.start = np.zeros(40 * 40)
-    limits = Limits(time_limit=1e-3, work_limit=1e-4, node_limit=1)
+    limits = SolverLimits(time_limit=1e-3, work_limit=1e-4, node_limit=1)
     result = solve(model, limits, [backend])
     assert result.status is Status.FEASIBLE
     assert result.value is not None and result.value <= 0
@@ -115,14 +115,14 @@ def test_start_survives_a_limit(backend):
 def test_nothing_found_at_limit(backend):
     model = _assignment(40)
     model.add_row(range(1600), [1] * 1600, lower=600)
-    result = solve(model, Limits(time_limit=1e-3), [backend])
+    result = solve(model, SolverLimits(time_limit=1e-3), [backend])
     assert result.status is Status.UNKNOWN, result
     assert result.x is None and result.value is None
 
 
 @pytest.mark.parametrize("backend", ["highs", "gurobi"])
 def test_continuous_variables(backend):
-    model = Model()
+    model = LinearModel()
     x = model.add_variables(2, upper=10, integer=False, cost=-1)
     model.add_row(x, [1, 2], upper=3.5)
     model.add_row(x, [3, 1], upper=6)
@@ -132,12 +132,12 @@ def test_continuous_variables(backend):
 
 
 def test_cpsat_passes_on_what_it_cannot_take():
-    model = Model()
+    model = LinearModel()
     model.add_variable(upper=2, integer=False, cost=-1)
     result = solve(model, backends=["cpsat", "highs"])
     assert result.backend == "highs" and result.value == 2 * -1
     assert "integer variables" in result.failures[0]
-    model = Model()
+    model = LinearModel()
     model.add_variable(upper=INFINITY, cost=1)
     result = solve(model, backends=["cpsat"])
     assert result.status is Status.ERROR
@@ -145,32 +145,32 @@ def test_cpsat_passes_on_what_it_cannot_take():
 
 
 def test_a_licence_that_is_too_small_is_reported_and_the_next_solver_used():
-    model = Model()
+    model = LinearModel()
     model.add_variables(2_100, cost=1)
     for k in range(2_099):
         model.add_row([k, k + 1], [1, 1], lower=1)
-    result = solve(model, Limits(time_limit=60), ["gurobi", "highs"])
+    result = solve(model, SolverLimits(time_limit=60), ["gurobi", "highs"])
     assert result.value == 1_050
     if result.backend == "highs":  # else this Gurobi has a full licence
         assert "licence does not admit 2100 variables" in result.failures[0]
 
 
 def test_a_limit_without_counterpart_is_mentioned():
-    result = solve(_knapsack(), Limits(work_limit=10), ["highs"])
+    result = solve(_knapsack(), SolverLimits(work_limit=10), ["highs"])
     assert "work_limit does not apply" in result.message
-    result = solve(_knapsack(), Limits(node_limit=10), ["cpsat"])
+    result = solve(_knapsack(), SolverLimits(node_limit=10), ["cpsat"])
     assert "node_limit does not apply" in result.message
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_same_input_same_point(backend):
-    limits = Limits(seed=3, time_limit=60)
+    limits = SolverLimits(seed=3, time_limit=60)
     first, second = (solve(_assignment(8), limits, [backend]) for _ in range(2))
     assert first.status is Status.OPTIMAL
     assert np.array_equal(first.point(), second.point())
 
 
-def _liar(result: Result):
+def _liar(result: SolverResult):
     return lambda: lambda model, limits: result
 
 
@@ -185,23 +185,23 @@ def _good():
 @pytest.mark.parametrize(
     ("lie", "complaint"),
     [
-        (Result(Status.OPTIMAL, bound=-21, x=np.ones(4)), "row weight#0 has the value 18"),
-        (Result(Status.OPTIMAL, bound=-21, x=np.array([0, 1, 0, 0.5])), "integer variable 3"),
-        (Result(Status.OPTIMAL, bound=-10, x=np.array([0, 2, 0, 0])), "x1 = 2.0 is outside"),
-        (Result(Status.OPTIMAL, bound=0, x=np.full(4, math.nan)), "not finite"),
-        (Result(Status.OPTIMAL, bound=0, x=np.zeros(3)), "for 4 variables"),
-        (Result(Status.OPTIMAL, bound=0), "no point"),
-        (Result(Status.FEASIBLE, bound=-5, x=np.array([0, 1, 0, 1])), "claims the bound -5"),
-        (Result(Status.OPTIMAL, bound=-21, x=np.array([0, 1, 0, 1])), "its bound is -21"),
-        (Result(Status.OPTIMAL, bound=-6, x=np.array([0, 0, 0, 1])), "but the start has -10"),
-        (Result(Status.INFEASIBLE), "but the start is feasible"),
-        (Result(Status.ERROR, message="out of luck"), "out of luck"),
+        (SolverResult(Status.OPTIMAL, bound=-21, x=np.ones(4)), "row weight#0 has the value 18"),
+        (SolverResult(Status.OPTIMAL, bound=-21, x=np.array([0, 1, 0, 0.5])), "integer variable 3"),
+        (SolverResult(Status.OPTIMAL, bound=-10, x=np.array([0, 2, 0, 0])), "x1 = 2.0 is outside"),
+        (SolverResult(Status.OPTIMAL, bound=0, x=np.full(4, math.nan)), "not finite"),
+        (SolverResult(Status.OPTIMAL, bound=0, x=np.zeros(3)), "for 4 variables"),
+        (SolverResult(Status.OPTIMAL, bound=0), "no point"),
+        (SolverResult(Status.FEASIBLE, bound=-5, x=np.array([0, 1, 0, 1])), "claims the bound -5"),
+        (SolverResult(Status.OPTIMAL, bound=-21, x=np.array([0, 1, 0, 1])), "its bound is -21"),
+        (SolverResult(Status.OPTIMAL, bound=-6, x=np.array([0, 0, 0, 1])), "but the start has -10"),
+        (SolverResult(Status.INFEASIBLE), "but the start is feasible"),
+        (SolverResult(Status.ERROR, message="out of luck"), "out of luck"),
     ],
 )
 def test_a_solver_that_lies_is_caught(lie, complaint):
     model = _knapsack()
     model.start = np.array([0.0, 1, 0, 0])
-    result = solve_with(model, Limits(), [("liar", _liar(lie)), ("good", _good)])
+    result = solve_with(model, SolverLimits(), [("liar", _liar(lie)), ("good", _good)])
     assert result.backend == "good" and result.value == -16
     assert len(result.failures) == 1
     assert result.failures[0].startswith("liar: ") and complaint in result.failures[0]
@@ -209,7 +209,9 @@ def test_a_solver_that_lies_is_caught(lie, complaint):
 
 def test_when_every_solver_fails():
     result = solve_with(
-        _knapsack(), Limits(), [("crash", _crash), ("liar", _liar(Result(Status.OPTIMAL)))]
+        _knapsack(),
+        SolverLimits(),
+        [("crash", _crash), ("liar", _liar(SolverResult(Status.OPTIMAL)))],
     )
     assert result.status is Status.ERROR
     with pytest.raises(SolverError, match="crash: RuntimeError: segmentation.*liar: "):
@@ -226,8 +228,8 @@ def test_a_backend_that_is_not_installed(monkeypatch):
 def test_a_bound_that_meets_the_start_proves_it():
     model = _knapsack()
     model.start = np.array([0.0, 1, 0, 1])
-    lazy = _liar(Result(Status.UNKNOWN, bound=-16.4))
-    result = solve_with(model, Limits(), [("lazy", lazy)])
+    lazy = _liar(SolverResult(Status.UNKNOWN, bound=-16.4))
+    result = solve_with(model, SolverLimits(), [("lazy", lazy)])
     assert (result.status, result.value, result.bound) == (Status.OPTIMAL, -16, -16)
 
 
@@ -242,13 +244,13 @@ def test_bad_input():
         solve(model)
     for bad in ({"time_limit": 0}, {"threads": -1}, {"node_limit": 0}, {"seed": -1}):
         with pytest.raises(LimitError):
-            Limits(**bad)
+            SolverLimits(**bad)
 
 
 @st.composite
-def _models(draw: st.DrawFn) -> Model:
+def _models(draw: st.DrawFn) -> LinearModel:
     n = draw(st.integers(1, 4))
-    model = Model()
+    model = LinearModel()
     for _ in range(n):
         lower = draw(st.integers(-2, 1))
         model.add_variable(lower, lower + draw(st.integers(0, 2)), cost=draw(st.integers(-5, 5)))
@@ -288,17 +290,17 @@ def test_backends_agree_with_enumeration(model):
 def test_a_solver_apart_says_the_same(monkeypatch):
     monkeypatch.setattr(solvers, "_APART_ROWS", 0)
     for model in (_knapsack(), _infeasible()):
-        alone = solve(model, Limits(), ["highs"])
-        apart = solve(model, Limits(apart=True, watch=lambda value, bound: None), ["highs"])
+        alone = solve(model, SolverLimits(), ["highs"])
+        apart = solve(model, SolverLimits(apart=True, watch=lambda value, bound: None), ["highs"])
         assert (alone.status, alone.value, alone.bound) == (apart.status, apart.value, apart.bound)
 
 
 def test_a_solver_that_does_not_stop_is_ended_and_what_it_told_counts():
-    model = Model()
+    model = LinearModel()
     model.add_variable(0, 5, cost=1)
     model.start = np.array([5.0])
     told = []
-    limits = Limits(time_limit=2, watch=lambda value, bound: told.append((value, bound)))
+    limits = SolverLimits(time_limit=2, watch=lambda value, bound: told.append((value, bound)))
     result = solve_apart("tests.support.sleepy_solver", model, limits)
     assert (result.status, result.bound, result.x.tolist()) == (Status.FEASIBLE, 2.0, [1.0])
     assert told == [(5.0, 2.0), (4.0, 1.0)]

@@ -17,21 +17,21 @@ from olla_xla.solvers.linear import (
     INFINITY,
     ROUNDING_TOLERANCE,
     ROW_TOLERANCE,
-    Arrays,
-    Limits,
-    Model,
-    Result,
+    LinearArrays,
+    LinearModel,
+    SolverLimits,
+    SolverResult,
     Status,
     round_point,
     violation,
 )
 from olla_xla.solvers.solve import _checked
-from olla_xla.solvers.terms import Terms
+from olla_xla.solvers.terms import LinearTerms
 
 
 def counted(*, integer=True, offset=0.0):
     """Minimise x + offset with 2 <= x <= 9."""
-    model = Model()
+    model = LinearModel()
     model.add_variable(2, 9, cost=1, integer=integer)
     model.offset = offset
     return model
@@ -69,8 +69,8 @@ def test_what_comes_of_an_answer(given, start, expected):
     for offset in (0.0, 0.25):
         model = counted(offset=offset)
         status, value, bound = given
-        result = Result(status, bound=bound + offset, x=None if value is None else at(value))
-        begun = None if start is None else Result(FEASIBLE, start + offset, x=at(start))
+        result = SolverResult(status, bound=bound + offset, x=None if value is None else at(value))
+        begun = None if start is None else SolverResult(FEASIBLE, start + offset, x=at(start))
         if isinstance(expected, str):
             with pytest.raises(SolverError):
                 _checked(model, result, begun)
@@ -86,13 +86,13 @@ def test_what_comes_of_an_answer(given, start, expected):
 
 def test_fractions_are_held_to_a_tolerance():
     model = counted(integer=False)
-    ok = _checked(model, Result(FEASIBLE, bound=3.25, x=at(5)), None)
+    ok = _checked(model, SolverResult(FEASIBLE, bound=3.25, x=at(5)), None)
     assert (ok.status, ok.bound) == (FEASIBLE, 3.25)
-    near = Result(OPTIMAL, bound=5 - 4e-6, x=at(5))
+    near = SolverResult(OPTIMAL, bound=5 - 4e-6, x=at(5))
     assert _checked(model, near, None).status is OPTIMAL  # within 1e-6 of 5
     for bound in (5 - 6e-6, 5 + 6e-6):
         with pytest.raises(SolverError):
-            _checked(model, Result(OPTIMAL, bound=bound, x=at(5)), None)
+            _checked(model, SolverResult(OPTIMAL, bound=bound, x=at(5)), None)
 
 
 def test_tolerances():
@@ -115,7 +115,7 @@ def test_tolerances():
 
 
 def test_models_change_what_they_tell():
-    model = Model()
+    model = LinearModel()
     first = model.add_variables(2, 0, 4, cost=1.5, name=lambda k: f"a{k}")
     model.add_variables(0)
     second = model.add_variables(2, -1, 1, integer=False)
@@ -133,24 +133,24 @@ def test_models_change_what_they_tell():
     assert model.value(np.array([1, 1, 0, 1])) == 5.5
     for value in (0, -1):
         with pytest.raises(LimitError):
-            Limits(work_limit=value)
-    assert Limits(seed=2**31 - 1).seed and Limits(time_limit=1e-9)
+            SolverLimits(work_limit=value)
+    assert SolverLimits(seed=2**31 - 1).seed and SolverLimits(time_limit=1e-9)
     with pytest.raises(LimitError):
-        Limits(seed=2**31)
+        SolverLimits(seed=2**31)
 
 
 def test_sums_become_rows():
     model = counted()
-    terms = Terms().plus(0, 2).plus_constant(3).plus(0).plus_constant(-1)
+    terms = LinearTerms().plus(0, 2).plus_constant(3).plus(0).plus_constant(-1)
     terms.into(model, lower=4, upper=9, tag="t")
     arrays = model.arrays()
     assert arrays.row_val.tolist() == [3] and arrays.row_col.tolist() == [0]
     assert (arrays.row_lower, arrays.row_upper, model.row_name(0)) == (2, 7, "t#0")
-    Terms().plus_constant(3).into(model, lower=3, upper=3)
+    LinearTerms().plus_constant(3).into(model, lower=3, upper=3)
     assert model.rows == 1
     for value in (2, 4):
         with pytest.raises(SolverError, match="cannot hold"):
-            Terms().plus_constant(value).into(model, lower=3, upper=3)
+            LinearTerms().plus_constant(value).into(model, lower=3, upper=3)
 
 
 def test_bounds():
@@ -166,13 +166,13 @@ def followed(*said, left=5.0):
     for message in said:
         messages.put(message)
     told = []
-    limits = Limits(watch=lambda value, bound: told.append((value, bound)))
+    limits = SolverLimits(watch=lambda value, bound: told.append((value, bound)))
     until = apart.time.monotonic() - apart._GRACE + left
     return apart._followed(messages, limits, until), told
 
 
 def test_what_a_process_says():
-    result = Result(OPTIMAL, 1.0, 1.0)
+    result = SolverResult(OPTIMAL, 1.0, 1.0)
     assert followed(("progress", (3.0, 1.0)), ("result", result)) == (result, [(3.0, 1.0)])
     late, told = followed(
         ("progress", (None, 1.0)), ("point", at(4)), ("progress", (4.0, 0.5)), ("point", at(3)),
@@ -188,14 +188,14 @@ def test_what_a_process_says():
 
 # What each solver is told.
 
-LIMITS = Limits(time_limit=7.5, threads=3, seed=11, work_limit=2.5, node_limit=13)
+LIMITS = SolverLimits(time_limit=7.5, threads=3, seed=11, work_limit=2.5, node_limit=13)
 
 
 def test_cpsat_is_told_the_limits():
     parameters = cpsat.configured(LIMITS).parameters
     assert parameters.max_time_in_seconds == 7.5 and parameters.num_workers == 3
     assert parameters.random_seed == 11 and parameters.max_deterministic_time == 2.5
-    assert cpsat.configured(Limits()).parameters.max_deterministic_time == INFINITY
+    assert cpsat.configured(SolverLimits()).parameters.max_deterministic_time == INFINITY
 
 
 def test_gurobi_is_told_the_limits():
@@ -244,7 +244,7 @@ def test_how_gurobi_ends():
 def test_a_row_without_variables():
     def alone(lower, upper):
         empty = np.zeros(0)
-        model = Arrays(
+        model = LinearArrays(
             empty, empty, empty, np.zeros(0, np.bool_), np.zeros(2, np.int64),
             np.zeros(0, np.int64), empty, np.array([lower]), np.array([upper]), 2.0,
         )  # fmt: skip

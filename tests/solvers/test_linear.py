@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from olla_xla.errors import InputError, SolverError
-from olla_xla.solvers.linear import INFINITY, Model, round_point, violation
+from olla_xla.solvers.linear import INFINITY, LinearModel, round_point, violation
 
 pytestmark = pytest.mark.quick
 
 
 def test_rows_and_tags_and_names():
-    model = Model()
+    model = LinearModel()
     x = model.add_variables(2, name=lambda k: f"C[{k}]")
     y = model.add_variable(-1, 5, cost=2, name="peak")
     z = model.add_variable()
@@ -31,7 +31,7 @@ def test_rows_and_tags_and_names():
 
 
 def test_a_column_named_twice_adds_up():
-    model = Model()
+    model = LinearModel()
     x = model.add_variables(2, upper=9)
     model.add_row([x[0], x[1], x[0]], [1, 5, 2], upper=6)
     assert model.arrays().row_val.tolist() == [3, 5]
@@ -43,14 +43,14 @@ def test_names_are_not_made_until_asked_for():
     def name(_: int) -> str:
         raise AssertionError
 
-    model = Model()
+    model = LinearModel()
     model.add_variables(3, name=name)
     model.add_row([0], [1], upper=1)
     assert violation(model, np.ones(3)) is None
 
 
 def test_integer_rows_are_checked_to_the_last_unit():
-    model = Model()
+    model = LinearModel()
     model.add_variables(2, upper=2.0**40)
     model.add_row([0, 1], [2.0**20, -1], upper=0)
     big = 2.0**33
@@ -62,7 +62,7 @@ def test_integer_rows_are_checked_to_the_last_unit():
 
 
 def test_rounding_has_a_tolerance():
-    model = Model()
+    model = LinearModel()
     model.add_variables(2, upper=5)
     model.add_variable(integer=False)
     rounded = round_point(model.arrays(), np.array([0.999999, 2.000001, 0.3]))
@@ -76,17 +76,17 @@ def test_rounding_has_a_tolerance():
 
 
 def test_fractions_are_seen():
-    model = Model()
+    model = LinearModel()
     model.add_variable(cost=0.5)
     assert not model.arrays().integral and not model.arrays().integral_objective
-    model = Model()
+    model = LinearModel()
     model.add_variable(cost=1)
     model.add_row([0], [0.5], upper=1)
     assert not model.arrays().integral and model.arrays().integral_objective
 
 
 def test_bad_input():
-    model = Model()
+    model = LinearModel()
     with pytest.raises(InputError, match="empty"):
         model.add_variable(2, 1)
     x = model.add_variable(name="a")

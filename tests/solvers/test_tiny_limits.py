@@ -20,7 +20,7 @@ from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.loops.residuals_ilp import least
 from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.bounds import known, whole_units
-from olla_xla.solvers.linear import Limits, Model, Status
+from olla_xla.solvers.linear import LinearModel, SolverLimits, Status
 from olla_xla.solvers.solve import BACKENDS, solve
 from tests.remat.test_remat import front
 from tests.remat.test_residuals_ilp import _choices, _module
@@ -44,7 +44,7 @@ def watched(seconds):
         assert value is None or math.isfinite(value)
         assert not math.isnan(bound) and bound < math.inf
 
-    return Limits(time_limit=seconds, watch=told)
+    return SolverLimits(time_limit=seconds, watch=told)
 
 
 def blocks(count=60):
@@ -58,7 +58,7 @@ def blocks(count=60):
 @BY
 @pytest.mark.parametrize("started", [False, True])
 def test_a_model(backend, seconds, started):
-    random, model = np.random.default_rng(0), Model()
+    random, model = np.random.default_rng(0), LinearModel()
     columns = [model.add_variable(cost=-float(random.integers(1, 1000))) for _ in range(120)]
     for _ in range(60):
         model.add_row(columns, random.integers(1, 100, 120).tolist(), upper=1500)
@@ -74,7 +74,7 @@ def test_a_model(backend, seconds, started):
 @BY
 def test_no_limit(backend, seconds):
     """A limit that is never reached: also in a process of its own."""
-    model = Model()
+    model = LinearModel()
     columns = [model.add_variable(cost=-float(k)) for k in range(1, 9)]
     model.add_row(columns, [1.0] * 8, upper=3)
     found = solve(model, watched(seconds), [backend])

@@ -10,7 +10,7 @@ import pytest
 
 from olla_xla.errors import InputError, OllaError
 from olla_xla.tools.sweep import cell as cells
-from olla_xla.tools.sweep.grid import Cell, Settings
+from olla_xla.tools.sweep.grid import Cell, SweepSettings
 
 pytestmark = pytest.mark.quick
 
@@ -43,7 +43,7 @@ def test_the_row_of_a_cell(answered):
         return {"xla_bytes": 12}
 
     row = answered(work)
-    assert seen == [(Cell("mlp", 8, "cpu", "adam", "order"), Settings(5.0, 100, 3, 60.0))]
+    assert seen == [(Cell("mlp", 8, "cpu", "adam", "order"), SweepSettings(5.0, 100, 3, 60.0))]
     assert row.pop("seconds") >= 0 and row == {"xla_bytes": 12}
 
 

@@ -13,7 +13,7 @@ from olla_xla.tools.doctor import examine as doctor
 from olla_xla.tools.doctor import probe
 from olla_xla.tools.doctor.records import ROWS, Check, Examination, ModelRow, RunRow
 from olla_xla.tools.measure import processes
-from olla_xla.tools.measure.records import Comparison, Request
+from olla_xla.tools.measure.records import Comparison, RunRequest
 from tests.support.compiles import h100_device
 from tests.support.measurements import measured
 
@@ -126,7 +126,7 @@ def test_the_other_probes(capsys):
 
 
 def test_flags_of_a_request_reach_its_process():
-    request = Request("mlp", 1, "adam", 2, True, "gpu", xla_flags="--xla_one=")
+    request = RunRequest("mlp", 1, "adam", 2, True, "gpu", xla_flags="--xla_one=")
     flags = processes._environment(request, "cache")["XLA_FLAGS"].split()
     assert {"--xla_one=", "--xla_gpu_autotune_level=0"} <= set(flags)
     cpu = dataclasses.replace(request, platform="cpu")

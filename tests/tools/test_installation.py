@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from olla_xla import version
-from olla_xla.solvers.linear import Limits, Model
+from olla_xla.solvers.linear import LinearModel, SolverLimits
 from olla_xla.solvers.solve import solve, solve_with
 from olla_xla.tools.sweep.local import _available
 
@@ -52,7 +52,7 @@ def test_a_solver_that_is_an_extra_says_how_to_get_it(name, module):
     def load():
         raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
-    result = solve_with(Model(), Limits(), [(name, load)])
+    result = solve_with(LinearModel(), SolverLimits(), [(name, load)])
     assert result.failures == (f"{name}: {module} is missing; uv sync --extra {name}",)
 
 
@@ -61,7 +61,7 @@ def test_a_plan_without_the_extra_solver_says_so(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ortools", None)
     monkeypatch.delitem(sys.modules, "olla_xla.solvers.backends.cpsat", raising=False)
-    (said,) = solve(Model(), backends=["cpsat"]).failures
+    (said,) = solve(LinearModel(), backends=["cpsat"]).failures
     assert said.startswith("cpsat: ortools")
     assert said.endswith(" is missing; uv sync --extra cpsat")
 

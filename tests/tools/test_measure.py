@@ -13,10 +13,10 @@ from olla_xla.cli.report.measured import (
 )
 from olla_xla.errors import InputError, OllaError
 from olla_xla.tools.measure.processes import measure
-from olla_xla.tools.measure.records import Comparison, Recomputation, Request, Variant, compare
+from olla_xla.tools.measure.records import Comparison, Recomputation, RunRequest, Variant, compare
 from tests.support.measurements import measured
 
-REQUEST = Request("mlp", 8, "adam", steps=3, planned=True, time_limit=5.0, step_limit=2000)
+REQUEST = RunRequest("mlp", 8, "adam", steps=3, planned=True, time_limit=5.0, step_limit=2000)
 
 
 def test_the_first_difference_is_named():
@@ -43,7 +43,7 @@ def test_real_processes_agree_bit_for_bit():
 
 def test_recomputation_is_measured_against_xlas_own():
     stages = []
-    request = Request(
+    request = RunRequest(
         "mlp", 2048, "momentum", steps=2, planned=True, time_limit=10.0, step_limit=2000,
         max_overhead=0.3,
     )  # fmt: skip

@@ -49,7 +49,9 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
 def test_ways_for_which_there_is_no_time_are_told(monkeypatch):
     monkeypatch.setattr(variants.StepVariants, "compiled", lambda self, options=None: options)
     monkeypatch.setattr(
-        variants.StepVariants, "row", lambda self, name, _: variants.Way(name, 2**30, 1.0, 1)
+        variants.StepVariants,
+        "row",
+        lambda self, name, _: variants.StepVariant(name, 2**30, 1.0, 1),
     )
     model = models.build("mlp", batch_size=8, optimizer="sgd")
     seen, way = [], (model, targets.target("cpu"), PlanOptions(), [])
@@ -68,7 +70,9 @@ def test_xlas_own_rematerialisation_is_tried_where_its_limit_is_below_the_total(
         variants.StepVariants, "compiled", lambda self, options=None: compiled.append(options)
     )
     monkeypatch.setattr(
-        variants.StepVariants, "row", lambda self, name, _: variants.Way(name, 2**31, 1.0, 1)
+        variants.StepVariants,
+        "row",
+        lambda self, name, _: variants.StepVariant(name, 2**31, 1.0, 1),
     )
     monkeypatch.setattr(variants.StepVariants, "target", card, raising=False)
     monkeypatch.setattr(pareto, "POLICIES", ())

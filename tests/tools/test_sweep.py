@@ -14,11 +14,11 @@ import pytest
 from olla_xla.cli import main
 from olla_xla.errors import InputError
 from olla_xla.tools.sweep import local
-from olla_xla.tools.sweep.grid import COLUMNS, Cell, Settings, cells
+from olla_xla.tools.sweep.grid import COLUMNS, Cell, SweepSettings, cells
 from olla_xla.tools.sweep.journal import Journal
 from olla_xla.tools.sweep.process import KILLED, run_process
 
-SETTINGS = Settings(time_limit=2.0, step_limit=2000, seed=0, cell_timeout=300.0)
+SETTINGS = SweepSettings(time_limit=2.0, step_limit=2000, seed=0, cell_timeout=300.0)
 FLAGS = ("--batch_sizes=1,2", "--targets=cpu", "--time_limit=2", "--step_limit=2000")
 
 
@@ -94,7 +94,7 @@ def test_rows_of_a_wider_sweep_are_kept(tmp_path):
 def test_files_of_something_else(tmp_path):
     out = tmp_path / "rows.csv"
     Journal(str(out), grid(), SETTINGS)
-    other = Settings(time_limit=3.0, step_limit=None, seed=0, cell_timeout=300.0)
+    other = SweepSettings(time_limit=3.0, step_limit=None, seed=0, cell_timeout=300.0)
     with pytest.raises(InputError, match="made with other limits or seed"):
         Journal(str(out), grid(), other)
     out.with_suffix(".jsonl").write_text("a letter\n")
@@ -125,7 +125,7 @@ def test_quick_code_changes_no_total(monkeypatch):
 def test_failures_are_rows(monkeypatch):
     unknown = Cell("nothing", 1, "cpu", "adam", "order")
     assert "unknown model" in run_process(unknown, SETTINGS)["error"]
-    hasty = Settings(time_limit=2.0, step_limit=None, seed=0, cell_timeout=0.01)
+    hasty = SweepSettings(time_limit=2.0, step_limit=None, seed=0, cell_timeout=0.01)
     assert run_process(unknown, hasty)["error"] == "took longer than 0.01 s"
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert "ended with code 1" in run_process(unknown, SETTINGS)["error"]

@@ -29,7 +29,7 @@ from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.measure.processes import gpu_kind, measure
-from olla_xla.tools.measure.records import Request
+from olla_xla.tools.measure.records import RunRequest
 from olla_xla.tools.step import plan_model
 from olla_xla.version import to_install
 
@@ -82,7 +82,7 @@ def run(values: flags.FlagValues) -> int:
             "not measured: target=gpu, but JAX finds no GPU here; it takes an NVIDIA GPU and JAX's "
             f"CUDA plugin, {to_install('cuda13')}; --target=h100 compiles without a card"
         )
-    request = Request(
+    request = RunRequest(
         model=values.model,
         batch_size=values.batch_size,
         optimizer=values.optimizer,

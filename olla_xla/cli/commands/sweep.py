@@ -24,7 +24,7 @@ from olla_xla.errors import InputError
 from olla_xla.problem.options import parse_bytes
 from olla_xla.tools.models import zoo
 from olla_xla.tools.sweep.cluster import run_dask
-from olla_xla.tools.sweep.grid import Cell, Settings, cells
+from olla_xla.tools.sweep.grid import Cell, SweepSettings, cells
 from olla_xla.tools.sweep.journal import Journal
 from olla_xla.tools.sweep.local import run_local
 
@@ -101,10 +101,10 @@ def model_names(values: flags.FlagValues) -> list[str]:
     return list(zoo().ZOO) if values.models == ["zoo"] else values.models
 
 
-def settings(values: flags.FlagValues) -> Settings:
+def settings(values: flags.FlagValues) -> SweepSettings:
     """The settings that all cells share; limits are in seconds."""
     options = shared.options(values)
-    return Settings(
+    return SweepSettings(
         time_limit=values.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from olla_xla.cli.report.peak import short_operation
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
-from olla_xla.memory.analysis.difference import Change, Difference
+from olla_xla.memory.analysis.difference import Difference, TensorChange
 
 
 def difference_line(found: Difference) -> str:
@@ -37,7 +37,7 @@ def difference_table(found: Difference, count: int) -> Table:
     return Table(("MB more", "before", "after", "category:", "shape:", "tensor:"), rows, title)
 
 
-def _what(change: Change) -> str:
+def _what(change: TensorChange) -> str:
     return short_operation(change.what) if "jit(" in change.what else change.what
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, more, percent
-from olla_xla.tools.variants import Way
+from olla_xla.tools.variants import StepVariant
 
 _HEADINGS = (
     "way:",
@@ -22,7 +22,7 @@ _HEADINGS = (
 )
 
 
-def pareto_table(rows: Sequence[Way], title: str) -> Table:
+def pareto_table(rows: Sequence[StepVariant], title: str) -> Table:
     """One line for each way, compared with the first one.
 
     Totals are XLA's, in MB; times are in milliseconds. A star marks the ways on the Pareto front:

@@ -71,7 +71,7 @@ def _count(sums: dict[Key, tuple[int, int]], key: Key, size: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class TensorChange:
     """Tensors of one kind that take another amount of memory than before; sizes in bytes.
 
     Attributes:
@@ -100,7 +100,7 @@ class Difference:
 
     before: Snapshot
     after: Snapshot
-    changes: tuple[Change, ...]
+    changes: tuple[TensorChange, ...]
 
     @property
     def bytes(self) -> int:
@@ -133,7 +133,7 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
             "of what olla_xla analyze --json writes and HLO dumps"
         )
     changes = [
-        Change(*key, before.tensors.get(key, (0, 0)), after.tensors.get(key, (0, 0)))
+        TensorChange(*key, before.tensors.get(key, (0, 0)), after.tensors.get(key, (0, 0)))
         for key in sorted({*before.tensors, *after.tensors})
     ]
     changes = [c for c in changes if c.before != c.after]

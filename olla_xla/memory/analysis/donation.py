@@ -31,7 +31,7 @@ from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.memory_view import MemoryView
 
 
-class Outcome(enum.StrEnum):
+class DonationOutcome(enum.StrEnum):
     """What became of an argument's memory."""
 
     ALIASED = "aliased"
@@ -68,7 +68,7 @@ class DonationRow:
     path: str
     type: str
     bytes: int
-    outcome: Outcome
+    outcome: DonationOutcome
     output: str = ""
     why: str = ""
     argnum: int | None = None
@@ -90,18 +90,18 @@ class DonationAudit:
     rows: tuple[DonationRow, ...]
     least_bytes: int = 0
 
-    def count(self, *outcomes: Outcome) -> int:
+    def count(self, *outcomes: DonationOutcome) -> int:
         """Arguments with one of these outcomes."""
         return sum(row.outcome in outcomes for row in self.rows)
 
-    def bytes(self, *outcomes: Outcome) -> int:
+    def bytes(self, *outcomes: DonationOutcome) -> int:
         """Bytes of arguments with one of these outcomes."""
         return sum(row.bytes for row in self.rows if row.outcome in outcomes)
 
     @property
     def requested(self) -> int:
         """Arguments that the caller donated."""
-        return len(self.rows) - self.count(Outcome.POSSIBLE)
+        return len(self.rows) - self.count(DonationOutcome.POSSIBLE)
 
     @property
     def trouble(self) -> tuple[DonationRow, ...]:
@@ -111,7 +111,7 @@ class DonationAudit:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        sums = {str(o): [self.count(o), self.bytes(o)] for o in Outcome if self.count(o)}
+        sums = {str(o): [self.count(o), self.bytes(o)] for o in DonationOutcome if self.count(o)}
         return {
             "requested": self.requested,
             "outcomes": sums,
@@ -122,8 +122,14 @@ class DonationAudit:
 _LEAST_SHARE = 0.001
 """Part of the step's memory below which an argument is not reported as trouble."""
 
-_COSTLY = (Outcome.LOST, Outcome.POSSIBLE, Outcome.COPIED, Outcome.REUSED, Outcome.UNREAD)
-_RANK = {outcome: k for k, outcome in enumerate((*_COSTLY, Outcome.ALIASED))}
+_COSTLY = (
+    DonationOutcome.LOST,
+    DonationOutcome.POSSIBLE,
+    DonationOutcome.COPIED,
+    DonationOutcome.REUSED,
+    DonationOutcome.UNREAD,
+)
+_RANK = {outcome: k for k, outcome in enumerate((*_COSTLY, DonationOutcome.ALIASED))}
 
 
 def audit(
@@ -152,12 +158,12 @@ def audit(
             why = _copy(view, dataflow, actual, outputs[where], by_number)
             if why and result is not None:
                 why = other_form(leaf, result) or why
-            outcome = Outcome.COPIED if why else Outcome.ALIASED
+            outcome = DonationOutcome.COPIED if why else DonationOutcome.ALIASED
             rows.append(_row(leaf, outcome, "" if result is None else result.path, why))
         elif leaf.donated and leaf.number is None:
-            rows.append(_row(leaf, Outcome.UNREAD, "", "the function does not read it"))
+            rows.append(_row(leaf, DonationOutcome.UNREAD, "", "the function does not read it"))
         elif leaf.donated:
-            outcome = Outcome.REUSED if _is_reused(view, actual) else Outcome.LOST
+            outcome = DonationOutcome.REUSED if _is_reused(view, actual) else DonationOutcome.LOST
             rows.append(_row(leaf, outcome, *why_lost(leaf, free, replaced)))
     replacing = [r for r in free if r.number not in made]
     for leaf, result in not_donated(taken, replacing, set(outputs)):
@@ -165,7 +171,7 @@ def audit(
             f"output {result.path} has its type and takes memory of its own; "
             f"{to_donate([leaf])} saves that if the caller is done with the argument"
         )
-        rows.append(_row(leaf, Outcome.POSSIBLE, result.path, why))
+        rows.append(_row(leaf, DonationOutcome.POSSIBLE, result.path, why))
     rows.sort(key=lambda row: (_RANK[row.outcome], -row.bytes, row.path))
     return DonationAudit(tuple(rows), math.ceil(_LEAST_SHARE * view.total_bytes))
 
@@ -198,7 +204,7 @@ def _number(index: ShapeIndex) -> int:
     return index[0] if index else 0
 
 
-def _row(leaf: Leaf, outcome: Outcome, output: str, why: str) -> DonationRow:
+def _row(leaf: Leaf, outcome: DonationOutcome, output: str, why: str) -> DonationRow:
     return DonationRow(leaf.path, leaf.type, leaf.bytes, outcome, output, why, leaf.argnum)
 
 

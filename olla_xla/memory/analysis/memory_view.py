@@ -160,7 +160,7 @@ def memory_view(
 
 def _at(memory: Occupancy, step: int, describer: Describer) -> list[LiveTensor]:
     """All that is in memory at a step, and what of the total is not in use."""
-    spans = Spans(memory)
+    spans = TensorSpans(memory)
     tensors, used = [], np.zeros(len(memory.allocations), np.int64)
     for k in memory.at(step).tolist():
         value = memory.values[k]
@@ -183,7 +183,7 @@ def _unused(size: int, argument: str, why: str, steps: int) -> LiveTensor:
     return LiveTensor("", size, Category.UNUSED, argument=argument, why=why, stop=steps)
 
 
-class Spans:
+class TensorSpans:
     """From when to when tensors have memory, and what reads them last.
 
     What stays in one buffer by XLA's rules (a loop's state, what is written slice by slice) is one

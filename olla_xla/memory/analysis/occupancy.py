@@ -21,7 +21,7 @@ from olla_xla.memory.module_state import PlannedModule
 
 
 @dataclasses.dataclass(frozen=True)
-class Allocation:
+class OccupiedAllocation:
     """One allocation of XLA's.
 
     Attributes:
@@ -56,7 +56,7 @@ class Occupancy:
     bytes: np.ndarray
     start: np.ndarray
     stop: np.ndarray
-    allocations: tuple[Allocation, ...]
+    allocations: tuple[OccupiedAllocation, ...]
     instructions: tuple[Instruction | None, ...]
     total_bytes: int
     assigned: bool
@@ -154,7 +154,7 @@ def _assigned(
 
 def _allocations(
     planned: PlannedModule, placed: _Placed, sizes: dict[int, int]
-) -> dict[int, Allocation]:
+) -> dict[int, OccupiedAllocation]:
     """The allocations by number, the arguments' first, laid end to end."""
     members: dict[int, list[Value]] = {key: [] for key in sizes}
     for value, (number, _) in placed.items():
@@ -175,7 +175,7 @@ def _allocations(
     base, result = 0, {}
     for key in sorted(sizes, key=lambda k: (rank[kinds[k][0]], kinds[k][1] or (0, ()), k)):
         kind, parameter = kinds[key]
-        result[key] = Allocation(sizes[key], base, kind, parameter)
+        result[key] = OccupiedAllocation(sizes[key], base, kind, parameter)
         base += -(-sizes[key] // alignment) * alignment
     return result
 

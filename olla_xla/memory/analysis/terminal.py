@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from olla_xla.memory.analysis.analysis import Analysis
 from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.donation import DonationAudit, DonationRow, Outcome
+from olla_xla.memory.analysis.donation import DonationAudit, DonationOutcome, DonationRow
 from olla_xla.memory.analysis.leaves import to_donate
 from olla_xla.memory.analysis.lines import short_line
 from olla_xla.memory.analysis.live_tensor import LiveTensor
@@ -265,14 +265,14 @@ def _loops(analysis: Analysis, count: int) -> TextTable:
 def _donation(donation: DonationAudit, count: int) -> TextTable:
     found = [
         f"{donation.count(o)} {o} ({megabytes(donation.bytes(o))} MB)"
-        for o in Outcome
+        for o in DonationOutcome
         if donation.count(o)
     ]
     none = "none would save memory"
     title = f"Donation: {donation.requested} requested; {', '.join(found) or none}"
-    causes: dict[tuple[Outcome, str], list[DonationRow]] = {}
+    causes: dict[tuple[DonationOutcome, str], list[DonationRow]] = {}
     for row in donation.trouble:
-        together = row.outcome is Outcome.POSSIBLE
+        together = row.outcome is DonationOutcome.POSSIBLE
         causes.setdefault((row.outcome, "" if together else row.why), []).append(row)
     rows = [
         (
@@ -281,7 +281,7 @@ def _donation(donation: DonationAudit, count: int) -> TextTable:
             str(outcome),
             f"outputs of their types take memory of their own; {to_donate(alike)} saves that if "
             "the caller is done with them"
-            if n and outcome is Outcome.POSSIBLE
+            if n and outcome is DonationOutcome.POSSIBLE
             else alike[0].why,
         )
         for (outcome, _), alike in list(causes.items())[:count]

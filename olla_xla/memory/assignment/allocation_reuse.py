@@ -18,7 +18,7 @@ from olla_xla.memory.assignment.live_ranges import LiveRanges
 from olla_xla.memory.jit import inner, loop
 
 
-class Kind(enum.IntEnum):
+class AliasSetKind(enum.IntEnum):
     """How an alias set is treated; joined sets have the largest of their kinds."""
 
     TEMP = 0
@@ -142,7 +142,7 @@ def _fill(
     for b in order:
         allocation = -1
         members = sets.idx[sets.ptr[b] : sets.ptr[b + 1]]
-        if sets.kind[b] == Kind.TEMP:
+        if sets.kind[b] == AliasSetKind.TEMP:
             allocation = _find(sets, links, ranges, made, b, usables)
             if allocation < 0 and not sets.live_out[b]:
                 continue
@@ -151,12 +151,12 @@ def _fill(
             count += 1
             kind = sets.kind[b]
             made.bytes[allocation], made.color[allocation] = sets.bytes[b], sets.color[b]
-            counted[allocation] = kind == Kind.ARGUMENT or (
-                kind != Kind.CONSTANT and sets.live_out[b]
+            counted[allocation] = kind == AliasSetKind.ARGUMENT or (
+                kind != AliasSetKind.CONSTANT and sets.live_out[b]
             )
-            temporary[allocation] = kind == Kind.TUPLE and not sets.live_out[b]
-            replaced = kind == Kind.ARGUMENT and not sets.readonly[b]
-            made.usable[allocation] = kind == Kind.TEMP or replaced
+            temporary[allocation] = kind == AliasSetKind.TUPLE and not sets.live_out[b]
+            replaced = kind == AliasSetKind.ARGUMENT and not sets.readonly[b]
+            made.usable[allocation] = kind == AliasSetKind.TEMP or replaced
             if made.usable[allocation]:
                 made.usables[usables] = allocation
                 members_by_start = ranges.by_start[sets.ptr[b] : sets.ptr[b + 1]]

@@ -22,9 +22,9 @@ from hlo.sharing import Sharing, sharing
 from hlo.values import Dataflow, Value
 from olla_xla.memory.arrays import csr
 from olla_xla.memory.assignment.allocation_reuse import (
+    AliasSetKind,
     AliasSets,
     AllocationReuse,
-    Kind,
     Links,
     reuse_allocations,
 )
@@ -194,14 +194,14 @@ class AssignmentModel:
             position=np.array(first, np.int64),
         )
 
-    def _kind_of(self, members: Sequence[Value]) -> Kind:
+    def _kind_of(self, members: Sequence[Value]) -> AliasSetKind:
         for v in members:
             if v.instruction.opcode == "constant":
-                return Kind.CONSTANT
+                return AliasSetKind.CONSTANT
             at_entry = v.instruction.computation is self.dataflow.module.entry
             if v.instruction.opcode == "parameter" and at_entry:
-                return Kind.ARGUMENT
-        return Kind.TUPLE if any(v.shape.is_tuple for v in members) else Kind.TEMP
+                return AliasSetKind.ARGUMENT
+        return AliasSetKind.TUPLE if any(v.shape.is_tuple for v in members) else AliasSetKind.TEMP
 
     def _set_buffers(self, set_of: NDArray[np.int64], **by_set: NDArray[Any]) -> None:
         """Sets the alias sets, and what follows from them.
@@ -304,8 +304,8 @@ class AssignmentModel:
         rest = np.cumsum(sizes[::-1])[::-1]
         keep = int(np.searchsorted(-rest, -_NEGLIGIBLE * max(rest[0], 1))) if len(rest) else 0
         left_out = self._order[keep:]
-        counts = (sets.kind[left_out] == Kind.ARGUMENT) | sets.live_out[left_out]
-        counts &= sets.kind[left_out] != Kind.CONSTANT
+        counts = (sets.kind[left_out] == AliasSetKind.ARGUMENT) | sets.live_out[left_out]
+        counts &= sets.kind[left_out] != AliasSetKind.CONSTANT
         extra = int(sets.bytes[left_out][counts].sum())
         times = self._times_by_order(computation, orders)
 

@@ -54,7 +54,7 @@ from olla_xla.place.exact.state import (
     SPLIT,
     START,
     WORK,
-    State,
+    PlacementState,
     start,
 )
 
@@ -118,7 +118,7 @@ def descend(
 
 
 @jit
-def _candidate(model: Model, state: State, rank: NDArray[np.int64]) -> int:
+def _candidate(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> int:
     """The item of lowest (rest, rank) above the last candidate's; -1 if none is left or useful."""
     level, last = state.count[LEVEL], state.count[RANK]
     best, best_rest, best_rank = -1, FAR, np.int64(0)
@@ -142,7 +142,7 @@ def _candidate(model: Model, state: State, rank: NDArray[np.int64]) -> int:
 
 
 @jit
-def _misplaced(model: Model, state: State, rank: NDArray[np.int64], i: int) -> bool:
+def _misplaced(model: Model, state: PlacementState, rank: NDArray[np.int64], i: int) -> bool:
     """Whether placing i at its rest is left to a symmetric branch."""
     if model.twin[i] >= 0 and state.offset[model.twin[i]] < 0:
         return True
@@ -159,7 +159,9 @@ def _misplaced(model: Model, state: State, rank: NDArray[np.int64], i: int) -> b
 
 
 @jit
-def _place(model: Model, state: State, rank: NDArray[np.int64], i: int) -> tuple[bool, bool]:
+def _place(
+    model: Model, state: PlacementState, rank: NDArray[np.int64], i: int
+) -> tuple[bool, bool]:
     """Places i at its rest.
 
     Returns:
@@ -198,7 +200,7 @@ def _place(model: Model, state: State, rank: NDArray[np.int64], i: int) -> tuple
 
 
 @jit
-def _account(model: Model, state: State, i: int, sign: int) -> bool:
+def _account(model: Model, state: PlacementState, i: int, sign: int) -> bool:
     """Adds item i to its sections, or takes it away; True where it was the last across a border."""
     state.count[WORK] += len(state.dirty) + model.last[i] - model.first[i]
     for e in range(model.sec_ptr[i], model.sec_ptr[i + 1]):
@@ -215,7 +217,7 @@ def _account(model: Model, state: State, i: int, sign: int) -> bool:
 
 
 @jit
-def _backtrack(model: Model, state: State) -> int:
+def _backtrack(model: Model, state: PlacementState) -> int:
     """Undoes decisions up to one whose second branch is open, and enters that; its item or -1."""
     while True:
         active = state.count[ACTIVE]
@@ -231,7 +233,7 @@ def _backtrack(model: Model, state: State) -> int:
 
 
 @jit
-def _undo(model: Model, state: State, alternative: bool) -> int:
+def _undo(model: Model, state: PlacementState, alternative: bool) -> int:
     """Undoes the last decision; with `alternative`, enters its second branch if that is open.
 
     Returns:

@@ -23,12 +23,12 @@ from olla_xla.place.exact.state import (
     SPLIT,
     START,
     WORK,
-    State,
+    PlacementState,
 )
 
 
 @jit
-def swap(state: State, a: int, b: int) -> None:
+def swap(state: PlacementState, a: int, b: int) -> None:
     """Exchanges two entries of `waiting`."""
     i, j = state.waiting[a], state.waiting[b]
     state.waiting[a], state.waiting[b] = j, i
@@ -36,7 +36,7 @@ def swap(state: State, a: int, b: int) -> None:
 
 
 @jit
-def activate(state: State, frame: int) -> None:
+def activate(state: PlacementState, frame: int) -> None:
     """Makes a frame, whose items are still unplaced, the active one."""
     state.count[ACTIVE] = frame
     state.frames[frame, START] = state.count[DEPTH]
@@ -45,7 +45,7 @@ def activate(state: State, frame: int) -> None:
 
 
 @jit
-def split(model: Model, state: State) -> None:
+def split(model: Model, state: PlacementState) -> None:
     """Replaces the active frame by independent parts of its unplaced items, small ones first.
 
     One that cannot be packed then refutes the decisions before the split, however the other parts

@@ -18,12 +18,12 @@ from olla_xla.place.exact.state import (
     LO,
     RANK,
     WORK,
-    State,
+    PlacementState,
 )
 
 
 @jit
-def lift_all(model: Model, state: State) -> bool:
+def lift_all(model: Model, state: PlacementState) -> bool:
     """Lifts every item above the pinned ones that it cannot lie under; false if that fails."""
     for i in range(len(model.size)):
         if state.earliest[i] > state.latest[i]:
@@ -34,7 +34,7 @@ def lift_all(model: Model, state: State) -> bool:
 
 
 @jit
-def lift(model: Model, state: State, i: int, least: int) -> bool:
+def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
     """Raises the bound of item i to `least`; false if it then leaves the capacity."""
     value = max(least, state.earliest[i])
     for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
@@ -62,7 +62,7 @@ def lift(model: Model, state: State, i: int, least: int) -> bool:
 
 
 @jit
-def pass_over(model: Model, state: State, i: int) -> bool:
+def pass_over(model: Model, state: PlacementState, i: int) -> bool:
     """Bounds an item passed over, which rests on a neighbour placed later; False on failure."""
     bound = state.earliest[i]
     hint = state.support[i]
@@ -88,7 +88,7 @@ def pass_over(model: Model, state: State, i: int) -> bool:
 
 
 @jit
-def _end(model: Model, state: State, e: int) -> int:
+def _end(model: Model, state: PlacementState, e: int) -> int:
     """The least height at which an item may rest on neighbour e; FAR once that is placed."""
     j = model.nb_idx[e]
     if state.offset[j] >= 0:
@@ -97,7 +97,7 @@ def _end(model: Model, state: State, e: int) -> int:
 
 
 @jit
-def lift_passed(model: Model, state: State, rank: NDArray[np.int64]) -> bool:
+def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> bool:
     """Bounds all items passed over so far; false if one cannot be placed any more.
 
     Args:
@@ -115,7 +115,7 @@ def lift_passed(model: Model, state: State, rank: NDArray[np.int64]) -> bool:
 
 
 @jit
-def infer(model: Model, state: State, capacity: int) -> bool:
+def infer(model: Model, state: PlacementState, capacity: int) -> bool:
     """Raises the lowest offsets of items, section by section, until no section raises any more.
 
     Args:
@@ -147,7 +147,7 @@ def infer(model: Model, state: State, capacity: int) -> bool:
 
 
 @jit
-def _infer_section(model: Model, state: State, t: int, slack: int) -> bool:
+def _infer_section(model: Model, state: PlacementState, t: int, slack: int) -> bool:
     """Lifts items that cannot be the lowest in section t; the lowest is at `slack` or below."""
     lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
     state.count[WORK] += hi - lo

@@ -22,7 +22,7 @@ LO, HI, FIRST, LAST, LOWEST, ABOVE, NEXT, PARENT, SPLIT, START = range(10)
 ITEM, SECOND, OLD_RESTS, OLD_BOUNDS, FRAME, OLD_FRAMES = range(6)
 
 
-class State(NamedTuple):
+class PlacementState(NamedTuple):
     """The current node; all arrays change in place and are undone from the trails.
 
     Attributes:
@@ -67,7 +67,7 @@ class State(NamedTuple):
 
 
 @jit
-def start(model: Model, capacity: int, weight: NDArray[np.float64], trail: int) -> State:
+def start(model: Model, capacity: int, weight: NDArray[np.float64], trail: int) -> PlacementState:
     """The state before anything is placed; arguments as in `descend.descend`."""
     n, sections = len(model.size), len(model.mem_ptr) - 1
     total = np.zeros(sections, np.int64)
@@ -91,7 +91,7 @@ def start(model: Model, capacity: int, weight: NDArray[np.float64], trail: int) 
     count = np.zeros(8, np.int64)
     count[FRAMES] = 1
     count[RANK] = -1
-    return State(
+    return PlacementState(
         rest,
         earliest,
         latest,

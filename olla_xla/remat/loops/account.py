@@ -7,7 +7,7 @@ import dataclasses
 from hlo.module import Module
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.plan import LoopRecord, Plan
-from olla_xla.remat.loops.pairs import Pair, pairs
+from olla_xla.remat.loops.pairs import ScanPair, pairs
 from olla_xla.remat.loops.recipe import recipe
 
 
@@ -59,7 +59,7 @@ def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
     return sorted(rows, key=lambda row: (-row.bytes, row.slices))
 
 
-def _slices(module: Module, pair: Pair, record: LoopRecord) -> dict[int, int]:
+def _slices(module: Module, pair: ScanPair, record: LoopRecord) -> dict[int, int]:
     """Element of the forward loop's state -> slices kept at a time, of those not kept whole."""
     slices = dict.fromkeys(record.dropped, 0)
     if record.every:

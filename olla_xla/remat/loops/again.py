@@ -2,7 +2,7 @@
 
 LLVM rounds a product and a sum once or twice, depending on all of the code that it compiles. XLA
 passes an array to a fusion's code only once. So a copy of a fusion is given as many different
-arrays as the original, even if some hold the same values (`Arrays`).
+arrays as the original, even if some hold the same values (`ReadArrays`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Hashable
 from hlo.backend import platform
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part, stack_shape
-from hlo.rewrite.loop_edit import NewInstruction, Stored, ValueRef
+from hlo.rewrite.loop_edit import NewInstruction, NewResidual, ValueRef
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.nodes import Node
-from olla_xla.remat.loops.pairs import Pair
+from olla_xla.remat.loops.pairs import ScanPair
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import ScanResidual
@@ -42,7 +42,7 @@ class New:
     def __init__(self, module: Module) -> None:
         self._names = {i.name for c in module.computations for i in c.instructions}
         self.made: list[NewInstruction] = []
-        self.added: list[str | int | Stored] = []
+        self.added: list[str | int | NewResidual] = []
 
     def name(self, name: str) -> str:
         """The name itself if it is free, else one like it."""
@@ -65,7 +65,7 @@ class Again:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: ScanPair,
         table: RecipeTable,
         kept: dict[int, ScanResidual],
         new: New,
@@ -143,7 +143,7 @@ class Again:
         self, owner: Instruction, but: Collection[int] = ()
     ) -> tuple[tuple[int, ValueRef], ...]:
         """Operands of a copy of an instruction, except those in `but`."""
-        arrays = Arrays(self._value)
+        arrays = ReadArrays(self._value)
         leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k not in but]
         return tuple(
             (k, arrays.given(self._array(leaf), self._body.number(leaf.behind)))
@@ -189,7 +189,7 @@ class Again:
         """The value of an element of the forward loop's state at the start of the iteration."""
         return self._slice_of_new(recipe.node.i, recipe.node.shape, recipe.node.index[0])
 
-    def _slice_of_new(self, i: Instruction, shape: Shape, stored: int | Stored) -> ValueRef:
+    def _slice_of_new(self, i: Instruction, shape: Shape, stored: int | NewResidual) -> ValueRef:
         """A slice of a new scan residual: of an element of the forward loop's state, or of the
         result of an instruction in its body.
         """
@@ -214,7 +214,7 @@ class Again:
             return there
         if number in self._stored:
             i, index = self._table.given[number]
-            return self._slice_of_new(i, i.shape.at(index), Stored(i.name, index))
+            return self._slice_of_new(i, i.shape.at(index), NewResidual(i.name, index))
         recipe = self._table.recipe(number)
         if recipe is None:
             raise PlanMismatchError("a scan residual that is to go cannot be computed again")
@@ -255,7 +255,7 @@ class Again:
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> NewInstruction:
         """A copy of a fusion that ends with a node; on a CPU such a copy only moves bytes."""
-        given, arrays = [], Arrays(self._value)
+        given, arrays = [], ReadArrays(self._value)
         arrays.whole = self._inside
         for i in self._body.fusions[owner].called[0].instructions:
             leaf = self._body.at.get((i, ()))
@@ -329,7 +329,7 @@ class Again:
         return whole and large and constants and pure(start)
 
 
-class Arrays:
+class ReadArrays:
     """The arrays that a copy reads: as many as its original, even if some hold the same values.
 
     Args:

@@ -40,7 +40,7 @@ from olla_xla.remat.purity import repeats
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Terms:
+class StateRelation:
     """A loop's state in terms of another loop's.
 
     Attributes:
@@ -49,14 +49,14 @@ class Terms:
       slices: dynamic-slice of a scan residual -> number of what the other loop's body wrote there.
     """
 
-    body: Body
+    body: LoopBody
     elements: Mapping[int, int]
     counter: int
     iteration: Affine
     slices: Mapping[Instruction, int]
 
 
-class Body:
+class LoopBody:
     """The nodes of a computation, by instruction and leaf, those inside fusions included.
 
     Args:
@@ -83,7 +83,7 @@ class Body:
         known: Mapping[ShapeIndex, NDArray[Any]] | None = None,
         *,
         together: bool = False,
-        terms: Terms | None = None,
+        terms: StateRelation | None = None,
     ) -> None:
         self.computation = computation
         self.target = target

@@ -13,11 +13,11 @@ import dataclasses
 import math
 
 from hlo.backend import platform
-from hlo.rewrite.loop_edit import Checkpoints, Kept, Residual, ValueRef
+from hlo.rewrite.loop_edit import Checkpointed, Checkpoints, Residual, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.again import Again, New
 from olla_xla.remat.loops.body import Affine
-from olla_xla.remat.loops.pairs import Pair
+from olla_xla.remat.loops.pairs import ScanPair
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 
@@ -26,7 +26,7 @@ _FEWEST_ITERATIONS = 6  # with fewer, N / k + k is no less than N
 _MOST_ITERATIONS = 1 << 18  # as many as the referee follows one by one
 
 
-def can_be_kept(pair: Pair) -> bool:
+def can_be_kept(pair: ScanPair) -> bool:
     """Whether a pair can be checkpointed: its backward loop goes back one iteration at a time, and
     counter, number of iterations and target permit it.
     """
@@ -60,7 +60,7 @@ class Thin:
         return -(-self.iterations // self.every) + self.every
 
 
-def least_every(pair: Pair, checkpoints: Checkpoints) -> int:
+def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
     """The number of iterations, from one that is kept to the next, that keeps the fewest bytes."""
     iterations, state = pair.writer.iterations, pair.writer.start
     few = sum(state[k.element].shape.bytes for k in checkpoints.kept)
@@ -96,7 +96,7 @@ class Rerun(Again):
       every: iterations from one that is kept to the next.
     """
 
-    def __init__(self, pair: Pair, new: New, every: int) -> None:
+    def __init__(self, pair: ScanPair, new: New, every: int) -> None:
         bare = dataclasses.replace(pair, scan_residuals=())
         super().__init__(bare, RecipeTable(bare, collectives=False), {}, new)
         self._every = every
@@ -170,7 +170,8 @@ class Rerun(Again):
                 end = self._body.root[(k,)].behind
                 following[k] = self._value(self._body.number(end))
         kept = (
-            Kept(k, following[k], begun, self._held.get(k, "")) for k, begun in self._begun.items()
+            Checkpointed(k, following[k], begun, self._held.get(k, ""))
+            for k, begun in self._begun.items()
         )
         if not self._begun:
             return None

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo.module import Instruction
-from olla_xla.remat.loops.body import Affine, Body
+from olla_xla.remat.loops.body import Affine, LoopBody
 from olla_xla.remat.loops.indices import MOST_ITERATIONS, typed
 
 
 @dataclasses.dataclass(eq=False)
-class Loop:
+class CountedLoop:
     """A while with a known number of iterations.
 
     Attributes:
@@ -28,14 +28,16 @@ class Loop:
 
     i: Instruction
     site: Instruction
-    body: Body
+    body: LoopBody
     counter: int
     iterations: int
     start: Sequence[Instruction]
     fixed: frozenset[int]
 
 
-def counted_loop(i: Instruction, site: Instruction, target: str, *, together: bool) -> Loop | None:
+def counted_loop(
+    i: Instruction, site: Instruction, target: str, *, together: bool
+) -> CountedLoop | None:
     """The loop of a while, if its iterations are known and its state is a plain tuple."""
     body, condition = i.called
     (start,) = site.operands
@@ -51,7 +53,7 @@ def counted_loop(i: Instruction, site: Instruction, target: str, *, together: bo
         return None
     if i.side_effect or site.side_effect:
         return None
-    nodes = Body(body, target, together=together)
+    nodes = LoopBody(body, target, together=together)
     state = nodes.leaves(body.parameters[0])
     fixed = frozenset(
         k for k in range(len(start.operands)) if nodes.root[(k,)].behind is state[(k,)]
@@ -59,15 +61,17 @@ def counted_loop(i: Instruction, site: Instruction, target: str, *, together: bo
     constants = {k: _constant(start.operands[k]) for k in fixed}
     types = [s.shape.element_type for s in start.operands]
     known = {(k,): typed(value, types[k]) for k, value in constants.items() if value is not None}
-    found = _count(nodes, Body(condition, target, known), start.operands)
+    found = _count(nodes, LoopBody(condition, target, known), start.operands)
     if found is None or found[1] > MOST_ITERATIONS or not _says(i, *found):
         return None
     counter, iterations = found
     nodes.count({**known, (counter,): typed(np.arange(iterations), types[counter])})
-    return Loop(i, site, nodes, counter, iterations, start.operands, fixed)
+    return CountedLoop(i, site, nodes, counter, iterations, start.operands, fixed)
 
 
-def _count(body: Body, tested: Body, start: Sequence[Instruction]) -> tuple[int, int] | None:
+def _count(
+    body: LoopBody, tested: LoopBody, start: Sequence[Instruction]
+) -> tuple[int, int] | None:
     """The counter's element, and the number of iterations; `tested` is the condition."""
     test = tested.root[()].behind
     if test.i.opcode != "compare" or test.i.direction != "LT":

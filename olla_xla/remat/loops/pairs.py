@@ -12,7 +12,7 @@ from hlo.cpu_code import one_function
 from hlo.module import Computation, Instruction, Module
 from hlo.rounding import may_depend_on_others
 from olla_xla.remat.loops.body import Affine
-from olla_xla.remat.loops.counted_loops import Loop, counted_loop
+from olla_xla.remat.loops.counted_loops import CountedLoop, counted_loop
 from olla_xla.remat.loops.scan_residuals import (
     NotAResidual,
     ScanResidual,
@@ -22,7 +22,7 @@ from olla_xla.remat.loops.scan_residuals import (
 
 
 @dataclasses.dataclass(eq=False)
-class Pair:
+class ScanPair:
     """Two loops of one computation.
 
     Attributes:
@@ -35,8 +35,8 @@ class Pair:
         j.
     """
 
-    writer: Loop
-    reader: Loop
+    writer: CountedLoop
+    reader: CountedLoop
     scan_residuals: tuple[ScanResidual, ...]
     refused: tuple[tuple[int, str], ...]
     written: Affine
@@ -44,18 +44,18 @@ class Pair:
     place: Affine
 
 
-def pairs(module: Module, target: str) -> list[Pair]:
+def pairs(module: Module, target: str) -> list[ScanPair]:
     """The pairs of loops of a module, in the order of the readers.
 
     Args:
       module: scheduled. target: "cpu" or "cuda".
     """
-    loops: dict[Instruction, Loop | None] = {}
+    loops: dict[Instruction, CountedLoop | None] = {}
     sites = _sites(module)
     together = one_function(module) if platform(target).joins_calls else {}
     settled: dict[tuple[Computation, ...], bool] = {}
 
-    def loop(site: Instruction) -> Loop | None:
+    def loop(site: Instruction) -> CountedLoop | None:
         if site not in loops:
             whole = sites[site].called[0] in together
             loops[site] = counted_loop(sites[site], site, target, together=whole)
@@ -84,7 +84,7 @@ def pairs(module: Module, target: str) -> list[Pair]:
 
 
 def _sites(module: Module) -> dict[Instruction, Instruction]:
-    """Site of a loop (`Loop.site`) -> the while, in order."""
+    """Site of a loop (`CountedLoop.site`) -> the while, in order."""
     computations = module.control_computations
     calls = collections.Counter(
         i.called[0] for c in computations for i in c.instructions if i.opcode == "call"
@@ -112,7 +112,7 @@ def _writers(reader: Instruction, sites: dict[Instruction, Instruction]) -> list
     ]
 
 
-def _pair(writer: Loop, reader: Loop) -> Pair | None:
+def _pair(writer: CountedLoop, reader: CountedLoop) -> ScanPair | None:
     """Two loops as a pair, if the later one reads scan residuals of the earlier one."""
     if writer.iterations != reader.iterations or writer.counter or reader.counter:
         return None
@@ -146,6 +146,6 @@ def _pair(writer: Loop, reader: Loop) -> Pair | None:
     iteration = Affine(
         place.element, sign * place.factor, sign * (place.offset - written_at.offset)
     )
-    return Pair(
+    return ScanPair(
         writer, reader, tuple(scan_residuals), tuple(sorted(refused)), written_at, iteration, place
     )

@@ -24,10 +24,10 @@ from hlo.module import Instruction, Module
 from hlo.rewrite.loop_edit import SLOTS, LoopEdit, OperandReplacement, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.problem.plan import LoopRecord
-from olla_xla.remat.loops.again import Again, Arrays, New, uncast
-from olla_xla.remat.loops.body import Body
+from olla_xla.remat.loops.again import Again, New, ReadArrays, uncast
+from olla_xla.remat.loops.body import LoopBody
 from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept, residuals
-from olla_xla.remat.loops.pairs import Pair, pairs
+from olla_xla.remat.loops.pairs import ScanPair, pairs
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
@@ -54,7 +54,7 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
     return result
 
 
-def recipe(module: Module, pair: Pair, record: LoopRecord) -> LoopEdit:
+def recipe(module: Module, pair: ScanPair, record: LoopRecord) -> LoopEdit:
     """The change that recomputes some scan residuals.
 
     Args:
@@ -69,7 +69,7 @@ def recipe(module: Module, pair: Pair, record: LoopRecord) -> LoopEdit:
 
 
 class _EditBuilder(Again):
-    def __init__(self, module: Module, pair: Pair, record: LoopRecord) -> None:
+    def __init__(self, module: Module, pair: ScanPair, record: LoopRecord) -> None:
         every, dropped = record.every, frozenset(record.dropped)
         gone = None if every else dropped
         table, new = RecipeTable(pair, collectives=True, gone=gone), New(module)
@@ -88,7 +88,7 @@ class _EditBuilder(Again):
         super().__init__(pair, table, kept, new, self._new_residuals(pair, table, record))
 
     @staticmethod
-    def _new_residuals(pair: Pair, table: RecipeTable, record: LoopRecord) -> frozenset[int]:
+    def _new_residuals(pair: ScanPair, table: RecipeTable, record: LoopRecord) -> frozenset[int]:
         """Numbers of the values that get a scan residual."""
         numbers = {(i.name, index): number for number, (i, index) in table.given.items()}
         if unknown := [name for name, index in record.kept if (name, index) not in numbers]:
@@ -186,11 +186,11 @@ class _EditBuilder(Again):
         leaves = [inner.at.get((o, ())) for o in owner.operands]
         return [k for k, leaf in enumerate(leaves) if leaf is not None and leaf.behind is element]
 
-    def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, ValueRef]) -> Arrays:
+    def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, ValueRef]) -> ReadArrays:
         """What an instruction of the backward loop's body reads beside the scan residuals that
         go.
         """
-        inner, arrays = self._pair.reader.body, Arrays(self._value)
+        inner, arrays = self._pair.reader.body, ReadArrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
         gone = {s.read for s in self._dropped}
         own = {i.name for i in self._table.own.values()}
@@ -217,7 +217,7 @@ class _EditBuilder(Again):
         return self._updated(number) or self._value(number)
 
 
-def _reading(body: Body, owner: Instruction) -> set[Instruction]:
+def _reading(body: LoopBody, owner: Instruction) -> set[Instruction]:
     """The instructions that read an instruction's result, through bitcasts."""
     found: set[Instruction] = set()
     result = body.root_of(owner)

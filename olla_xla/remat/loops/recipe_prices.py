@@ -8,7 +8,7 @@ from hlo.backend import platform
 from hlo.module import Instruction
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
-from olla_xla.remat.loops.body import Body
+from olla_xla.remat.loops.body import LoopBody
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
@@ -110,7 +110,7 @@ class RecipePrices:
                 found.append((self._exposed_seconds(self._table.body, owner), kept))
         return found
 
-    def _exposed_seconds(self, body: Body, owner: Instruction) -> float:
+    def _exposed_seconds(self, body: LoopBody, owner: Instruction) -> float:
         """Predicted time of what an instruction runs; with `beside`, less what is hidden.
 
         Only the start of an asynchronous one is hidden (remat.cost.path).

@@ -13,10 +13,10 @@ from hlo.module import Instruction
 from hlo.rewrite.loop_edit import SLOTS
 from hlo.rounding import may_depend_on_memory
 from hlo.shapes import Shape, ShapeIndex
-from olla_xla.remat.loops.body import Affine, Body, Terms
+from olla_xla.remat.loops.body import Affine, LoopBody, StateRelation
 from olla_xla.remat.loops.nodes import Node, widens
 from olla_xla.remat.loops.opcodes import PASSING
-from olla_xla.remat.loops.pairs import Pair
+from olla_xla.remat.loops.pairs import ScanPair
 from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import (
     NotAResidual,
@@ -56,7 +56,9 @@ class RecipeTable:
         waits for their slices, as one collective gathers both.
     """
 
-    def __init__(self, pair: Pair, *, collectives: bool, gone: Collection[int] | None = ()) -> None:
+    def __init__(
+        self, pair: ScanPair, *, collectives: bool, gone: Collection[int] | None = ()
+    ) -> None:
         self.pair = pair
         self.body = pair.writer.body
         self.scan_residuals: dict[int, list[ScanResidual]] = {}
@@ -73,7 +75,7 @@ class RecipeTable:
             if residual not in self.unread:
                 self.scan_residuals.setdefault(self.number(residual), []).append(residual)
         self._handed_on: dict[int, Instruction] = {}
-        """`Body.handed_on` of a collective -> an instruction of the backward loop that has it."""
+        """`LoopBody.handed_on` of a collective -> an instruction of the reading loop with it."""
         self.late: dict[int, frozenset[int]] = {}
         self.own = self._made_by_reader(gone)
         emits_any = platform(self.body.target).emits_any_fusion
@@ -107,10 +109,10 @@ class RecipeTable:
         }
         sign = pair.iteration.factor
         iteration = Affine((writer.counter,), sign, -sign * pair.iteration.offset)
-        terms = Terms(writer.body, elements, reader.counter, iteration, slices)
+        terms = StateRelation(writer.body, elements, reader.counter, iteration, slices)
         own = reader.body
         together = platform(own.target).keeps_code and not own.exact
-        body = Body(own.computation, own.target, together=together, terms=terms)
+        body = LoopBody(own.computation, own.target, together=together, terms=terms)
         body.count(own.known)
         found: dict[int, Instruction] = {}
         waited: dict[int, set[int]] = {}
@@ -377,7 +379,7 @@ class RecipeTable:
         writes some into scan residuals.
 
         In another form its code might compute other bits. A fusion of several results is copied
-        whole, and only where fusions must stay as they are (`Body.exact`).
+        whole, and only where fusions must stay as they are (`LoopBody.exact`).
         """
         results = self.results(owner)
         if platform(self.body.target).keeps_arrays:

@@ -27,7 +27,7 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.again import New
 from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_every, residuals
 from olla_xla.remat.loops.choice import Choice, Gone
-from olla_xla.remat.loops.pairs import Pair, pairs
+from olla_xla.remat.loops.pairs import ScanPair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residuals_ilp import Least, least, quickest
@@ -394,7 +394,7 @@ def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
     return record._replace(every=least_every(pair, checkpoints))
 
 
-def _apart(found: list[Pair]) -> list[Pair]:
+def _apart(found: list[ScanPair]) -> list[ScanPair]:
     """Pairs that share no loop, those with most bytes first."""
     used: set[str] = set()
     kept = []

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from olla_xla.remat.loops.choice import Choice, Gone, run_of
 from olla_xla.solvers.bounds import whole_units
-from olla_xla.solvers.linear import Limits, Model
+from olla_xla.solvers.linear import LinearModel, SolverLimits
 from olla_xla.solvers.solve import solve
 
-_LIMITS = Limits(time_limit=20.0, node_limit=5000)
+_LIMITS = SolverLimits(time_limit=20.0, node_limit=5000)
 _UNIT = 1e-12
 """Seconds; times are whole numbers of it, so that rows are checked without rounding."""
 
@@ -39,7 +39,9 @@ class Least:
     seconds: float
 
 
-def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS) -> Least | None:
+def least(
+    choices: Sequence[Choice], allowance: float, limits: SolverLimits = _LIMITS
+) -> Least | None:
     """Keeps the fewest bytes of scan residuals.
 
     Args:
@@ -53,7 +55,7 @@ def least(choices: Sequence[Choice], allowance: float, limits: Limits = _LIMITS)
     return _solved(choices, _Columns(), _ticks(allowance) + gained, limits)
 
 
-def quickest(choices: Sequence[Choice], most: int, limits: Limits = _LIMITS) -> Least | None:
+def quickest(choices: Sequence[Choice], most: int, limits: SolverLimits = _LIMITS) -> Least | None:
     """Adds the least time where at most so many bytes of scan residuals stay.
 
     Args:
@@ -70,7 +72,7 @@ class _Columns:
     """A model of bytes and seconds: one of them is the objective, the other gets a row."""
 
     def __init__(self, *, is_quick: bool = False) -> None:
-        self.model = Model("scan residuals")
+        self.model = LinearModel("scan residuals")
         self.is_quick = is_quick
         self.bytes: dict[int, int] = {}
         self.ticks: dict[int, int] = {}
@@ -89,7 +91,7 @@ class _Columns:
 
 
 def _solved(
-    choices: Sequence[Choice], columns: _Columns, most: int, limits: Limits
+    choices: Sequence[Choice], columns: _Columns, most: int, limits: SolverLimits
 ) -> Least | None:
     """The best choice under a limit of bytes, or of ticks of all that a choice takes."""
     added = [_add(columns, choice) for choice in choices]

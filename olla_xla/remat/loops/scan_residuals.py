@@ -8,8 +8,8 @@ import dataclasses
 
 from hlo.module import Instruction
 from hlo.shapes import Shape
-from olla_xla.remat.loops.body import Affine, Body
-from olla_xla.remat.loops.counted_loops import Loop
+from olla_xla.remat.loops.body import Affine, LoopBody
+from olla_xla.remat.loops.counted_loops import CountedLoop
 from olla_xla.remat.loops.nodes import Node
 
 
@@ -62,7 +62,7 @@ class NotAResidual(Exception):
 
 
 def residual_of(
-    writer: Loop, reader: Loop, w: int, readers: list[int]
+    writer: CountedLoop, reader: CountedLoop, w: int, readers: list[int]
 ) -> tuple[ScanResidual, Affine, Affine | None]:
     """A scan residual, the slice of it that an iteration writes, and the one that is read, if any
     is.
@@ -127,7 +127,7 @@ def _moves_within_slices(i: Instruction, iterations: int) -> bool:
     )
 
 
-def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
+def _only_between(writer: CountedLoop, reader: CountedLoop, w: int, r: int) -> None:
     """Raises NotAResidual unless only the two loops' bodies see an element."""
     outside = [u for u in writer.site.users if u.tuple_index == w]
     last, begin = reader.start[r], reader.site.operands[0]
@@ -145,7 +145,7 @@ def _only_between(writer: Loop, reader: Loop, w: int, r: int) -> None:
             raise NotAResidual("a loop's condition reads it")
 
 
-def written_slice(writer: Loop, w: int) -> tuple[Node, Affine, int]:
+def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
     """The update of a scan residual in each iteration, the slice that it writes, and along which
     dimension.
 
@@ -175,7 +175,7 @@ def written_slice(writer: Loop, w: int) -> tuple[Node, Affine, int]:
 
 
 def _read(
-    reader: Loop, r: int, axis: int, written: Shape
+    reader: CountedLoop, r: int, axis: int, written: Shape
 ) -> tuple[tuple[Read, ...], Affine | None]:
     """The slices that are read of a scan residual, and which that is of each iteration.
 
@@ -206,13 +206,13 @@ def _read(
     return tuple(reads), next(iter(places), None)
 
 
-def _own_iteration(loop: Loop) -> tuple[Affine, Affine]:
+def _own_iteration(loop: CountedLoop) -> tuple[Affine, Affine]:
     """Slices that are each read or written in one iteration: counted up, and down."""
     up = Affine((loop.counter,), 1, 0)
     return up, Affine((loop.counter,), -1, loop.iterations - 1)
 
 
-def _is_replaceable(body: Body, node: Node) -> bool:
+def _is_replaceable(body: LoopBody, node: Node) -> bool:
     """Whether an instruction that takes a slice can read another operand instead, or be removed."""
     owner = node.owner
     if only_hands_on(node, body.root_of(owner)):
@@ -230,7 +230,7 @@ def only_hands_on(node: Node, result: Node | None) -> bool:
     return result is node
 
 
-def _readers(body: Body, node: Node) -> list[Node]:
+def _readers(body: LoopBody, node: Node) -> list[Node]:
     """What reads a node, through bitcasts."""
     found, waiting = [], [node]
     while waiting:

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable
 
 from hlo.module import Instruction
-from olla_xla.remat.loops.body import Body
+from olla_xla.remat.loops.body import LoopBody
 from olla_xla.remat.loops.nodes import Node
 
 
@@ -18,7 +18,7 @@ class Waits:
       body: of the loop. slices: dynamic-slices of scan residuals.
     """
 
-    def __init__(self, body: Body, slices: Collection[Instruction]) -> None:
+    def __init__(self, body: LoopBody, slices: Collection[Instruction]) -> None:
         self._bits = {i: 1 << k for k, i in enumerate(slices)}
         self._read = self._parts(body, lambda node: node.operands)
         self._made_of = self._parts(body, body.made_of)
@@ -31,7 +31,7 @@ class Waits:
             before = [self._before[o] for o in (*i.operands, *i.control_predecessors)]
             self._before[i] = functools.reduce(operator.or_, before, within.get(i, 0))
 
-    def _parts(self, body: Body, given: Callable[[Node], Iterable[Node]]) -> dict[Node, int]:
+    def _parts(self, body: LoopBody, given: Callable[[Node], Iterable[Node]]) -> dict[Node, int]:
         """The slices that each node is made of, where it is made of the `given` nodes."""
         parts: dict[Node, int] = {}
         for node in body.at.values():  # operands first

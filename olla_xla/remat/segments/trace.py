@@ -35,7 +35,7 @@ _MOVABLE = _VIEWS | {
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TracedFunction:
     """A traced function as a list of equations.
 
     Attributes:
@@ -79,7 +79,7 @@ class Step:
     crossing_bytes: int
 
 
-def steps_of(program: Program) -> list[Step]:
+def steps_of(program: TracedFunction) -> list[Step]:
     """The equations of a program, in order."""
     sizes, crossing = program.walk.sizes.tolist(), program.walk.crossing().tolist()
     return [
@@ -95,7 +95,7 @@ def steps_of(program: Program) -> list[Step]:
     ]
 
 
-def program_of(jaxpr: Any, policy: Policy | None = None) -> Program:
+def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
     """The program of a jaxpr (its constants, if any, come first among the inputs).
 
     Calls of jitted functions are inlined unless they are small or shard their arguments.
@@ -108,7 +108,7 @@ def program_of(jaxpr: Any, policy: Policy | None = None) -> Program:
     inputs = (*inputs, *constants)
     moved = tuple(_moved(list(equations), inputs, outputs))
     walk = _walk(moved, outputs, sizes)
-    return Program(inputs, outputs, moved, walk, tuple(constants.values()))
+    return TracedFunction(inputs, outputs, moved, walk, tuple(constants.values()))
 
 
 def inlined(jaxpr: Any) -> Inlined:

@@ -23,8 +23,8 @@ from olla_xla.remat.segments.kept import kept_bytes
 from olla_xla.remat.segments.mirror import mirror_counts, mirrored_segments
 from olla_xla.remat.segments.trace import (
     Policy,
-    Program,
     Step,
+    TracedFunction,
     function_of,
     is_variable,
     program_of,
@@ -200,7 +200,7 @@ def _checked(
 
 @dataclasses.dataclass(frozen=True)
 class _Traced:
-    program: Program
+    program: TracedFunction
     segments: tuple[Segment, ...]
     values: list[Any]
     result: Any
@@ -222,7 +222,7 @@ def _trace(
 
 
 def _say_what_is_kept(
-    program: Program, segments: tuple[Segment, ...], policy: Policy, values: list[Any]
+    program: TracedFunction, segments: tuple[Segment, ...], policy: Policy, values: list[Any]
 ) -> None:
     """Says where what a policy keeps may well be more than what the function keeps as it is.
 
@@ -249,7 +249,9 @@ def _say_what_is_kept(
         )
 
 
-def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> tuple[Segment, ...]:
+def _segments(
+    program: TracedFunction, how: _How, values: list[Any], is_loss: bool
+) -> tuple[Segment, ...]:
     """The segments that were asked for."""
     walk = program.walk
     if how.mirror is not None:
@@ -271,7 +273,7 @@ def _segments(program: Program, how: _How, values: list[Any], is_loss: bool) -> 
     return plan_segments(walk, depth=how.depth, budget=budget, splits=how.splits, loss_last=is_loss)
 
 
-def _counts(program: Program, mirror: Callable[[Step], int]) -> list[int]:
+def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]:
     """What the caller's m says of each step."""
     counts = []
     for step in steps_of(program):
@@ -282,7 +284,9 @@ def _counts(program: Program, mirror: Callable[[Step], int]) -> list[int]:
     return counts
 
 
-def _whole_block(program: Program, segments: tuple[Segment, ...], policy: Policy | None) -> _Block:
+def _whole_block(
+    program: TracedFunction, segments: tuple[Segment, ...], policy: Policy | None
+) -> _Block:
     """The program's function with these segments."""
     outputs = tuple(v for v in program.outputs if is_variable(v))
     return _block(program.equations, segments, outputs, policy)

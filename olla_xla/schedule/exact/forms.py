@@ -21,7 +21,7 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact.prepared import Prepared, prepare
 from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.schedule.exact.scale import Scale
-from olla_xla.solvers.linear import Limits, Model, Result, Status
+from olla_xla.solvers.linear import LinearModel, SolverLimits, SolverResult, Status
 from olla_xla.solvers.solve import BACKENDS, solve
 
 _LEAST_SECONDS = 1e-3  # of a solver, however long building took
@@ -32,7 +32,7 @@ _logger = logging.getLogger("olla_xla")
 class Formulation(Protocol):
     """A linear model of all orders of a graph, with maps from orders to points and back."""
 
-    model: Model
+    model: LinearModel
     scale: Scale
 
     def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
@@ -54,7 +54,7 @@ class Task(Protocol):
     scale: Scale
     size: dict[str, int]
 
-    def solve(self, limits: Limits, backend: str) -> Result:
+    def solve(self, limits: SolverLimits, backend: str) -> SolverResult:
         """What a backend finds. Raises SolverError."""
         ...
 
@@ -64,7 +64,7 @@ class Task(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class ProblemForm:
     """A way to state the problem.
 
     Attributes:
@@ -107,7 +107,7 @@ class Linear:
             "nonzeros": model.nonzeros,
         }
 
-    def solve(self, limits: Limits, backend: str) -> Result:
+    def solve(self, limits: SolverLimits, backend: str) -> SolverResult:
         """What a backend finds."""
         return solve(self.built.model, limits, [backend])
 
@@ -116,7 +116,7 @@ class Linear:
         return self.built.decode(x)
 
 
-RUNNING = Form("running", lambda *given: Linear(RunningIlp, *given))
+RUNNING = ProblemForm("running", lambda *given: Linear(RunningIlp, *given))
 """The paper's lifetimes in cumulative form; counts all that the evaluator counts."""
 
 
@@ -151,9 +151,9 @@ class ExactOrder:
 def least_peak(
     graph: TensorGraph,
     *,
-    form: Form = RUNNING,
+    form: ProblemForm = RUNNING,
     equations: Collection[str] | None = None,
-    limits: Limits | None = None,
+    limits: SolverLimits | None = None,
     backends: Sequence[str] | None = None,
     start: Sequence[int] | NDArray[np.int64] | None = None,
     bound_bytes: int = 0,
@@ -189,7 +189,7 @@ def least_peak(
     prepared = prepare(graph, plain=form.plain, edges=edges, reduce=reduce, start=start)
     tightest = max(bound_bytes, _cut(prepared.arrays)) if cuts else bound_bytes
     task = form.task(prepared, equations, tightest)
-    limits = _watched_in_bytes(limits or Limits(), task.scale)
+    limits = _watched_in_bytes(limits or SolverLimits(), task.scale)
     left = limits.time_limit - (time.monotonic() - started)
     limits = dataclasses.replace(limits, time_limit=max(left, _LEAST_SECONDS))
     result, order, peak = _first_sound(task, prepared, limits, names)
@@ -215,7 +215,7 @@ def least_peak(
     )
 
 
-def _watched_in_bytes(limits: Limits, scale: Scale) -> Limits:
+def _watched_in_bytes(limits: SolverLimits, scale: Scale) -> SolverLimits:
     """The limits for a solver that reports in units; the caller's watch still gets bytes."""
     watch = limits.watch
     if watch is None:
@@ -233,7 +233,7 @@ def _cut(g: GraphArrays) -> int:
     return max((least_live(g, v).bytes for v in range(g.n)), default=0)
 
 
-def _backends(form: Form, backends: Sequence[str] | None) -> Sequence[str]:
+def _backends(form: ProblemForm, backends: Sequence[str] | None) -> Sequence[str]:
     if backends is None:
         return [name for name in ("highs", "cpsat") if name in form.backends]
     unknown = [name for name in backends if name not in form.backends]
@@ -243,8 +243,8 @@ def _backends(form: Form, backends: Sequence[str] | None) -> Sequence[str]:
 
 
 def _first_sound(
-    task: Task, prepared: Prepared, limits: Limits, backends: Sequence[str]
-) -> tuple[Result, NDArray[np.int64], int]:
+    task: Task, prepared: Prepared, limits: SolverLimits, backends: Sequence[str]
+) -> tuple[SolverResult, NDArray[np.int64], int]:
     """The result of the first backend that the referee agrees with, its order and its peak."""
     failures: list[str] = []
     for name in backends:
@@ -265,12 +265,12 @@ def _first_sound(
         failures += reasons
     order = prepared.back(prepared.start)
     peak = check_schedule(prepared.graph, order.tolist())
-    failed = Result(Status.ERROR, message="every backend failed", failures=tuple(failures))
+    failed = SolverResult(Status.ERROR, message="every backend failed", failures=tuple(failures))
     return failed, order, peak
 
 
 def _verified_peak(
-    graph: TensorGraph, order: NDArray[np.int64], result: Result, scale: Scale
+    graph: TensorGraph, order: NDArray[np.int64], result: SolverResult, scale: Scale
 ) -> int:
     """The referee's peak of an order; raises SolverError if the solver's claims contradict it."""
     peak = check_schedule(graph, order.tolist())

@@ -30,8 +30,8 @@ from olla_xla.schedule.exact.decode import sequence
 from olla_xla.schedule.exact.scale import Scale
 from olla_xla.schedule.exact.sharing import Sharing, SharingRows
 from olla_xla.schedule.exact.spans import Reach, spans, users_of
-from olla_xla.solvers.linear import Model
-from olla_xla.solvers.terms import Terms
+from olla_xla.solvers.linear import LinearModel
+from olla_xla.solvers.terms import LinearTerms
 
 EQUATIONS = ("10", "11", "12")
 """The equations that can be switched off; the optimum stays the same."""
@@ -60,7 +60,7 @@ class RunningIlp:
         if unknown:
             raise InputError(f"no equations {sorted(unknown)}; there are {', '.join(EQUATIONS)}")
         self.scale = Scale.of(graph)
-        self.model = Model("running")
+        self.model = LinearModel("running")
         self._g = graph
         self._reach = Reach.of(graph)
         self._spans = spans(
@@ -113,7 +113,7 @@ class RunningIlp:
         x[self.peak] = self.scale.to_units(peak_bytes(g, order))
         return x
 
-    def position(self, terms: Terms, v: int, coefficient: int) -> Terms:
+    def position(self, terms: LinearTerms, v: int, coefficient: int) -> LinearTerms:
         """Adds the step at which an operator runs."""
         terms.plus_constant(coefficient * int(self._spans.last[v]))
         for column in self._r[v].values():
@@ -139,15 +139,15 @@ class RunningIlp:
         block = self.model.add_variables(len(steps), name=lambda i: f"L[{e},{steps[i]}]")
         return dict(zip(steps, block, strict=True))
 
-    def _has_run(self, terms: Terms, v: int, t: int, coefficient: int) -> Terms:
+    def _has_run(self, terms: LinearTerms, v: int, t: int, coefficient: int) -> LinearTerms:
         if t >= self._spans.last[v]:
             return terms.plus_constant(coefficient)
         return terms if t < self._spans.first[v] else terms.plus(self._r[v][t], coefficient)
 
-    def _runs(self, terms: Terms, v: int, t: int, coefficient: int) -> Terms:
+    def _runs(self, terms: LinearTerms, v: int, t: int, coefficient: int) -> LinearTerms:
         return self._has_run(self._has_run(terms, v, t, coefficient), v, t - 1, -coefficient)
 
-    def _created(self, terms: Terms, e: int, t: int, coefficient: int) -> Terms:
+    def _created(self, terms: LinearTerms, e: int, t: int, coefficient: int) -> LinearTerms:
         """Adds "e exists by the end of step t"."""
         if self._g.live_in[e]:
             return terms.plus_constant(coefficient)
@@ -161,13 +161,13 @@ class RunningIlp:
             for a, b in zip(pairs, pairs[1:], strict=False):
                 self.model.add_row([a, b], [1, -1], upper=0, tag="(3)")
         for t in range(self._g.n):
-            terms = Terms()
+            terms = LinearTerms()
             for v in range(self._g.n):
                 self._has_run(terms, v, t, 1)
             terms.into(self.model, lower=t + 1, upper=t + 1, tag="serial")
         for u, v in self._reach.direct(self._g):
             for t in range(int(first[v]), int(last[u]) + 1):
-                later = self._has_run(Terms(), v, t, 1)
+                later = self._has_run(LinearTerms(), v, t, 1)
                 self._has_run(later, u, t - 1, -1).into(self.model, upper=0, tag="precedence")
 
     def _add_lifetime(self, e: int) -> None:
@@ -175,7 +175,7 @@ class RunningIlp:
         sharing = self._sharing.sharing
         for t, column in self._live[e].items():
             for u in self._users[e]:
-                live = self._created(Terms().plus(column), e, t, -1)
+                live = self._created(LinearTerms().plus(column), e, t, -1)
                 self._has_run(live, u, t if (e, u) in sharing.must else t - 1, 1)
                 self._sharing.relax(live, e, u, t, 1)
                 if live.columns != [column] or live.constant < 0:
@@ -184,7 +184,7 @@ class RunningIlp:
     def _add_load(self, t: int) -> None:
         """(14): the peak is no less than the load of a step."""
         g, s = self._g, self._spans
-        terms = Terms().plus(self.peak, -1)
+        terms = LinearTerms().plus(self.peak, -1)
         for e in np.flatnonzero(self.scale.sizes).tolist():
             size = int(self.scale.sizes[e])
             if g.live_out[e]:

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.spans import Reach
-from olla_xla.solvers.linear import Model
-from olla_xla.solvers.terms import Terms
+from olla_xla.solvers.linear import LinearModel
+from olla_xla.solvers.terms import LinearTerms
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
+class InPlacePair:
     """An optional in-place pair.
 
     Attributes:
@@ -53,8 +53,8 @@ class Sharing:
     """
 
     must: frozenset[tuple[int, int]]
-    pairs: dict[int, list[Pair]]
-    of_input: dict[tuple[int, int], list[Pair]]
+    pairs: dict[int, list[InPlacePair]]
+    of_input: dict[tuple[int, int], list[InPlacePair]]
     forced: dict[tuple[int, int], list[int]]
     strict: frozenset[int]
     others: dict[tuple[int, int], list[int]]
@@ -63,7 +63,7 @@ class Sharing:
     def of(cls, g: GraphArrays, reach: Reach) -> Sharing:
         """Reads the pairs of a graph; those that no order can share are left out."""
         must: set[tuple[int, int]] = set()
-        optional: dict[int, list[Pair]] = {}
+        optional: dict[int, list[InPlacePair]] = {}
         forced: dict[tuple[int, int], list[int]] = defaultdict(list)
         others: dict[tuple[int, int], list[int]] = {}
         for v in range(g.n):
@@ -77,14 +77,14 @@ class Sharing:
                     must.add((int(g.pair_a[k]), v))
                     forced[int(g.pair_b[k]), v].append(int(g.pair_a[k]))
             free = [
-                Pair(v, int(g.pair_b[k]), int(g.pair_a[k]), k)
+                InPlacePair(v, int(g.pair_b[k]), int(g.pair_a[k]), k)
                 for k in alive
                 if not g.pair_must[k] and (int(g.pair_a[k]), v) not in must
             ]
             kept = [p for part in _parts(free) for p in part if _worth(g, part)]
             if kept:
                 optional[v] = sorted(kept, key=lambda p: p.number)
-        of_input: dict[tuple[int, int], list[Pair]] = defaultdict(list)
+        of_input: dict[tuple[int, int], list[InPlacePair]] = defaultdict(list)
         for pairs in optional.values():
             for p in pairs:
                 of_input[p.input, p.operator].append(p)
@@ -102,9 +102,9 @@ def _may_die(reach: Reach, others: dict[tuple[int, int], list[int]], a: int, v: 
     return not any(reach.is_before(v, u) for u in others[a, v])
 
 
-def _parts(pairs: Sequence[Pair]) -> list[list[Pair]]:
+def _parts(pairs: Sequence[InPlacePair]) -> list[list[InPlacePair]]:
     """The pairs of one operator, in groups that have no tensor in common."""
-    parts: list[list[Pair]] = []
+    parts: list[list[InPlacePair]] = []
     for p in pairs:
         joined = [q for q in parts if any(p.output == r.output or p.input == r.input for r in q)]
         parts = [q for q in parts if q not in joined]
@@ -112,12 +112,12 @@ def _parts(pairs: Sequence[Pair]) -> list[list[Pair]]:
     return parts
 
 
-def _worth(g: GraphArrays, part: Sequence[Pair]) -> bool:
+def _worth(g: GraphArrays, part: Sequence[InPlacePair]) -> bool:
     return any(g.bytes[p.input] > 0 for p in part)
 
 
 def _is_strict(
-    g: GraphArrays, pairs: Sequence[Pair], forced: dict[tuple[int, int], list[int]]
+    g: GraphArrays, pairs: Sequence[InPlacePair], forced: dict[tuple[int, int], list[int]]
 ) -> bool:
     """Whether a matching with more bytes than the greedy rule's could exist in some order."""
     for part in _parts(pairs):
@@ -164,12 +164,12 @@ class SharingRows:
 
     def __init__(
         self,
-        model: Model,
+        model: LinearModel,
         sharing: Sharing,
         first: NDArray[np.int64],
         last: NDArray[np.int64],
-        runs: Callable[[Terms, int, int, int], Terms],
-        has_run: Callable[[Terms, int, int, int], Terms],
+        runs: Callable[[LinearTerms, int, int, int], LinearTerms],
+        has_run: Callable[[LinearTerms, int, int, int], LinearTerms],
     ) -> None:
         self.sharing = sharing
         self._model = model
@@ -187,7 +187,7 @@ class SharingRows:
                 if v in sharing.strict:
                     self._add_strict(v, pairs, t)
 
-    def relax(self, terms: Terms, a: int, v: int, t: int, coefficient: int) -> Terms:
+    def relax(self, terms: LinearTerms, a: int, v: int, t: int, coefficient: int) -> LinearTerms:
         """Adds `coefficient` times "the memory of a passes on at v, which runs at t"."""
         for p in self.sharing.of_input.get((a, v), ()):
             if (p.number, t) in self.columns:
@@ -218,7 +218,7 @@ class SharingRows:
                 stop[g.pair_a[k]] -= 1
         return stop
 
-    def _add_columns(self, v: int, pairs: Sequence[Pair]) -> None:
+    def _add_columns(self, v: int, pairs: Sequence[InPlacePair]) -> None:
         steps = self._steps[v]
         for p in pairs:
             block = self._model.add_variables(
@@ -235,43 +235,47 @@ class SharingRows:
                 )
                 self.deaths.update({(a, v, t): c for t, c in zip(steps, block, strict=True)})
 
-    def _add_outputs(self, v: int, pairs: Sequence[Pair], t: int) -> None:
+    def _add_outputs(self, v: int, pairs: Sequence[InPlacePair], t: int) -> None:
         """An output takes over one input at most, and only at its operator's step."""
-        by_output: dict[int, Terms] = defaultdict(Terms)
+        by_output: dict[int, LinearTerms] = defaultdict(LinearTerms)
         for p in pairs:
             by_output[p.output].plus(self.columns[p.number, t])
         for terms in by_output.values():
             self._runs(terms, v, t, -1).into(self._model, upper=0, tag="share output")
 
-    def _add_strict(self, v: int, pairs: Sequence[Pair], t: int) -> None:
+    def _add_strict(self, v: int, pairs: Sequence[InPlacePair], t: int) -> None:
         """The greedy rule at one step of an operator."""
         inputs = sorted({a for (a, w, s) in self.deaths if (w, s) == (v, t)})
         for a in inputs:
             self._add_death(a, v, t)
-        by_input: dict[int, Terms] = defaultdict(Terms)
+        by_input: dict[int, LinearTerms] = defaultdict(LinearTerms)
         for p in pairs:
             by_input[p.input].plus(self.columns[p.number, t])
         for a, terms in by_input.items():
             terms.plus(self.deaths[a, v, t], -1).into(self._model, upper=0, tag="share input")
         for i, p in enumerate(pairs):
             # G = 1 where the input dies, unless an earlier pair or a forced input was first.
-            terms = Terms().plus(self.columns[p.number, t]).plus(self.deaths[p.input, v, t], -1)
+            terms = (
+                LinearTerms().plus(self.columns[p.number, t]).plus(self.deaths[p.input, v, t], -1)
+            )
             for q in pairs[:i]:
                 if q.output == p.output or q.input == p.input:
                     terms.plus(self.columns[q.number, t])
             for a in self.sharing.forced.get((p.output, v), ()):
                 terms.plus(self.deaths[a, v, t])
-                blocked = Terms().plus(self.columns[p.number, t]).plus(self.deaths[a, v, t])
+                blocked = LinearTerms().plus(self.columns[p.number, t]).plus(self.deaths[a, v, t])
                 self._runs(blocked, v, t, -1).into(self._model, upper=0, tag="share forced")
             terms.into(self._model, lower=0, tag="share greedy")
 
     def _add_death(self, a: int, v: int, t: int) -> None:
         """D[a,t] = 1 exactly if v runs at t and all other operators that need a ran before."""
         death = self.deaths[a, v, t]
-        self._runs(Terms().plus(death), v, t, -1).into(self._model, upper=0, tag="dies")
-        least = self._runs(Terms().plus(death), v, t, -1)
+        self._runs(LinearTerms().plus(death), v, t, -1).into(self._model, upper=0, tag="dies")
+        least = self._runs(LinearTerms().plus(death), v, t, -1)
         for u in self.sharing.others[a, v]:
-            self._has_run(Terms().plus(death), u, t - 1, -1).into(self._model, upper=0, tag="dies")
+            self._has_run(LinearTerms().plus(death), u, t - 1, -1).into(
+                self._model, upper=0, tag="dies"
+            )
             self._has_run(least.plus_constant(1), u, t - 1, -1)
         least.into(self._model, lower=0, tag="dies")
 

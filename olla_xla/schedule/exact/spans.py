@@ -55,7 +55,7 @@ class Reach:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Spans:
+class StepSpans:
     """Inclusive steps, int64.
 
     Attributes:
@@ -80,7 +80,7 @@ def spans(
     operators: bool = True,
     useful: bool = True,
     held: bool = True,
-) -> Spans:
+) -> StepSpans:
     """The spans of a graph.
 
     Args:
@@ -114,7 +114,7 @@ def spans(
     held_last[np.unique(g.pair_a)] -= 1  # at its last step its memory may have passed on
     if not operators:
         first, last = np.zeros(g.n, np.int64), np.full(g.n, g.n - 1)
-    return Spans(first, last, useful_first, useful_last, held_first, held_last)
+    return StepSpans(first, last, useful_first, useful_last, held_first, held_last)
 
 
 def users_of(g: GraphArrays, e: int) -> list[int]:

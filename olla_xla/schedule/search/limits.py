@@ -18,7 +18,7 @@ class Stop(Exception):
 
 
 @dataclasses.dataclass(eq=False)
-class Limits:
+class SearchLimits:
     """How long the search may go on: seconds, and steps or None."""
 
     seconds: float

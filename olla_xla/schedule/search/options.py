@@ -8,7 +8,7 @@ from typing import Required, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.schedule.search.settings import Settings
+from olla_xla.schedule.search.settings import SearchSettings
 
 
 class SearchOptions(TypedDict, total=False):
@@ -47,5 +47,5 @@ class SearchOptions(TypedDict, total=False):
     progress: Callable[[str], None] | None
     """Called with one line of text at each phase."""
 
-    settings: Settings
+    settings: SearchSettings
     """How hard each phase tries."""

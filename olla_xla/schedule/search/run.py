@@ -12,10 +12,10 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.condense import Reduced, reduce_graph
 from olla_xla.schedule.search.cuts import Cuts
-from olla_xla.schedule.search.limits import Limits
+from olla_xla.schedule.search.limits import SearchLimits
 from olla_xla.schedule.search.options import SearchOptions
 from olla_xla.schedule.search.result import SearchResult
-from olla_xla.schedule.search.settings import Settings
+from olla_xla.schedule.search.settings import SearchSettings
 from olla_xla.schedule.search.state import Problem
 
 _MIB = 2**20
@@ -39,8 +39,8 @@ class Run:
     """One search: its graph in condensed form, its bound and its best orders."""
 
     def __init__(self, graph: GraphArrays, options: SearchOptions) -> None:
-        self.limits = Limits(options["time_limit"], options.get("step_limit"))
-        self.settings = options.get("settings", Settings())
+        self.limits = SearchLimits(options["time_limit"], options.get("step_limit"))
+        self.settings = options.get("settings", SearchSettings())
         self.seed = options.get("seed", 0)
         self.tolerance = options.get("tolerance", 0.0)
         self.progress = options.get("progress") or (lambda line: None)

@@ -6,7 +6,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class SearchSettings:
     """Limits of the phases of `search`.
 
     A step is one move of local search. A gap is the best objective less the least expected one

@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import Limits, Model, Result, Status, Watch
+from olla_xla.solvers.linear import LinearModel, SolverLimits, SolverResult, Status, Watch
 
 IGNORES = frozenset({"node_limit", "points"})
 
 
-def solve(model: Model, limits: Limits) -> Result:
+def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
 
     Raises:
@@ -27,13 +27,13 @@ def solve(model: Model, limits: Limits) -> Result:
     if status == cp_model.MODEL_INVALID:
         raise SolverError(f"{message}: {program.validate()}")
     if status == cp_model.INFEASIBLE:
-        return Result(Status.INFEASIBLE, message=message)
+        return SolverResult(Status.INFEASIBLE, message=message)
     if status == cp_model.UNKNOWN:
         # Stopped before it derived any bound, CP-SAT reports the bound 0, which may be false.
         bound = solver.best_objective_bound or -np.inf
-        return Result(Status.UNKNOWN, bound=bound + offset, message=message)
+        return SolverResult(Status.UNKNOWN, bound=bound + offset, message=message)
     x = np.array([solver.value(v) for v in columns], np.float64)
-    return Result(
+    return SolverResult(
         Status.OPTIMAL if status == cp_model.OPTIMAL else Status.FEASIBLE,
         bound=solver.best_objective_bound + offset,
         x=x,
@@ -41,7 +41,7 @@ def solve(model: Model, limits: Limits) -> Result:
     )
 
 
-def configured(limits: Limits) -> cp_model.CpSolver:
+def configured(limits: SolverLimits) -> cp_model.CpSolver:
     """A solver with these limits."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
@@ -83,7 +83,7 @@ class Watcher(cp_model.CpSolverSolutionCallback):
         self._watch(self._value, bound + self._offset)
 
 
-def _program(model: Model) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
+def _program(model: LinearModel) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
     """The model in CP-SAT, and its variables by column."""
     arrays = model.arrays()
     if not arrays.integral:

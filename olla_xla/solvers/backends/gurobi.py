@@ -9,7 +9,14 @@ import numpy as np
 from gurobipy import GRB
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status, Watch
+from olla_xla.solvers.linear import (
+    LinearArrays,
+    LinearModel,
+    SolverLimits,
+    SolverResult,
+    Status,
+    Watch,
+)
 
 IGNORES = frozenset({"points"})
 
@@ -26,7 +33,7 @@ _LIMITS = {
 """Statuses of a solve that ended without a proof, with a point or without."""
 
 
-def solve(model: Model, limits: Limits) -> Result:
+def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
 
     Raises:
@@ -61,7 +68,7 @@ def _callback(watch: Watch | None) -> Callable[[gp.Model, int], None] | None:
     return on_progress
 
 
-def _set_parameters(program: gp.Model, limits: Limits) -> None:
+def _set_parameters(program: gp.Model, limits: SolverLimits) -> None:
     program.Params.TimeLimit = limits.time_limit
     program.Params.Threads = limits.threads
     program.Params.Seed = limits.seed
@@ -75,7 +82,7 @@ def _set_parameters(program: gp.Model, limits: Limits) -> None:
         program.Params.NodeLimit = limits.node_limit
 
 
-def _fill(program: gp.Model, model: Model) -> list[gp.Var]:
+def _fill(program: gp.Model, model: LinearModel) -> list[gp.Var]:
     """Adds variables, rows, objective and start; the variables by column."""
     arrays = model.arrays()
     kinds = np.where(arrays.integer, GRB.INTEGER, GRB.CONTINUOUS).tolist()
@@ -106,19 +113,19 @@ def _fill(program: gp.Model, model: Model) -> list[gp.Var]:
     return columns
 
 
-def _result(program: gp.Model, columns: list[gp.Var], arrays: Arrays) -> Result:
+def _result(program: gp.Model, columns: list[gp.Var], arrays: LinearArrays) -> SolverResult:
     status = program.Status
     message = f"Gurobi: status {status}"
     found = program.SolCount > 0
     x = np.array(program.getAttr("X", columns)) if found else None
     if status == GRB.OPTIMAL:
         bound = program.ObjBound if arrays.integer.any() else program.ObjVal
-        return Result(Status.OPTIMAL, bound=bound, x=x, message=message)
+        return SolverResult(Status.OPTIMAL, bound=bound, x=x, message=message)
     if status == GRB.INFEASIBLE:
-        return Result(Status.INFEASIBLE, message=message)
+        return SolverResult(Status.INFEASIBLE, message=message)
     if status in _LIMITS:
         bound = program.ObjBound if arrays.integer.any() else -np.inf
-        return Result(
+        return SolverResult(
             Status.FEASIBLE if found else Status.UNKNOWN, bound=bound, x=x, message=message
         )
-    return Result(Status.ERROR, message=message)
+    return SolverResult(Status.ERROR, message=message)

@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from olla_xla.errors import SolverError
-from olla_xla.solvers.linear import Arrays, Limits, Model, Result, Status, Watch
+from olla_xla.solvers.linear import (
+    LinearArrays,
+    LinearModel,
+    SolverLimits,
+    SolverResult,
+    Status,
+    Watch,
+)
 
 
 def _two_libraries() -> bool:
@@ -47,7 +54,7 @@ _lock = threading.Lock()
 _pool_threads: list[int] = []
 
 
-def solve(model: Model, limits: Limits) -> Result:
+def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     """Minimises the model; see `olla_xla.solvers.solve.solve`, which checks what is returned.
 
     Raises:
@@ -90,7 +97,7 @@ def _watched(solver: highspy.Highs, watch: Watch) -> None:
     solver.cbMipImprovingSolution.subscribe(on_progress)
 
 
-def _solver(arrays: Arrays, limits: Limits) -> highspy.Highs:
+def _solver(arrays: LinearArrays, limits: SolverLimits) -> highspy.Highs:
     solver = highspy.Highs()
     options: dict[str, bool | int | float] = {
         "output_flag": False,
@@ -112,7 +119,7 @@ def _solver(arrays: Arrays, limits: Limits) -> highspy.Highs:
     return solver
 
 
-def _lp(arrays: Arrays) -> highspy.HighsLp:
+def _lp(arrays: LinearArrays) -> highspy.HighsLp:
     lp = highspy.HighsLp()
     lp.num_col_ = len(arrays.cost)
     lp.num_row_ = len(arrays.row_lower)
@@ -137,7 +144,7 @@ def _require(status: highspy.HighsStatus, what: str) -> None:
         raise SolverError(f"HiGHS returned an error from {what}")
 
 
-def _result(solver: highspy.Highs, arrays: Arrays) -> Result:
+def _result(solver: highspy.Highs, arrays: LinearArrays) -> SolverResult:
     status = solver.getModelStatus()
     message = f"HiGHS: {solver.modelStatusToString(status)}"
     info = solver.getInfo()
@@ -145,19 +152,19 @@ def _result(solver: highspy.Highs, arrays: Arrays) -> Result:
     x = np.array(solver.getSolution().col_value) if found else None
     if status == highspy.HighsModelStatus.kOptimal:
         bound = info.mip_dual_bound if arrays.integer.any() else info.objective_function_value
-        return Result(Status.OPTIMAL, bound=bound, x=x, message=message)
+        return SolverResult(Status.OPTIMAL, bound=bound, x=x, message=message)
     if status == highspy.HighsModelStatus.kInfeasible:
-        return Result(Status.INFEASIBLE, message=message)
+        return SolverResult(Status.INFEASIBLE, message=message)
     if status in _LIMITS:
         bound = info.mip_dual_bound if arrays.integer.any() else -np.inf
-        return Result(
+        return SolverResult(
             Status.UNKNOWN if x is None else Status.FEASIBLE, bound=bound, x=x, message=message
         )
-    return Result(Status.ERROR, message=message)
+    return SolverResult(Status.ERROR, message=message)
 
 
-def _without_variables(arrays: Arrays) -> Result:
+def _without_variables(arrays: LinearArrays) -> SolverResult:
     """HiGHS calls a model without variables empty and does not look at its rows."""
     if ((arrays.row_lower > 0) | (arrays.row_upper < 0)).any():
-        return Result(Status.INFEASIBLE, message="a row without variables cannot hold")
-    return Result(Status.OPTIMAL, bound=arrays.offset, x=np.zeros(0), message="no variables")
+        return SolverResult(Status.INFEASIBLE, message="a row without variables cannot hold")
+    return SolverResult(Status.OPTIMAL, bound=arrays.offset, x=np.zeros(0), message="no variables")

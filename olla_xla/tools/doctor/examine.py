@@ -19,7 +19,7 @@ from olla_xla.errors import OllaError
 from olla_xla.tools.doctor.probe import PROBES
 from olla_xla.tools.doctor.records import Check, Examination, ModelRow, RunRow
 from olla_xla.tools.measure.processes import measure
-from olla_xla.tools.measure.records import Request
+from olla_xla.tools.measure.records import RunRequest
 
 _READ = ("JAX_", "XLA_", "OLLA_XLA_", "CUDA_VISIBLE", "NUMBA_", "XDG_CACHE_HOME")
 """Prefixes of environment variables that affect how programs run; none holds a secret."""
@@ -112,7 +112,7 @@ def _verified() -> Check:
 
 def _runs(row: ModelRow, steps: int, where: str, progress: Callable[[str], None]) -> list[RunRow]:
     """A row planned and unplanned; on a GPU with command buffers and without."""
-    request = Request(
+    request = RunRequest(
         model=row.model,
         batch_size=row.batch_size,
         optimizer=row.optimizer,

@@ -39,11 +39,11 @@ from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.tools import models
-from olla_xla.tools.measure.records import Measured, Recomputation, Request, Variant
+from olla_xla.tools.measure.records import Measured, Recomputation, RunRequest, Variant
 from olla_xla.tools.models import tracing
 
 
-def _run(request: Request) -> Measured:
+def _run(request: RunRequest) -> Measured:
     import jax
 
     compiles: list[str] = []
@@ -102,7 +102,7 @@ def _run(request: Request) -> Measured:
 
 
 def _profiled(
-    function: Callable[..., Any], model: Any, request: Request, device: Any
+    function: Callable[..., Any], model: Any, request: RunRequest, device: Any
 ) -> int | None:
     """The profiler's peak over one step."""
     import jax
@@ -114,7 +114,7 @@ def _profiled(
         return profiled_peak(Path(folder))
 
 
-def _run_in_turns(request: Request) -> Recomputation:
+def _run_in_turns(request: RunRequest) -> Recomputation:
     """Runs XLA's own executable and a plan that recomputes, alternating step by step."""
     import jax
 
@@ -174,7 +174,7 @@ def _predicted(compiled: Any, platform: str) -> float:
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
-def _compiled(model: Any, request: Request) -> tuple[Callable[..., Any], Any, str]:
+def _compiled(model: Any, request: RunRequest) -> tuple[Callable[..., Any], Any, str]:
     """The function to call, its executable, and why it is not planned."""
     import jax
 
@@ -251,7 +251,9 @@ def run_steps(
     return names, digests, times
 
 
-def _next_arguments(outputs: Any, arguments: Any, model: Any, request: Request, device: Any) -> Any:
+def _next_arguments(
+    outputs: Any, arguments: Any, model: Any, request: RunRequest, device: Any
+) -> Any:
     """The next step's arguments: the state that was returned, else the same or equal ones.
 
     A step that returns its first argument anew, a train state, gets it back; others get the same
@@ -305,7 +307,7 @@ def _digest(leaf: Any) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one request; prints a result, or what went wrong, as the last line of stdout."""
-    request = Request(**json.loads(arguments[0]))
+    request = RunRequest(**json.loads(arguments[0]))
     try:
         result = _run_in_turns(request) if request.turns else _run(request)
         print(json.dumps(dataclasses.asdict(result)))

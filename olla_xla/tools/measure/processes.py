@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from olla_xla.errors import InputError, OllaError
-from olla_xla.tools.measure.records import Comparison, Measured, Recomputation, Request, compare
+from olla_xla.tools.measure.records import Comparison, Measured, Recomputation, RunRequest, compare
 
 Progress = Callable[[str], None]
 
@@ -42,7 +42,7 @@ def gpu_kind() -> str:
     return lines[-1].strip() if run.returncode == 0 and lines else ""
 
 
-def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison:
+def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Comparison:
     """Measures a request planned and unplanned, one after the other.
 
     Args:
@@ -71,13 +71,13 @@ def measure(request: Request, progress: Progress, turns: int = 40) -> Comparison
     return Comparison(planned, unplanned, difference, recomputation)
 
 
-def measure_one(request: Request, progress: Progress) -> Measured:
+def measure_one(request: RunRequest, progress: Progress) -> Measured:
     """Measures a request as it is; see `measure`."""
     with tempfile.TemporaryDirectory() as cache:
         return _measure(request, progress, cache)
 
 
-def _measure(request: Request, progress: Progress, cache: str) -> Measured:
+def _measure(request: RunRequest, progress: Progress, cache: str) -> Measured:
     what = "planned" if request.planned else "unplanned"
     progress(f"{what}: compiling")
     _spawn(dataclasses.replace(request, steps=0), cache)
@@ -85,7 +85,7 @@ def _measure(request: Request, progress: Progress, cache: str) -> Measured:
     return msgspec.convert(_spawn(request, cache), Measured)
 
 
-def _spawn(request: Request, cache: str) -> dict[str, Any]:
+def _spawn(request: RunRequest, cache: str) -> dict[str, Any]:
     """Runs a request in a fresh process; returns the fields of its result."""
     text = json.dumps(dataclasses.asdict(request))
     run = subprocess.run(
@@ -106,7 +106,7 @@ def _spawn(request: Request, cache: str) -> dict[str, Any]:
     raise OllaError(f"the {what} process ended with code {run.returncode}: {last}")
 
 
-def _environment(request: Request, cache: str) -> dict[str, str]:
+def _environment(request: RunRequest, cache: str) -> dict[str, str]:
     paths = [str(Path(__file__).parents[3]), os.getcwd(), os.environ.get("PYTHONPATH", "")]
     return {
         "PYTHONPATH": os.pathsep.join(p for p in paths if p),

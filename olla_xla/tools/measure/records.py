@@ -14,7 +14,7 @@ _CONFIDENCE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class RunRequest:
     """What one process is to run.
 
     Attributes:

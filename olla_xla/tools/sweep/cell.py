@@ -19,7 +19,7 @@ from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.step import plan_model
-from olla_xla.tools.sweep.grid import Cell, Settings
+from olla_xla.tools.sweep.grid import Cell, SweepSettings
 
 _MOST_OVERHEAD = 0.05
 _QUICK_CODE = "--xla_backend_optimization_level=0"
@@ -27,11 +27,11 @@ _QUICK_CODE = "--xla_backend_optimization_level=0"
 and totals are the same; compiling for a CPU takes about half as long."""
 
 
-Work = Callable[[Cell, Settings], dict[str, Any]]
+Work = Callable[[Cell, SweepSettings], dict[str, Any]]
 """What a program does for a cell: the row's fields besides those that name the cell."""
 
 
-def _row(cell: Cell, settings: Settings, work: Work) -> dict[str, Any]:
+def _row(cell: Cell, settings: SweepSettings, work: Work) -> dict[str, Any]:
     """The row of a cell; what went wrong is its `error`."""
     started = time.monotonic()
     try:
@@ -43,7 +43,7 @@ def _row(cell: Cell, settings: Settings, work: Work) -> dict[str, Any]:
     return {**row, "seconds": round(time.monotonic() - started, 3)}
 
 
-def planned(cell: Cell, settings: Settings) -> dict[str, Any]:
+def planned(cell: Cell, settings: SweepSettings) -> dict[str, Any]:
     """Plans a cell's model. Raises OllaError."""
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
 
@@ -118,7 +118,7 @@ def _end_with_parent() -> None:
 def answer(arguments: Sequence[str], work: Work) -> int:
     """Does the work of a request, which is the only argument, and prints the row; returns 0."""
     request = json.loads(arguments[0])
-    settings = Settings(**request.pop("settings"))
+    settings = SweepSettings(**request.pop("settings"))
     cell = Cell(**request)
     _end_with_parent()
     targets.prepare_environment(cell.target)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from olla_xla.errors import InputError, OllaError
-from olla_xla.tools.sweep.grid import Cell, Settings
+from olla_xla.tools.sweep.grid import Cell, SweepSettings
 from olla_xla.tools.sweep.process import run_process
 from olla_xla.version import to_install
 
 
 def run_dask(
-    grid: Sequence[Cell], settings: Settings, address: str
+    grid: Sequence[Cell], settings: SweepSettings, address: str
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Runs cells on the cluster of that scheduler and yields each with its row as it ends.
 

@@ -55,7 +55,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class SweepSettings:
     """What all cells of a sweep have in common.
 
     Attributes:

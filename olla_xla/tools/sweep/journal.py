@@ -18,7 +18,7 @@ from typing import Any
 
 from olla_xla.errors import InputError
 from olla_xla.problem.whole_file import written_whole
-from olla_xla.tools.sweep.grid import COLUMNS, KEY, Cell, Settings
+from olla_xla.tools.sweep.grid import COLUMNS, KEY, Cell, SweepSettings
 
 _FORMAT = "olla_xla.sweep/1"
 
@@ -39,7 +39,7 @@ class Journal:
         self,
         path: str,
         grid: Sequence[Cell],
-        settings: Settings,
+        settings: SweepSettings,
         columns: Sequence[str] = COLUMNS,
     ) -> None:
         self.path = Path(path)

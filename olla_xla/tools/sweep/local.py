@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from olla_xla.tools.sweep.grid import Cell, Settings
+from olla_xla.tools.sweep.grid import Cell, SweepSettings
 from olla_xla.tools.sweep.process import KILLED, run_process
 
 _PATIENCE = 2.0
@@ -17,11 +17,11 @@ _PATIENCE = 2.0
 
 def run_local(
     grid: Sequence[Cell],
-    settings: Settings,
+    settings: SweepSettings,
     *,
     workers: int,
     worker_bytes: int,
-    run: Callable[[Cell, Settings], dict[str, Any]] = run_process,
+    run: Callable[[Cell, SweepSettings], dict[str, Any]] = run_process,
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Runs cells and yields each with its row, in the order they end.
 

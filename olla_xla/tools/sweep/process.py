@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from olla_xla.tools.sweep.grid import Cell, Settings
+from olla_xla.tools.sweep.grid import Cell, SweepSettings
 
 KILLED = "killed"
 """The error of a row whose process was killed, as by a system that is short of memory."""
 
 
 def run_process(
-    cell: Cell, settings: Settings, program: str = "olla_xla.tools.sweep.cell"
+    cell: Cell, settings: SweepSettings, program: str = "olla_xla.tools.sweep.cell"
 ) -> dict[str, Any]:
     """Runs a cell in a fresh process; whatever goes wrong is the row's `error`.
 

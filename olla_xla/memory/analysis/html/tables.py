@@ -10,7 +10,7 @@ import numpy as np
 from olla_xla.memory.analysis.category import Category
 from olla_xla.memory.analysis.lines import short_call, short_line
 from olla_xla.memory.analysis.live_tensor import padding_of
-from olla_xla.memory.analysis.memory_view import MemoryView, Spans
+from olla_xla.memory.analysis.memory_view import MemoryView, TensorSpans
 from olla_xla.memory.analysis.terminal import megabytes
 
 _NEIGHBOURS = 24
@@ -40,7 +40,7 @@ def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
     fill whole tiles, and `tighter` the shape that would take less.
     """
     memory, describer = view._occupancy, view._describer
-    spans = Spans(memory)
+    spans = TensorSpans(memory)
     columns: dict[str, list[Any]] = collections.defaultdict(list)
     ordered = list(Category)
     for k, value in enumerate(memory.values):
