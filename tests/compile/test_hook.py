@@ -96,7 +96,7 @@ threads = [threading.Thread(target=stranger) for _ in range(2)]
 jax.jit(lambda x: x + 1)(2.0)
 for thread in threads:
     thread.start()
-request = hook.Request(b"olla_xla-capture-" + b"0" * 32, lambda *a: None)
+request = hook.CompileRequest(b"olla_xla-capture-" + b"0" * 32, lambda *a: None)
 while any(thread.is_alive() for thread in threads):
     with hook.listening(request):
         pass

@@ -63,7 +63,7 @@ def test_every_choice_is_bit_identical(name):
 
 
 def test_the_referee_counts_the_arrays_that_hold_the_same(monkeypatch):
-    monkeypatch.setattr(recipe.Arrays, "_is_free", lambda self, array, source: True)
+    monkeypatch.setattr(recipe.ReadArrays, "_is_free", lambda self, array, source: True)
     found = scan_rounding.outcomes(CASES["one value in several stacks"])
     assert any("results are not those" in one for one in found)
     assert "differs" not in found
