@@ -12,10 +12,14 @@ settings.register_profile("here", suppress_health_check=[HealthCheck.too_slow], 
 settings.load_profile("here")
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# LLVM's optimization takes a third of a compile; tests of what rounds alike are marked `optimized`.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # The compile-only GPU target has no device to tune on.
 os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
 
-from olla_xla.compile import shared  # noqa: E402  # imports JAX
+import jax  # noqa: E402
+
+from olla_xla.compile import shared  # noqa: E402
 from olla_xla.problem import refusals  # noqa: E402
 from tests.support import plugins  # noqa: E402
 
@@ -27,6 +31,11 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+def pytest_collection_modifyitems(items):
+    """Files that take minutes begin: none of them is to run alone at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_collection_finish():
     """What was imported stays; Python's collector need not look through it again and again."""
     gc.collect()
@@ -36,7 +45,9 @@ def pytest_collection_finish():
 @pytest.hookimpl(tryfirst=True)  # before fixtures of any scope
 def pytest_runtest_setup(item):
     """What needs a plugin is skipped without it, and fails unless it is marked so."""
-    plugins.enter({mark.name for mark in item.iter_markers()})
+    marks = {mark.name for mark in item.iter_markers()}
+    plugins.enter(marks)
+    jax.config.update("jax_disable_most_optimizations", "optimized" not in marks)
 
 
 def pytest_runtest_teardown():

@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_analysed():
 
 def test_a_plan_is_assigned_no_more_than_xla():
     where = v5e()
-    arguments = where.place(_of(8192, 512))
+    arguments = where.place(_of(1024, 256))
     own = jax.jit(_layers, donate_argnums=0).lower(*arguments).compile()
     planned = olla_xla.plan(_layers, donate_argnums=0, max_overhead=0.3, seed=0, step_limit=1000)
     compiled = planned.lower(*arguments).compile()
@@ -188,7 +188,7 @@ def test_a_step_over_four_chips():
     where = v5e(4)
     mesh = jax.sharding.Mesh(np.array(where.devices), ("data",))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    weights, x = _of(4096, 1024)
+    weights, x = _of(1024, 256)
     shapes = jax.tree.map(
         lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=rows), (weights, x)
     )
@@ -218,20 +218,6 @@ def _scanned_loss(weights, x):
     return jax.lax.scan(layer, x, weights)[0].sum()
 
 
-def test_scan_residuals_are_recomputed():
-    """What a loop on a TPU writes in several arrays at once is made again as it stands."""
-    sizes = (8, 256, 1024), (8, 1024, 256), (16384, 256)
-    up, down, x = (jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)
-    arguments = v5e().place(((up, down), x))
-    compiled = olla_xla.plan(
-        jax.grad(_scanned_loss), max_overhead=1.0, seed=0, step_limit=1000
-    ).lower(*arguments)
-    compiled = compiled.compile()
-    plan = compiled.plan
-    assert compiled.planned and plan is not None and plan.loops, compiled.reason
-    assert assigned_bytes(compiled) < 0.4 * plan.xla_bytes
-
-
 def test_an_assignment_is_followed_byte_by_byte():
     """Over which operands a fusion may write is not known; what is read there must be right."""
     step = tpu_step("scan_gradient")
@@ -248,6 +234,7 @@ def test_an_assignment_is_followed_byte_by_byte():
 
 
 def test_what_xla_refuses_fits_with_a_plan():
+    """What a loop on a TPU writes in several arrays at once is made again as it stands."""
     sizes = (8, 256, 1024), (8, 1024, 256), (2**18, 256)
     up, down, x = (jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)
     arguments = v5e().place(((up, down), x))
@@ -255,5 +242,6 @@ def test_what_xla_refuses_fits_with_a_plan():
         jax.jit(jax.grad(_scanned_loss)).lower(*arguments).compile()
     step = olla_xla.plan(jax.grad(_scanned_loss), max_overhead=1.0, seed=0, step_limit=1000)
     compiled = step.lower(*arguments).compile()
-    assert compiled.planned, compiled.reason
-    assert assigned_bytes(compiled) < 15.75 * 2**30
+    plan = compiled.plan
+    assert compiled.planned and plan is not None and plan.loops, compiled.reason
+    assert assigned_bytes(compiled) < min(15.75 * 2**30, 0.4 * plan.xla_predicted_bytes)

@@ -63,32 +63,48 @@ def _subsets(choice):
     """(bytes of stacks, seconds) of sets that can be kept: of all, or of many drawn."""
     table, turns = choice.table, choice.table.pair.writer.iterations
     every, stacks = _all(choice), set(_stacks(choice))
+    needed, free = set(choice.needed), choice.free_seconds
+
+    @functools.cache
+    def made(number):
+        """(what it runs in, bytes, seconds, what it needs, stacks that it takes) of a recipe."""
+        recipe = choice.recipe(number)
+        if recipe is None:
+            return None
+        # A part of another stack is there with it, whether that is kept or made.
+        homes = {n: table.pieces[n].whole for n in recipe.needs if n in table.pieces}
+        needs = [n for n in recipe.needs if homes.get(n, number) == number]
+        inside = recipe.inside is None and not (recipe.between or recipe.narrowed)
+        taken = stacks.intersection(recipe.needs) if inside else ()
+        price = choice.prices.new_bytes(recipe), turns * choice.prices.seconds(recipe)
+        return run_of(recipe), *price, needs, taken
+
+    @functools.cache
+    def kept_whole(number):
+        if number not in stacks:
+            return choice.kept_anew(number)
+        stack = table.scan_residuals[number][0]
+        return stack.bytes, turns * choice.prices.saved_seconds(stack)
+
+    taken_seconds = functools.cache(choice.taken_seconds)
     for kept in _every(every) if len(every) <= MOST else _drawn(every):
         runs, waiting, possible = {}, [n for n in stacks if n not in kept], True
         seen, taken = set(), set()
         while waiting and possible:
             number = waiting.pop()
-            if number in seen or number in kept or number not in choice.needed:
+            if number in seen or number in kept or number not in needed:
                 continue
             seen.add(number)
-            recipe = choice.recipe(number)
+            recipe = made(number)
             possible = recipe is not None
             if recipe is not None:
-                runs[run_of(recipe)] = recipe
-                # A part of another stack is there with it, whether that is kept or made.
-                homes = {n: table.pieces[n].whole for n in recipe.needs if n in table.pieces}
-                waiting += [n for n in recipe.needs if homes.get(n, number) == number]
-                if recipe.inside is None and not (recipe.between or recipe.narrowed):
-                    taken.update(n for n in recipe.needs if n in stacks and n in kept)
+                runs[recipe[0]] = recipe[1:3]
+                waiting += recipe[3]
+                taken.update(n for n in recipe[4] if n in kept)
         if possible:
-            whole = [table.scan_residuals[n][0] for n in kept if n in stacks]
-            anew = [choice.kept_anew(n) for n in kept if n not in stacks]
-            new = sum(choice.prices.new_bytes(recipe) for recipe in runs.values())
-            seconds = turns * sum(choice.prices.saved_seconds(s) for s in whole)
-            seconds += turns * sum(choice.prices.seconds(recipe) for recipe in runs.values())
-            seconds += sum(map(choice.taken_seconds, taken)) + sum(s for _, s in anew)
-            size = sum(s.bytes for s in whole) + new + sum(b for b, _ in anew)
-            yield size, seconds - choice.free_seconds
+            prices = [*map(kept_whole, kept), *runs.values()]
+            seconds = sum(s for _, s in prices) + sum(map(taken_seconds, taken))
+            yield sum(b for b, _ in prices), seconds - free
 
 
 def _every(numbers):
@@ -104,12 +120,12 @@ def _drawn(numbers):
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_no_subset_of_stacks_is_smaller_in_the_same_time(name):
+def test_no_subset_of_stacks_is_smaller_in_the_same_time_or_quicker_in_the_same_bytes(name):
     choices = _choices(_module(name))
     assert len(choices) == 1
     every, is_all = list(_subsets(choices[0])), len(_all(choices[0])) <= MOST
-    times = sorted(seconds for _, seconds in every)
     assert len(every) > 1
+    times = sorted(seconds for _, seconds in every)
     for allowance in (times[0] + 1e-9, times[len(times) // 3] + 1e-9, times[-1] + 1e-9):
         found = least(choices, allowance)
         assert found is not None
@@ -117,12 +133,6 @@ def test_no_subset_of_stacks_is_smaller_in_the_same_time(name):
         assert found.bytes == found.bound
         assert found.bytes == smallest if is_all else found.bytes <= smallest
     assert not is_all or least(choices, times[0] - 1e-6) is None
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_no_subset_of_as_few_bytes_takes_less_time(name):
-    choices = _choices(_module(name))
-    every, is_all = list(_subsets(choices[0])), len(_all(choices[0])) <= MOST
     sizes = sorted(size for size, _ in every)
     for most in (sizes[0], sizes[len(sizes) // 3], sizes[-1]):
         found = quickest(choices, most)
@@ -191,7 +201,7 @@ def test_what_takes_longer_than_was_thought_leaves_what_does_not(monkeypatch, na
     assert kept[-1] < choices.total
 
 
-@pytest.mark.parametrize("name", ["lstm", "lstm_fourfold", "gated"])
+@pytest.mark.parametrize("name", ["lstm", "gated"])
 def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
     module = _module(name)
     view = module_from_bytes(module)
