@@ -16,7 +16,7 @@ import optax
 
 from benchmarks.remedy_steps import STEPS
 
-__all__ = ["fsdp_transformer", "remedy_step", "unrolled_lstm"]
+__all__ = ["fsdp_transformer", "library_decoder", "remedy_step", "unrolled_lstm"]
 
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -59,6 +59,41 @@ def unrolled_lstm(*, batch_size: int, optimizer: str) -> Built:
         return optax.apply_updates(weights, updates), state, loss
 
     return step, (weights, jax.eval_shape(rule.init, weights), x), {"donate_argnums": (0, 1)}
+
+
+def library_decoder(*, batch_size: int, optimizer: str) -> Built:
+    """A scan over eight layers with `jax.nn.dot_product_attention`; norms have no scale."""
+    layers, width, vocabulary = 8, 512, 8000
+    shapes = {"qkv": (width, 3 * width), "out": (width, width)}
+    shapes |= {"up": (width, 4 * width), "down": (4 * width, width)}
+    stacked = {k: jax.ShapeDtypeStruct((layers, *s), jnp.float32) for k, s in shapes.items()}
+    embedding = jax.ShapeDtypeStruct((vocabulary, width), jnp.float32)
+    weights = {"layers": stacked, "embedding": embedding}
+    rule = getattr(optax, optimizer)(1e-3)
+
+    def norm(x: jax.Array) -> jax.Array:
+        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+    def layer(x: jax.Array, w: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+        q, k, v = (
+            z.reshape(*z.shape[:2], 8, -1) for z in jnp.split(norm(x) @ w["qkv"], 3, axis=-1)
+        )
+        attention = jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape)
+        x = x + attention @ w["out"]
+        return x + jax.nn.gelu(norm(x) @ w["up"]) @ w["down"], None
+
+    def loss(weights: Any, tokens: jax.Array) -> jax.Array:
+        x, _ = jax.lax.scan(layer, weights["embedding"][tokens], weights["layers"])
+        logits = norm(x) @ weights["embedding"].T
+        return optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]).mean()
+
+    def step(weights: Any, state: Any, tokens: jax.Array) -> Any:
+        value, grads = jax.value_and_grad(loss)(weights, tokens)
+        updates, state = rule.update(grads, state, weights)
+        return optax.apply_updates(weights, updates), state, value
+
+    tokens = jax.ShapeDtypeStruct((batch_size, 256), jnp.int32)
+    return step, (weights, jax.eval_shape(rule.init, weights), tokens), {"donate_argnums": (0, 1)}
 
 
 def fsdp_transformer(devices: Sequence[Any]) -> Built:

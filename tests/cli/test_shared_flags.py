@@ -34,6 +34,8 @@ def test_options_are_those_of_the_flags_that_there_are():
         parsed(ALL, "--memory_budget=1KiB", "--max_overhead=0.1", "--collectives", "--step_limit=9")
     )
     assert (found.budget_bytes, found.max_overhead, found.step_limit) == (1024, 0.1, 9)
+    both = shared.options(parsed(ALL, "--step_limit=9", "--time_limit=3"))
+    assert found.time_limit is None and (both.time_limit, both.step_limit) == (3.0, 9)
     assert found.loops and found.collectives and not shared.options(parsed(ALL, "--noloops")).loops
     found = shared.options(parsed(ALL, "--method=ilp", "--backend=cpsat", "--early_updates"))
     assert (found.method, found.backend, found.early_updates) == ("ilp", "cpsat", True)

@@ -9,6 +9,7 @@ writes GraphML with each operator's step, or draws a small graph (.png, .svg, .p
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def run(values: flags.FlagValues) -> int:
     found = phases.search(
         arrays,
         starts,
-        time_limit=values.time_limit,
+        time_limit=options.time_limit or math.inf,
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(arrays)[0],

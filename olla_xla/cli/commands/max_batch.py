@@ -29,7 +29,7 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.compile.max_batch import max_batch
 from olla_xla.errors import InputError, LimitError
 from olla_xla.planner.warm_up import loaded
-from olla_xla.problem.options import PlanOptions, parse_bytes
+from olla_xla.problem.options import parse_bytes
 from olla_xla.tools.batches import lowering
 
 
@@ -91,10 +91,8 @@ def run(values: flags.FlagValues) -> int:
       InputError: a flag is missing or wrong. LimitError: a limit is out of range.
     """
     files.check_writable(values.out)
-    options = PlanOptions(
-        time_limit=values.time_limit, step_limit=values.step_limit, seed=values.seed
-    )
-    PlanOptions(max_overhead=values.max_overhead)  # raises LimitError if it is out of range
+    # Whether time may be added is decided batch by batch; here its range is checked.
+    options = dataclasses.replace(shared.options(values), max_overhead=None)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla max_batch --help")
     targets.prepare_environment(values.target)

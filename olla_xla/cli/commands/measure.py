@@ -89,7 +89,7 @@ def run(values: flags.FlagValues) -> int:
         steps=values.steps,
         planned=True,
         platform=values.target,
-        time_limit=values.time_limit,
+        time_limit=options.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
         memory_budget=options.memory_budget,

@@ -92,7 +92,12 @@ def define_model(values: flags.FlagValues) -> None:
 def define_limits(values: flags.FlagValues) -> None:
     """Defines --time_limit, --step_limit and --seed."""
     default = PlanOptions()
-    flags.DEFINE_float("time_limit", 20.0, "Seconds of search, at most.", flag_values=values)
+    flags.DEFINE_float(
+        "time_limit",
+        20.0,
+        "Seconds of search at most, unless only --step_limit is given.",
+        flag_values=values,
+    )
     flags.DEFINE_integer(
         "step_limit",
         default.step_limit,
@@ -199,6 +204,8 @@ def options(values: flags.FlagValues) -> PlanOptions:
             f"--topology={values.topology} is for TPUs, and --target={values.target} is not one"
         )
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
+    if given.get("step_limit") is not None and not values["time_limit"].present:
+        given["time_limit"] = None  # steps alone end the search, on any machine the same
     return PlanOptions(**given)
 
 

@@ -105,7 +105,7 @@ def settings(values: flags.FlagValues) -> SweepSettings:
     """The settings that all cells share; limits are in seconds."""
     options = shared.options(values)
     return SweepSettings(
-        time_limit=values.time_limit,
+        time_limit=options.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
         cell_timeout=values.cell_timeout,

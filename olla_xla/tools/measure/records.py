@@ -35,7 +35,7 @@ class RunRequest:
     steps: int
     planned: bool
     platform: str = "cpu"
-    time_limit: float = 20.0
+    time_limit: float | None = 20.0
     step_limit: int | None = None
     seed: int = 0
     memory_budget: int | str | None = None

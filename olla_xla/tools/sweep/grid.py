@@ -63,7 +63,7 @@ class SweepSettings:
       cell_timeout: seconds after which a cell is given up.
     """
 
-    time_limit: float
+    time_limit: float | None
     step_limit: int | None
     seed: int
     cell_timeout: float
