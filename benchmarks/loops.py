@@ -8,17 +8,15 @@ and times.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 from benchmarks.schedule import Case
 from olla_xla import targets
+from olla_xla.compile.checkpointed import POLICIES, checkpointed_scans
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
-from olla_xla.tools.checkpointed import POLICIES
 from olla_xla.tools.variants import StepVariant, StepVariants
 
 __all__ = ["CASES", "LoopsRow", "as_json", "checkpointed_scans", "loops"]
@@ -98,25 +96,6 @@ def loops(
         rows.append(LoopsRow(way, added(way), ours, added(ours)))
     rows += [LoopsRow(way, added(way)) for way in map(planned, overheads)]
     return rows
-
-
-@contextlib.contextmanager
-def checkpointed_scans(policy: str) -> Iterator[None]:
-    """Within it the body of every `jax.lax.scan` is wrapped in `jax.checkpoint`.
-
-    So are those of flax's scans and of other libraries', which come down to this one.
-    """
-    import jax
-
-    scan = jax.lax.scan
-
-    def wrapped(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        chosen = getattr(jax.checkpoint_policies, policy)
-        # A scan's body is compiled once, so no common subexpressions join the two passes.
-        return scan(jax.checkpoint(f, policy=chosen, prevent_cse=False), *args, **kwargs)
-
-    with mock.patch.object(jax.lax, "scan", wrapped):
-        yield
 
 
 def as_json(found: Sequence[tuple[Case, Sequence[LoopsRow]]]) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.compile.checkpointed import POLICIES
 from olla_xla.errors import InputError, OllaError
-from olla_xla.tools.checkpointed import POLICIES
 
 __all__ = ["define_flags", "run"]
 

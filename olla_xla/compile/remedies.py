@@ -6,7 +6,9 @@ Each is compiled as its name says, by what a user would call, and its total is X
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,9 +28,10 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
 if TYPE_CHECKING:
-    from olla_xla.compile import in_pieces
+    from olla_xla.compile import checkpointed, in_pieces
     from olla_xla.pieces import transform
 else:
+    checkpointed = late("olla_xla.compile.checkpointed")  # reads what few analyses need
     in_pieces = late("olla_xla.compile.in_pieces")  # changes JAX's configuration
     transform = late("olla_xla.pieces.transform")
 
@@ -141,8 +144,14 @@ def remedy(
         if program.leaves:
             tried.add("donation", tried.donated)
         tried.add("olla_xla.fission", tried.in_pieces)
-    left = [] if is_state else [f"{by_hand(scheduled_module(module))} by hand"]
-    left += [] if isinstance(program, JittedFunction) else ["donation and olla_xla.fission"]
+    left = [] if isinstance(program, JittedFunction) else ["donation and olla_xla.fission"]
+    if not is_state:
+        some = any(helps(trial.bytes, total) for trial in tried.found)
+        count = len(tried.found) + len(tried.failed)
+        if isinstance(program, JittedFunction) and not some:
+            tried.add("jax.checkpoint", tried.checkpointed)
+        if len(tried.found) + len(tried.failed) == count:
+            left = [f"{by_hand(scheduled_module(module))} by hand", *left]
     found = tuple(sorted(tried.found, key=lambda trial: trial.bytes))
     return Remedy(what, size, is_state, total, found, (*tried.failed, *left))
 
@@ -187,6 +196,31 @@ class _Trials:
         total = program.with_donation().total(self._in_use)
         done = f"if the caller is done with {'it' if len(program.leaves) == 1 else 'them'}"
         return Trial(to_donate(program.leaves), total, notes=(done,))
+
+    def checkpointed(self) -> Trial | None:
+        """`jax.checkpoint` around the bodies of scans; without scans, around the loss.
+
+        None where JAX differentiates nothing of it anew: a function that was traced before.
+        """
+        program = self._program
+        assert isinstance(program, JittedFunction)
+        bodies, loss = checkpointed.checkpointed_scans, checkpointed.checkpointed_loss
+        for where, put, policy in (
+            ("each scan's body", bodies, "nothing_saveable"),
+            ("the loss", loss, "dots_with_no_batch_dims_saveable"),
+        ):
+            # JAX would not trace the same function again.
+            anew = functools.wraps(program.function)(lambda *a, **k: program.function(*a, **k))
+            with put(policy) as wrapped:
+                jitted = plain_jit(anew, **program.jit_options)
+                lowered = jitted.lower(*program.args, **program.kwargs)
+            if wrapped:
+                whole = plain_jit(program.function, **program.jit_options)
+                _, before = in_pieces.compiled_cost(whole.lower(*program.args, **program.kwargs))
+                total, seconds = in_pieces.compiled_cost(lowered)
+                setting = f"jax.checkpoint around {where} ({policy})"
+                return Trial(setting, total, seconds / before - 1, math.inf, ("other rounding",))
+        return None
 
     def in_pieces(self) -> Trial | None:
         """The function in pieces; None where that saves little by its estimate, or nothing can be.

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from hlo.backend import platform
+from olla_xla.compile.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
-from olla_xla.tools.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
 from olla_xla.tools.models import BuiltModel
 from olla_xla.tools.variants import StepVariant, StepVariants
 

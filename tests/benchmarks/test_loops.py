@@ -11,11 +11,11 @@ from benchmarks.__main__ import main
 from benchmarks.loops import checkpointed_scans
 from benchmarks.report.loops import loops_summary, loops_table
 from benchmarks.schedule import Case
+from olla_xla.compile.checkpointed import POLICIES
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
 from olla_xla.tools import models, variants
-from olla_xla.tools.checkpointed import POLICIES
 from olla_xla.tools.variants import StepVariant
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)

@@ -55,6 +55,30 @@ def test_scan_residuals():
     )
 
 
+def branching(body_of):
+    """A step whose scanned body branches: plans keep what its branches need."""
+
+    def body(h, w):
+        one, other = (lambda h, g=g: g(jnp.tanh(h @ w)) for g in (jnp.sin, jnp.cos))
+        return jax.lax.cond(h[0, 0] > 0, one, other, h), None
+
+    def step(w, x):
+        return jax.grad(lambda w: (jax.lax.scan(body_of(body), x, w)[0] ** 2).mean())(w)
+
+    return step
+
+
+def test_where_nothing_else_helps_checkpoints_are_tried():
+    arguments = jnp.zeros((8, 32, 32)), jnp.zeros((512, 32))
+    found = _tried(branching(lambda body: body), arguments)
+    assert found is not None
+    (trial,) = found.helpful
+    assert trial.setting == "jax.checkpoint around each scan's body (nothing_saveable)"
+    by_hand = branching(lambda body: jax.checkpoint(body, prevent_cse=False))
+    assert trial.bytes == assigned_bytes(jax.jit(by_hand).lower(*arguments).compile())
+    assert "by hand" not in found.sentence()
+
+
 def test_a_plan_is_tried_with_the_effort_that_its_setting_gets(monkeypatch):
     """Without a limit that is in proportion to XLA's own time; nobody hears of the plans."""
     asked = []

@@ -9,11 +9,11 @@ import pytest
 from olla_xla import targets
 from olla_xla.cli.main import main
 from olla_xla.cli.report.pareto import pareto_table
+from olla_xla.compile.checkpointed import checkpointed_loss, sublinear_loss
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
 from olla_xla.tools import models, pareto, variants
-from olla_xla.tools.checkpointed import checkpointed_loss, sublinear_loss
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
