@@ -48,7 +48,7 @@ def test_scan_residuals():
     again = olla_xla.plan(scanned, donate_argnums=0, max_overhead=0.2, **LIMITS)
     assert abs(trial.bytes / _total(again, *arguments) - 1) <= 0.05
     line = found.sentence()
-    assert "are stacks of loops; " in line and "\n" not in line
+    assert "are arrays filled by loops; " in line and "\n" not in line
     assert line.endswith(
         "Not tried: olla_xla.fission, which saves little by its estimate, jax.checkpoint by hand, "
         "several of these together, offloading, a smaller batch."
@@ -229,12 +229,12 @@ def test_more_time_must_save_more():
     plans += [
         Trial(f"olla_xla.plan(max_overhead={o})", b << 20, 0.1, o) for o, b in ((0.2, 39), (0.5, 9))
     ]
-    found = Remedy("stacks of loops", 40 << 20, False, 50 << 20, tuple(plans))
+    found = Remedy("arrays filled by loops", 40 << 20, False, 50 << 20, tuple(plans))
     assert [trial.bytes >> 20 for trial in found.helpful] == [9, 40]
     donated = Trial("donate_argnums=0", 45 << 20, notes=("if the caller is done with it",))
     found = dataclasses.replace(found, trials=(*plans[1:2], donated))
     assert found.sentence().startswith(
-        "What would help: 40.0 of 50.0 MB at the peak are stacks of loops; "
+        "What would help: 40.0 of 50.0 MB at the peak are arrays filled by loops; "
         "olla_xla.plan(max_overhead=0.2) takes 39.0 MB (+10.0 % predicted time); "
         "donate_argnums=0 takes 45.0 MB (if the caller is done with it). Not tried: "
     )

@@ -14,7 +14,7 @@ class Category(enum.StrEnum):
     ARGUMENTS = "other arguments"
     ACTIVATIONS = "activations kept for the backward pass"
     AGAIN = "computed again for the backward pass"
-    STACKS = "stacks of loops"
+    STACKS = "arrays filled by loops"
     GRADIENTS = "gradients"
     OUTPUTS = "outputs"
     WORKSPACE = "workspace"
