@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import olla_xla
-from examples.zoo import common, load, resnet
+from examples.zoo import load
 from olla_xla.cli import main
 from olla_xla.cli.report.batches import batch_verdict
 from olla_xla.compile import batch_prediction, batch_ways, refused
@@ -160,17 +160,9 @@ def test_what_cannot_be_compiled_as_planned_is_said_and_not_tried_again(monkeypa
     assert "the referee refuses it" in batch_verdict(found)
 
 
-def small_resnet(batch_size, optimizer):
-    network = resnet.ResNet((1, 1), resnet.BasicBlock, 10)
-    network = common.linen_network(network, common.image_batches(32, 3, 10))
-    return common.build(network, batch_size=batch_size, optimizer=optimizer)
-
-
 @pytest.mark.parametrize(
     ("model", "memory", "again"),
     [
-        ("resnet", "64MiB", 0.05),
-        ("mlp", "24MiB", 0.05),
         ("lenet", "64MiB", 0),
         (None, "2MiB", 0.05),
     ],
@@ -190,8 +182,7 @@ def test_six_compiles_for_all_ways(monkeypatch, model, memory, again):
     def lowered(batch):
         if model is None:
             return lower(batch)
-        build = small_resnet if model == "resnet" else load(model)
-        train, arguments, options = build(batch_size=batch, optimizer="sgd")
+        train, arguments, options = load(model)(batch_size=batch, optimizer="sgd")
         return jax.jit(train, **options).lower(*arguments)
 
     found = olla_xla.max_batch(lowered, memory, max_overhead=again, options=OPTIONS)

@@ -13,7 +13,7 @@ from olla_xla.compile.accounting import final_module
 from olla_xla.compile.compiles import Compiles
 from olla_xla.errors import ResultsError
 from tests.support.compiles import on_h100
-from tests.support.unrolled_nets import llama
+from tests.support.steps import branches
 
 MORE = jnp.zeros((8, 16, 16, 3)), jnp.zeros((64, 128), jnp.int32), jnp.zeros((64, 128))
 
@@ -69,11 +69,9 @@ def test_no_objection_to_what_xla_does_to_its_own(more, opcode, owns, monkeypatc
         return own(self, *arguments)
 
     monkeypatch.setattr(Compiles, "own", noted)
-    step, state, batch = llama(layers=1)
-    arguments = on_h100((state, batch, *MORE))
-    planned = olla_xla.plan(
-        lambda p, x, *others: (step(p, x), more(*others)), donate_argnums=0, step_limit=200
-    )
+    square = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    arguments = on_h100(([square] * 6, square, *MORE))
+    planned = olla_xla.plan(lambda p, x, *others: (branches(p, x), more(*others)), step_limit=2000)
     compiled = planned.lower(*arguments).compile()
     assert compiled.planned, compiled.reason
     assert opcode in later(compiled)

@@ -16,6 +16,8 @@ from examples.training import Options
 from examples.zoo.gpt import GPTConfig
 from olla_xla.compile.planned_function import PlannedFunction
 
+pytestmark = pytest.mark.optimized  # hundreds of steps run
+
 TINY = GPTConfig(layers=1, width=32, heads=2, sequence_length=16, vocabulary_size=256)
 TRAINERS = {
     "mlp": (train_mlp.task, Options(steps=300, batch_size=64, optimizer="adam")),

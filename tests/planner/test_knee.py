@@ -1,5 +1,7 @@
 """The front of total against time, its knee, and what a plan without recomputation tells of it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -49,37 +51,38 @@ SHAPES = (
 )
 
 
-@pytest.fixture(scope="module")
+@functools.cache
 def module():
     return xla_schedule(jax.jit(layers, donate_argnums=0).lower(*SHAPES))
 
 
-def planned(module, **options):
-    return plan_module(module, PlanOptions(step_limit=2000, **options), target="cuda")
+@functools.cache
+def planned(**options):
+    return plan_module(module(), PlanOptions(step_limit=2000, **options), target="cuda")
 
 
-def test_an_order_that_saves_nothing_tells_what_time_would_save(module):
+def test_an_order_that_saves_nothing_tells_what_time_would_save():
     """Without a search, and not far below what the search for it finds."""
-    plain, again = planned(module), planned(module, max_overhead=0.2)
+    plain, again = planned(), planned(max_overhead=0.2)
     assert 0.85 * again.predicted_bytes < plain.recomputed_bytes < 0.9 * plain.predicted_bytes
     assert "max_overhead=0.2 would take about" in plain.summary()
-    assert again.recomputed_bytes == 0 == planned(module, max_overhead=0).recomputed_bytes
+    assert again.recomputed_bytes == 0 == planned(max_overhead=0).recomputed_bytes
 
 
-def test_plans_list_what_less_time_would_save(module):
-    plan = planned(module, max_overhead=0.2)
+def test_plans_list_what_less_time_would_save():
+    plan = planned(max_overhead=0.2)
     times, sizes = zip(*plan.front, strict=True)
     assert 2 <= len(times) <= 4
     assert list(times) == sorted(times) and list(sizes) == sorted(sizes, reverse=True)
-    assert plan.front[0] == (0.0, planned(module).predicted_bytes)
+    assert plan.front[0] == (0.0, planned().predicted_bytes)
     assert plan.front[-1] == (pytest.approx(plan.added_seconds), plan.predicted_bytes)
     assert plan.summary().count("with less added time") == len(plan.front) - 2
-    assert planned(module).front == ()
+    assert planned().front == ()
 
 
-def test_a_plan_at_the_knee(module):
-    plan = planned(module, max_overhead="knee")
-    base = planned(module).predicted_bytes
+def test_a_plan_at_the_knee():
+    plan = planned(max_overhead="knee")
+    base = planned().predicted_bytes
     gain = (base - plan.predicted_bytes) / max(plan.added_seconds, 0.01 * plan.step_seconds)
     assert 0 < plan.overhead <= 0.5 and plan.predicted_bytes < 0.9 * base
     for seconds, size in plan.front[1:-1]:

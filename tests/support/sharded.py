@@ -1,6 +1,6 @@
 """A step that scans over sharded layers, on 8 devices of this machine's CPU; run as a program.
 
-Prints a line of JSON for each allowance of time: whether it was planned, totals, stacks that went,
+Prints a line of JSON for each plan: whether it was planned, totals, stacks that went,
 and whether three steps gave the same bits as jit's.
 """
 
@@ -82,14 +82,13 @@ def _run(function, arguments):
     return [*values, *map(np.asarray, jax.tree.leaves((params, moments)))]
 
 
-def report(step, arguments, **options):
-    """Plans a step, by default and with an allowance of time, and prints what became of it."""
+def report(step, arguments, *plans):
+    """Plans a step, as each of `plans` has its options, and prints what became of it."""
     expected = _run(jax.jit(step, donate_argnums=(0, 1)), arguments)
-    for overhead in (None, 2.0):
+    for options in plans:
         planned = olla_xla.plan(
             step,
             donate_argnums=(0, 1),
-            max_overhead=overhead,
             step_limit=2_000,
             time_limit=30,
             **options,
@@ -112,4 +111,4 @@ def report(step, arguments, **options):
 
 
 if __name__ == "__main__":
-    report(step, arguments)
+    report(step, arguments, {}, {"max_overhead": 2.0})

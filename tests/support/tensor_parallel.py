@@ -5,8 +5,8 @@ weights over "d" (FSDP). A norm sums over all features, its result is gathered, 
 matrix gives is summed and scattered; weights are gathered as bfloat16. Where it is "bare", what is
 gathered needs no sum, and the backward loop gathers it again as well.
 
-With an argument, "plain" or "collectives", it prints tests.support.sharded's lines of JSON
-for steps on a CPU; with "h100" a line for each of both and for "bare", compiled for eight cards
+It prints tests.support.sharded's lines of JSON, without and with collectives that run again; with
+"h100" a line for each of both and for "bare", compiled for eight cards
 that are not there.
 """
 
@@ -122,4 +122,5 @@ if __name__ == "__main__":
     if H100:
         _compiled_only()
     else:
-        sharded.report(step, arguments, collectives=sys.argv[1:] == ["collectives"])
+        kept, gone = ({"max_overhead": 2.0, "collectives": again} for again in (False, True))
+        sharded.report(step, arguments, kept, gone)

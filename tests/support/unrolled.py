@@ -1,6 +1,6 @@
 """Layers one after the other, whose weights the backward pass gathers again; run as a program.
 
-Prints a line of JSON for each allowance of time, as tests.support.sharded does; with "h100" one of
+Prints a line of JSON, as tests.support.sharded does; with "h100" one of
 a plan for eight cards that are not there, with how many arrays are gathered.
 """
 
@@ -89,4 +89,4 @@ if __name__ == "__main__":
     if H100:
         _compiled_only()
     else:
-        sharded.report(step, lambda: arguments(sharded.maker()))
+        sharded.report(step, lambda: arguments(sharded.maker()), {"max_overhead": 2.0})

@@ -27,35 +27,30 @@ def test_the_first_difference_is_named():
     assert compare(measured(), measured(digests=(("a", "b"),))) == "2 steps planned, 1 unplanned"
 
 
-def test_real_processes_agree_bit_for_bit():
-    stages = []
-    result = measure(REQUEST, stages.append)
-    assert result.difference == ""
-    assert result.planned.cached and result.unplanned.cached  # nothing compiled while measuring
-    assert len(result.planned.digests) == 3 and len(result.planned.step_seconds) == 2
-    assert result.planned.xla_bytes == result.unplanned.assigned_bytes
-    assert result.planned.assigned_bytes <= result.unplanned.assigned_bytes
-    assert result.planned.process_peak_bytes > result.planned.assigned_bytes
-    digests = result.planned.digests
-    assert digests[0] != digests[1]  # the state went around: the comparison sees later steps
-    assert stages[0] == "unplanned: compiling" and stages[-1] == "planned: running 3 steps"
-
-
-def test_recomputation_is_measured_against_xlas_own():
+def test_real_processes_agree_bit_for_bit_and_recomputation_is_measured():
+    """Three steps of each, then six in turns with XLA's own order."""
     stages = []
     request = RunRequest(
-        "mlp", 2048, "momentum", steps=2, planned=True, time_limit=10.0, step_limit=2000,
+        "mlp", 2048, "momentum", steps=3, planned=True, time_limit=10.0, step_limit=2000,
         max_overhead=0.3,
     )  # fmt: skip
-    result = measure(request, stages.append, turns=10)
-    assert result.difference == "" and result.planned.clones and result.recomputation
+    result = measure(request, stages.append, turns=6)
+    assert result.difference == ""
+    ours, theirs = result.planned, result.unplanned
+    assert ours.cached and theirs.cached  # nothing compiled while measuring
+    assert len(ours.digests) == 3 and len(ours.step_seconds) == 2
+    assert ours.xla_bytes == theirs.assigned_bytes
+    assert ours.process_peak_bytes > ours.assigned_bytes < theirs.assigned_bytes
+    assert ours.digests[0] != ours.digests[1]  # the state went around: later steps are compared
+    assert stages[0] == "unplanned: compiling" and "planned: running 3 steps" in stages
+    assert ours.clones and result.recomputation
     kept, again = result.recomputation.kept, result.recomputation.again
-    assert again.assigned_bytes == result.planned.assigned_bytes < kept.assigned_bytes
-    assert again.digests == kept.digests == result.unplanned.digests[0]
-    assert len(again.step_seconds) == len(kept.step_seconds) == 10
+    assert again.assigned_bytes == ours.assigned_bytes < kept.assigned_bytes
+    assert again.digests == kept.digests == theirs.digests[0]
+    assert len(again.step_seconds) == len(kept.step_seconds) == 6
     assert 0 < again.predicted_seconds and result.recomputation.predicted <= 0.3
-    assert result.recomputation.planned == result.planned.overhead > 0
-    assert stages[-1] == "XLA's order and the plan: 10 steps of each in turns"
+    assert result.recomputation.planned == ours.overhead > 0 and ours.predicted_seconds > 0
+    assert stages[-1] == "XLA's order and the plan: 6 steps of each in turns"
 
 
 def test_noise_that_meets_both_variants_alike_cancels():

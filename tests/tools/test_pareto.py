@@ -24,9 +24,28 @@ def _same_rates_everywhere(monkeypatch):
         monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 
+def small(batch_size, optimizer):
+    """Eight layers whose activations are large beside their weights."""
+    del optimizer
+    shapes = (8, 32, 32), (512 * batch_size, 32)
+
+    def step(w, x):
+        def loss(w):
+            h = x
+            for k in range(8):
+                h = jnp.tanh(h @ w[k])
+            return jnp.mean(h**2)
+
+        value, gradient = jax.value_and_grad(loss)(w)
+        return w - 0.1 * gradient, value
+
+    arguments = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    return step, arguments, {"donate_argnums": 0}
+
+
 def test_every_way_is_compiled_run_and_priced(monkeypatch):
     monkeypatch.setattr(pareto, "POLICIES", pareto.POLICIES[1:3])
-    model = models.build("mlp", batch_size=64, optimizer="momentum")
+    model = models.build("tests.tools.test_pareto:small", batch_size=4, optimizer="sgd")
     options = PlanOptions(time_limit=5, step_limit=2000)
     seen, differentiate = [], (jax.grad, jax.value_and_grad)
     rows, left = pareto.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
