@@ -75,7 +75,7 @@ class RecipeTable:
             if residual not in self.unread:
                 self.scan_residuals.setdefault(self.number(residual), []).append(residual)
         self._handed_on: dict[int, Instruction] = {}
-        """`LoopBody.handed_on` of a collective -> an instruction of the reading loop with it."""
+        """`LoopBody.handed_on` of a collective -> an instruction of the backward loop with it."""
         self.late: dict[int, frozenset[int]] = {}
         self.own = self._made_by_reader(gone)
         emits_any = platform(self.body.target).emits_any_fusion
