@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 import weakref
 
 import pytest
@@ -22,6 +23,14 @@ import jax  # noqa: E402
 from olla_xla.compile import shared  # noqa: E402
 from olla_xla.problem import refusals  # noqa: E402
 from tests.support import plugins  # noqa: E402
+
+
+def pytest_configure(config):
+    """A folder for what the processes of this run share (support/compiles.py)."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        os.environ["OLLA_XLA_TESTS_SHARED"] = folder.name
 
 
 def pytest_ignore_collect(collection_path, config):

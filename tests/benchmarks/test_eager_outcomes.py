@@ -187,7 +187,8 @@ BASELINES = {
 
 
 def test_baselines():
-    assert {name: told() for name, told in BASELINES.items()} == BASELINES_TOLD
+    found = {name: told() for name, told in BASELINES.items()}
+    assert outcome(found) == "7bac09e6fc4b", found
 
 
 def is_sound(graph, storage, sizes, parallel):
@@ -248,31 +249,3 @@ def test_the_referee_by_brute_force(case, parallel):
     else:
         with pytest.raises(CheckError):
             check_storages(graph, storage, sizes, parallel=parallel)
-
-
-BASELINES_TOLD = {
-    "  None": "48816ef115a0",
-    "  colour": "48816ef115a0",
-    "  ancestors": "48816ef115a0",
-    " sharing None": "d62e321757b4",
-    " sharing colour": "ac906851370b",
-    " sharing ancestors": "9631caf58b60",
-    "in place  None": "1e455ae9033e",
-    "in place  colour": "bcd434d24c66",
-    "in place  ancestors": "768b5d4cc543",
-    "in place sharing None": "da24311f0d31",
-    "in place sharing colour": "5efc8bbfc10e",
-    "in place sharing ancestors": "c9213174cccd",
-    "encouraged": "0794d5ad7f02",
-    "by name": "e53cc572f1ac",
-    "coloured": "46582afd5f6d",
-    "edges": "7e8c29dcc95f",
-    "external": "788719024f46",
-    "ancestors": "6e0e664bdc9a",
-    "colours": "08b7a79a6628",
-    "requests": "3e668601b75a",
-    "profile": "8161145a1b37",
-    "forward": "4649184b519d",
-    "standing": "53085123dc9f",
-    "allocators": "7b5020af57b1",
-}

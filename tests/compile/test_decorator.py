@@ -40,6 +40,7 @@ def searches(monkeypatch):
 
 
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.optimized
 def test_train_steps_are_bit_identical_and_smaller(name):
     step, shapes, jit_options = STEPS[name]()
     (expected_state, batch), (planned_state, _) = arrays(shapes), arrays(shapes)

@@ -71,6 +71,7 @@ def test_same_plan_again(module):
     assert first.order == second.order and first.aliases == second.aliases
 
 
+@pytest.mark.optimized
 def test_runs_bit_for_bit():
     step, shapes, _ = STEPS["mlp"]()
     planned = olla_xla.plan(step, method="ilp", backend="cpsat", **LIMITS)

@@ -109,6 +109,7 @@ def test_what_a_body_saves_lowers_the_module(step):
 
 
 @pytest.mark.parametrize("step", [accumulated, two_deep])
+@pytest.mark.optimized
 def test_bodies_compute_again_within_an_allowance(step):
     plain, planned = (
         olla_xla.plan(step, step_limit=5_000, time_limit=20, max_overhead=overhead)
@@ -122,6 +123,7 @@ def test_bodies_compute_again_within_an_allowance(step):
     assert after.clones and 0 < after.added_seconds <= 0.5 * after.step_seconds
 
 
+@pytest.mark.optimized
 def test_bodies_compute_again_for_a_budget():
     plain = olla_xla.plan(accumulated, step_limit=5_000, max_overhead=0)
     plain(weights(), examples())

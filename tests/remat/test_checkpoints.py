@@ -258,6 +258,7 @@ def unread(edit):
 
 
 @pytest.mark.parametrize("limit", ["overhead", "budget"])
+@pytest.mark.optimized
 def test_a_plan_keeps_few_turns(limit):
     turns = 300
     least = thinnest("neural_ode", turns).total

@@ -62,6 +62,7 @@ def test_one_of_two_loops_reads_a_clone(target):
     assert any("tuple" in reader for *_, readers in again.clones for reader, _ in readers)
 
 
+@pytest.mark.optimized
 def test_results_stay_bit_identical():
     planned = olla_xla.plan(step, max_overhead=0.5, step_limit=2_000, time_limit=30)
     assert planned.lower(*arguments()).compile().plan.clones

@@ -108,6 +108,7 @@ def test_loops_in_calls_are_pairs(name):
 
 
 @pytest.mark.cuda13
+@pytest.mark.optimized
 def test_a_cpu_gets_what_a_gpu_gets():
     step, arguments = PROGRAMS["called_sums"]()
     lowest = [
@@ -215,6 +216,7 @@ def test_an_index_that_is_not_the_turns_own_is_refused(written, turns):
 
 @pytest.mark.parametrize("overhead", [None, 0.5, 2.0])
 @pytest.mark.parametrize("name", ["cond", "switch_on_several_arguments", "counted_optimizer"])
+@pytest.mark.optimized
 def test_a_plan_is_right_and_nothing_is_refused(name, overhead):
     step, arguments = PROGRAMS[name]()
     options = {} if overhead is None else {"max_overhead": overhead}
@@ -245,6 +247,7 @@ def test_a_refused_choice_is_counted(monkeypatch, caplog):
     assert not later
 
 
+@pytest.mark.optimized
 def test_integers_of_two_types_are_not_one_value():
     with jax.enable_x64(True):
         step, (a, y, i, _) = PROGRAMS["integers_of_two_types"]()
@@ -260,6 +263,7 @@ def test_integers_of_two_types_are_not_one_value():
             check_rewrite(module, data, "cpu", loops=True)
 
 
+@pytest.mark.optimized
 def test_loops_that_count_in_two_types_are_no_pair():
     turns = 9
 

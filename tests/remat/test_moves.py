@@ -117,6 +117,7 @@ def stacked(p, x):
     return p - 0.1 * g, value
 
 
+@pytest.mark.optimized
 def test_a_source_may_lie_in_another_order():
     """What is sliced where it lies, and transposed after that, is followed by the referee."""
     p = _params(1)["a"][:, 0, :WIDTH]
@@ -152,6 +153,7 @@ def test_a_source_may_lie_in_another_order():
         "two loops",
     ],
 )
+@pytest.mark.optimized
 def test_the_same_bits_and_no_copy(function, axis, sunk):
     params = _params(axis)
 
@@ -199,6 +201,7 @@ def _square():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("params", [_params(1), _square()], ids=["oblong", "square"])
+@pytest.mark.optimized
 def test_slices_of_another_order_are_the_same_bits(params, dtype):
     lowered = jax.jit(functools.partial(turned, dtype=dtype)).lower(params, X)
     modules, compiled = _compiled_without_moves(lowered)
@@ -308,6 +311,7 @@ def test_a_gpu_converts_slices(function, gone):
     assert plan.xla_bytes - plan.assigned_bytes > 0.9 * gone * each
 
 
+@pytest.mark.optimized
 def test_converts_of_slices_to_wider_types_are_the_same_bits():
     p = jax.tree.map(lambda a: a.astype(jnp.bfloat16), _params(0))
 

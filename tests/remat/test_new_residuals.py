@@ -74,6 +74,7 @@ def _named(given):
 
 
 @pytest.mark.parametrize("overhead", [0.3, 1.0])
+@pytest.mark.optimized
 def test_what_is_not_run_again_is_kept_in_place_of_what_is_made_of_it(overhead):
     expected = jax.jit(STEP)(*arguments())
     compiled = (

@@ -394,6 +394,7 @@ def test_more_overhead_never_takes_more_memory():
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.optimized
 def test_runs_with_clones_are_bit_identical(name):
     step, shapes, jit_options = RUNS[name]()
     plain = jax.jit(step, **jit_options)

@@ -6,6 +6,8 @@ from olla_xla.remat.loops import recipe
 from tests import scan_rounding
 from tests.scan_rounding import Layers
 
+pytestmark = pytest.mark.optimized
+
 # Each differed from jit while a copy, or a reader, was other code than before.
 CASES = {
     "one value in several stacks": Layers((("thrice", 1, 0, 1),), 31, 45, 5, 1, False),

@@ -121,7 +121,8 @@ SEGMENTS = {
 
 
 def test_segments():
-    assert {name: told() for name, told in SEGMENTS.items()} == SEGMENTS_TOLD
+    found = {name: told() for name, told in SEGMENTS.items()}
+    assert outcome(found) == "d9a39e82aca2", found
 
 
 def test_nothing_is_cut_of_nothing():
@@ -233,18 +234,3 @@ def test_what_a_policy_keeps_is_said(caplog):
     assert not said(mirror=lambda step: 0) and not said(budget=lambda lowered: 1)
     (nothing,) = said(lambda x, w: x)
     assert "at 0 bytes" in nothing and "at 0;" in nothing
-
-
-SEGMENTS_TOLD = {
-    "searched": "f98afbcb2cda",
-    "searched, a loss": "0c099e66a631",
-    "twice": "42f77852e7ec",
-    "three times": "d0fea7be9366",
-    "a budget": "cbb1c9fa41c9",
-    "a budget, twice": "de8be3460d49",
-    "recursive": "55fc5f2539cf",
-    "recursive, two cuts": "7f85b702694b",
-    "recursive, five cuts": "17658f85adad",
-    "estimates": "61a4d2422252",
-    "counts": "407c6d45370f",
-}

@@ -83,6 +83,7 @@ def test_a_constant_array_is_not_held_while_the_backward_loop_runs():
 
 
 @pytest.mark.parametrize("layer", [closed, open_to_choice, masked])
+@pytest.mark.optimized
 def test_bits_stay(layer):
     found = chosen(layer)
     check_rewrite(choices(layer).module.data, found.module.data, "cpu", loops=True)

@@ -1,6 +1,8 @@
 """Small steps compiled by XLA for the tests, with the buffer assignment it really made."""
 
 import functools
+import os
+import pickle
 import tempfile
 from pathlib import Path
 
@@ -144,7 +146,23 @@ def total_bytes(compiled) -> int:
 
 @functools.cache
 def dumped_step(name: str, target: str) -> tuple[bytes, int]:
-    """(serialized HloProto with the buffer assignment, XLA's total) of one of STEPS."""
+    """(serialized HloProto with the buffer assignment, XLA's total) of one of STEPS.
+
+    Compiled once by all processes of a run of pytest, which have a folder of that run alone.
+    """
+    kept = os.environ.get("OLLA_XLA_TESTS_SHARED")
+    path = Path(kept) / f"{name}.{target}" if kept else None
+    if path is not None and path.exists():
+        return pickle.loads(path.read_bytes())
+    found = _dumped_step(name, target)
+    if path is not None:
+        with tempfile.NamedTemporaryFile(dir=kept, delete=False) as file:
+            file.write(pickle.dumps(found))
+        os.replace(file.name, path)  # whole, whoever reads it
+    return found
+
+
+def _dumped_step(name, target):
     function, arguments, donated = STEPS[name]
     if target == "cuda":
         arguments = on_h100(arguments)

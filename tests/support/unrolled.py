@@ -62,7 +62,7 @@ def _shape(shape, *spec):
 
 
 def _compiled_only():
-    planned = olla_xla.plan(step, donate_argnums=(0, 1), max_overhead=0.1, time_limit=30)
+    planned = olla_xla.plan(step, donate_argnums=(0, 1), max_overhead=0.1, step_limit=2_000)
     compiled = planned.lower(*arguments(_shape)).compile()
     plan = compiled.plan
     assert plan is not None
