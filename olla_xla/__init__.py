@@ -131,8 +131,8 @@ def _require_own_hlo() -> None:
     if os.path.realpath(own) not in map(os.path.realpath, where):
         other = next(filter(None, where), "nothing")
         raise InputError(
-            f"olla_xla needs its own package hlo, and Python finds {other}; rename that, or keep "
-            "it out of the folder that the script is started from"
+            f"olla_xla needs its own package hlo, but Python finds {other} first; rename that file "
+            "or folder, or move it out of the folder of your script"
         )
 
 

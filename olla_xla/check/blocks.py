@@ -54,14 +54,14 @@ def check_blocks(
         start, stop = int(offsets[i]), int(offsets[i]) + int(size[i])
         if start < 0 or (limit is not None and stop > limit):
             raise CheckError(
-                f"block {label[i]} at [{start}, {stop}) leaves the capacity of {limit} bytes"
+                f"block {label[i]} at [{start}, {stop}) exceeds the capacity of {limit} bytes"
             )
         if alignment is not None and start % int(alignment[i]):
             raise CheckError(
-                f"block {label[i]} at {start} is not aligned to {int(alignment[i])} bytes"
+                f"block {label[i]} at offset {start} is not aligned to {int(alignment[i])} bytes"
             )
         if fixed is not None and fixed[i] >= 0 and start != fixed[i]:
-            raise CheckError(f"block {label[i]} is pinned to {int(fixed[i])}, but lies at {start}")
+            raise CheckError(f"block {label[i]} must be at {int(fixed[i])}, but lies at {start}")
         heights[at] = max(heights.get(at, 0), stop)
     if group is not None:
         _check_groups(offsets, group, label)
@@ -77,8 +77,8 @@ def _check_groups(offsets: Sequence[int], group: Sequence[int], label: Sequence[
         other = first.setdefault(int(g), i)
         if offsets[other] != offsets[i]:
             raise CheckError(
-                f"blocks {label[other]} at {int(offsets[other])} and {label[i]} at "
-                f"{int(offsets[i])} must share one place"
+                f"blocks {label[other]} at offset {int(offsets[other])} and {label[i]} at offset "
+                f"{int(offsets[i])} must have the same offset"
             )
 
 
@@ -115,8 +115,8 @@ def _check_overlaps(
             start, end, j = live[other]
             if start < entry[1] and entry[0] < end:
                 raise CheckError(
-                    f"blocks {label[j]} at [{start}, {end}) and {label[i]} at "
-                    f"[{entry[0]}, {entry[1]}) overlap while both live at time {time}"
+                    f"blocks {label[j]} at [{start}, {end}) and {label[i]} at [{entry[0]}, "
+                    f"{entry[1]}) overlap while both live at time {time}"
                 )
         live.insert(at, entry)
 

@@ -46,12 +46,12 @@ def check_schedule(graph: TensorGraph, order: Sequence[int], peak_bytes: int | N
         if u != v and steps[u] > steps[v]:
             raise CheckError(
                 f"{_operator(graph, u)} reads a buffer at step {steps[u]} that "
-                f"{_operator(graph, v)} overwrites at step {steps[v]}"
+                f"{_operator(graph, v)} has overwritten at step {steps[v]}"
             )
     _check_aliases(graph, steps)
     peak = _peak(graph, steps)
     if peak_bytes is not None and peak != peak_bytes:
-        raise CheckError(f"the plan claims a peak of {peak_bytes} bytes, it is {peak} bytes")
+        raise CheckError(f"the plan claims a peak of {peak_bytes} bytes, but it is {peak}")
     return peak
 
 
@@ -69,7 +69,7 @@ def _steps(graph: TensorGraph, order: Sequence[int]) -> list[int]:
     steps = [-1] * n
     for step, k in enumerate(order):
         if not 0 <= k < n:
-            raise CheckError(f"step {step} names operator {k}; {graph.name} has {n}")
+            raise CheckError(f"step {step} names operator {k}, but {graph.name} has only {n}")
         if steps[k] >= 0:
             raise CheckError(f"{_operator(graph, k)} runs twice, at steps {steps[k]} and {step}")
         steps[k] = step
@@ -212,11 +212,11 @@ def check_placement(
                     continue
                 raise CheckError(
                     f"{b.name} at [{offset}, {end}) takes over the memory of {a.name} at "
-                    f"[{other_offset}, {other_offset + size}), but does not lie where that began"
+                    f"[{other_offset}, {other_offset + size}), but begins at another offset"
                 )
             raise CheckError(
-                f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at "
-                f"[{offset}, {end}) overlap while both live at step {start}"
+                f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at [{offset}, "
+                f"{end}) overlap while both live at step {start}"
             )
         met.add(last, offset, end, t)
 
@@ -255,9 +255,9 @@ def _place_of(
         raise CheckError(f"tensor {name} has no place")
     offset, planned = offsets[name]
     if planned != size:
-        raise CheckError(f"tensor {name} has {size} bytes, its place {planned}")
+        raise CheckError(f"tensor {name} has {size} bytes, but {planned} are planned")
     if offset < 0 or (arena_bytes is not None and offset + size > arena_bytes):
         raise CheckError(
-            f"tensor {name} at [{offset}, {offset + size}) leaves the arena of {arena_bytes} bytes"
+            f"tensor {name} at [{offset}, {offset + size}) exceeds the planned {arena_bytes} bytes"
         )
     return offset, size

@@ -22,11 +22,11 @@ def check_writable(path: str | None) -> None:
         return
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise InputError(f"cannot write {path}: there is no such folder")
+        raise InputError(f"cannot write {path}: there is no such folder; create it first")
     if Path(path).is_dir():
         raise InputError(f"cannot write {path}: it is a folder; give the name of a file")
     if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write {path}: you may not write to that folder")
+        raise InputError(f"cannot write {path}: its folder is write-protected")
 
 
 def write_text(path: str, text: str) -> None:

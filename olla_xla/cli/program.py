@@ -166,8 +166,8 @@ def _define_json(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "json",
         None,
-        "Write the results as JSON: --json to standard output, and all else to standard error; "
-        "--json=FILE to a file.",
+        "Write the results as JSON: with --json to standard output, and all other output to "
+        "standard error; with --json=FILE to that file.",
         flag_values=values,
     )
 
@@ -237,7 +237,7 @@ def _parsed(
         raise InputError(f"{_one_line(error)}; see {program} --help") from error
     if len(left) > len(operands):
         extra = left[len(operands)]
-        raise InputError(f"unexpected argument {extra!r}; flags are --name=value")
+        raise InputError(f"unexpected argument {extra!r}; give flags as --name=value")
     if len(left) < len(operands):
         raise InputError(f"give {' and '.join(operands)}; see {program} --help")
     return left

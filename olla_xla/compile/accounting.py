@@ -142,7 +142,7 @@ def assigned_bytes(compiled: jax.stages.Compiled) -> int:
     """XLA's total of one executable on the device: arguments + outputs - aliases + temp, bytes."""
     account = _account(compiled)
     if account is None:
-        raise OllaError("the backend has no memory analysis; its totals cannot be compared")
+        raise OllaError("this backend reports no memory of executables to compare plans by")
     return account.total
 
 
@@ -211,7 +211,7 @@ def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
     try:
         return tpu_executable.read_tpu_assignment(executable.serialize())
     except (AttributeError, jax.errors.JaxRuntimeError, HloError) as error:
-        _logger.warning("a TPU's executable cannot be read (%s): totals are libtpu's", error)
+        _logger.warning("a TPU's executable cannot be read (%s): memory is as libtpu says", error)
         return b""
 
 

@@ -139,9 +139,7 @@ def _read(
     """`read_assignment`, with a GPU's executable already read; `dump`: see `check_compiled`."""
     executable = compiled.runtime_executable()
     if executable is None:
-        raise CheckError(
-            "JAX does not return the executable on this backend; nothing can be checked"
-        )
+        raise CheckError("JAX returns no executable on this backend, so the plan cannot be checked")
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
     try:
         data = assignment_proto(compiled, target) if gpu is None else gpu.assignment
@@ -155,7 +153,7 @@ def _read(
         total = assigned_bytes(compiled)
         if total != assignment.total_bytes:
             raise CheckError(
-                f"XLA reports {total} bytes, its buffer assignment holds {assignment.total_bytes}"
+                f"XLA reports {total} bytes, but its buffer assignment has {assignment.total_bytes}"
             )
     return module, assignment
 
@@ -205,7 +203,7 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
     tensors = _compare_tensors(plan, places, gone | trimmed)
     peak = check_overlaps(planned, assignment)
     if plan.peak_bytes and not (added or gone or dropped or trimmed) and peak != plan.peak_bytes:
-        raise CheckError(f"the plan claims a peak of {plan.peak_bytes} bytes, it is {peak} bytes")
+        raise CheckError(f"the plan claims a peak of {plan.peak_bytes} bytes, but it is {peak}")
     total = assignment.total_bytes
     if plan.assigned_bytes is not None and total != plan.assigned_bytes:
         raise CheckError(
@@ -268,7 +266,7 @@ def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> l
             raise CheckError(f"XLA assigned no memory to tensor {name} of the plan")
         allocation, place = places[name]
         if place.size != size:
-            raise CheckError(f"tensor {name} has {size} bytes in the plan, {place.size} in XLA")
+            raise CheckError(f"tensor {name} has {size} bytes in the plan, but {place.size} in XLA")
         if not 0 <= place.offset <= allocation.size - place.size:
             raise CheckError(
                 f"tensor {name} at [{place.offset}, {place.offset + size}) leaves its allocation "

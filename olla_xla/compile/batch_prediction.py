@@ -61,7 +61,7 @@ class Prediction:
             guess = half or guess
             if guess > _LARGEST:
                 raise LimitError(
-                    f"a batch of {low:,} still fits {self.memory:,} bytes; does the step use it?"
+                    f"a batch of {low:,} fits {self.memory:,} bytes; does the step use its batch?"
                 )
             if not may_compile() and not self.work.is_captured(guess):
                 break
@@ -79,8 +79,8 @@ class Prediction:
             sizes = {size for _, size in points}
             if len(sizes) == 1 and low >= _FAR * points[0][0]:
                 raise LimitError(
-                    f"a batch of {low:,} takes {size:,} bytes, as one of {points[0][0]:,} does; "
-                    "does the step use it?"
+                    f"a batch of {low:,} takes {size:,} bytes, just as one of {points[0][0]:,}; "
+                    "does the step use its batch?"
                 )
             guess = self.next(points, low, high, halve=rounds % 3 == 0)
         return max(guess, low)

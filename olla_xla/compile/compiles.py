@@ -165,7 +165,7 @@ class Compiles:
         found: list[tuple[str, bytes]] = []
         self._scheduled(scheduler, found)
         if not found:
-            _logger.info("XLA's scheduler for memory made no schedule")
+            _logger.info("XLA's memory-minimizing scheduler made no schedule")
         return module_from_bytes(found[-1][1]).order if found else {}
 
     def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
@@ -346,12 +346,12 @@ class Compiles:
             return ""
         if not platform(plan.target).keeps_arrays:  # rounding was not seen to depend on memory
             _logger.info(
-                "%s: buffers share memory otherwise than planned: %s",
+                "%s: kernels share buffers in another way than planned: %s",
                 plan.module,
                 ", ".join(doubtful),
             )
             return ""
-        _logger.info("%s: XLA's own order is compiled for %s", plan.module, ", ".join(doubtful))
+        _logger.info("%s: XLA's order is compiled to check %s", plan.module, ", ".join(doubtful))
         own = self.own()
         kernels = referee.check_executable(
             Final.of(own).proto,
@@ -364,8 +364,8 @@ class Compiles:
         if not doubtful:
             return ""
         error = CheckError(
-            f"{doubtful[0]} shares memory otherwise than in XLA's own order, "
-            "so it may round otherwise"
+            f"{doubtful[0]} shares buffers in another way than in XLA's own order, so it may round "
+            "differently"
         )
         return self._saved(case, plan, error)
 

@@ -127,8 +127,8 @@ def plan(
         near = difflib.get_close_matches(unknown[0], [*_OPTION_NAMES, *_JIT_NAMES], 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise JitError(
-            f"olla_xla.plan has no option {unknown[0]!r}{meant}; its own are "
-            f"{', '.join(_OPTION_NAMES)}, and jax.jit's are taken too"
+            f"olla_xla.plan has no option {unknown[0]!r}{meant}; it takes "
+            f"{', '.join(_OPTION_NAMES)}, and all options of jax.jit"
         )
     ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
     jit_options = {n: v for n, v in options.items() if n not in ours}
@@ -168,8 +168,8 @@ def _check_jax() -> None:
         )
     if jax.__version_info__ >= TOO_NEW_JAX and not environment.any_jax():
         raise VersionError(
-            f"olla_xla knows jax<{beyond}, this is {jax.__version__}; pip install -U olla-xla, or "
-            "set OLLA_XLA_ANY_JAX=1 to use it all the same"
+            f"this olla_xla supports jax<{beyond}, but finds jax {jax.__version__}; pip install -U "
+            "olla-xla, or set OLLA_XLA_ANY_JAX=1 to try it anyway"
         )
 
 
@@ -185,7 +185,7 @@ def _to_jit(
     """
     kind = type(fn).__name__
     if isinstance(fn, jax.stages.Lowered | jax.stages.Compiled):
-        raise JitError(f"olla_xla.plan takes a function, not {kind}; pass what was lowered")
+        raise JitError(f"olla_xla.plan takes a function, not {kind}; pass the function itself")
     if not callable(fn):
         raise JitError(f"olla_xla.plan takes a function, not {kind}")
     if jit_options:
@@ -198,5 +198,5 @@ def _to_jit(
         return fn, {}
     function = getattr(fn, "__wrapped__", None)
     if function is None:
-        raise InputError(f"this {kind} does not say what it wraps; pass the plain function")
+        raise InputError(f"this {kind} does not name its function; pass the plain function")
     return function, read

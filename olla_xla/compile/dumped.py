@@ -111,8 +111,8 @@ class _Lowered:
             make = _compile_of(client)
         except (ImportError, AttributeError, TypeError) as error:
             raise InputError(
-                f"JAX {jax.__version__} offers no way to compile a dump ({_line(error)}); "
-                "plan it as it stands with --nocompile"
+                f"JAX {jax.__version__} cannot compile a dumped module ({_line(error)}); give "
+                "--nocompile to plan it in its own order"
             ) from error
         with self._module.context:
             made = make(self._module, executable_devices=devices, compile_options=settings)
@@ -157,13 +157,13 @@ class DumpedStage:
         devices = target.devices or (target.device or jax.local_devices()[0],)
         if len(devices) != module.devices:
             raise InputError(
-                f"{module.name} is for {module.devices} devices, {target.name} has "
-                f"{len(devices)} here"
+                f"{module.name} is for {module.devices} devices, but {target.name} has "
+                f"{len(devices)} here; set --target or the number of devices"
             )
         backend = platform(target.platform)
         if module.is_partitioned and module.partitions > 1 and not backend.compiles_parts:
             raise InputError(
-                f"{module.name} is partitioned already, which XLA does not compile for a CPU; "
+                f"{module.name} is already partitioned, and XLA does not compile that for a CPU; "
                 "dump it before XLA's partitioner, or choose a GPU with --target"
             )
         self._environment = repr(

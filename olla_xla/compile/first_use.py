@@ -46,7 +46,7 @@ class FirstUse(NamedTuple):
         try:
             keep(_path(), json.dumps(known, indent=1, sort_keys=True).encode() + b"\n")
         except (OSError, RuntimeError) as error:
-            _logger.info("what was verified on %s is not kept: %s", self.where, error)
+            _logger.info("the outcome of the comparison on %s is not stored: %s", self.where, error)
         if same:
             what = ", ".join(k for k in KINDS if k in self.kinds)
             _logger.info("the first results of %s on %s equal XLA's own", what, self.where)

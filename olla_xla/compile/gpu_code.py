@@ -49,8 +49,8 @@ def read_or_say(data: bytes) -> GpuExecutable | None:
 @functools.cache
 def _say(reason: str) -> None:
     _logger.warning(
-        "a GPU's executable cannot be read (%s): values are followed through the buffers that XLA "
-        "must share, not byte by byte",
+        "a GPU's executable cannot be read (%s): only buffers that must share memory are checked, "
+        "not every byte",
         reason.partition("\n")[0],
     )
 
@@ -58,8 +58,8 @@ def _say(reason: str) -> None:
 @functools.cache
 def _say_unknown(kinds: str) -> None:
     _logger.warning(
-        "a GPU's executable has thunks of kinds that are not known here (%s): they are taken to "
-        "touch what their instructions do",
+        "a GPU's executable has thunks of unknown kinds (%s): the checks assume that they read "
+        "and write the buffers of their instructions",
         kinds,
     )
 

@@ -140,8 +140,8 @@ def fission_function(
         or not plan_settings.enabled
     ):
         raise InputError(
-            "fission=True takes the fewest pieces that meet memory_budget=; give that, and neither "
-            "plan= nor enabled=False"
+            "fission=True chooses the fewest pieces that fit memory_budget=; give memory_budget=, "
+            "and neither plan= nor enabled=False"
         )
     return FissionFunction(function, jit_options, plan_settings)
 

@@ -69,8 +69,8 @@ def jit_parameters(fn: Any) -> dict[str, Any] | None:
         }
     except AttributeError as error:
         raise InputError(
-            f"cannot read jit's arguments from {type(fn).__name__} on JAX {jax.__version__}; "
-            "pass the plain function and jit's arguments to olla_xla.plan"
+            f"with JAX {jax.__version__}, jit's options cannot be read from a {type(fn).__name__}; "
+            "pass the plain function and jit's options to olla_xla.plan"
         ) from error
 
 
@@ -189,7 +189,7 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
         pxla = importlib.import_module("jax._src.interpreters.pxla")
         pxla._cached_compilation.evict_weakref(lowered.compiler_ir("stablehlo"))
     except (ImportError, AttributeError, TypeError):
-        _logger.info("JAX %s keeps executables that are not used", jax.__version__)
+        _logger.info("JAX %s keeps unused executables in memory", jax.__version__)
 
 
 def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> bool:
@@ -219,7 +219,7 @@ def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
         config = importlib.import_module("jax._src.config")
         return config.persistent_cache_min_compile_time_secs(float("inf"))
     except (ImportError, AttributeError):
-        _logger.info("JAX %s may cache executables that are not used", jax.__version__)
+        _logger.info("JAX %s may write unused executables to its persistent cache", jax.__version__)
         return contextlib.nullcontext()
 
 
@@ -250,7 +250,7 @@ def with_miss_handler(
             copy._fun = jitted._fun  # which JAX runs again to locate a NaN
         return copy
     except (AttributeError, KeyError, TypeError, RuntimeError):
-        _logger.warning("JAX %s: every call is looked up in Python, slowly", jax.__version__)
+        _logger.warning("JAX %s: each call of a planned step is slower", jax.__version__)
 
         return _between(handler, jitted)
 

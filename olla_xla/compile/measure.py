@@ -166,8 +166,8 @@ def _run(compiled: jax.stages.Compiled, leaves: list[Any], platform: str) -> dic
         data, _, outputs = serialize_executable.serialize(compiled)
     except (NotImplementedError, ValueError, AttributeError, TypeError, PicklingError) as error:
         raise InputError(
-            f"measure cannot hand the function to another process ({error}); it must not call "
-            "back to Python, nor close over references"
+            f"measure cannot send the function to another process ({error}); it must not call back "
+            "to Python or use a jax.new_ref from outside"
         ) from error
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

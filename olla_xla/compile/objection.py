@@ -155,7 +155,7 @@ def load(path: Path) -> Case:
     try:
         with zipfile.ZipFile(io.BytesIO(read_regular(path))) as file:
             if sum(member.file_size for member in file.infolist()) > LARGEST:
-                raise ValueError(f"it holds more than {LARGEST:,} bytes")
+                raise ValueError(f"the file has more than {LARGEST:,} bytes")
             held = set(file.namelist())  # files of earlier versions have fewer
             wanted = ((name, f"{name}.pb") for name in _MEMBERS)
             protos = {name: file.read(path) for name, path in wanted if path in held}
@@ -171,4 +171,4 @@ def load(path: Path) -> Case:
                 **protos,
             )
     except (OSError, LookupError, ValueError, RuntimeError, EOFError, *_NO_ZIP) as error:
-        raise InputError(f"{path} is not a case that the referee objected to: {error}") from error
+        raise InputError(f"{path} is not a plan that the referee rejected: {error}") from error

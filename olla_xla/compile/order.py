@@ -80,7 +80,7 @@ def _compare(
     every = left = 0
     common = sorted(plan.order.keys() & actual.keys())
     if not common:
-        raise CheckError("the executable has none of the plan's computations")
+        raise CheckError("the executable has no computation of the plan")
     keeps_names = not platform(plan.target).renames
     if keeps_names:
         _check_clones(plan, {name for order in actual.values() for name, _ in order})
@@ -96,7 +96,7 @@ def _compare(
         if keeps_names and planned != met:
             k = next(k for k, (a, b) in enumerate(zip(planned, met, strict=True)) if a != b)
             raise CheckError(
-                f"the executable runs {met[k]} where the plan of {name} has {planned[k]}"
+                f"the executable runs {met[k]} in place of {planned[k]} in the plan of {name}"
             )
         if keeps_names and 2 * len(ours & theirs) < len(ours):
             raise CheckError(f"most instructions of the plan of {name} are not in the executable")
@@ -104,7 +104,7 @@ def _compare(
         left += len(ours & theirs)
     # Where XLA renames instructions, all names of a small computation may be new.
     if 2 * left < every:
-        raise CheckError("most instructions of the plan are not in the executable")
+        raise CheckError("most instructions of the plan are missing in the executable")
     return tuple(added), tuple(dropped)
 
 

@@ -107,7 +107,7 @@ def chosen(
     known = plan.assigned_bytes == assigned  # by an earlier compile of the same plan
     if not reason and not known and _is_surprise(plan, assigned):
         _logger.info(
-            "%s: XLA assigned %s bytes, predicted were %s; compiling XLA's own order",
+            "%s: XLA assigned %s bytes, but %s were predicted; compiling XLA's own order",
             plan.module,
             *(f"{b:,}" for b in (assigned, plan.predicted_bytes)),
         )
@@ -136,9 +136,7 @@ def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
     except jax.errors.JaxRuntimeError as error:
         if not refused.is_refusal(error, plan.target):
             raise
-        _logger.info(
-            "%s: XLA's own order does not fit the device, so XLA does not compile it", plan.module
-        )
+        _logger.info("%s: XLA's own order does not fit the device, so XLA refuses it", plan.module)
         return None
 
 

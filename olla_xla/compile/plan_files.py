@@ -107,7 +107,7 @@ def read_stored(path: Path) -> StoredPlan:
         found = [header[name] for name in ("format", "version", "key", "sha256")]
         accepted = tuple(str(digest) for digest in header.get("accepted", ()))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise PlanFileError(f"{path} is not a stored plan; remove it") from error
+        raise PlanFileError(f"{path} is not a stored plan, or is damaged; remove it") from error
     if found != [_FORMAT, _VERSION, path.stem, _digest(text)]:
         raise PlanFileError(f"{path} is damaged; remove it")
     plan = plan_file.loads(text, str(path))
@@ -161,7 +161,7 @@ def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[E
     found = sorted(entries(folder), key=lambda e: (-e.used, e.path.name))
     if not found and folder.is_dir() and next(folder.iterdir(), None) is not None:
         raise InputError(
-            f"{folder} holds no stored plans, but other files; give the folder of the plans"
+            f"{folder} has other files but no stored plans; give the folder of the plans"
         )
     for entry in found:
         late = entry.plan is None or now - entry.used > seconds

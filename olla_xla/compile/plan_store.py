@@ -177,7 +177,7 @@ class PlanStore:
             if not self._said:
                 self._said = True
                 _logger.warning(
-                    "cannot keep the plan of %s for reuse: %s", stored.plan.module, error
+                    "the plan of %s cannot be stored for reuse: %s", stored.plan.module, error
                 )
 
     def _path(self, key: str) -> Path | None:

@@ -106,8 +106,8 @@ def compile_given(
         outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
     except PlanMismatchError as error:
         raise PlanMismatchError(
-            f"plan=: {error}; it must be of this function, these shapes and devices (it was made "
-            f"for {plan.target}), this jax and these flags"
+            f"plan=: {error}; it must be made for this function, these shapes, these devices (it "
+            f"was made for {plan.target}), this jax and these flags"
         ) from error
     finally:
         compiles.forget()
@@ -135,7 +135,7 @@ def _compile(
                 if outcome.accepted and outcome.accepted not in store.accepted(key):
                     store.save(key, plan, outcome.accepted)
                 return outcome
-            _logger.info("%s: the stored plan no longer fits; planning again", plan.module)
+            _logger.info("%s: the stored plan does not fit; planning again", plan.module)
         outcome = _fresh(compiles, options, key)
         if outcome.plan is not None and not outcome.fell_back:
             store.save(key, outcome.plan, outcome.accepted)

@@ -63,5 +63,5 @@ def refused_executable(
         try:
             module, assignment = read_dump(found[-1], target)
         except HloError as error:
-            raise OllaError(f"XLA refused the step for its memory, and {error}") from error
+            raise OllaError(f"XLA refused the step: it needs too much memory; {error}") from error
     return module.SerializeToString(), assignment

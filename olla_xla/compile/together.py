@@ -70,7 +70,7 @@ def settled_together(members: tuple[int, ...], topic: str, name: str, trouble: s
     with _agreement(topic, name, members) as agreed:
         decision = agreed.settle("" if trouble else "fine", trouble)
     if decision.digest and trouble:
-        raise AgreementError(f"{trouble}; the other processes do not know; restart all of them")
+        raise AgreementError(f"{trouble}; the other processes were not told; restart all of them")
     return decision.reason
 
 

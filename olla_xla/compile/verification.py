@@ -38,7 +38,7 @@ def wanted(verify: bool | None) -> bool | None:
     if verify is None:
         return switch_if_set(_VARIABLE)
     if not isinstance(verify, bool):
-        raise InputError(f"verify={verify!r} must be True, False or None")
+        raise InputError(f"verify={verify!r} must be True, False or None (as OLLA_XLA_VERIFY says)")
     return verify
 
 

@@ -52,7 +52,7 @@ _address = ctypes.c_size_t.from_address
 def _dtype(dtype: np.dtype) -> int:
     """The number of a dtype; seldom called, as most arrays' dtypes are found by id."""
     if dtype not in _DTYPES:
-        raise TypeError(f"a compiled loop takes no array of {dtype}")
+        raise TypeError(f"a compiled loop accepts no array of type {dtype}")
     return _DTYPES.index(dtype)
 
 
@@ -101,7 +101,7 @@ def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> i
             kinds.append(type(item))
             words.append(_PACK[type(item)](item))
         else:
-            raise TypeError(f"a compiled loop takes arrays and numbers, no {kind.__name__}")
+            raise TypeError(f"a compiled loop accepts arrays and numbers, but no {kind.__name__}")
     return taken
 
 

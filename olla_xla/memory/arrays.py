@@ -155,7 +155,7 @@ class GraphArrays(NamedTuple):
         steps = np.arange(self.n)
         order = np.array(order, np.int64)
         if not np.array_equal(np.sort(order), steps):
-            raise GraphError(f"an order must name each of the {self.n} operators once")
+            raise GraphError(f"an order must contain each of the {self.n} operators exactly once")
         position = np.empty(self.n, np.int64)
         position[order] = steps
         return position
@@ -210,5 +210,5 @@ def topological_order(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
                 order.append(v)
     if len(order) < g.n:
         left = g.n - len(order)
-        raise GraphError(f"{left} operators lie on or behind a cycle; call graph.validate()")
+        raise GraphError(f"{left} operators are on or after a cycle; call graph.validate()")
     return np.array(order, np.int64)

@@ -54,7 +54,7 @@ class Code(NamedTuple):
             error = ctypes.c_void_p()
             status = function(ctypes.addressof(result), ctypes.addressof(error), words)
             if status not in (_OK, _NONE):
-                raise RuntimeError(f"the compiled loop {loop} ended with code {status}")
+                raise RuntimeError(f"the compiled loop {loop} failed with code {status}")
             found = read(result) or (None,)
             return found[0] if single else found
 

@@ -35,7 +35,7 @@ def scheduled_module(data: bytes) -> Module:
         raise ModuleFormatError(str(error)) from error
     if not module.is_scheduled:
         raise ModuleFormatError(
-            f"HLO module {module.name} has no schedule; dump it after scheduling "
+            f"HLO module {module.name} has no schedule; dump the one after scheduling "
             "(xla_dump_hlo_as_proto, *after_optimizations*)"
         )
     return module
@@ -68,7 +68,7 @@ class PlannedModule:
     ) -> None:
         if target not in PLATFORMS:
             known = " or ".join(map(repr, PLATFORMS))
-            raise InputError(f"target={target!r} is not known; use {known}")
+            raise InputError(f"target={target!r} is unknown; use one of {known}")
         self.module = module
         self.target = target
         self.released = released

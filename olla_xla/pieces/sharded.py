@@ -34,8 +34,8 @@ def refuse_explicit(graph: Graph) -> None:
         spec = getattr(getattr(v.aval, "sharding", None), "spec", ())
         if any(axes is not None for axes in spec):
             raise InputError(
-                f"{v.aval.str_short()} is sharded over explicit axes of a mesh, and functions of "
-                "such arrays are not cut; make the mesh with jax.sharding.AxisType.Auto"
+                f"{v.aval.str_short()} is sharded over explicit axes of a mesh, which fission does "
+                "not support; make the mesh with jax.sharding.AxisType.Auto"
             )
 
 
@@ -98,7 +98,7 @@ def _count(mesh: Any, names: tuple[str, ...]) -> int:
 def _checked(region: Region, devices: Devices) -> Devices:
     if region.units % devices.count or region.units < 2 * devices.count:
         raise InputError(
-            f"an axis of {region.units} parts leaves each of {devices.count} devices "
-            f"({', '.join(devices.names)}) nothing to cut"
+            f"an axis of length {region.units} leaves nothing to cut for each of {devices.count} "
+            f"devices ({', '.join(devices.names)})"
         )
     return devices

@@ -194,12 +194,12 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
         if value is not None and value < 1 + (name == "pieces"):
             raise LimitError(f"{name}={value} must be at least {1 + (name == 'pieces')}")
     if pieces is not None and memory_budget is not None:
-        raise InputError("memory_budget chooses the pieces; leave out one of the two")
+        raise InputError("memory_budget= chooses the number of pieces; leave out one of the two")
     dims = axis if isinstance(axis, tuple) else (axis,)
     if any(d is not None and (not isinstance(d, int) or isinstance(d, bool)) for d in dims):
         raise InputError(f"axis={axis!r} is neither an integer nor a tuple of integers and None")
     if isinstance(axis, tuple) and all(d is None for d in axis):
-        raise InputError(f"axis={axis!r} cuts nothing; leave it out, and an axis is looked for")
+        raise InputError(f"axis={axis!r} cuts no argument; leave it out to look for an axis")
     try:
         dtype = jnp.dtype(accumulate_dtype)
     except TypeError:
@@ -288,7 +288,7 @@ def _used(equations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
 def _dims(axis: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
     """The dimension along which each leaf is to be cut, or None."""
     if isinstance(axis, tuple) and len(axis) != len(args):
-        raise InputError(f"axis={axis!r} is for {len(axis)} arguments, and there are {len(args)}")
+        raise InputError(f"axis={axis!r} is for {len(axis)} arguments, but there are {len(args)}")
     by_argument = axis if isinstance(axis, tuple) else (axis,) * len(args)
     dims: list[int | None] = []
     for d, argument in zip(by_argument, args, strict=True):
@@ -303,12 +303,12 @@ def _seeds(variables: list[Any], dims: list[int | None]) -> dict[Any, int]:
             rank = len(v.aval.shape)
             if not -rank <= d < rank:
                 raise InputError(
-                    f"axis {d} does not exist in {v.aval.str_short()}, an argument's array"
+                    f"axis {d} does not exist in {v.aval.str_short()}, an array of the arguments"
                 )
             seeds[v] = d % rank
     sizes = {v.aval.shape[d] for v, d in seeds.items()}
     if len(sizes) > 1:
-        raise InputError(f"the axis has different sizes in the arguments: {sorted(sizes)}")
+        raise InputError(f"the axis to cut has different sizes in the arguments: {sorted(sizes)}")
     return seeds
 
 
@@ -323,7 +323,7 @@ def _within(traced: _Traced, budget: int) -> _Traced:
         analysis = jax.jit(cut.run).lower(shapes).compile().memory_analysis()
         if analysis is None:
             raise InputError(
-                "this backend does not report the memory of an executable; give pieces="
+                "this backend does not report how much memory an executable needs; give pieces="
             )
         total = (
             analysis.argument_size_in_bytes

@@ -68,7 +68,7 @@ def place(
       CheckError: the verifier rejected the packing (a bug).
     """
     if method not in METHODS:
-        raise InputError(f"method={method!r} is not known; use one of {', '.join(METHODS)}")
+        raise InputError(f"method={method!r} is unknown; use one of {', '.join(METHODS)}")
     if not time_limit > 0:
         raise LimitError(f"time_limit={time_limit} must be positive")
     if node_limit is not None and node_limit < 1:

@@ -95,7 +95,7 @@ class PlacementProblem:
 
     def _validate(self) -> None:
         if len(self.names) != len(self) or len(set(self.names)) != len(self):
-            raise InputError(f"{len(self)} blocks need as many different names")
+            raise InputError(f"{len(self)} blocks need {len(self)} different names")
         for bad, why in (
             (self.lower >= self.upper, "lower {lower} must be below upper {upper}"),
             (self.size < 0, "size {size} must not be negative"),
@@ -122,9 +122,9 @@ class PlacementProblem:
                 continue
             pair = f"blocks {self.names[i]} and {self.names[j]} share one offset"
             if self.space[i] != self.space[j]:
-                raise InputError(f"{pair} but lie in different memory spaces")
+                raise InputError(f"{pair}, but they are in different memory spaces")
             if self.fixed[i] != self.fixed[j]:
-                raise InputError(f"{pair} but are not pinned to the same offset")
+                raise InputError(f"{pair}, but their fixed offsets differ")
 
     def check(self, offsets: NDArray[np.int64]) -> dict[int, int]:
         """Has the referee judge offsets, int64 [blocks]; returns bytes of each memory space.

@@ -83,12 +83,12 @@ def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[
         kind = _COLUMNS.get(column.lower())
         if kind is None:
             raise InputError(
-                f"{path}, row 1, column {k + 1}: {column!r} is not known; the columns are "
-                "id,lower,upper,size and, if wanted, alignment and offset"
+                f"{path}, row 1, column {k + 1}: {column!r} is no known column; the columns are "
+                "id,lower,upper,size and optionally alignment and offset"
             )
         if kind in place:
             raise InputError(
-                f"{path}, row 1, column {column}: it is there twice, also as {place[kind][1]}"
+                f"{path}, row 1, column {column}: it occurs twice, also as {place[kind][1]}"
             )
         place[kind] = (k, column)
     missing = [kind for kind in _NEEDED if kind not in place]
@@ -108,7 +108,7 @@ def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
         except ValueError as error:
             raise InputError(f"{where}, column {column}: {text!r} is not a whole number") from error
         if abs(value) > _LIMIT:
-            raise InputError(f"{where}, column {column}: {text} is beyond 2**62")
+            raise InputError(f"{where}, column {column}: {text} is larger than 2**62")
         if value < (1 if kind == "alignment" else 0) and kind not in ("lower", "upper"):
             raise InputError(f"{where}, column {column}: {kind} {value} is too small")
         if kind == "upper" and column.lower() == "end":
@@ -117,7 +117,7 @@ def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
     if found["lower"] >= found["upper"]:
         raise InputError(
             f"{where}, column {cells['upper'][0]}: the block must end after its start at "
-            f"{found['lower']}, lower >= upper"
+            f"{found['lower']}, but lower >= upper"
         )
     return found
 

@@ -74,7 +74,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     view = scheduled_module(module)
     if view.fingerprint != plan.fingerprint:
         raise PlanMismatchError(
-            f"the plan for {plan.module} does not fit module {view.name}; plan it again"
+            f"the plan was made for module {plan.module}, not for {view.name}; plan again"
         )
     sizes: dict[str, int] = {}
     offsets: dict[str, list[str]] = {}

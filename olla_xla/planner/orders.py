@@ -329,7 +329,7 @@ def _with_kernels(
         end = found.module, found.given, solved.graph, solved.order, solved.peak
         return _End(*end, aliases, {})
     if found is None:
-        raise KernelError("no way was found to give all kernels the memory that they are to have")
+        raise KernelError("no plan was found in which all kernels share buffers as they must")
     for name, new in found.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
     graph, peak = found.module.charge_all().graph, found.module.peaks[found.module.module.entry]

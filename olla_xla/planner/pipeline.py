@@ -145,7 +145,7 @@ def _ordered(start: ModuleState) -> ModuleState:
         if found.path_seconds <= LONGEST_PATH * found.xla_path_seconds:
             return found
         slower = found.path_seconds / found.xla_path_seconds - 1
-        _logger.info("with %s a run takes %.1f %% longer", what, 100 * slower)
+        _logger.info("with %s the step is predicted to take %.1f %% longer", what, 100 * slower)
         longer = found
     if longer is None:
         assert refused is not None

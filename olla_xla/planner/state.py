@@ -199,7 +199,7 @@ class ModuleState:
                 kept=kernels,
             )
         except KernelError as error:
-            _logger.info("a choice of what to compute again is left: %s", error)
+            _logger.info("a choice of values to recompute is not used: %s", error)
             return None
 
     def finished(self) -> Plan:

@@ -111,7 +111,7 @@ class TensorGraph:
                 raise GraphError(f"edge ({u}, {v}) names an operator that is not in {self.name}")
         for out, inp in self.inplace:
             if not (0 <= out < m and 0 <= inp < m):
-                raise GraphError(f"in-place pair ({out}, {inp}) names an unknown tensor")
+                raise GraphError(f"the in-place pair ({out}, {inp}) refers to an unknown tensor")
         self._check_acyclic()
 
     def predecessors(self) -> list[list[int]]:
@@ -144,4 +144,4 @@ class TensorGraph:
                     ready.append(v)
         if done < len(waiting):
             names = [self.operators[v].name for v, k in enumerate(waiting) if k > 0][:5]
-            raise GraphError(f"cycle in {self.name} through {', '.join(names)}")
+            raise GraphError(f"graph {self.name} has a cycle through {', '.join(names)}")

@@ -127,7 +127,7 @@ class PlanOptions:
         if self.budget_bytes is not None and self.budget_bytes <= 0:
             raise LimitError(f"memory_budget={self.memory_budget!r} must be positive: {_FORM}")
         if self.collectives and not self.loops:
-            raise InputError("collectives=True needs loops=True; leave out one of the two")
+            raise InputError("collectives=True needs loops=True; leave out one of the two options")
         self._check_overhead()
         self._check_method()
 
@@ -138,7 +138,7 @@ class PlanOptions:
                 raise InputError(f"{name}={value!r}: choose one of {', '.join(known)}")
         if self.early_updates and self.method != "ilp":
             raise InputError(
-                "early_updates=True needs method='ilp'; leave out one or give the other"
+                "early_updates=True needs method='ilp'; give it, or leave early_updates out"
             )
         if self.method == "ilp" and self.recomputes:
             raise InputError(
@@ -151,7 +151,7 @@ class PlanOptions:
         if value is None or (value == KNEE and self.memory_budget is None):
             return
         if value == KNEE:
-            raise InputError('memory_budget says what is enough; leave out max_overhead="knee"')
+            raise InputError('memory_budget already ends the search; leave out max_overhead="knee"')
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"max_overhead={value!r} is not a number; give {_PART}")
         if not 0 <= value < math.inf:
@@ -208,7 +208,7 @@ def parse_overhead(value: float | str, name: str = "max_overhead") -> float:
         return number / 100
     if 2 < number < math.inf:
         raise InputError(
-            f'{name}={text} adds {100 * number:g} % of time; write "{text}%" for {text} %, or '
-            f'"{100 * number:g}%" if that is meant'
+            f'{name}={text} would allow the step {100 * number:g} % more time; write "{text}%" '
+            f'for {text} %, or "{100 * number:g}%" if that is meant'
         )
     return number

@@ -165,15 +165,15 @@ def loads(text: bytes | str, name: str = "plan") -> Plan:
         raise PlanFileError(f"{name} is not a plan file; make one with --plan_out or Plan.save")
     if document.get("version") != VERSION:
         raise PlanFileError(
-            f"{name} has plan version {document.get('version')}, this olla_xla reads {VERSION}; "
-            "plan again"
+            f"{name} has plan version {document.get('version')}, but this olla_xla reads "
+            f"{VERSION}; plan again"
         )
     fields = document.get("plan")
     if not isinstance(fields, dict):
-        raise PlanFileError(f"{name} has no plan in it; save the plan again")
+        raise PlanFileError(f"the file {name} contains no plan; save the plan again")
     known = set(_FIELDS)
     if missing := sorted(known - fields.keys()):
-        raise PlanFileError(f"{name} has no field {missing[0]}; save the plan again")
+        raise PlanFileError(f"the plan file {name} has no field {missing[0]}; save the plan again")
     if unknown := sorted(fields.keys() - known):
         raise PlanFileError(f"{name} has an unknown field {unknown[0]}; save the plan again")
     if fields["time_limit"] is None:
@@ -182,5 +182,5 @@ def loads(text: bytes | str, name: str = "plan") -> Plan:
         return msgspec.convert(fields, Plan)
     except msgspec.ValidationError as error:
         raise PlanFileError(
-            f"{name} has a malformed field ({error}); save the plan again"
+            f"the plan file {name} has a malformed field ({error}); save the plan again"
         ) from error

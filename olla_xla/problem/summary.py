@@ -41,7 +41,7 @@ def table(plan: PlanFields) -> str:
     if searched:
         rows += [
             ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak, over the bound"),
-            ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over that least peak"),
+            ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over the least peak"),
         ]
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
@@ -49,9 +49,9 @@ def table(plan: PlanFields) -> str:
     stacks = plan.recomputed_residuals
     rows += [("scan residuals recomputed", f"{stacks:,}", "")] if stacks else []
     new = plan.added_residuals
-    rows += [("scan residuals added", f"{new:,}", "of less bytes")] if new else []
+    rows += [("scan residuals added", f"{new:,}", "with fewer bytes")] if new else []
     every = " ".join(f"{k:,}" for k in dict.fromkeys(r.every for r in plan.loops if r.every))
-    rows += [("iterations from a kept one on", every, "run again")] if every else []
+    rows += [("iterations per kept state", every, "run again")] if every else []
     rows += [("computed again", f"{len(plan.clones):,}", "instructions")] if plan.clones else []
     if plan.step_seconds:
         more = f"predicted; {1e3 * plan.added_seconds:.2f} ms of {1e3 * plan.step_seconds:.2f}"
@@ -77,7 +77,7 @@ def of_refusals(refused: int, proposed: int) -> str:
 def _stopped(plan: PlanFields) -> str:
     """Where the order comes from, and why the search ended, or that there was none."""
     if not was_searched(plan):
-        return "there is next to nothing that an order could save"
+        return "reordering could save next to nothing"
     order = "XLA's order" if plan.source == "xla" else f"order by {plan.source}"
     return f"{order}; stopped by {plan.stopped_by.replace('_', ' ')}"
 
@@ -94,7 +94,7 @@ def of_the_bound(plan: PlanFields) -> str:
     changes = [*loops, *(("clones",) if plan.clones else ())]
     if not changes:
         return "no order needs less; computing things again may"
-    return f"no order needs less, the {' and '.join(changes)} being as they are"
+    return f"no order needs less with these {' and '.join(changes)}"
 
 
 def what_would_help(plan: PlanFields) -> str:

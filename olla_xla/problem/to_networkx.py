@@ -114,13 +114,13 @@ def from_networkx(g: Any) -> TensorGraph:
         raise GraphError(f"a value in the graph has the wrong type: {error}") from error
     largest = max((abs(t.buffer) for t in graph.tensors), default=0)
     if max(largest, sum(t.bytes for t in graph.tensors)) >= 2**63:
-        raise GraphError("the tensors' bytes, or a buffer's number, are beyond 2**63")
+        raise GraphError("a tensor's bytes, or a buffer's number, are larger than 2**63")
     return graph
 
 
 def _graph(g: Any) -> TensorGraph:
     if not g.is_directed():
-        raise GraphError("a tensor graph is directed; give a networkx.MultiDiGraph")
+        raise GraphError("a tensor graph must be directed; pass a networkx.MultiDiGraph")
     given = {node: k for k, node in enumerate(g.nodes)}
     try:
         nodes = list(nx.lexicographical_topological_sort(g, key=given.__getitem__))
@@ -169,7 +169,7 @@ class _Tensors:
         own = {name: data[name] for name in _TENSOR if name in data}
         key = ("edge", len(self._source)) if key is None else key
         if self._source.setdefault(key, source) != source or self._data.setdefault(key, own) != own:
-            raise GraphError(f"{where} contradicts another edge of tensor {key}")
+            raise GraphError(f"{where} differs in its values from another edge of tensor {key}")
         sinks = self._sinks.setdefault(key, set())
         if sink is not None:
             sinks.add(sink)

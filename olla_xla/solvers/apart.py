@@ -102,7 +102,7 @@ def _followed(messages: queue.SimpleQueue[Any], limits: SolverLimits, until: flo
             message = f"ended {_GRACE:g} s after its time limit"
             return SolverResult(status, bound=bound, x=x, message=message)
         if said is None:
-            raise SolverError("its process ended without a result")
+            raise SolverError("the solver's process ended without a result")
         kind, value = said
         if kind == "result":
             return value

@@ -344,9 +344,9 @@ def round_point(arrays: LinearArrays, x: NDArray[np.float64]) -> NDArray[np.floa
     """
     x = np.array(x, np.float64)
     if x.shape != arrays.cost.shape:
-        raise SolverError(f"a point of {x.shape} values for {len(arrays.cost)} variables")
+        raise SolverError(f"a solution of shape {x.shape} for {len(arrays.cost)} variables")
     if not np.isfinite(x).all():
-        raise SolverError("a point with values that are not finite")
+        raise SolverError("a solution with values that are not finite")
     rounded = np.rint(x)
     off = np.abs(x - rounded) * arrays.integer
     worst = int(np.argmax(off)) if len(off) else 0

@@ -137,7 +137,7 @@ def _checked_start(model: LinearModel) -> SolverResult | None:
         raise InputError(f"the start is {error}") from error
     broken = violation(model, x)
     if broken:
-        raise InputError(f"the start is not feasible: {broken}")
+        raise InputError(f"the initial solution is not feasible: {broken}")
     return SolverResult(Status.FEASIBLE, model.value(x), x=x)
 
 
@@ -154,24 +154,24 @@ def _checked(model: LinearModel, result: SolverResult, start: SolverResult | Non
         x = round_point(model.arrays(), x)
         broken = violation(model, x)
         if broken:
-            raise SolverError(f"returned a point that is not feasible: {broken}")
+            raise SolverError(f"the solver returned an infeasible solution: {broken}")
         value = model.value(x)
     elif result.status in (Status.OPTIMAL, Status.FEASIBLE):
-        raise SolverError(f"says {result.status} but returned no point")
+        raise SolverError(f"the solver says {result.status}, but returned no solution")
     if start is not None and result.status is Status.INFEASIBLE:
-        raise SolverError("says infeasible, but the start is feasible")
+        raise SolverError("the solver says infeasible, but the initial solution is feasible")
     if model.arrays().integral_objective and math.isfinite(bound):
         bound = math.ceil(bound - model.offset - 1e-6) + model.offset
     status, message = result.status, result.message
     if start is not None and (value is None or start.value < value):  # type: ignore[operator]
         if status is Status.OPTIMAL:
-            raise SolverError(f"says {value} is optimal, but the start has {start.value}")
+            raise SolverError(f"the solver's optimum is {value}, but the start has {start.value}")
         x, value, status = start.x, start.value, Status.FEASIBLE
         message = f"{message}; nothing better than the start"
     if value is not None and bound > value + _slack(value):
-        raise SolverError(f"claims the bound {bound}, but its point has the value {value}")
+        raise SolverError(f"the solver claims the bound {bound}, but its solution has {value}")
     if status is Status.OPTIMAL and value is not None and value > bound + _slack(value):
-        raise SolverError(f"says optimal at {value}, but its bound is {bound}")
+        raise SolverError(f"the solver's optimum is {value}, but its bound is {bound}")
     if status is Status.FEASIBLE and value is not None and value <= bound:
         status = Status.OPTIMAL
     return dataclasses.replace(

@@ -57,4 +57,4 @@ class LinearTerms:
                 tag=tag,
             )
         elif not lower <= self.constant <= upper:
-            raise SolverError(f"row {tag} cannot hold: {lower} <= {self.constant} <= {upper}")
+            raise SolverError(f"constraint {tag} is unmet: {lower} <= {self.constant} <= {upper}")

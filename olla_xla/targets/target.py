@@ -143,8 +143,8 @@ class Target:
         placed = jax.tree.map(on_devices, arguments, axes)
         if not found:
             raise InputError(
-                f"the step takes no array, and JAX knows by those alone that it is for "
-                f"target={self.name}; give it one, such as a number that it adds"
+                "the step has no array argument, from which JAX would learn that it is for "
+                f"target={self.name}; add one, such as a number that the step adds"
             )
         return placed
 
@@ -193,9 +193,9 @@ def target(name: str, devices: int = 1, topology: str = "") -> Target:
       InputError: it is unknown, or this installation cannot compile for it.
     """
     if topology and name not in CHIPS:
-        raise InputError(f"topology={topology} is for TPUs, and target={name!r} is not one")
+        raise InputError(f"topology={topology} is only for TPUs, and target={name!r} is a GPU")
     if name not in TARGETS:
-        raise InputError(f"target={name!r} is not known; use one of {', '.join(TARGETS)}")
+        raise InputError(f"target={name!r} is unknown; use one of {', '.join(TARGETS)}")
     if devices < 1:
         raise InputError(f"devices={devices} must be at least 1")
     if platform(TARGETS[name]).is_host:
@@ -242,7 +242,7 @@ def _described(found: Card, count: int) -> tuple[Any, ...]:
     if importlib.util.find_spec("jax_plugins") is None:
         raise InputError(f"{needs}; {hint}")
     if found.plugin == "cuda12" and not _is_installed("cuda12"):
-        raise InputError(f"{needs} for CUDA 12, the last that compiles for it; {hint}")
+        raise InputError(f"{needs} for CUDA 12, the last CUDA that supports this card; {hint}")
     try:
         topology = topologies.get_topology_desc(
             platform="cuda", target_config=found.config, topology=f"1x1x{count}"

@@ -91,7 +91,7 @@ def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
     name = topology or _usual(chip, count)
     if not _TOPOLOGY.fullmatch(name):  # libtpu would end the process
         example = "x".join("2" * chip.directions)
-        raise InputError(f"topology={name!r} must be chips in each direction, such as {example}")
+        raise InputError(f"topology={name!r} must be numbers of chips, such as {example}")
     prepare_libtpu()
     try:
         found = topologies.get_topology_desc(
@@ -111,8 +111,8 @@ def _usual(chip: Chip, count: int) -> str:
     chips = -(-count // chip.devices)
     if count & (count - 1):
         raise InputError(
-            f"devices={count} is not a power of two; give target={chip.name} a topology, such as "
-            f"{'x'.join('2' * chip.directions)}"
+            f"devices={count} is not a power of two, so give target={chip.name} a topology, such "
+            f"as {'x'.join('2' * chip.directions)}"
         )
     power, lengths = chips.bit_length() - 1, []
     for left in range(chip.directions, 0, -1):  # the shortest first

@@ -118,7 +118,7 @@ def _check_bounds(assignment: BufferAssignment) -> None:
         for a in allocation.assigned:
             if not 0 <= a.offset <= allocation.size - a.size:
                 raise CheckError(
-                    f"tensor {a.name} at [{a.offset}, {a.offset + a.size}) leaves allocation "
+                    f"tensor {a.name} at [{a.offset}, {a.offset + a.size}) exceeds allocation "
                     f"{allocation.index} of {allocation.size} bytes"
                 )
 

@@ -35,7 +35,7 @@ def analysis_under(version: str, arguments: Sequence[str], *, gpu: bool) -> dict
     """
     uv = shutil.which("uv")
     if uv is None:
-        raise InputError("comparing versions of jax takes uv; pip install uv")
+        raise InputError("to compare versions of jax, olla_xla needs uv; pip install uv")
     packages = [f"jax[cuda13]=={version}" if gpu else f"jax=={version}", f"jaxlib=={version}"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "analysis.json"

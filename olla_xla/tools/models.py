@@ -82,8 +82,8 @@ def zoo() -> Any:
         return importlib.import_module(_ZOO)
     except ModuleNotFoundError as error:
         raise InputError(
-            "the zoo's models are in examples/zoo of a checkout, and this is none; a model of your "
-            "own is package.module:function"
+            "example models are in examples/zoo of a checkout, but this is an installed package; "
+            "name a model of your own as package.module:function"
         ) from error
 
 
@@ -152,8 +152,8 @@ def load(name: str) -> Callable[..., Any]:
         known = zoo().MODELS
         if name not in known:
             raise InputError(
-                f"unknown model {name!r}; known are {', '.join(sorted(known))}, "
-                "or give package.module:function"
+                f"unknown model {name!r}; choose one of {', '.join(sorted(known))}, or give "
+                "package.module:function"
             )
         path = known[name]
     _look_here()

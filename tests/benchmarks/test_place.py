@@ -105,7 +105,7 @@ def test_tensor_outside_its_allocation_is_found(assigned):
     out = dataclasses.replace(last, offset=home.size - last.size + 1)
     moved = dataclasses.replace(home, assigned=(*home.assigned[:-1], out))
     others = tuple(moved if a is home else a for a in assignment.allocations)
-    with pytest.raises(CheckError, match="leaves allocation"):
+    with pytest.raises(CheckError, match="exceeds allocation"):
         full_report(module, BufferAssignment(others), "cpu")
 
 

@@ -170,7 +170,7 @@ def test_who_came_to_one_comes_to_the_next_of_the_same_groups():
 
 def test_each_is_on_a_channel_of_its_own():
     check_control(elsewhere(), elsewhere(entry=ANOTHER.format("y", 2)))
-    with pytest.raises(CheckError, match="n is on the channel of y"):
+    with pytest.raises(CheckError, match="n shares a channel with y"):
         check_control(elsewhere(), elsewhere(entry=ANOTHER.format("y", 1)))
 
 

@@ -50,7 +50,7 @@ def test_an_edge_that_is_lost_is_named():
     before = steps()
     after = changed(before, lambda named: named["b"].ClearField("control_predecessor_ids"))
     check_control(before, before)
-    with pytest.raises(CheckError, match=r"b\S* must run after a\S*, but that control edge is"):
+    with pytest.raises(CheckError, match=r"b\S* must run after a\S*, but that dependency is"):
         check_control(before, after)
     with pytest.raises(CheckError, match="must run after"):
         check_planned(before, after, "cpu")
@@ -74,7 +74,9 @@ def test_what_is_new_has_a_channel_of_its_own():
 
     for name, channel in ("a", 2), ("b", 1):
         after = changed(before, lambda named, n=name, c=channel: setattr(named[n], "channel_id", c))
-        with pytest.raises(CheckError, match=r"is on the channel of \w+\S*, which is not its own"):
+        with pytest.raises(
+            CheckError, match=r"shares a channel with \w+\S*, but must have its own"
+        ):
             check_control(before, after)
 
     def apart(named):
@@ -97,7 +99,10 @@ def test_donated_arguments_must_be_taken_over():
     plain, donated = steps(), steps(DONATED)
     wanted = frozenset({(0, ()), (1, ())})
     check_executable(donated, "cpu", donated=wanted)
-    with pytest.raises(CheckError, match="keeps 2 of 2 donated arguments, the first of them argum"):
+    with pytest.raises(
+        CheckError,
+        match="no output takes over the memory of 2 of 2 donated arguments, the first of them argum",
+    ):
         check_executable(plain, "cpu", donated=wanted)
     accepted = check_planned(plain, plain, "cpu")
     assert accepted.is_reordered

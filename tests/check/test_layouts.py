@@ -154,7 +154,7 @@ ENTRY e {{
 """)  # noqa: E501
 
     check_executable(module(0), "cpu")
-    with pytest.raises(CheckError, match="argument 1, of another size"):
+    with pytest.raises(CheckError, match="in argument 1, whose size differs"):
         check_executable(module(1), "cpu")
 
 
@@ -181,5 +181,5 @@ def test_a_dimension_that_there_is_not_is_an_objection():
     module = from_hlo_text(
         _TEXT.replace("transpose(f.p), dimensions={1,0}", "transpose(f.p), dimensions={1,5}")
     )
-    with pytest.raises(CheckError, match="attributes do not fit"):
+    with pytest.raises(CheckError, match="attributes contradict"):
         results_digest(module, "cpu", loops=True)

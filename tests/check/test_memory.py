@@ -62,13 +62,13 @@ def test_one_shared_byte_is_an_overlap(start):
     if start == 64:
         assert found == ""
     else:
-        assert found == "b writes b over a while it reads it"
+        assert found == "b writes b over a, but still reads it"
 
 
 def test_elementwise_a_result_may_lie_over_an_operand_but_not_beside_it():
     assert objection(THREE, {"a": (1, 0), "c": (1, 0)}) == ""
     found = objection(THREE, {"a": (1, 0), "c": (1, 32)})
-    assert found == "c writes c over a while it reads it"
+    assert found == "c writes c over a, but still reads it"
 
 
 def test_what_is_read_later_must_still_be_there():
@@ -83,7 +83,7 @@ def test_arguments_that_are_not_donated_are_the_callers():
     assert "the caller reads p, an argument that was not donated" in found
     aliased = ", input_output_alias={ {}: (0, {}, may-alias) }"
     assert objection(THREE, {"p": (1, 0), "d": (1, 0)}, aliased) == ""
-    assert "lie in different places" in objection(THREE, {}, aliased)
+    assert "have different addresses" in objection(THREE, {}, aliased)
 
 
 def test_a_branch_does_not_see_what_the_other_wrote():
@@ -106,7 +106,7 @@ def test_what_a_branch_writes_on_its_way_is_written():
 
 def test_results_of_branches_lie_where_they_are_looked_for():
     found = objection(BRANCH, {"q": (2, 0), "r": (2, 0)})
-    assert "results of q and of a branch, lie in different places" in found
+    assert "results of q and of a branch, have different addresses" in found
 
 
 def test_every_value_has_a_place():
@@ -174,7 +174,7 @@ ENTRY e { p = s32[] parameter(0)
         ("broadcast(x), dimensions={}", ""),
         (
             "dynamic-slice(k, i, z), dynamic_slice_sizes={1,16}",
-            "v reads s{0}, into which nothing was written",
+            "v reads s{0}, but nothing was written to it",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_operands_that_are_brought_twice_are_not_followed():
     proto = xla_pb2.HloModuleProto()
     proto.ParseFromString(final())
     found(proto, "start").operand_ids[:] = found(proto, "start.update").operand_ids[1:]
-    with pytest.raises(CheckError, match="brings operands to start, which is not followed"):
+    with pytest.raises(CheckError, match="passes operands to start, which cannot be checked"):
         results_digest(proto.SerializeToString(), "tpu")
 
 

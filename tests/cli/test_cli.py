@@ -115,7 +115,7 @@ def test_guard_and_diff(capsys, dumped, tmp_path, monkeypatch):
     assert run(capsys, "diff", str(dumped), str(analysis))[0] == 0
     monkeypatch.setattr("shutil.which", lambda _: None)
     code, _, err = run(capsys, "diff", "jax==0.11.2", str(analysis), "--model=mlp")
-    assert code == 2 and "takes uv" in only_error(err)
+    assert code == 2 and "needs uv" in only_error(err)
 
 
 def test_plan_of_stablehlo(capsys, tmp_path):
@@ -246,7 +246,7 @@ def test_an_objection_that_cannot_be_read(capsys, tmp_path):
         (["plan", "--model=mlp", "--method=ilp", "--max_overhead=0.1"], "orders only"),
         (["plan", "--model=mlp", "--hlo=x"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--modle=mlp"], "--help"),
-        (["plan", "mlp"], "unexpected argument 'mlp'; flags are --name=value"),
+        (["plan", "mlp"], "unexpected argument 'mlp'; give flags as --name=value"),
         (["plan", "--model=alexnett"], "unknown model 'alexnett'; known are"),
         (["plan", "--model=mlp", "--optimizer=adamm"], "adamm"),
         (["plan", "--model=mlp", "--batch_size=0"], "batch_size"),

@@ -59,7 +59,7 @@ def test_flags_and_operands(called):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["do_it", "A", "B"], "unexpected argument 'B'; flags are --name=value"),
+        (["do_it", "A", "B"], "unexpected argument 'B'; give flags as --name=value"),
         (["do_it"], "give FILE; see made do_it --help"),
         (["do_it", "A", "--batch_size=x"], "see made do_it --help"),
         (["do_it", "A", "--nothing"], "see made do_it --help"),

@@ -293,7 +293,7 @@ def test_among_many_processes_only_what_is_one_processs_own_is_planned_alone(
         (
             lambda: olla_xla.plan(jax.jit(branches).lower(weights(), rows())),
             olla_xla.JitError,
-            "pass what was lowered",
+            "pass the function itself",
         ),
         (lambda: olla_xla.plan(branches, limit=3), olla_xla.JitError, "no option 'limit'"),
         (
@@ -326,7 +326,9 @@ def test_old_jax_is_refused(monkeypatch):
 def test_a_jax_that_was_not_tested_is_refused_unless_asked_for(monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.14.0")
     monkeypatch.setattr(jax, "__version_info__", (0, 14, 0))
-    with pytest.raises(olla_xla.VersionError, match=r"knows jax<0\.14, this is 0\.14\.0; .*=1"):
+    with pytest.raises(
+        olla_xla.VersionError, match=r"supports jax<0\.14, but finds jax 0\.14\.0; .*=1"
+    ):
         olla_xla.plan(branches)
     monkeypatch.setenv("OLLA_XLA_ANY_JAX", "1")
     assert olla_xla.plan(branches)

@@ -191,7 +191,7 @@ def test_another_schedule_the_second_time(monkeypatch, caplog, other, searches):
     with caplog.at_level(logging.INFO, "olla_xla"):
         second = plan(branches, donate_argnums=(0,)).lower(weights(), rows(20)).compile()
     assert len(names) == searches
-    assert ("no longer fits" in caplog.text) == (searches == 2)
+    assert ("stored plan does not fit" in caplog.text) == (searches == 2)
     assert first.planned and second.planned
     assert second.plan.assigned_bytes == first.plan.assigned_bytes
     assert_same(first(weights(), rows(20)), second(weights(), rows(20)))
@@ -208,7 +208,7 @@ def test_a_donation_that_is_lost_on_the_way_is_noticed(monkeypatch):
         return proto.SerializeToString(), objects
 
     monkeypatch.setattr(compiles.Compiles, "write", without)
-    with pytest.warns(olla_xla.PlanWarning, match="keeps 6 of 6 donated arguments"):
+    with pytest.warns(olla_xla.PlanWarning, match="memory of 6 of 6 donated arguments"):
         compiled = plan(branches, donate_argnums=0).lower(weights(), rows(21)).compile()
     assert not compiled.planned
     plain = jax.jit(branches, donate_argnums=0).lower(weights(), rows(21)).compile()

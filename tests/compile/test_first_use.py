@@ -186,4 +186,4 @@ def test_a_folder_that_cannot_be_written(card, tmp_path, caplog):
     use = first_use.due(_PLAN, Card())
     assert use is not None
     use.remember(same=True)
-    assert "is not kept" in caplog.text and first_use.due(_PLAN, Card()) == use
+    assert "is not stored" in caplog.text and first_use.due(_PLAN, Card()) == use

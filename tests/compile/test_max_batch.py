@@ -91,7 +91,7 @@ def test_bad_input():
         olla_xla.max_batch(lower, "much")
     with pytest.raises(olla_xla.LimitError, match="compiles=4 must be at least 5"):
         olla_xla.max_batch(lower, MEMORY, compiles=4)
-    with pytest.raises(olla_xla.LimitError, match="does the step use it"):
+    with pytest.raises(olla_xla.LimitError, match="does the step use its batch"):
         olla_xla.max_batch(lambda n: lower(4), "1GB", options=OPTIONS)
 
 
@@ -128,7 +128,7 @@ def test_the_command(capsys, tmp_path):
     assert written["planned"]["bytes"] <= written["memory_bytes"] == 4 * 2**20
     assert written["planned"]["batch"] in {batch for _, batch, _ in written["points"]}
     for bad, said in (
-        ((), "target=cpu has no memory of its own; give --memory"),
+        ((), "the memory for target=cpu is not known; give --memory"),
         (("--target=h100", "--memory_fraction=2"), "--memory_fraction=2.0 must be above 0"),
         (("--memory=0GB",), "memory=0 must be positive"),
         (("--memory=4MiB", "--max_overhead=-1"), "max_overhead=-1.0 must be at least 0"),

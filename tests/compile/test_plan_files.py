@@ -98,7 +98,7 @@ def test_a_full_disk_costs_reuse_and_one_line(tmp_path, monkeypatch, caplog):
     for key in (KEY, KEY[::-1]):
         store.save(key, changed)
         assert store.load(key) is changed
-    assert caplog.text.count("cannot keep the plan") == 1 and "No space left" in caplog.text
+    assert caplog.text.count("cannot be stored for reuse") == 1 and "No space left" in caplog.text
     assert PlanStore(tmp_path).load(KEY) == PLAN, "what was there stays"
     assert len(list(tmp_path.iterdir())) == 1
 

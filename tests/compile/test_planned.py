@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_written_only_costs_reuse(depth_first_planner, t
     blocked.write_text("")
     lowered = fresh(branches, donate_argnums=0).lower(*arguments())
     assert compile_planned(lowered, store=plan_store.PlanStore(blocked / "plans")).planned
-    assert "cannot keep the plan" in caplog.text
+    assert "cannot be stored for reuse" in caplog.text
 
 
 def test_store_forgets_the_plan_longest_unused(depth_first_planner):

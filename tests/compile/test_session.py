@@ -100,6 +100,6 @@ def test_an_illegal_order_never_runs(monkeypatch, tmp_path):
 
     monkeypatch.setattr(planner, "plan_module", backwards)
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
-    assert "which it needs" in outcome.objection == outcome.reason and not outcome.planned
+    assert "whose result it needs" in outcome.objection == outcome.reason and not outcome.planned
     for a, b in zip(outcome.compiled(*arguments()), branches(*arguments()), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4)

@@ -106,7 +106,7 @@ def test_a_case_without_an_objection_passes(folder, capsys):
     path = objection.save(case, compiled.plan, CheckError("made for a test"))
     assert objection.load(path).objection == "made for a test"
     assert main(["olla_xla", "objection", str(path)]) == 0
-    with pytest.raises(InputError, match="not a case"):
+    with pytest.raises(InputError, match="not a plan that the referee rejected"):
         objection.load(folder)
     assert main(["olla_xla", "check", f"--objection={folder}"]) == 2
 

@@ -120,7 +120,7 @@ def test_an_array_that_must_not_be_written_is_not():
     "value", ["text", [1], np.zeros(2, "M8[s]"), np.zeros(2, ">i8"), np.float32(1)]
 )
 def test_what_no_loop_takes_is_refused(value):
-    with pytest.raises(TypeError, match="a compiled loop takes"):
+    with pytest.raises(TypeError, match="a compiled loop accepts"):
         _count(value)
 
 
@@ -132,7 +132,7 @@ def test_a_loop_that_returns_an_array_is_refused():
 
 def test_an_error_within_a_loop_is_one():
     assert _fails(np.zeros(1)) == 1
-    with pytest.raises(RuntimeError, match="_fails ended with code 1"):
+    with pytest.raises(RuntimeError, match="_fails failed with code 1"):
         _fails(np.zeros(0))
 
 
@@ -184,7 +184,7 @@ def test_what_others_may_have_planted_is_not_run(monkeypatch, tmp_path, caplog, 
     assert _is_taken()
     tmp_path.chmod(mode)
     assert not _is_taken() and not _is_taken()
-    assert caplog.text.count("every process compiles its loops anew") == 1
+    assert caplog.text.count("every process compiles the planner's loops") == 1
     assert str(tmp_path) in caplog.text and "others may write" in caplog.text
 
 

@@ -457,7 +457,7 @@ def test_arguments():
         ({"pieces": 1.5}, "not an integer"),
         ({"pieces": True}, "not an integer"),
         ({"axis": "batch"}, "neither an integer"),
-        ({"axis": (None,)}, "cuts nothing"),
+        ({"axis": (None,)}, "cuts no argument"),
         ({"accumulate_dtype": jnp.int32}, "not a floating-point type"),
         ({"accumulate_dtype": "wide"}, "not a floating-point type"),
         ({"pieces": 4, "memory_budget": 1000}, "leave out one"),

@@ -182,8 +182,8 @@ def damaged(**fields):
         ("[]", "is not a plan file"),
         ('{"format": "other", "version": 1}', "is not a plan file"),
         (document_of(version=99), "version 99"),
-        (document_of(version=3), "version 3, this olla_xla reads 16; plan again"),
-        (document_of(plan=None), "no plan in it"),
+        (document_of(version=3), "version 3, but this olla_xla reads 16; plan again"),
+        (document_of(plan=None), "contains no plan"),
         (damaged(bogus=1), "unknown field bogus"),
         (damaged(xla_bytes=1.5), r"malformed field .*\$\.xla_bytes"),
         (damaged(xla_bytes=True), r"malformed field .*\$\.xla_bytes"),
@@ -236,4 +236,4 @@ def test_a_bound_says_of_what_it_holds():
     plain = dataclasses.replace(PLAN, sunk=(), loops=(), clones=())
     assert "no order needs less; computing things again may" in plain.summary()
     rewritten = dataclasses.replace(plain, sunk=("copy.1",))
-    assert "no order needs less, the loops being as they are" in rewritten.summary()
+    assert "no order needs less with these loops" in rewritten.summary()

@@ -94,7 +94,7 @@ def test_without_it_nothing_can_be_made_again(target):
     after = with_loops_changed(captured(target), [edit])
     check_rewrite(captured(target), after, target, loops=True)
     check_executable(after, target)
-    with pytest.raises(PlanMismatchError, match="cannot be computed again"):
+    with pytest.raises(PlanMismatchError, match="cannot be recomputed"):
         recipe(view, pair, record(pair, *(s.written for s in pair.scan_residuals)))
 
 

@@ -252,7 +252,7 @@ def test_more_steps_than_may_be_run_again(monkeypatch):
         with pytest.raises(InputError, match="more than 100,000 steps"):
             mirrored_segments(large, asked_of)
     monkeypatch.setattr(mirror_module, "MOST_AGAIN", 100)
-    with pytest.raises(InputError, match="give 0 for some"):
+    with pytest.raises(InputError, match="return 0 for some"):
         mirrored_segments(walk, asked)
 
 
@@ -475,7 +475,9 @@ def test_dots_never_take_more_than_nothing_by_the_exact_budget(caplog):
 
     with caplog.at_level("INFO", "olla_xla"):
         estimated = temp(olla_xla.sublinear(loss, keep="dots"))
-    assert temp(loss) < estimated and "what keep= keeps is estimated at" in caplog.text
+    assert (
+        temp(loss) < estimated and "keep= and the largest segment are estimated at" in caplog.text
+    )
     caplog.clear()
     with caplog.at_level("INFO", "olla_xla"):
         assert temp(olla_xla.sublinear(loss, keep="dots", budget="exact")) <= temp(loss)

@@ -168,7 +168,7 @@ def test_bad_graphs_name_operators(form):
     negative = TensorGraph("negative", operators, (Tensor("gamma", -4, 0, (1,), 0),))
     nowhere = TensorGraph("nowhere", operators, (Tensor("gamma", 4, 7, (1,), 0),))
     for graph, words in (
-        (loop, "cycle in loop through alpha, beta"),
+        (loop, "graph loop has a cycle through alpha, beta"),
         (negative, "gamma, made by alpha, has negative size -4"),
         (nowhere, "gamma, read by beta, has no source"),
     ):

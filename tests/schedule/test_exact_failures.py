@@ -40,7 +40,7 @@ def _gives_up(model, limits):
 
 FAKES = {
     _unlicensed: "no licence",
-    _infeasible_point: "not feasible",
+    _infeasible_point: "infeasible solution",
     _false_proof: "claims the bound",
     _gives_up: "out of memory",
 }

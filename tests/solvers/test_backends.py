@@ -190,11 +190,11 @@ def _good():
         (SolverResult(Status.OPTIMAL, bound=-10, x=np.array([0, 2, 0, 0])), "x1 = 2.0 is outside"),
         (SolverResult(Status.OPTIMAL, bound=0, x=np.full(4, math.nan)), "not finite"),
         (SolverResult(Status.OPTIMAL, bound=0, x=np.zeros(3)), "for 4 variables"),
-        (SolverResult(Status.OPTIMAL, bound=0), "no point"),
+        (SolverResult(Status.OPTIMAL, bound=0), "no solution"),
         (SolverResult(Status.FEASIBLE, bound=-5, x=np.array([0, 1, 0, 1])), "claims the bound -5"),
         (SolverResult(Status.OPTIMAL, bound=-21, x=np.array([0, 1, 0, 1])), "its bound is -21"),
         (SolverResult(Status.OPTIMAL, bound=-6, x=np.array([0, 0, 0, 1])), "but the start has -10"),
-        (SolverResult(Status.INFEASIBLE), "but the start is feasible"),
+        (SolverResult(Status.INFEASIBLE), "but the initial solution is feasible"),
         (SolverResult(Status.ERROR, message="out of luck"), "out of luck"),
     ],
 )
@@ -240,7 +240,7 @@ def test_bad_input():
         solve(_knapsack(), backends=[])
     model = _knapsack()
     model.start = np.ones(4)
-    with pytest.raises(InputError, match="not feasible: row weight"):
+    with pytest.raises(InputError, match="solution: row weight"):
         solve(model)
     for bad in ({"time_limit": 0}, {"threads": -1}, {"node_limit": 0}, {"seed": -1}):
         with pytest.raises(LimitError):

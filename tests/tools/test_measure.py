@@ -136,5 +136,5 @@ def test_misuse():
 
 def test_a_process_that_dies_is_reported(monkeypatch):
     monkeypatch.setenv("JAX_TRACEBACK_FILTERING", "nonsense")
-    with pytest.raises(OllaError, match="the unplanned process ended with code"):
+    with pytest.raises(OllaError, match="the unplanned process failed with exit code"):
         measure(REQUEST, print)

@@ -46,7 +46,7 @@ def test_grid():
     ("changed", "message"),
     [
         ({"models": ()}, "--models is empty"),
-        ({"models": ("mlp", "mlp")}, "--models has one name twice"),
+        ({"models": ("mlp", "mlp")}, "--models contains a name twice"),
         ({"sizes": ("0",)}, "'0' is not a positive integer"),
         ({"modes": ("fast",)}, "--modes: 'fast' is not one of order, overhead"),
     ],
@@ -95,7 +95,7 @@ def test_files_of_something_else(tmp_path):
     out = tmp_path / "rows.csv"
     Journal(str(out), grid(), SETTINGS)
     other = SweepSettings(time_limit=3.0, step_limit=None, seed=0, cell_timeout=300.0)
-    with pytest.raises(InputError, match="made with other limits or seed"):
+    with pytest.raises(InputError, match="other limits or another seed"):
         Journal(str(out), grid(), other)
     out.with_suffix(".jsonl").write_text("a letter\n")
     with pytest.raises(InputError, match="was not written by a sweep"):

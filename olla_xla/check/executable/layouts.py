@@ -40,7 +40,7 @@ def check_layouts(program: Program) -> None:
     for index, (number, part) in program.aliases.items():
         output, argument = entry.result.shape, entry.parameters[number].shape
         if output.at(index).bytes != argument.at(part).bytes:
-            raise CheckError(f"output {list(index)} lies in argument {number}, of another size")
+            raise CheckError(f"output {list(index)} is in argument {number}, whose size differs")
     left = [entry]
     seen: set[Body] = {entry}
     while left:
@@ -59,7 +59,7 @@ def _check(op: Op) -> None:
     except (IndexError, ValueError) as error:  # one is missing or left over
         raise CheckError(f"{op.name} has other operands than it declares") from error
     if not agree:
-        raise CheckError(f"{op.name} reads or writes an array in another layout than it has")
+        raise CheckError(f"{op.name} reads or writes an array in a layout that it does not have")
 
 
 def _pairs(op: Op) -> Iterator[tuple[Shape, Shape]]:

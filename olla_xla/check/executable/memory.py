@@ -105,7 +105,7 @@ def assigned_places(
                 continue
             raise CheckError(f"XLA assigned no memory to {value.name}")
         if any((p.allocation, p.start) != (known[0].allocation, known[0].start) for p in known):
-            raise CheckError(f"the state {value.name} of a loop lies in two places")
+            raise CheckError(f"the loop state {value.name} has two different addresses")
         places[value] = known[0]
     return places
 
@@ -229,7 +229,7 @@ class _Machine:
         if first is None or second is None or first.start == first.stop:
             return
         if (first.allocation, first.start) != (second.allocation, second.start):
-            raise CheckError(f"{a.name} and {b.name}, {what}, lie in different places")
+            raise CheckError(f"{a.name} and {b.name}, {what}, have different addresses")
 
     def run(self, frame: Frame) -> None:
         for op in frame.body.ops:
@@ -252,7 +252,7 @@ class _Machine:
         for value, numbers in reads.items():
             reads_it = not updated.issuperset(numbers) and not op.opcode.endswith("-done")
             if value in self._blank and reads_it:
-                raise CheckError(f"{op.name} reads {value.name}, into which nothing was written")
+                raise CheckError(f"{op.name} reads {value.name}, but nothing was written to it")
         writes = [v for i, v in frame.at[op].items() if v.op is op and v.index == i]
         joined = self._target == "tpu" and self._joins(frame, op)
         for result in writes:
@@ -308,7 +308,9 @@ class _Machine:
     def _reuse(self, op: Op, result: Value, value: Value, numbers: list[int]) -> None:
         same = self._places[result] == self._places[value]  # in size, too
         if not same or not may_overwrite(op, result.index, numbers, self._target):
-            raise CheckError(f"{op.name} writes {result.name} over {value.name} while it reads it")
+            raise CheckError(
+                f"{op.name} writes {result.name} over {value.name}, but still reads it"
+            )
 
     def loop(self, frame: Frame, op: Op) -> None:
         body, condition = frame.inner[op]

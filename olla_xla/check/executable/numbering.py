@@ -155,7 +155,7 @@ class Numbering(abc.ABC):
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
         """Numbers of a computation's result for those of its parameters; notes its effects."""
         if len(given) != len(body.parameters):
-            raise CheckError(f"{body.name} is called with other operands than it has parameters")
+            raise CheckError(f"{body.name} is called with a wrong number of operands")
         at: dict[Op, Numbers] = dict(zip(body.parameters, given, strict=True))
         handlers, plain = self.handlers, type(self).plain
         for op in body.ops:
@@ -303,7 +303,7 @@ class Numbering(abc.ABC):
         k = op.proto.tuple_index
         if not op.shape.is_tuple:
             if (k,) not in operands[0]:
-                raise CheckError(f"{op.name} takes element {k} of what has none")
+                raise CheckError(f"{op.name} takes element {k} of a tuple that lacks it")
             return {(): operands[0][(k,)]}
         return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
 

@@ -221,7 +221,7 @@ def read_program(module: bytes) -> Program:
                 _order(bodies[computation.id], sequence, ids, computation.id)
         entry = bodies[proto.entry_computation_id]
     except KeyError as error:
-        raise CheckError(f"module {proto.name} refers to unknown id {error}") from error
+        raise CheckError(f"module {proto.name} refers to the unknown id {error}") from error
     return Program(
         name=proto.name,
         entry=entry,
@@ -271,7 +271,7 @@ def _plain_form(op: Op) -> None:
     if op.opcode == "async-update" and len(op.operands) > 1:
         start, *operands = op.operands
         if start.opcode != "async-start" or start.operands or len(start.called) != 1:
-            raise CheckError(f"{op.name} brings operands to {start.name}, which is not followed")
+            raise CheckError(f"{op.name} passes operands to {start.name}, which cannot be checked")
         op.opcode, op.operands, op.called = "async-start", tuple(operands), start.called
         op.left_out = 1
         start.opcode, start.called = "async-context", ()
@@ -289,13 +289,13 @@ def _order(body: Body, sequence, ids: dict[int, Op], computation_id: int) -> Non
     done: set[Op] = set()
     for op in ops:
         if op in done:
-            raise CheckError(f"{op.name} is in the schedule of {body.name} twice")
+            raise CheckError(f"{op.name} is in the schedule of computation {body.name} twice")
         for before in op.after:
             if before not in done:
-                raise CheckError(f"{op.name} runs before {before.name}, which it needs")
+                raise CheckError(f"{op.name} runs before {before.name}, whose result it needs")
         done.add(op)
     if len(done) != len(ids):
         missing = next(op for op in body.ops if op not in done)
-        raise CheckError(f"{missing.name} is not in the schedule of {body.name}")
+        raise CheckError(f"{missing.name} is not in the schedule of computation {body.name}")
     body.ops = ops
     body.scheduled = True

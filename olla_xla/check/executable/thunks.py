@@ -71,9 +71,9 @@ def _check_interface(
         if found is None or not found.size:
             continue
         if output is None or (found.allocation, found.offset) != (output.allocation, 0):
-            raise CheckError(f"result {list(index)} is not where the caller looks for it")
+            raise CheckError(f"result {list(index)} is not in the memory that the caller reads")
         if output.parameter != program.aliases.get(index):
-            raise CheckError(f"result {list(index)} takes over another argument than it should")
+            raise CheckError(f"result {list(index)} takes over another argument than declared")
 
 
 class _Walk:
@@ -103,7 +103,7 @@ class _Walk:
             if step is None:
                 raise CheckError(f"{_said(thunk)} belongs to no instruction of {frame.body.name}")
             if last is not None and step.position < last.position:
-                raise CheckError(f"{_said(thunk)} runs after {last.op.name}, which comes later")
+                raise CheckError(f"{_said(thunk)} runs too late, after {last.op.name}")
             last = step
             self._touch(step, thunk)
             of.setdefault(thunk.name, []).append(thunk)
@@ -139,14 +139,16 @@ class _Walk:
         found = self._accesses(step, thunk)
         for access in found:
             if access.slice.end > self._sizes.get(access.slice.allocation, -1):
-                raise CheckError(f"{_said(thunk)} touches {_bytes(access.slice)}, outside of it")
+                raise CheckError(
+                    f"{_said(thunk)} accesses {_bytes(access.slice)}, outside the allocation"
+                )
         self._touched += found
         for other, accesses in self._running.values():
             for mine in found:
                 if any(_conflict(mine, theirs) for theirs in accesses):
                     raise CheckError(
-                        f"{_said(thunk)} touches {_bytes(mine.slice)}, which {other.name} still "
-                        "works on"
+                        f"{_said(thunk)} accesses {_bytes(mine.slice)}, which thunk {other.name} "
+                        "still uses on another stream"
                     )
 
     def _check(self, step: _Step, thunks: list[GpuThunk]) -> None:
@@ -171,9 +173,9 @@ class _Walk:
             raise CheckError(f"{_said(thunk)} does not write its results' bytes: {_list(writes)}")
         unclear = operands if thunk.kind in _UNCLEAR else []
         if not _in_order(either, [*unclear, *results]):
-            raise CheckError(f"{_said(thunk)} touches other bytes than its own: {_list(either)}")
+            raise CheckError(f"{_said(thunk)} updates bytes that are no result: {_list(either)}")
         if _only_moves(thunk) and set(writes) & set(written):
-            raise CheckError(f"{_said(thunk)} writes over a result of {step.op.name}")
+            raise CheckError(f"{_said(thunk)} overwrites a result of {step.op.name}")
 
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
         """The bytes that a copy of a slice reads; None where a thunk is not one."""
@@ -193,10 +195,10 @@ class _Walk:
         """Raises CheckError unless operands are read and results are written."""
         for access in found[: len(operands)]:
             if not access.reads and access.slice not in results:
-                raise CheckError(f"{_said(thunk)} writes {_bytes(access.slice)}, an operand")
+                raise CheckError(f"{_said(thunk)} writes the operand {_bytes(access.slice)}")
         for access in found[len(operands) :]:
             if not access.writes:
-                raise CheckError(f"{_said(thunk)} does not write {_bytes(access.slice)}, a result")
+                raise CheckError(f"{_said(thunk)} does not write the result {_bytes(access.slice)}")
 
     def _complete(self, step: _Step, thunks: list[GpuThunk]) -> None:
         """Raises CheckError where an instruction's thunks leave out a part of what it does."""
@@ -215,7 +217,7 @@ class _Walk:
         if not thunks and results:
             raise CheckError(f"no thunk runs {op.name}")
         if thunks and all(map(_only_moves, thunks)) and not moves_only(op):
-            raise CheckError(f"thunks copy for {op.name}, and none computes it")
+            raise CheckError(f"thunks of {op.name} copy data, but none computes its result")
         if op.opcode.endswith("-start"):
             return  # it may have results for which nothing is written
         accesses = [a for t in thunks if t.kind not in _FILLS for a in t.accesses]
@@ -225,7 +227,7 @@ class _Walk:
         if op.opcode == "custom-call":  # what computes it works on all its results
             written = {a.slice for t in thunks if not _only_moves(t) for a in t.accesses} or written
         if lost := [result for result in results if result not in written]:
-            raise CheckError(f"{op.name} is computed elsewhere than at {_bytes(lost[0])}")
+            raise CheckError(f"the result of {op.name} is not computed at {_bytes(lost[0])}")
         touched = {a.slice for a in accesses}
         unread = [operand for operand in operands if operand not in touched]
         if unread and copied_slice(op) is None:
@@ -244,7 +246,7 @@ class _Walk:
 
     def _begin(self, step: _Step, thunk: GpuThunk) -> None:
         if thunk.execution in self._running:
-            raise CheckError(f"{_said(thunk)} begins what is running")
+            raise CheckError(f"{_said(thunk)} starts what is already running")
         outside, self._touched = self._touched, []
         (inner,) = thunk.inner or ((),)
         if frames := step.frame.inner.get(step.op, ()):
@@ -262,7 +264,7 @@ class _Walk:
             start = start.operands[0]
         begun = [t.execution for t in of.get(start.name, ()) if t.flow is Flow.START]
         if thunk.execution not in begun or thunk.execution not in self._running:
-            raise CheckError(f"{_said(thunk)} waits for something else than {start.name}")
+            raise CheckError(f"{_said(thunk)} does not wait for what {start.name} started")
         del self._running[thunk.execution]
 
     def _inner(self, step: _Step, thunk: GpuThunk) -> None:
@@ -276,7 +278,7 @@ class _Walk:
         if len(frames) != len(thunk.inner):
             raise CheckError(f"{_said(thunk)} runs other computations than {op.name}")
         if [a.slice for a in thunk.accesses] != [self.place(decides)]:
-            raise CheckError(f"{_said(thunk)} does not read what decides: {_list(_read(thunk))}")
+            raise CheckError(f"{_said(thunk)} reads no condition, but {_list(_read(thunk))}")
         for frame, inner in zip(frames, thunk.inner, strict=True):
             self.sequence(frame, inner)
 

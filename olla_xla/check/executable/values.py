@@ -143,7 +143,7 @@ class _Follower:
         prefix: ShapeIndex = (0,) if op.opcode in ("copy-done", "recv-done") else (1,)
         taken = _below(source, prefix)
         if op.opcode == "async-done" and set(taken) != {i for i, _ in leaves(op.shape)}:
-            raise CheckError(f"{op.name} does not take out what {op.operands[0].name} made")
+            raise CheckError(f"{op.name} does not return what {op.operands[0].name} made")
         if op.opcode == "recv-done":
             taken = _above(taken, (0,))
         return self.define(op, taken)
@@ -168,7 +168,7 @@ class _Follower:
     def enter(self, frame: Frame, op: Op, body: Body, given: list[At]) -> At:
         """Runs a callee on the given values; returns those of its result."""
         if len(given) != len(body.parameters):
-            raise CheckError(f"{op.name} begins without its operands, which is not followed")
+            raise CheckError(f"{op.name} starts a computation without all operands")
         inner = Frame(body)
         for parameter, values in zip(body.parameters, given, strict=True):
             inner.at[parameter] = dict(values)

@@ -138,7 +138,7 @@ def check_executable(
         places = _run_on_bytes(program, values, target, program.names, assignment, executable)
         kernels = kernel_memory(values, shared, places, target)
     if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
-        raise ResultsError("the executable's results are not the expressions that XLA's own has")
+        raise ResultsError("the executable computes other results than XLA's own")
     return kernels
 
 
@@ -166,8 +166,8 @@ def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]
         number, index = lost[0]
         part = f", part {list(index)}" if index else ""
         raise CheckError(
-            f"the executable keeps {len(lost)} of {len(donated)} donated arguments, the first of "
-            f"them argument {number}{part}"
+            f"no output takes over the memory of {len(lost)} of {len(donated)} donated arguments, "
+            f"the first of them argument {number}{part}"
         )
 
 
@@ -215,7 +215,7 @@ def _digest(program: Program, target: str, loops: bool) -> str:
     try:
         return _LOOPS * loops + number(program, target)
     except (IndexError, KeyError) as error:  # such as a dimension that there is not
-        raise CheckError("an instruction's attributes do not fit its shape") from error
+        raise CheckError("an instruction's attributes contradict its shape") from error
 
 
 @without_collection()
@@ -233,7 +233,7 @@ def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = Fal
     check_control(before, after)
     old, new = (results_digest(module, target, loops=loops) for module in (before, after))
     if old != new:
-        raise CheckError("the rewritten module's results are not those of XLA's own module")
+        raise CheckError("the planned module's results are not those of XLA's own module")
 
 
 def check_control(before: bytes, after: bytes) -> None:
@@ -254,7 +254,7 @@ def check_control(before: bytes, after: bytes) -> None:
     kept = {i.name for c in new.computations for i in c.instructions}
     for name, needed in sorted(lost):
         if name in kept and needed in kept:
-            raise CheckError(f"{name} must run after {needed}, but that control edge is lost")
+            raise CheckError(f"{name} must run after {needed}, but that dependency is lost")
 
 
 def _check_channels(old: xla_pb2.HloModuleProto, new: xla_pb2.HloModuleProto) -> None:
@@ -262,7 +262,7 @@ def _check_channels(old: xla_pb2.HloModuleProto, new: xla_pb2.HloModuleProto) ->
     before, after = _channels(old), _channels(new)
     for channel, names in after.items():
         if len(names) > max(len(before.get(channel, ())), 1):
-            raise CheckError(f"{names[-1]} is on the channel of {names[0]}, which is not its own")
+            raise CheckError(f"{names[-1]} shares a channel with {names[0]}, but must have its own")
 
 
 def _channels(module: xla_pb2.HloModuleProto) -> dict[tuple[str, int], list[str]]:

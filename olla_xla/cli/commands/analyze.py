@@ -45,7 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
     )
     flags.DEFINE_boolean(
-        "plan", False, "Also plan the step, and show both orders.", flag_values=values
+        "plan", False, "Also plan the step, and show both orders' memory.", flag_values=values
     )
     shared.define_recomputation(values)
     shared.define_limits(values)
@@ -53,12 +53,12 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "largest",
         15,
-        "How many tensors, modules and lines to list.",
+        "How many tensors, modules and source lines to list.",
         lower_bound=1,
         flag_values=values,
     )
-    flags.DEFINE_string("html", None, "File to write the report to.", flag_values=values)
-    flags.DEFINE_string("figure", None, "PNG, SVG or PDF to draw.", flag_values=values)
+    flags.DEFINE_string("html", None, "File for the HTML report.", flag_values=values)
+    flags.DEFINE_string("figure", None, "File for a drawing: PNG, SVG or PDF.", flag_values=values)
 
 
 def run(values: flags.FlagValues) -> int:

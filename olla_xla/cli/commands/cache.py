@@ -20,11 +20,11 @@ from olla_xla.errors import InputError
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(
-        "directory", None, "Folder of the plans; by default that of JAX's persistent cache.",
+        "directory", None, "Folder of the stored plans; by default in JAX's persistent cache.",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_bool(
-        "verify", False, "Exit with code 1 if a file cannot be used.", flag_values=values
+        "verify", False, "Exit with code 1 if a stored plan cannot be used.", flag_values=values
     )
     flags.DEFINE_bool(
         "prune", False, "Remove plans that are damaged, older than --days or exceed --megabytes.",
@@ -33,14 +33,14 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_float(
         "days",
         30.0,
-        "With --prune: days without use after which a plan is removed.",
+        "With --prune: remove plans that were not used for so many days.",
         0.0,
         flag_values=values,
     )
     flags.DEFINE_float(
         "megabytes",
         None,
-        "With --prune: MB of plans to keep, those used last; default: all.",
+        "With --prune: keep only so many MB of plans, those used last.",
         0.0,
         flag_values=values,
     )
@@ -59,7 +59,7 @@ def run(values: flags.FlagValues) -> int:
     folder = Path(values.directory) if values.directory else stored_folder()
     if folder is None:
         raise InputError(
-            "JAX's cache is off; give --directory=FOLDER or set JAX_COMPILATION_CACHE_DIR"
+            "JAX's persistent cache is off; give --directory=FOLDER or JAX_COMPILATION_CACHE_DIR"
         )
     if values.directory and not folder.is_dir():
         raise InputError(f"--directory: {folder} is not a folder")

@@ -27,10 +27,10 @@ def define_flags(values: flags.FlagValues) -> None:
         "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
     )
     flags.DEFINE_string(
-        "baseline", None, "Plan or analysis file whose total must not grow.", flag_values=values
+        "baseline", None, "Plan or analysis file to compare the memory with.", flag_values=values
     )
     flags.DEFINE_string(
-        "tolerance", "0%", 'How much the total may grow, such as "1%".', flag_values=values
+        "tolerance", "0%", 'How much the memory may grow, such as "1%".', flag_values=values
     )
     flags.DEFINE_integer(
         "largest", 10, "How many differences to list.", lower_bound=1, flag_values=values

@@ -31,7 +31,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "target",
         "cpu",
         list(targets.TARGETS),
-        "The device for which dumps and models are analysed.",
+        "Device for which dumped modules and models are analysed.",
         flag_values=values,
     )
     flags.DEFINE_integer(

@@ -28,14 +28,14 @@ from olla_xla.tools.doctor.records import ROWS
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_list(
-        "models", None, "Which models to run; all of them by default.",
+        "models", None, "Example models to run; by default all.",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_enum(
         "target",
         "gpu",
         ["gpu", "cpu"],
-        "What runs the models: this machine's GPU or its CPU.",
+        "Device that runs the models: this machine's GPU or its CPU.",
         flag_values=values,
     )
     flags.DEFINE_integer(

@@ -42,15 +42,15 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "computation",
         None,
-        "Which computation of the module; its entry by default.",
+        "Computation of the module to write; by default its entry computation.",
         flag_values=values,
     )
     flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "What the module was compiled for.",
+        "target", "cpu", list(targets.TARGETS), "Device for which XLA compiled the module.",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_string(
-        "out", None, "File to write: .graphml, .png, .svg or .pdf.", flag_values=values
+        "out", None, "File for the graph: .graphml, .png, .svg or .pdf.", flag_values=values
     )
     shared.define_limits(values)
 

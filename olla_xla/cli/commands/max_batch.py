@@ -38,7 +38,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "model",
         None,
-        "A model of the zoo (in a checkout), or package.module:function.",
+        "An example model (in a checkout), or your own as package.module:function.",
         flag_values=values,
     )
     flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
@@ -46,19 +46,19 @@ def define_flags(values: flags.FlagValues) -> None:
         "target",
         "h100",
         list(targets.TARGETS),
-        "The device that is to run the model.",
+        "Device whose memory the step must fit.",
         flag_values=values,
     )
     flags.DEFINE_integer(
-        "devices", 1, "How many devices share the batch.", lower_bound=1, flag_values=values
+        "devices", 1, "Number of devices that share the batch.", lower_bound=1, flag_values=values
     )
     flags.DEFINE_string(
-        "memory", None, 'Bytes for the step on each device, such as "30GiB".', flag_values=values
+        "memory", None, 'Bytes of each device for the step, such as "30GiB".', flag_values=values
     )
     flags.DEFINE_float(
         "memory_fraction",
         None,
-        "Part of the device's memory for the step; by default 0.75 on a GPU and 1 on a TPU.",
+        "Part of the device's memory that the step may use; default: 0.75 on a GPU, 1 on a TPU.",
         flag_values=values,
     )
     shared.define_overhead(
@@ -68,19 +68,19 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "start",
         8,
-        "The batch on each device that is compiled first.",
+        "Batch size on each device with which to compile first.",
         lower_bound=1,
         flag_values=values,
     )
     flags.DEFINE_integer(
         "compiles",
         6,
-        "Most compiles by XLA, for all three ways together.",
+        "Largest number of compiles by XLA, for all three ways to compile together.",
         lower_bound=5,
         flag_values=values,
     )
     shared.define_topology(values)
-    flags.DEFINE_string("out", None, "File to write all results to, as JSON.", flag_values=values)
+    flags.DEFINE_string("out", None, "File for all results, as JSON.", flag_values=values)
     shared.define_format(values)
 
 
@@ -129,7 +129,7 @@ def _memory(values: flags.FlagValues) -> tuple[int, str]:
         return size, f"{size / 2**20:,.1f} MB for the step"
     backend = platform(targets.TARGETS[values.target])
     if backend.is_host:
-        raise InputError('target=cpu has no memory of its own; give --memory, such as "4GiB"')
+        raise InputError('the memory for target=cpu is not known; give --memory, such as "4GiB"')
     fraction = backend.memory_part if values.memory_fraction is None else values.memory_fraction
     if not 0 < fraction <= 1:
         raise LimitError(f"--memory_fraction={fraction} must be above 0 and at most 1")

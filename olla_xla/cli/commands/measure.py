@@ -45,7 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
             "gpu",
             *(name for name, kind in targets.TARGETS.items() if not platform(kind).is_host),
         ],
-        "This machine's CPU or GPU to run on, or a card to compile for.",
+        "Device to run on (cpu, gpu), or a card for which to compile only.",
         flag_values=values,
     )
     flags.DEFINE_integer(
@@ -54,7 +54,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "turns",
         40,
-        "If the plan recomputes: steps to time, of the plan and of XLA's own executable in turns.",
+        "If the plan recomputes: steps to time, with the plan and XLA's own executable in turns.",
         lower_bound=2,
         flag_values=values,
     )
@@ -79,8 +79,8 @@ def run(values: flags.FlagValues) -> int:
     device = gpu_kind() if values.target == "gpu" else "cpu"
     if not device:
         raise InputError(
-            "not measured: target=gpu, but JAX finds no GPU here; it takes an NVIDIA GPU and JAX's "
-            f"CUDA plugin, {to_install('cuda13')}; --target=h100 compiles without a card"
+            "not measured: target=gpu, but JAX finds no GPU here; this needs an NVIDIA GPU and "
+            f"JAX's CUDA plugin, {to_install('cuda13')}; --target=h100 compiles without a card"
         )
     request = RunRequest(
         model=values.model,

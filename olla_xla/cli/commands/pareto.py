@@ -35,7 +35,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_float(
         "seconds",
         300.0,
-        "Seconds after which no new row is begun; 0: no limit.",
+        "Seconds after which no further row of the table is compiled; 0: no limit.",
         lower_bound=0.0,
         flag_values=values,
     )

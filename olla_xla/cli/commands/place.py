@@ -21,18 +21,18 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string("trace", None, "CSV file to read.", flag_values=values)
     flags.DEFINE_string(
-        "out", None, "CSV file to write, the blocks with their offsets.", flag_values=values
+        "out", None, "CSV file for the blocks with their offsets.", flag_values=values
     )
     flags.DEFINE_integer("capacity", None, "Bytes to stay within.", flag_values=values)
     flags.DEFINE_float("time_limit", 10.0, "Seconds of search, at most.", flag_values=values)
     flags.DEFINE_integer(
         "node_limit",
         None,
-        "Placements tried, at most; with it, equal traces give equal offsets.",
+        "Largest number of placements to try; with it, equal traces give equal offsets.",
         flag_values=values,
     )
     flags.DEFINE_enum(
-        "method", "auto", METHODS, "The method that places the blocks.", flag_values=values
+        "method", "auto", METHODS, "Algorithm that chooses the blocks' offsets.", flag_values=values
     )
 
 

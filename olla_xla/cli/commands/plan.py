@@ -65,19 +65,19 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_recomputation(values)
     flags.DEFINE_string("plan", None, "A plan file to apply.", flag_values=values)
     flags.DEFINE_string(
-        "plan_out", None, "File to write the plan to; --plan reads it.", flag_values=values
+        "plan_out", None, "File for the plan, which --plan can apply.", flag_values=values
     )
     flags.DEFINE_integer(
         "largest",
         10,
-        "How many tensors at the peak to list; 0: none.",
+        "How many of the largest tensors at the peak to list.",
         lower_bound=0,
         flag_values=values,
     )
     flags.DEFINE_bool(
         "assignment",
         False,
-        "List XLA's allocations, what they waste, and the places of the largest tensors.",
+        "List XLA's allocations, their unused bytes, and the largest tensors' addresses.",
         flag_values=values,
     )
     shared.define_advice(values)
@@ -98,7 +98,7 @@ def run(values: flags.FlagValues) -> int:
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla plan --help")
     # Fails before planning, which may take minutes.
     if plan_out is not None and not Path(plan_out).absolute().parent.is_dir():
-        raise PlanFileError(f"cannot write {plan_out}: there is no such folder")
+        raise PlanFileError(f"cannot write {plan_out}: there is no such folder; create it first")
     given = None if values["plan"].value is None else Plan.load(values["plan"].value)
     targets.prepare_environment(values.target)
     make = _plan_hlo if values.model is None else _plan_model

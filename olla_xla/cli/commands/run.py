@@ -49,26 +49,26 @@ _HEADINGS = ("function:", "arguments:", "XLA, MB", "planned", "time +%", "call 1
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(
-        "max_overhead", None, 'As for `olla_xla plan`: 0.05, 5%, or "knee".', flag_values=values
+        "max_overhead", None, 'Most predicted time to add: 0.05, 5%, or "knee".', flag_values=values
     )
     flags.DEFINE_multi_string(
         "memory_budget",
         [],
-        "Most bytes that a function may take, such as 10GiB for each, or train_step=10GiB for one.",
+        "Most bytes that each function may use, such as 10GiB, or one, such as train_step=10GiB.",
         flag_values=values,
     )
     flags.DEFINE_string(
         "only",
         "",
-        "Plan only functions whose full name (module.function) contains a match of this regular "
-        "expression.",
+        "Plan only functions whose full name (module.function) matches this regular expression "
+        "anywhere.",
         flag_values=values,
     )
     flags.DEFINE_bool(
-        "analyze", False, "Afterwards say for each function what would help.", flag_values=values
+        "analyze", False, "Print at the end what would help each function.", flag_values=values
     )
     flags.DEFINE_string(
-        "html", None, "An existing folder, for a report of each function.", flag_values=values
+        "html", None, "Existing folder for an HTML report on each function.", flag_values=values
     )
 
 
@@ -132,7 +132,7 @@ def _start(command: Sequence[str]) -> Callable[[], object]:
         raise InputError("give a SCRIPT, or -m MODULE; see olla_xla run --help")
     name = command[0]
     if not is_module and not os.path.exists(name):
-        raise InputError(f"there is no script {name}; flags of olla_xla run are --name=value")
+        raise InputError(f"there is no script {name}; give flags before it, as --name=value")
     folder = name if os.path.isdir(name) else os.path.dirname(name)
 
     def start() -> None:

@@ -20,7 +20,7 @@ def define_hlo(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "hlo",
         None,
-        "A dumped module: HLO text or proto, StableHLO; also gzipped.",
+        "File with a dumped module: HLO text or proto, StableHLO; also gzipped.",
         flag_values=values,
     )
 
@@ -30,7 +30,7 @@ def define_topology(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "topology",
         "",
-        "Chips of a TPU in each direction, such as 2x4; by default the usual one for the devices.",
+        "TPU chips in each direction, such as 2x4; by default the usual topology for the devices.",
         flag_values=values,
     )
 
@@ -41,8 +41,8 @@ def define_compile(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "compile",
         True,
-        "Whether a module of --hlo that has no schedule yet is compiled by XLA's own pipeline; "
-        "with --nocompile it is used as it is, in the order of the file.",
+        "Compile an unscheduled module of --hlo with XLA's own pipeline first; with --nocompile "
+        "it is planned in the order of the file.",
         flag_values=values,
     )
 
@@ -72,7 +72,7 @@ def define_advice(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "advice",
         True,
-        "If little is saved: whether to try what else would help; each remedy takes a compile.",
+        "If the plan saves little: try other remedies, each with one more compile.",
         flag_values=values,
     )
 
@@ -82,7 +82,7 @@ def define_model(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "model",
         None,
-        "A model of the zoo (in a checkout), or package.module:function.",
+        "An example model (in a checkout), or your own as package.module:function.",
         flag_values=values,
     )
     flags.DEFINE_integer("batch_size", 4, "Examples in a batch.", lower_bound=1, flag_values=values)
@@ -101,7 +101,7 @@ def define_limits(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "step_limit",
         default.step_limit,
-        "Search steps, at most; with it, equal seeds give equal plans.",
+        "Largest number of search steps; with it, equal seeds give equal plans.",
         flag_values=values,
     )
     flags.DEFINE_integer("seed", default.seed, "Seed of the search.", 0, flag_values=values)
@@ -129,7 +129,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "memory_budget",
         None,
-        'Most bytes that the step may take, such as "10GiB"; values are recomputed if needed.',
+        'Most bytes that the step may use, such as "10GiB"; values are recomputed if needed.',
         flag_values=values,
     )
     define_overhead(
@@ -140,13 +140,13 @@ def define_recomputation(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "loops",
         True,
-        "Whether values that a forward loop keeps for its backward loop may be recomputed.",
+        "Allow loops to recompute what a forward loop keeps for its backward loop.",
         flag_values=values,
     )
     flags.DEFINE_bool(
         "collectives",
         False,
-        "Whether loops may run collectives a second time for values that they recompute.",
+        "Allow loops to run collectives a second time, for values that they recompute.",
         flag_values=values,
     )
 
@@ -157,7 +157,7 @@ def define_method(values: flags.FlagValues) -> None:
         "method",
         "search",
         METHODS,
-        "How orders are found: by search, or by the OLLA paper's integer program, with proofs.",
+        'Find orders by "search", or by "ilp": the OLLA paper\'s integer program, with proofs.',
         flag_values=values,
     )
     flags.DEFINE_enum(
@@ -166,8 +166,8 @@ def define_method(values: flags.FlagValues) -> None:
     flags.DEFINE_bool(
         "early_updates",
         False,
-        "Whether the programs of --method=ilp get the paper's control edges, which make weights' "
-        "updates run early: they are smaller, and may lose the best order.",
+        "Add the OLLA paper's control edges to the integer programs of --method=ilp, for early "
+        "weight updates: they are smaller, and may lose the best order.",
         flag_values=values,
     )
 
@@ -177,7 +177,7 @@ def define_overheads(values: flags.FlagValues, default: str) -> None:
     flags.DEFINE_list(
         "overheads",
         default,
-        "Parts of the step's predicted time that may be added, a plan for each; 0: an order only.",
+        "Fractions of the step's predicted time to add, one plan for each; 0: reorder only.",
         flag_values=values,
     )
 
@@ -201,7 +201,8 @@ def options(values: flags.FlagValues) -> PlanOptions:
     )  # fmt: skip
     if "topology" in values and values.topology and targets.TARGETS[values.target] != "tpu":
         raise InputError(
-            f"--topology={values.topology} is for TPUs, and --target={values.target} is not one"
+            f"--topology={values.topology} is for TPUs, not for --target={values.target}; leave it "
+            "out"
         )
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     if given.get("step_limit") is not None and not values["time_limit"].present:

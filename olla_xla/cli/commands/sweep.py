@@ -60,15 +60,15 @@ def define_shared_flags(values: flags.FlagValues, out: str) -> None:
         flags.DEFINE_list(name, default, text, flag_values=values)
     flags.DEFINE_string("out", out, "CSV file for the rows.", flag_values=values)
     flags.DEFINE_integer(
-        "workers", os.cpu_count() or 1, "Processes at a time, at most.", lower_bound=1,
+        "workers", os.cpu_count() or 1, "Most processes at a time.", lower_bound=1,
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_string(
-        "worker_memory", "4GiB", "Memory that must be free to start one more process.",
+        "worker_memory", "4GiB", "Free memory that is needed to start one more process.",
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_float(
-        "cell_timeout", 3600.0, "Seconds after which a cell is given up.", lower_bound=1.0,
+        "cell_timeout", 3600.0, "Most seconds for a row.", lower_bound=1.0,
         flag_values=values,
     )  # fmt: skip
     shared.define_format(values)

@@ -11,7 +11,7 @@ from olla_xla.remat.loops.account import ResidualRow
 
 
 def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Table:
-    """The largest scan residuals, which the table calls stacks: each kept or recomputed.
+    """The largest scan residuals, each kept or recomputed.
 
     Args:
       rows: one a residual, largest first; not empty.
@@ -21,12 +21,12 @@ def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Tab
     kept = sum(row.bytes * row.slices // row.iterations for row in rows)
     loops = len({row.loop for row in rows})
     title = (
-        f"{min(count, len(rows))} largest of {len(rows)} stacks of {loops} "
+        f"{min(count, len(rows))} largest of {len(rows)} scan residuals of {loops} "
         f"{'loop' if loops == 1 else 'loops'}: {megabytes(kept)} MB of "
         f"{megabytes(sum(row.bytes for row in rows))} are kept"
     )
     if least:
-        title += f"; in the time allowed no choice keeps less than {megabytes(least)}"
+        title += f"; in the time allowed no choice keeps less than {megabytes(least)} MB"
     cells = [
         (
             megabytes(row.bytes),

@@ -20,8 +20,8 @@ def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
     ]
     none = [0] * len(analysis.views)
     if proof.taken_over_bytes:
-        rows.append(("written in place", [*none, -proof.taken_over_bytes]))
+        rows.append(("saved by in-place writes", [*none, -proof.taken_over_bytes]))
     if more := analysis.lower_bound_bytes - proof.bytes:
-        rows.append(("more, as the plan's search proves", [*none, more]))
+        rows.append(("also proven by the plan's search", [*none, more]))
     sums = [sum(column.values()) for column in columns[:-1]]
     return [*rows, ("sum", [*sums, analysis.lower_bound_bytes])]

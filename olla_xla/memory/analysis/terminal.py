@@ -108,12 +108,12 @@ def headline(analysis: Analysis) -> list[str]:
         f"{megabytes(analysis.lower_bound_bytes)} MB ({above}{_unsearched(analysis)})"
     )
     if (size := analysis.xla.constant_bytes) >= _LEAST_SHOWN:
-        lines.append(f"constants of the executable, in no total: {megabytes(size)} MB")
+        lines.append(f"constants, which no total includes: {megabytes(size)} MB")
     last = analysis.views[-1]
     if others := other_memories(last):
-        lines.append(f"beside it, in no total: {others}")
+        lines.append(f"in other memories, which no total includes: {others}")
     if last.padding > _WORTH_TELLING:
-        lines.append(f"{megabytes(last.padding)} MB of what is in use at the peak fill whole tiles")
+        lines.append(f"{megabytes(last.padding)} MB in use at the peak are padding to whole tiles")
     found = analysis.untrained
     if found is not None and found.bytes >= max(_LEAST_SHOWN, _WORTH_SAYING * last.total_bytes):
         rest = len(found.paths) - 1
@@ -137,7 +137,7 @@ def _unsearched(analysis: Analysis) -> str:
     """A hint to plan the step, where no order was searched and the total is above the bound."""
     if analysis.plan is not None or analysis.gap < _MUCH_LEFT:
         return ""
-    return "; a plan says how much of it an order saves"
+    return "; planning the step shows how much of this an order saves"
 
 
 def of_devices(devices: int) -> str:
@@ -171,7 +171,7 @@ def _categories(analysis: Analysis) -> TextTable:
 def _tensors(view: MemoryView, count: int) -> TextTable:
     title, rows = tensor_rows(view, count)
     share = 100 * view.found_share
-    title += f" of {view.name}; {share:.1f} % of the bytes lead to a line or an argument"
+    title += f" of {view.name}; {share:.1f} % of the bytes have a known line or argument"
     return TextTable(title, TENSOR_HEADINGS, rows)
 
 
@@ -259,7 +259,7 @@ def _loops(analysis: Analysis, count: int) -> TextTable:
         )
         for loop in analysis.loops[:count]
     ]
-    return TextTable("Loops", ("MB", "stacks", "times", "what:", "largest stack:"), rows)
+    return TextTable("Loops", ("MB", "arrays", "trips", "what:", "largest array:"), rows)
 
 
 def _donation(donation: DonationAudit, count: int) -> TextTable:

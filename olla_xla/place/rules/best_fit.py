@@ -27,7 +27,7 @@ def best_fit(items: Items) -> NDArray[np.int64]:
       InputError: an item is pinned; the method has no rule for a block above free space.
     """
     if (items.fixed >= 0).any():
-        raise InputError("best fit cannot place around pinned blocks; use first fit or the search")
+        raise InputError("best fit cannot place around fixed blocks; use first fit or the search")
     if not len(items):
         return np.zeros(0, np.int64)
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])

@@ -59,7 +59,7 @@ def to_fit(state: ModuleState) -> ModuleState:
     found = _relaxed(state, math.inf, options, Timing(request.schedule_seconds))
     if found.ordered.predicted_bytes > limit:
         return state
-    _logger.info("transfers hide %.3f ms less, so that it fits", 1e3 * found.edits.exposed_seconds)
+    _logger.info("overlap is reduced by %.3f ms to fit memory", 1e3 * found.edits.exposed_seconds)
     return found
 
 
@@ -117,7 +117,7 @@ def relaxed(
                 kept=base.kernels,
             )
         except KernelError as error:
-            _logger.info("transfers hide what they hid: %s", error)
+            _logger.info("transfers overlap with as much work as before: %s", error)
             break
         most = base.predicted_bytes - 1 if best is None else best[0].predicted_bytes / WORTH
         if found.predicted_bytes > most:

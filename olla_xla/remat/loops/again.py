@@ -170,7 +170,7 @@ class Again:
         """A value in the backward loop's body."""
         if number not in self._values:
             if number in self._making:
-                raise PlanMismatchError("a value of a loop is made of itself")
+                raise PlanMismatchError("a value of a loop depends on itself")
             self._making.add(number)
             self._values[number] = self._find(number)
         return self._values[number]
@@ -217,7 +217,7 @@ class Again:
             return self._slice_of_new(i, i.shape.at(index), NewResidual(i.name, index))
         recipe = self._table.recipe(number)
         if recipe is None:
-            raise PlanMismatchError("a scan residual that is to go cannot be computed again")
+            raise PlanMismatchError("a scan residual that is to be dropped cannot be recomputed")
         if recipe.stacked:
             return self._stacked(recipe)
         if recipe.relaid is not None:

@@ -202,6 +202,6 @@ class Rerun(Again):
         recipe = self._table.recipe(number)
         if recipe is not None and recipe.updated:
             raise PlanMismatchError(
-                "what an iteration ends with is made as part of a scan residual"
+                "an iteration's final state is computed as part of a scan residual"
             )
         return None

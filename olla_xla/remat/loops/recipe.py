@@ -48,7 +48,7 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
         pair = found.get(record[:2])
         if pair is None or not set(record.dropped) <= {s.written for s in pair.scan_residuals}:
             raise PlanMismatchError(
-                f"the module has no scan residuals of {record.writer} to recompute"
+                f"the module has no scan residuals of loop {record.writer} to recompute"
             )
         result.append(recipe(module, pair, record))
     return result
@@ -74,7 +74,7 @@ class _EditBuilder(Again):
         gone = None if every else dropped
         table, new = RecipeTable(pair, collectives=True, gone=gone), New(module)
         if every and not can_be_kept(pair):
-            raise PlanMismatchError(f"{pair.reader.i.name} does not go back iteration by iteration")
+            raise PlanMismatchError(f"loop {pair.reader.i.name} does not run iterations in reverse")
         self._rerun = Rerun(pair, new, every) if every else None
         kept = {
             number: kept[0]
@@ -92,7 +92,7 @@ class _EditBuilder(Again):
         """Numbers of the values that get a scan residual."""
         numbers = {(i.name, index): number for number, (i, index) in table.given.items()}
         if unknown := [name for name, index in record.kept if (name, index) not in numbers]:
-            raise PlanMismatchError(f"{pair.writer.i.name} gives no {unknown[0]} to keep")
+            raise PlanMismatchError(f"loop {pair.writer.i.name} has no value {unknown[0]} to keep")
         return frozenset(numbers[value] for value in record.kept)
 
     def edit(self) -> LoopEdit:

@@ -24,7 +24,7 @@ def xla_temp_bytes(lowered: jax.stages.Lowered) -> int:
     analysis = lowered.compile().memory_analysis()
     if analysis is None:
         raise InputError(
-            "this backend does not report the memory of an executable; give budget=BYTES"
+            "this backend does not report how much memory an executable needs; give budget=BYTES"
         )
     return analysis.temp_size_in_bytes
 
@@ -50,7 +50,7 @@ def least_budget(
         return min(functions, key=lambda b: allocation(_gradient(functions[b], shapes)))
     except (NameError, TypeError, ValueError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InputError(f"no exact budget, give budget=BYTES: {reason}") from error
+        raise InputError(f"no exact budget found, give budget=BYTES: {reason}") from error
 
 
 def _gradient(

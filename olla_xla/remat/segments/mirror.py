@@ -41,8 +41,8 @@ def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
         total += len(again)
         if total > MOST_AGAIN:
             raise InputError(
-                f"mirror has more than {MOST_AGAIN:,} steps run once more for segments that read "
-                "what earlier ones make; give 0 for some of what crosses many steps"
+                f"mirror makes segments repeat more than {MOST_AGAIN:,} steps of earlier segments; "
+                "return 0 for some values that are read far from where they are made"
             )
         deeper = asked[start:stop] - 1
         inner = (

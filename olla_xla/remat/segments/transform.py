@@ -184,11 +184,11 @@ def _checked(
         if value is not None and not callable(value):
             raise InputError(f"{name}={value!r} is not a function of a step")
     if depth is None and budget is not None:
-        raise InputError("depth=None cuts without a budget; leave one of the two out")
+        raise InputError("depth=None needs no budget; leave out one of the two")
     if splits != 1 and depth is not None:
         raise InputError(f"splits={splits} goes with depth=None")
     if mirror is not None and (budget is not None or candidates is not None or depth != 1):
-        raise InputError("mirror says what is made again; leave out budget, candidates and depth")
+        raise InputError("mirror says what to recompute; leave out budget, candidates and depth")
     if not isinstance(keep, str) and callable(keep):
         policy = keep
     elif keep in KEEP:
@@ -242,8 +242,8 @@ def _say_what_is_kept(
     ours += max((int(program.walk.sizes[s.start : s.stop].sum()) for s in segments), default=0)
     if ours >= plain:
         _logger.info(
-            "sublinear: what keep= keeps is estimated at %s bytes with the largest segment, what "
-            'the gradient keeps as it is at %s; budget="exact" compiles both, and takes the less',
+            "sublinear: keep= and the largest segment are estimated at %s bytes, the plain "
+            'gradient\'s residuals at %s; budget="exact" compiles both and takes the smaller',
             f"{ours:,}",
             f"{plain:,}",
         )
@@ -259,7 +259,7 @@ def _segments(
     if how.candidates is not None:
         allowed = np.array([bool(how.candidates(s)) for s in steps_of(program)], np.bool_)
         if not allowed[:-1].any():
-            raise InputError("candidates allows no cut; let it be true for some step but the last")
+            raise InputError("candidates allows no cut; return True for some step but the last")
         walk = dataclasses.replace(walk, allowed=allowed)
     budget = how.budget
     if how.allocation is not None and how.depth is not None and len(walk):

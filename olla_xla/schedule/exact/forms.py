@@ -278,7 +278,7 @@ def _verified_peak(
     proven = result.status is Status.OPTIMAL and peak != value
     if peak > value or proven or peak < scale.to_bytes_up(result.bound):
         raise SolverError(
-            f"claims a peak of {result.value} ({result.status}) and a bound of "
+            f"the solver claims a peak of {result.value} ({result.status}) and a bound of "
             f"{result.bound} units of {scale.unit} bytes, but the order has {peak} bytes"
         )
     return peak

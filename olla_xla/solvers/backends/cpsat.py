@@ -87,7 +87,7 @@ def _program(model: LinearModel) -> tuple[cp_model.CpModel, list[cp_model.IntVar
     """The model in CP-SAT, and its variables by column."""
     arrays = model.arrays()
     if not arrays.integral:
-        raise SolverError("CP-SAT takes integer variables and integer data only")
+        raise SolverError("CP-SAT takes integer variables and coefficients only")
     unbounded = np.flatnonzero(np.isinf(arrays.lower) | np.isinf(arrays.upper))
     if len(unbounded):
         raise SolverError(f"CP-SAT needs bounds: {model.variable_name(int(unbounded[0]))} has none")

@@ -55,7 +55,7 @@ def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Compari
       OllaError: a process failed.
     """
     if request.steps < 2:
-        raise InputError(f"steps={request.steps} must be at least 2: the first is not timed")
+        raise InputError(f"steps={request.steps} must be at least 2, as the first is not timed")
     with tempfile.TemporaryDirectory() as cache:
         unplanned = _measure(dataclasses.replace(request, planned=False), progress, cache)
         request = dataclasses.replace(request, planned=True)
@@ -103,7 +103,7 @@ def _spawn(request: RunRequest, cache: str) -> dict[str, Any]:
         raise (InputError if failure["misuse"] else OllaError)(failure["error"])
     last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
     what = "planned" if request.planned else "unplanned"
-    raise OllaError(f"the {what} process ended with code {run.returncode}: {last}")
+    raise OllaError(f"the {what} process failed with exit code {run.returncode}: {last}")
 
 
 def _environment(request: RunRequest, cache: str) -> dict[str, str]:

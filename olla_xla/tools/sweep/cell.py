@@ -94,7 +94,7 @@ def _check_fit(what: str, size: int, target: targets.Target) -> None:
     """Raises InputError if that many bytes are more than the target has."""
     if target.memory_bytes is not None and size > target.memory_bytes:
         raise InputError(
-            f"does not fit: {what} {size / 2**30:,.1f} GiB, {target.name} has "
+            f"the step does not fit: {what} {size / 2**30:,.1f} GiB, {target.name} has "
             f"{target.memory_bytes / 2**30:,.1f} GiB; take a smaller batch"
         )
 

@@ -33,7 +33,7 @@ def run_dask(
     try:
         client = Client(address, timeout="10s")
     except (OSError, ValueError) as error:
-        raise InputError(f"no Dask scheduler at {address}: {error}") from error
+        raise InputError(f"no Dask scheduler answers at {address}: {error}") from error
     with client:
         futures = {
             client.submit(run_process, cell, settings, pure=False): cell for cell in grid
@@ -41,5 +41,5 @@ def run_dask(
         for future in as_completed(futures):
             error = future.exception()
             if error is not None:
-                raise OllaError(f"the cluster failed on {futures[future]}: {error}") from error
+                raise OllaError(f"the cluster failed to run {futures[future]}: {error}") from error
             yield futures[future], future.result()

@@ -101,7 +101,7 @@ def cells(
         if not values:
             raise InputError(f"--{name} is empty; give names, separated by commas")
         if len(set(values)) < len(values):
-            raise InputError(f"--{name} has one name twice: {','.join(values)}")
+            raise InputError(f"--{name} contains a name twice: {','.join(values)}")
     for size in batch_sizes:
         if not size.isdecimal() or int(size) < 1:
             raise InputError(f"--batch_sizes: {size!r} is not a positive integer")

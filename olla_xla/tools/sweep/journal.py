@@ -46,7 +46,7 @@ class Journal:
         self._columns = columns
         self.lines = self.path.with_suffix(".jsonl")
         if self.lines == self.path:
-            raise InputError(f"--out={path} must not end in .jsonl: JSON lines go there too")
+            raise InputError(f"--out={path} must not end in .jsonl: the sweep writes that file too")
         self.grid = list(grid)
         self._header = {"format": _FORMAT, **dataclasses.asdict(settings)}
         self.rows: dict[Cell, dict[str, Any]] = {}
@@ -91,8 +91,8 @@ class Journal:
             ) from error
         if header != self._header:
             raise InputError(
-                f"{self.lines} was made with other limits or seed; delete it or give --out "
-                "another name"
+                f"{self.lines} is of a sweep with other limits or another seed; delete it or give "
+                "another --out"
             )
         self.rows = made
         if whole != text:
