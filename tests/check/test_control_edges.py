@@ -101,7 +101,7 @@ def test_donated_arguments_must_be_taken_over():
     check_executable(donated, "cpu", donated=wanted)
     with pytest.raises(
         CheckError,
-        match="no output takes over the memory of 2 of 2 donated arguments, the first of them argum",
+        match="no output takes over the memory of 2 of 2 donated arguments, the first of them arg",
     ):
         check_executable(plain, "cpu", donated=wanted)
     accepted = check_planned(plain, plain, "cpu")
