@@ -74,9 +74,7 @@ def test_what_is_new_has_a_channel_of_its_own():
 
     for name, channel in ("a", 2), ("b", 1):
         after = changed(before, lambda named, n=name, c=channel: setattr(named[n], "channel_id", c))
-        with pytest.raises(
-            CheckError, match=r"shares a channel with \w+\S*, but must have its own"
-        ):
+        with pytest.raises(CheckError, match=r"shares a channel with \w+\S*, but must have"):
             check_control(before, after)
 
     def apart(named):
@@ -99,10 +97,7 @@ def test_donated_arguments_must_be_taken_over():
     plain, donated = steps(), steps(DONATED)
     wanted = frozenset({(0, ()), (1, ())})
     check_executable(donated, "cpu", donated=wanted)
-    with pytest.raises(
-        CheckError,
-        match="no output takes over the memory of 2 of 2 donated arguments, the first of them arg",
-    ):
+    with pytest.raises(CheckError, match="memory of 2 of 2 donated arguments, the first of them"):
         check_executable(plain, "cpu", donated=wanted)
     accepted = check_planned(plain, plain, "cpu")
     assert accepted.is_reordered

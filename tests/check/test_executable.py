@@ -125,7 +125,7 @@ ENTRY e {{
   t = f32[64] tanh(a)
   ROOT f = f32[64] fusion(t), kind=kLoop, calls=flipped, {BOUND}
 }}""",
-        "f writes f over t, but still reads it",
+        "f writes f over t before reading it",
     ),
     "read elsewhere by another result": (
         """
@@ -138,7 +138,7 @@ ENTRY e {
     output_to_operand_aliasing={{0}: (0, {})}
   ROOT g = f32[64] get-tuple-element(f), index=1
 }""",
-        "f writes f{0} over t, but still reads it",
+        "f writes f{0} over t before reading it",
     ),
     "an argument that was not donated": (
         f"""
@@ -198,13 +198,9 @@ ENTRY e {
 }"""
     one, both = frozenset({(0, ())}), frozenset({(0, ()), (1, ())})
     assert verdict(module(entry, ALIASED), donated=one) == ""
-    assert "no output takes over the memory of 1 of 1 donated arguments" in verdict(
-        module(entry), donated=one
-    )
+    assert "memory of 1 of 1 donated arguments" in verdict(module(entry), donated=one)
     said = verdict(module(entry, ALIASED), donated=both)
-    assert said == (
-        "no output takes over the memory of 1 of 2 donated arguments, the first of them argument 1"
-    )
+    assert said.endswith("memory of 1 of 2 donated arguments, the first of them argument 1")
 
 
 def test_donated_arguments_may_be_overwritten_once_read():
@@ -445,7 +441,7 @@ def assignment_of(data, places):
         ({"a": 0, "s": 256, "c": 512, "r": 256}, ""),  # an elementwise result over an operand
         ({"a": 0, "s": 256, "c": 384, "r": 1024}, "r reads s, but c has written over it"),
         ({"a": 0, "s": 0, "c": 512, "r": 256}, "c reads a, but s has written over it"),
-        ({"a": 0, "s": 256, "c": 512, "r": 320}, "r writes r over s, but still reads it"),
+        ({"a": 0, "s": 256, "c": 512, "r": 320}, "r writes r over s before reading it"),
         ({"a": 0, "s": 256, "r": 512}, "no memory to c"),
     ],
 )
@@ -488,9 +484,7 @@ def test_places_are_found_by_the_executables_own_ids():
 def test_what_is_accepted_keeps_its_donations():
     data = module(SAFE["bound to a dying operand"])
     accepted = check_planned(data, data, "cpu")
-    with pytest.raises(
-        CheckError, match="no output takes over the memory of 1 of 1 donated arguments"
-    ):
+    with pytest.raises(CheckError, match="memory of 1 of 1 donated arguments"):
         check_places(accepted, data, "cpu", donated=frozenset({(0, ())}))
 
 

@@ -62,13 +62,13 @@ def test_one_shared_byte_is_an_overlap(start):
     if start == 64:
         assert found == ""
     else:
-        assert found == "b writes b over a, but still reads it"
+        assert found == "b writes b over a before reading it"
 
 
 def test_elementwise_a_result_may_lie_over_an_operand_but_not_beside_it():
     assert objection(THREE, {"a": (1, 0), "c": (1, 0)}) == ""
     found = objection(THREE, {"a": (1, 0), "c": (1, 32)})
-    assert found == "c writes c over a, but still reads it"
+    assert found == "c writes c over a before reading it"
 
 
 def test_what_is_read_later_must_still_be_there():

@@ -59,7 +59,7 @@ def test_a_result_that_lies_elsewhere():
     k = find(found, lambda t: t.accesses[-1].slice.allocation in _temporary(found))
     place = found.thunks[k].accesses[-1].slice
     moved = Slice(place.allocation, place.offset + 256, place.size)
-    with pytest.raises(CheckError, match="results' bytes|outside the allocation"):
+    with pytest.raises(CheckError, match="results' bytes|out of bounds"):
         check("chain", changed(found, k, accesses=at(found.thunks[k], -1, moved)))
 
 
@@ -72,7 +72,7 @@ def test_beyond_its_allocation():
     _, found = read("chain")
     place = found.thunks[0].accesses[0].slice
     moved = Slice(place.allocation, found.sizes[place.allocation], place.size)
-    with pytest.raises(CheckError, match="outside the allocation"):
+    with pytest.raises(CheckError, match="out of bounds"):
         check("chain", changed(found, 0, accesses=at(found.thunks[0], 0, moved)))
 
 
@@ -113,7 +113,7 @@ def test_what_decides(name, number):
     _, found = read(name)
     k = find(found, lambda t: t.flow in (Flow.BRANCH, Flow.LOOP))
     moved = Slice(max(found.sizes), 0, 1)
-    with pytest.raises(CheckError, match="reads no condition|outside the allocation"):
+    with pytest.raises(CheckError, match="reads no condition|out of bounds"):
         check(name, changed(found, k, accesses=at(found.thunks[k], number, moved)))
 
 

@@ -326,9 +326,7 @@ def test_old_jax_is_refused(monkeypatch):
 def test_a_jax_that_was_not_tested_is_refused_unless_asked_for(monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.14.0")
     monkeypatch.setattr(jax, "__version_info__", (0, 14, 0))
-    with pytest.raises(
-        olla_xla.VersionError, match=r"supports jax<0\.14, but finds jax 0\.14\.0; .*=1"
-    ):
+    with pytest.raises(olla_xla.VersionError, match=r"jax<0\.14, but finds jax 0\.14\.0; .*=1"):
         olla_xla.plan(branches)
     monkeypatch.setenv("OLLA_XLA_ANY_JAX", "1")
     assert olla_xla.plan(branches)

@@ -83,11 +83,9 @@ def test_a_bound_without_a_search_is_not_the_last_word():
     w, x = [jnp.ones((64, 64))] * 6, jnp.ones((512, 64))
     analysis = olla_xla.analyze(jax.jit(step, donate_argnums=0), w, x)
     assert analysis.gap > 0.01
-    assert "planning the step shows how much of this an order saves" in " ".join(
-        str(analysis).split()
-    )
+    assert "planning the step shows how much of this" in " ".join(str(analysis).split())
     planned = olla_xla.analyze(jax.jit(step, donate_argnums=0), w, x, plan=True)
-    assert "a plan says" not in " ".join(str(planned).split())
+    assert "planning the step" not in " ".join(str(planned).split())
 
 
 def test_a_step_that_takes_nothing_is_at_its_bound():

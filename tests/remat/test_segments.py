@@ -475,9 +475,7 @@ def test_dots_never_take_more_than_nothing_by_the_exact_budget(caplog):
 
     with caplog.at_level("INFO", "olla_xla"):
         estimated = temp(olla_xla.sublinear(loss, keep="dots"))
-    assert (
-        temp(loss) < estimated and "keep= and the largest segment are estimated at" in caplog.text
-    )
+    assert temp(loss) < estimated and "the largest segment are estimated at" in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "olla_xla"):
         assert temp(olla_xla.sublinear(loss, keep="dots", budget="exact")) <= temp(loss)

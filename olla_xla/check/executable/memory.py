@@ -308,9 +308,7 @@ class _Machine:
     def _reuse(self, op: Op, result: Value, value: Value, numbers: list[int]) -> None:
         same = self._places[result] == self._places[value]  # in size, too
         if not same or not may_overwrite(op, result.index, numbers, self._target):
-            raise CheckError(
-                f"{op.name} writes {result.name} over {value.name}, but still reads it"
-            )
+            raise CheckError(f"{op.name} writes {result.name} over {value.name} before reading it")
 
     def loop(self, frame: Frame, op: Op) -> None:
         body, condition = frame.inner[op]

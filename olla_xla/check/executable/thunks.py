@@ -139,9 +139,7 @@ class _Walk:
         found = self._accesses(step, thunk)
         for access in found:
             if access.slice.end > self._sizes.get(access.slice.allocation, -1):
-                raise CheckError(
-                    f"{_said(thunk)} accesses {_bytes(access.slice)}, outside the allocation"
-                )
+                raise CheckError(f"{_said(thunk)} accesses {_bytes(access.slice)}, out of bounds")
         self._touched += found
         for other, accesses in self._running.values():
             for mine in found:

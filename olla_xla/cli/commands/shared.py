@@ -201,8 +201,7 @@ def options(values: flags.FlagValues) -> PlanOptions:
     )  # fmt: skip
     if "topology" in values and values.topology and targets.TARGETS[values.target] != "tpu":
         raise InputError(
-            f"--topology={values.topology} is for TPUs, not for --target={values.target}; leave it "
-            "out"
+            f"--topology={values.topology} is for TPUs, not {values.target}; leave it out"
         )
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     if given.get("step_limit") is not None and not values["time_limit"].present:
