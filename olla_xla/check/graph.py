@@ -51,7 +51,7 @@ def check_schedule(graph: TensorGraph, order: Sequence[int], peak_bytes: int | N
     _check_aliases(graph, steps)
     peak = _peak(graph, steps)
     if peak_bytes is not None and peak != peak_bytes:
-        raise CheckError(f"the plan claims a peak of {peak_bytes} bytes, but it is {peak}")
+        raise CheckError(f"the plan claims a peak of {peak_bytes} bytes, but its peak is {peak}")
     return peak
 
 

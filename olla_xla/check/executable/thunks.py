@@ -274,7 +274,7 @@ class _Walk:
         else:
             decides = step.frame.at[op.operands[0]][()]
         if len(frames) != len(thunk.inner):
-            raise CheckError(f"{_said(thunk)} runs other computations than {op.name}")
+            raise CheckError(f"{_said(thunk)} runs other computations than {op.name} calls")
         if [a.slice for a in thunk.accesses] != [self.place(decides)]:
             raise CheckError(f"{_said(thunk)} reads no condition, but {_list(_read(thunk))}")
         for frame, inner in zip(frames, thunk.inner, strict=True):

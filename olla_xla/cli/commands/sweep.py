@@ -68,7 +68,7 @@ def define_shared_flags(values: flags.FlagValues, out: str) -> None:
         flag_values=values,
     )  # fmt: skip
     flags.DEFINE_float(
-        "cell_timeout", 3600.0, "Most seconds for a row.", lower_bound=1.0,
+        "cell_timeout", 3600.0, "Most seconds to plan a row of the table.", lower_bound=1.0,
         flag_values=values,
     )  # fmt: skip
     shared.define_format(values)
