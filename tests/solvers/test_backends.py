@@ -240,7 +240,7 @@ def test_bad_input():
         solve(_knapsack(), backends=[])
     model = _knapsack()
     model.start = np.ones(4)
-    with pytest.raises(InputError, match="solution: row weight"):
+    with pytest.raises(InputError, match="not feasible: row weight"):
         solve(model)
     for bad in ({"time_limit": 0}, {"threads": -1}, {"node_limit": 0}, {"seed": -1}):
         with pytest.raises(LimitError):
