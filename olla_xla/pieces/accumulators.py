@@ -71,7 +71,7 @@ def zero_after(arrays: Sequence[Any]) -> Any:
     """
     firsts = [x[(0,) * x.ndim] for x in arrays if x.size and not _is_key(x)]
     known = sum((first != jnp.zeros_like(first)).astype(jnp.int32) for first in firsts)
-    return jax.lax.clamp(0, known, 0) if firsts else 0
+    return jnp.clip(known, 0, 0) if firsts else 0
 
 
 def _is_key(x: Any) -> bool:

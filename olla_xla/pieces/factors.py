@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax.lax import GatherScatterMode
 
 SUM = -1
@@ -56,6 +57,14 @@ ELEMENTWISE = frozenset(
 )
 _LINEAR = frozenset(("neg", "reshape", "squeeze", "transpose"))
 """Of one operand: applied to the parts of a sum they give the parts of the result."""
+_LINEAR_IN_FIRST = _LINEAR | frozenset(
+    """
+    broadcast_in_dim convert_element_type copy cumsum div dynamic_slice gather mul dot_general
+    reduce_sum rev slice split
+    """.split()
+)
+"""Linear in their first operand, the others being whole."""
+_LINEAR_IN_ALL = frozenset(("add", "add_any", "concatenate", "sub"))
 _REDUCE = ("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_xor")
 REDUCTIONS = (*_REDUCE, "argmax", "argmin", "reduce_sum")
 _CUMULATIVE = ("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum")
@@ -91,6 +100,37 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
         found.append(Factor((SUM,), (SUM,)))
     if name == "add_any":
         found.append(Factor((SUM, SUM), (SUM,)))
+    return found
+
+
+def linear_factors(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
+    """Factors that give a sum's parts from parts of sums, for the calls around an equation.
+
+    Outside of calls few are worth it (`factors_of`): each piece would do what is done once with the
+    sum. A loop's body has no such place.
+    """
+    name, n = e.primitive.name, len(e.invars)
+    floats = all(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in e.outvars)
+    if e.effects or not floats:
+        return []
+    outs = (SUM,) * len(e.outvars)
+    found = []
+    if name in _LINEAR_IN_ALL:
+        found.append(Factor(tuple(None if is_zero(v) else SUM for v in e.invars), outs))
+    if name in _LINEAR_IN_FIRST and jnp.issubdtype(e.invars[0].aval.dtype, jnp.inexact):
+        found.append(Factor((SUM, *(None,) * (n - 1)), outs))
+    if name in ("dot_general", "mul"):
+        found.append(Factor((None, SUM), outs))
+    if name == "pad" and is_zero(e.invars[1]):
+        found.append(Factor((SUM, None), outs))
+    if name == "select_n":
+        found.append(Factor((None, *(None if is_zero(v) else SUM for v in e.invars[1:])), outs))
+    added = {"dynamic_update_slice": 1, "scatter-add": 2, "scatter_add": 2}.get(name)
+    if added is not None:
+        sums = (None if is_zero(v) else SUM for v in e.invars)
+        found.append(
+            Factor(tuple(d if k in (0, added) else None for k, d in enumerate(sums)), outs)
+        )
     return found
 
 
@@ -170,13 +210,17 @@ def _broadcast(e: Any) -> list[Factor]:
 def _reshape(e: Any) -> list[Factor]:
     """A dimension is kept, split or merged if the product of the dimensions before it is kept.
 
-    Then a contiguous part of the operand's is a contiguous part of the result's.
+    Then a contiguous part of the operand's is a contiguous part of the result's. With `dimensions`
+    the operand is transposed before.
     """
-    if e.params.get("dimensions") is not None or len(e.invars) != 1:
+    if len(e.invars) != 1:
         return []
-    before, after = _shape(e.invars[0]), _shape(e.outvars[0])
+    given, after = _shape(e.invars[0]), _shape(e.outvars[0])
+    order = e.params.get("dimensions")
+    order = range(len(given)) if order is None else list(map(int, order))
+    before = [given[d] for d in order]
     return [
-        Factor((i,), (j,))
+        Factor((order[i],), (j,))
         for i in range(len(before))
         for j in range(len(after))
         if before[i] > 1 and after[j] > 1 and math.prod(before[:i]) == math.prod(after[:j])

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 
 from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
-from olla_xla.pieces.factors import SUM, Factor, factors_of
+from olla_xla.pieces.factors import SUM, Factor, factors_of, linear_factors
+from olla_xla.pieces.hoist import hoisted
 from olla_xla.remat.segments.trace import has_effect, inlined, is_variable
 
 
@@ -61,6 +62,7 @@ class Graph:
         closed, jaxpr = jaxpr, getattr(jaxpr, "jaxpr", jaxpr)
         equations, outputs, constants = inlined(jaxpr)
         constants.update(zip(jaxpr.constvars, getattr(closed, "consts", ()), strict=True))
+        equations, outputs = hoisted(equations, outputs)
         return cls(equations, jaxpr.invars, outputs, rules, constants)
 
     def is_zero(self, atom: Any) -> bool:
@@ -142,7 +144,7 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
         for i in places:
             if i in s.chosen:
                 continue
-            for f in _options(graph, i, v, s.cut[v]):
+            for f in _options(graph, i, v, s.cut[v], inside_call):
                 new = _fits(s, i, f, inside_call)
                 if new is not None:
                     s.chosen[i] = f
@@ -208,13 +210,14 @@ def _reads_otherwise(s: Spread, i: int, v: Any, d: int) -> bool:
     return any(w is v and k != d for w, k in zip(e.invars, s.chosen[i].ins, strict=True))
 
 
-def _options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
+def _options(graph: Graph, i: int, v: Any, d: int, inside_call: bool) -> Iterator[Factor]:
     """The factors of an equation in which this variable is cut along this dimension."""
     e = graph.equations[i]
     if e.primitive.name in CALLS:
         yield from _call_options(graph, i, v, d)
         return
-    for f in graph.factors(i):
+    linear = linear_factors(e, graph.is_zero) if inside_call and d == SUM else []
+    for f in (*graph.factors(i), *linear):
         pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
         if any(w is v and k == d for w, k in pairs):
             yield f
@@ -240,7 +243,8 @@ def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
             yield Factor(tuple(dims[: len(e.invars)]), tuple(dims[len(e.invars) :]))
             return
     try:
-        inner = _cut_calls(called, at, len(e.invars))
+        zeros = {k for k, w in enumerate(e.invars) if graph.is_zero(w)}
+        inner = _cut_calls(called, at, len(e.invars), zeros)
     except _Contradiction:
         return
     dims = [at.get(k) for k in range(len(atoms))]
@@ -251,7 +255,7 @@ def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
 
 
 def _cut_calls(
-    called: Sequence[tuple[Called, Graph]], at: dict[int, int], operands: int
+    called: Sequence[tuple[Called, Graph]], at: dict[int, int], operands: int, zeros: set[int]
 ) -> tuple[Spread, ...]:
     """Cuts the jaxprs of a call until they agree; adds to `at` what else is cut.
 
@@ -260,19 +264,42 @@ def _cut_calls(
     """
     while True:
         before = dict(at)
-        spreads = [_cut_called(c, inner, at, operands) for c, inner in called]
+        spreads = [_cut_called(c, inner, at, operands, zeros) for c, inner in called]
         if at == before:
             return tuple(spreads)
 
 
-def _cut_called(c: Called, inner: Graph, at: dict[int, int], operands: int) -> Spread:
-    """Cuts one jaxpr of a call as `at` says, and adds to `at` what else is cut."""
+def _spread_called(
+    inner: Graph, seeds: Mapping[Any, int], may_be_sums: set[Any]
+) -> tuple[Spread, set[Any]]:
+    """Cuts a called jaxpr; also those of `may_be_sums`, its inputs, that had to be sums."""
+    summed: set[Any] = set()
+    while True:
+        s = spread(inner, {**seeds, **dict.fromkeys(summed, SUM)}, inside_call=True)
+        if not s.blocked:
+            return s, summed
+        stops = [inner.equations[b.equation] for b in s.blocked if b.dim == SUM]
+        read = {w for e in stops for w in filter(is_variable, e.invars)}
+        more = (may_be_sums & read) - s.cut.keys()
+        if not more:
+            raise _Contradiction
+        summed |= more
+
+
+def _cut_called(
+    c: Called, inner: Graph, at: dict[int, int], operands: int, zeros: set[int]
+) -> Spread:
+    """Cuts one jaxpr of a call as `at` says, and adds to `at` what else is cut.
+
+    What a loop carries from zeros may be a sum, of which each piece carries its part: `zeros` are
+    the operands that hold only zeros.
+    """
     outs = [None if o is None else (o[0] + operands, o[1]) for o in c.outs]
     # A custom rule's jaxpr also takes cotangents of results, at the places of these results.
     places = [*zip(inner.inputs, c.ins, strict=True), *zip(inner.outputs, outs, strict=True)]
-    s = spread(inner, _seeds_of(places, at), inside_call=True)
-    if s.blocked:
-        raise _Contradiction
+    places_of_zeros = ((inner.inputs[i], c.ins[i]) for _, i in c.carried)
+    may_be_sums = {w for w, place in places_of_zeros if place is not None and place[0] in zeros}
+    s, summed = _spread_called(inner, _seeds_of(places, at), may_be_sums)
 
     def dim_of(w: Any) -> int | None:
         return s.cut.get(w) if is_variable(w) else None
@@ -283,6 +310,11 @@ def _cut_called(c: Called, inner: Graph, at: dict[int, int], operands: int) -> S
             raise _Contradiction
 
     for k, i in c.carried:
+        if inner.inputs[i] in summed:
+            if dim_of(inner.outputs[k]) != SUM:
+                raise _Contradiction
+            agree(outs[k], SUM)
+            continue
         for dim in (dim_of(inner.outputs[k]), dim_of(inner.inputs[i])):
             if dim is None:
                 continue
@@ -292,6 +324,8 @@ def _cut_called(c: Called, inner: Graph, at: dict[int, int], operands: int) -> S
             agree(c.ins[i], dim)
     for n, (w, place) in enumerate(places):
         dim = dim_of(w)
+        if n < len(inner.inputs) and w in summed:
+            continue
         if dim == SUM and (n < len(inner.inputs) or (place is None and not c.gradients)):
             raise _Contradiction
         if dim is not None and place is not None:

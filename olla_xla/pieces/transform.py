@@ -14,6 +14,7 @@ from olla_xla.errors import BudgetError, InputError, LimitError
 from olla_xla.pieces.choice import Cut, choose, line_of, pieces_for
 from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
+from olla_xla.pieces.hoist import hoisted
 from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
 from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refuse_explicit
@@ -255,6 +256,7 @@ def _trace(
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
     equations, outputs, constants = inlined(jaxpr)
+    equations, outputs = hoisted(equations, outputs)
     inputs = (*jaxpr.constvars, *jaxpr.invars, *constants)
     graph = Graph(_used(equations, outputs), inputs, outputs)
     refuse_explicit(graph)

@@ -133,3 +133,16 @@ def test_names_and_figures_of_a_refusal():
     why = "nothing of ranked can be cut: no cut leaves less than 262,144 bytes; sort at"
     with pytest.raises(InputError, match=why):
         olla_xla.fission(functools.partial(ranked, W), pieces=4)(X)
+
+
+def test_the_gradient_of_a_product():
+    """JAX writes it with reshapes that transpose."""
+
+    def fitted(w, x):
+        return (jnp.prod(1 + 0.1 * jnp.sin(x[:, :, None] * w), -1) ** 2).mean()
+
+    function = jax.grad(fitted)
+    cut = olla_xla.fission(function, pieces=16)
+    found = cut.explain(W[:, :16], X)
+    assert found.largest_after == found.largest_before / 16
+    close(jax.jit(cut)(W[:, :16], X), jax.jit(function)(W[:, :16], X))

@@ -1,0 +1,78 @@
+"""Results of scans that depend on nothing carried, made by a scan of their own.
+
+A layer's weights that are cast, scaled or reshaped in a scan's body are kept for its gradient
+beside the activations. Where a cut goes along the batch, each piece needs all of these weights, and
+only its part of the activations; one call gives no results of both kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from olla_xla.pieces.calls import scan_counts
+from olla_xla.remat.segments.trace import function_of, has_effect, is_variable
+
+
+def hoisted(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The equations with such results made apart, and the outputs by their new names."""
+    names: dict[Any, Any] = {}
+
+    def renamed(atoms: Sequence[Any]) -> list[Any]:
+        return [names.get(v, v) if is_variable(v) else v for v in atoms]
+
+    found = []
+    for e in equations:
+        e = e.replace(invars=renamed(e.invars))
+        if e.primitive.name == "scan" and not e.effects:
+            found += _apart(e, names)
+        found.append(e)
+    return found, renamed(outputs)
+
+
+def _apart(e: Any, names: dict[Any, Any]) -> Iterator[Any]:
+    """A scan that gives what `e` stacks and does not depend on what it carries; adds to `names`."""
+    p, (constants, carries) = e.params, scan_counts(e)
+    closed, body = p["jaxpr"], p["jaxpr"].jaxpr
+    fixed, xs = body.invars[:constants], body.invars[constants + carries :]
+    tainted = set(body.invars[constants : constants + carries])
+    for inner in body.eqns:
+        if has_effect(inner) or any(is_variable(v) and v in tainted for v in inner.invars):
+            tainted.update(inner.outvars)
+    made = {v for inner in body.eqns for v in inner.outvars}
+    stacked = [
+        k
+        for k, v in enumerate(body.outvars)
+        if k >= carries and is_variable(v) and v in made - tainted
+    ]
+    if not carries or not stacked:
+        return
+    needed = {body.outvars[k] for k in stacked}
+    members = []
+    for inner in reversed(body.eqns):
+        if needed.intersection(inner.outvars):
+            members.insert(0, inner)
+            needed.update(filter(is_variable, inner.invars))
+    results = [body.outvars[k] for k in stacked]
+    function = function_of(members, [*body.constvars, *fixed, *xs], results)
+
+    def alone(*values: Any) -> Any:
+        def step(_: Any, x: Any) -> Any:
+            return (), function(*closed.consts, *values[:constants], *x)
+
+        how = {name: p[name] for name in ("length", "reverse", "unroll")}
+        return jax.lax.scan(step, (), list(values[constants:]), **how)[1]
+
+    atoms = [*e.invars[:constants], *e.invars[constants + carries :]]
+    traced = jax.make_jaxpr(alone)(
+        *(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in atoms)
+    )
+    if traced.consts:
+        return
+    inside = dict(zip(traced.jaxpr.invars, atoms, strict=True))
+    for one in traced.jaxpr.eqns:
+        given = [inside.get(v, v) if is_variable(v) else v for v in one.invars]
+        yield one.replace(invars=given, source_info=e.source_info)
+    names.update(zip((e.outvars[k] for k in stacked), traced.jaxpr.outvars, strict=True))

@@ -1,0 +1,108 @@
+"""Scans over layers are cut along the batch, whatever linear is done to weights in their bodies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import olla_xla
+
+B, S, D, L = 8, 4, 6, 3
+KEYS = jax.random.split(jax.random.key(0), 3)
+ARGUMENTS = (
+    0.5 * jax.random.normal(KEYS[0], (L, D, D)),
+    jax.random.normal(KEYS[1], (L, D)),
+    jax.random.normal(KEYS[2], (B, S, D)),
+)
+"""Weights, biases and activations."""
+
+WEIGHTS = {
+    "scaled": lambda w: w * 0.5,
+    "divided": lambda w: w / 3,
+    "transposed": lambda w: w.T,
+    "reversed": lambda w: w[::-1],
+    "concatenated and split": lambda w: sum(jnp.split(jnp.concatenate([w, 2 * w], 1), 2, 1)),
+    "padded": lambda w: jnp.pad(w[: D // 2], ((0, D // 2), (0, 0))),
+    "by heads": lambda w: w.reshape(D, 2, D // 2).swapaxes(1, 2).reshape(D, D),
+    "summed up": lambda w: jnp.cumsum(w, 0),
+    "rows looked up": lambda w: w[jnp.array([3, 1, 4, 1, 5, 2])],
+    "masked": lambda w: jnp.where(jnp.tril(jnp.ones((D, D), bool)), w, 0.0),
+    "squared": lambda w: w * w,
+    "normalized": lambda w: w / jnp.linalg.norm(w),
+    "written to": lambda w: jnp.zeros((2 * D, D)).at[D:].set(w)[D:],
+    "in half precision": lambda w: w.astype(jnp.bfloat16).astype(jnp.float32),
+    "multiplied": lambda w: w @ jnp.eye(D)[::-1],
+}
+
+
+def scanned(body):
+    def loss(w, b, x):
+        return (jax.lax.scan(lambda x, p: (body(x, *p), None), x, (w, b))[0] ** 2).sum()
+
+    return jax.value_and_grad(loss, argnums=(0, 1))
+
+
+def check(function, tolerance=1e-4):
+    cut = olla_xla.fission(function, pieces=B)
+    (region,) = cut.explain(*ARGUMENTS).regions
+    assert region.units == B
+    made, expected = jax.jit(cut)(*ARGUMENTS), jax.jit(function)(*ARGUMENTS)
+    for one, other in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * np.abs(other).max())
+    return cut.explain(*ARGUMENTS)
+
+
+BODIES = {
+    "a bias": lambda x, w, b: jnp.tanh(x @ w + b),
+    "a bias as a product": lambda x, w, b: jnp.tanh(x @ w + jnp.ones((B, S, 1)) @ b[None]),
+    "a norm's scale": lambda x, w, b: jnp.tanh((x - x.mean(-1, keepdims=True)) * b @ w),
+    "rematerialised": jax.checkpoint(lambda x, w, b: jnp.tanh(x @ w + b)),
+    "a branch": lambda x, w, b: jax.lax.cond(b[0] > 0, jnp.tanh, jnp.sin, x @ w) + b,
+    "a scan of one weight": lambda x, w, b: jax.lax.scan(
+        lambda h, _: (jnp.tanh(h @ w + b), None), x, length=3
+    )[0],
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_layers_are_cut_along_the_batch(name):
+    found = check(scanned(BODIES[name]))
+    assert found.largest_after <= found.largest_before / (B / 2), "activations of all layers"
+
+
+@settings(max_examples=12)
+@given(st.lists(st.sampled_from(sorted(WEIGHTS)), min_size=1, max_size=4))
+def test_whatever_linear_is_done_to_weights(names):
+    def body(x, w, b):
+        for name in names:
+            w = WEIGHTS[name](w)
+        return jnp.tanh(x @ w + b)
+
+    check(scanned(body), 2e-2 if "in half precision" in names else 1e-3)
+
+
+def test_recurrent_weights_are_summed_in_what_the_loop_carries():
+    def loss(w, b, x):
+        def cell(h, row):
+            gate = jax.nn.sigmoid(h @ w[0] + row @ w[1] + b[0])
+            h = gate * h + (1 - gate) * jnp.tanh((h * gate) @ w[2] + b[1])
+            return h, h
+
+        return (jax.lax.scan(cell, jnp.zeros((B, D)), x.swapaxes(0, 1))[1] ** 2).mean()
+
+    check(jax.value_and_grad(loss, argnums=(0, 1)))
+
+
+def test_a_sum_that_is_not_treated_linearly_in_the_loop_is_refused():
+    """Gradients are clipped layer by layer, inside the loop: no piece knows the whole gradient."""
+
+    @jax.custom_vjp
+    def clipped(w):
+        return w
+
+    clipped.defvjp(lambda w: (w, None), lambda _, g: (g / jnp.maximum(1, jnp.linalg.norm(g)),))
+    function = scanned(lambda x, w, b: jnp.tanh(x @ clipped(w) + b))
+    with pytest.raises(olla_xla.InputError, match="mixes|needs"):
+        jax.jit(olla_xla.fission(function, axis=(None, None, 0)))(*ARGUMENTS)
