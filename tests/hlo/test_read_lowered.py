@@ -216,7 +216,6 @@ def overlapping(view):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.optimized
 def test_lowered_steps_are_planned(name, tmp_path):
     step, arguments, donated = CASES[name]
     lowered = jax.jit(step, donate_argnums=donated).lower(*arguments)
