@@ -1,6 +1,7 @@
 """Settings every test needs before JAX is imported, and what keeps tests apart."""
 
 import gc
+import math
 import os
 import tempfile
 import weakref
@@ -22,6 +23,7 @@ import jax  # noqa: E402
 
 from olla_xla.compile import shared  # noqa: E402
 from olla_xla.problem import refusals  # noqa: E402
+from olla_xla.solvers.linear import SolverLimits  # noqa: E402
 from tests.support import plugins  # noqa: E402
 
 
@@ -67,6 +69,14 @@ def pytest_runtest_teardown():
 def unshared(monkeypatch):
     """What one test has planned of a function that many use is not known to the next."""
     monkeypatch.setattr(shared, "_known", weakref.WeakKeyDictionary())
+
+
+@pytest.fixture
+def any_choices_will_do(monkeypatch):
+    """Integer programs of recomputation end early, or are left out: for tests of what follows."""
+    limits = SolverLimits(time_limit=20.0, node_limit=50)
+    monkeypatch.setattr("olla_xla.remat.loops.residuals_ilp._LIMITS", limits)
+    monkeypatch.setattr("olla_xla.remat.front._LEAST_SOLVING", math.inf)
 
 
 @pytest.fixture(autouse=True)

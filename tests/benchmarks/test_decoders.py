@@ -1,7 +1,5 @@
 """Twelve scanned decoders on two targets: the referee refuses no choice of what they recompute."""
 
-import dataclasses
-
 import jax
 import pytest
 
@@ -10,7 +8,6 @@ from olla_xla.planner import pipeline
 from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, Device
-from olla_xla.remat.loops import residuals_ilp
 from tests.support import plugins
 from tests.support.compiles import on_h100, xla_schedule
 
@@ -30,9 +27,8 @@ def _marks(name, target):
         for name in DECODERS
     ],
 )
+@pytest.mark.usefixtures("any_choices_will_do")
 def test_no_choice_is_refused(name, target, monkeypatch):
-    limits = dataclasses.replace(residuals_ilp._LIMITS, node_limit=50)  # any choices will do
-    monkeypatch.setattr(residuals_ilp, "_LIMITS", limits)
     monkeypatch.setattr(pipeline, "device", lambda *_: CPU if target == "cpu" else H100)
     step, arguments, options = train_step(DECODERS[name], batch_size=8, optimizer="adam")
     arguments = on_h100(arguments) if target == "cuda" else arguments

@@ -16,7 +16,7 @@ from benchmarks.random_programs.text import from_text
 from tests.support.steps import assert_same
 from tests.support.unrolled_nets import llama, lstm
 
-pytestmark = pytest.mark.optimized
+pytestmark = [pytest.mark.optimized, pytest.mark.usefixtures("any_choices_will_do")]
 
 plan = functools.partial(olla_xla.plan, donate_argnums=0, time_limit=120)
 

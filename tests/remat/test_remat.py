@@ -395,6 +395,7 @@ def test_more_overhead_never_takes_more_memory():
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.optimized
+@pytest.mark.usefixtures("any_choices_will_do")
 def test_runs_with_clones_are_bit_identical(name):
     step, shapes, jit_options = RUNS[name]()
     plain = jax.jit(step, **jit_options)
@@ -439,6 +440,7 @@ def test_a_budget_out_of_reach_names_the_least():
 
 
 @pytest.mark.cuda13
+@pytest.mark.usefixtures("any_choices_will_do")
 def test_clones_reach_an_h100_executable():
     step, shapes, jit_options = small_gpt()
     planned = plan(step, max_overhead=0.2, **jit_options)
