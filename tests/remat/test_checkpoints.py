@@ -75,9 +75,7 @@ ON_A_CPU = [
 
 @pytest.mark.parametrize(("name", "turns"), ON_A_CPU)
 def test_bits_stay_the_same(name, turns):
-    """For the referee of each choice; of the one that keeps the fewest bytes in a real run, of
-    37 turns in XLA's own code.
-    """
+    """For the referee, of each choice; in a real run, of the one that keeps the fewest bytes."""
     assert thin(name, turns)
     for choice in thin(name, turns):
         assert any(record.every for record in choice.records)
