@@ -197,7 +197,6 @@ def value_of(model, at):
     return sum(max(end - model.target_height, 0) for end in ends)
 
 
-@settings(deadline=None, max_examples=150)
 @given(rectangle_models())
 def test_places(model):
     found = cpsat_rectangles.solve(model, LIMITS)

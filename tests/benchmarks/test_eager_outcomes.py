@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
@@ -240,7 +240,6 @@ def assigned(draw):
     return graph, tuple(storage), draw(st.sampled_from([(2, 2, 2, 2), (2, 1, 2, 2), (2, 2, 2)]))
 
 
-@settings(max_examples=500, deadline=None)
 @given(assigned(), st.booleans())
 def test_the_referee_by_brute_force(case, parallel):
     graph, storage, sizes = case

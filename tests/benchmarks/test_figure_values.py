@@ -276,7 +276,6 @@ def test_values_that_are_missing_are_no_numbers():
     assert all(v > 0 for v in values if not math.isnan(v))
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     st.lists(
         st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(1, 9)), min_size=1, max_size=8

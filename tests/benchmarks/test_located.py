@@ -5,7 +5,7 @@ import types
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from benchmarks.place_ilp import joint, placer, windows
 from benchmarks.place_ilp import located as module
@@ -399,7 +399,6 @@ def test_names_of_programs():
     assert dataclasses.replace(Programs(), watch=print) == Programs()
 
 
-@settings(deadline=None, max_examples=150)
 @given(tensor_graphs(max_operators=7))
 def test_the_joint_program_s_places_by_name(graph):
     """Condensed or not, each tensor with bytes gets its place; the referee judges them."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reordering.one_order import place_graph
@@ -25,7 +25,6 @@ def chain(*sizes, inplace=()):
     return TensorGraph("main", operators, tensors, edges, (), tuple(inplace))
 
 
-@settings(deadline=None, max_examples=150)
 @given(tensor_graphs(), st.sampled_from([1, 8]), st.integers(0, 3))
 def test_random_graphs(graph, alignment, skip):
     orders = all_orders(graph)

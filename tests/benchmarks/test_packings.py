@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
@@ -28,7 +28,6 @@ def problems(draw):
 
 
 @given(problems())
-@settings(max_examples=100, deadline=None)
 def test_the_steps_end_in_a_packing(problem):
     *_, last = packings.best_fit_steps(problem)
     assert sorted(last.placed) == list(range(len(problem)))
@@ -38,7 +37,6 @@ def test_the_steps_end_in_a_packing(problem):
 
 
 @given(problems())
-@settings(max_examples=300, deadline=None)
 def test_the_quick_rule_takes_the_same_steps(problem):
     """Written apart, they agree, but where two blocks are alike and either may come first."""
     alike = list(zip((problem.upper - problem.lower).tolist(), problem.size.tolist(), strict=True))

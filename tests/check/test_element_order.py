@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hlo.shapes import Shape
@@ -57,7 +57,6 @@ def test_dimensions_in_another_order(array, rng):
     assert places(orders.permuted(array, dimensions)).tolist() == expected.tolist()
 
 
-@settings(max_examples=200)
 @given(shapes(), st.data())
 def test_steps_over_steps(array, data):
     """And None only where a digit would end within another one."""
@@ -171,7 +170,6 @@ def chains(draw, begun):
     return found
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_one_number_says_one_order_of_elements(data):
     """Of an array that is moved in several ways, all seen by one shape at last."""

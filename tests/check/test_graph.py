@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from olla_xla.check.graph import check_placement, check_schedule, lifetime_peak
@@ -24,7 +24,6 @@ def chain(*, alias_edges=(), late_buffer=2):
     return TensorGraph("chain", operators, tensors, (), tuple(alias_edges))
 
 
-@settings(max_examples=150, deadline=None)
 @given(tensor_graphs(max_operators=6))
 def test_peak_agrees_with_the_definition(graph):
     for order in list(all_orders(graph))[:20]:
@@ -32,7 +31,6 @@ def test_peak_agrees_with_the_definition(graph):
         assert check_schedule(graph, order, peak) == lifetime_peak(graph, order) == peak
 
 
-@settings(max_examples=100, deadline=None)
 @given(tensor_graphs(), st.randoms(use_true_random=False))
 def test_orders_that_are_not_topological_are_rejected(graph, rng):
     n = len(graph.operators)
@@ -92,7 +90,6 @@ def _stacked(graph):
     return {t.name: (bases[t.buffer], t.bytes) for t in graph.tensors}, top
 
 
-@settings(max_examples=100, deadline=None)
 @given(tensor_graphs(), st.randoms(use_true_random=False))
 def test_two_live_tensors_must_not_overlap(graph, rng):
     order = next(all_orders(graph))

@@ -7,7 +7,7 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import olla_xla
@@ -278,7 +278,6 @@ class Totals:
     refusing=st.sampled_from([(), ("planned",), ("recomputed",), ("planned", "recomputed")]),
     refused_above=st.sampled_from([0, 30]),
 )
-@settings(deadline=None, max_examples=300)
 def test_whatever_the_totals_are_no_more_is_compiled_and_all_answers_fit(
     totals, error, saved, start, ways, most, refusing, refused_above
 ):

@@ -1,7 +1,7 @@
 """The lower bounds against the best of all orders."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from olla_xla.errors import GraphError
 from olla_xla.memory import forced_live, lifetimes
@@ -25,7 +25,6 @@ def _plain_forced(graph: TensorGraph) -> list[int]:
     return forced
 
 
-@settings(max_examples=300, deadline=None)
 @given(tensor_graphs())
 def test_no_order_is_below_the_bound(graph):
     bound, v = forced_live.forced_live_bound(graph)
@@ -33,7 +32,6 @@ def test_no_order_is_below_the_bound(graph):
     assert 0 <= v < len(graph.operators)
 
 
-@settings(max_examples=300, deadline=None)
 @given(tensor_graphs())
 def test_at_each_operator(graph):
     forced = forced_live.forced_live_bytes(graph)
@@ -42,7 +40,6 @@ def test_at_each_operator(graph):
         assert all(forced[v] <= live[t] for t, v in enumerate(order))
 
 
-@settings(max_examples=200, deadline=None)
 @given(tensor_graphs(max_operators=12))
 def test_is_the_forced_sum_where_nothing_can_be_shared(graph):
     arrays = lifetimes.GraphArrays.of(graph)

@@ -3,7 +3,7 @@
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla.memory.assignment import heap
@@ -58,7 +58,6 @@ def _pack(start, end, root, size, most=None):
     return heap.pack(ids, start, end, root, size.astype(np.int64), _ALIGNMENT, most)
 
 
-@settings(max_examples=300, deadline=None)
 @given(_groups(), st.integers(0, 9))
 def test_heap_is_the_better_of_two_best_fits(groups, spread):
     start, end, root, size = groups
@@ -77,7 +76,6 @@ def test_heap_is_the_better_of_two_best_fits(groups, spread):
     assert {m: int(placed[m]) for m in range(len(start))} == offsets
 
 
-@settings(max_examples=300, deadline=None)
 @given(_groups(), st.integers(0, 300), st.booleans())
 def test_a_heap_that_is_too_large_is_not_packed(groups, most, touching):
     start, end, root, size = groups
@@ -100,7 +98,6 @@ def _shares_time(s, e, a, b):
     return max(s, a) < min(e, b) or (a == b and s < a < e)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=4)),
     st.tuples(st.integers(0, 12), st.integers(0, 12)),

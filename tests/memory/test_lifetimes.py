@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla.errors import GraphError
@@ -46,7 +46,6 @@ def test_empty_graph():
     assert lifetimes.peak_bytes(TensorGraph("empty", (), ()), []) == 0
 
 
-@settings(max_examples=500, deadline=None)
 @given(tensor_graphs(), st.data())
 def test_agrees_with_the_definition(graph, data):
     graph.validate()
@@ -65,7 +64,6 @@ def test_agrees_with_the_definition(graph, data):
         assert total[t] == transient + sum(graph.tensors[i].bytes for i in live)
 
 
-@settings(max_examples=100, deadline=None)
 @given(tensor_graphs())
 def test_arrays_are_reusable_and_orders_may_be_arrays(graph):
     arrays = lifetimes.GraphArrays.of(graph)

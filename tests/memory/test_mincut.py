@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla import schedule
@@ -27,7 +27,6 @@ def _least_by_operator(graph) -> np.ndarray:
     return least
 
 
-@settings(max_examples=200, deadline=None)
 @given(tensor_graphs())
 def test_bound_holds_at_every_operator_of_every_order(graph):
     arrays = GraphArrays.of(graph)
@@ -38,7 +37,6 @@ def test_bound_holds_at_every_operator_of_every_order(graph):
         assert not closure.before[v]
 
 
-@settings(max_examples=150, deadline=None)
 @given(tensor_graphs())
 def test_bound_is_exact_at_an_operator_without_in_place_pairs(graph):
     graph = dataclasses.replace(graph, inplace=())
@@ -49,7 +47,6 @@ def test_bound_is_exact_at_an_operator_without_in_place_pairs(graph):
     assert (np.array(bounds) >= forced_live_bytes(arrays)).all()
 
 
-@settings(max_examples=150, deadline=None)
 @given(tensor_graphs(), st.integers(0, 10**6))
 def test_proofs_hold_for_every_order(graph, draw):
     orders = list(all_orders(graph))
@@ -96,7 +93,6 @@ def test_of_two_that_need_much_one_comes_first():
     assert alone < cuts.bound == 24 <= oracle_peak(graph, start.tolist())
 
 
-@settings(max_examples=150, deadline=None)
 @given(tensor_graphs(), st.integers(0, 10**6))
 def test_improving_by_cuts_is_legal_and_bounded_by_the_optimum(graph, draw):
     orders = list(all_orders(graph))

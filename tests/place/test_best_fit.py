@@ -6,7 +6,7 @@ neighbours.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla.place import PlacementProblem, place
@@ -65,7 +65,6 @@ def profiles(draw):
 
 
 @given(profiles())
-@settings(max_examples=300, deadline=None)
 def test_the_rule(blocks):
     assert ours(blocks) == by_rule(blocks)
 

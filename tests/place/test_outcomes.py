@@ -8,7 +8,7 @@ of its order or of its counts changes them; whoever means one writes the new out
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla.errors import InputError
@@ -244,7 +244,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(ROWS, st.lists(st.integers(0, 14), min_size=7, max_size=7), st.integers(3, 20))
 def test_the_gaps_by_a_plain_second_writing(rows, at, target):
     """The gap that is taken, of items of one part or two, by a look at every gap."""

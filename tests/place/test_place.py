@@ -24,13 +24,13 @@ from olla_xla.solvers.linear import Status
 DATA = Path(__file__).parents[2] / "benchmarks" / "minimalloc"
 
 slow = settings(
-    max_examples=2000,
+    max_examples=600,
     deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-some = settings(slow, max_examples=300)
+some = settings(slow, max_examples=100)
 
 
 @numba.njit(cache=True)

@@ -1,7 +1,7 @@
 """Repair of packings: never worse than its start, never below the bound, never an overlap."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla.place.exact.restarts import Budget
@@ -41,7 +41,6 @@ def _problem(rows):
     return PlacementProblem.of(lower, upper, size, alignment=64, group=group)
 
 
-@settings(max_examples=150, deadline=None)
 @given(_ROWS, st.integers(0, 3))
 def test_repair_is_sound_and_never_worse(rows, seed):
     problem = _problem(rows)

@@ -1,7 +1,7 @@
 """The state of the exact search: what is undone is as it was, and parts are packed apart."""
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from olla_xla.place.exact.descend import _candidate, _place, _undo
@@ -49,7 +49,6 @@ def told(state):
     return [array.tolist() for array in arrays], counts, waiting(state, 0)
 
 
-@settings(deadline=None, max_examples=200)
 @given(BLOCKS, st.integers(4, 14))
 def test_what_is_undone_is_as_it_was(blocks, capacity):
     model, state, rank, good = begun(blocks, capacity)
@@ -75,7 +74,6 @@ def groups(model, items):
     return found
 
 
-@settings(deadline=None, max_examples=200)
 @given(BLOCKS)
 def test_what_no_item_ties_is_packed_apart(blocks):
     blocks = [*blocks, (0, 13, 1)]  # all in one part, until this is placed

@@ -11,8 +11,6 @@ from olla_xla.planner.computation import ComputationLimits, solve
 from olla_xla.planner.work import Candidates
 from olla_xla.problem.options import PlanOptions
 
-pytestmark = pytest.mark.quick
-
 TEXT = """
 HloModule m, is_scheduled=true
 

@@ -17,8 +17,6 @@ from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import remat_graph
 from olla_xla.remat.repeated import repeated_results
 
-pytestmark = pytest.mark.quick
-
 DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 GATHER = (

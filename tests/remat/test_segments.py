@@ -70,7 +70,6 @@ def test_algorithm_3_by_hand():
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
-@settings(max_examples=100, deadline=None)
 def test_algorithm_3_by_brute_force(sizes, data):
     """Its cuts are the first, in lexicographic order, of those whose segments pass the budget."""
     may = np.array(data.draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes))))
@@ -89,7 +88,6 @@ def test_algorithm_3_by_brute_force(sizes, data):
 
 
 @given(walks())
-@settings(max_examples=100, deadline=None)
 def test_crossing_and_stored_by_brute_force(case):
     walk, values = case
     n = len(walk)
@@ -109,7 +107,6 @@ def test_crossing_and_stored_by_brute_force(case):
 
 
 @given(walks(), st.sampled_from([1, 2, None]), st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_segments_cover_the_walk(case, depth, loss_last):
     walk, _ = case
 
@@ -183,7 +180,6 @@ def test_any_k_in_the_recursion(splits):
 
 
 @given(walks(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_cuts_are_where_they_may_be(case, data):
     walk, _ = case
     n = len(walk)
@@ -201,7 +197,6 @@ def test_cuts_are_where_they_may_be(case, data):
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
-@settings(max_examples=200, deadline=None)
 def test_a_chain_is_recomputed_as_often_as_asked(asked):
     """m(v) of algorithm 2 as input; the last step has no reader that would keep it."""
     walk = chain([1] * (len(asked) + 1))
@@ -210,7 +205,6 @@ def test_a_chain_is_recomputed_as_often_as_asked(asked):
 
 
 @given(walks(), st.data())
-@settings(max_examples=200, deadline=None)
 def test_nothing_is_kept_but_what_is_asked_for(case, data):
     """Readers of what crosses a segment's end make again what leads to it from what is kept."""
     walk, values = case

@@ -107,7 +107,6 @@ def test_intervals_take_cpsat_only_and_no_equations():
         least_peak(graph, form="intervals", equations=["10"])
 
 
-@settings(max_examples=100, deadline=None)
 @given(tensor_graphs(max_operators=10))
 def test_precedence_that_no_tensor_carries_takes_no_bytes(graph):
     sizes = [t.bytes for t in plain_graph(graph).tensors]
@@ -115,7 +114,6 @@ def test_precedence_that_no_tensor_carries_takes_no_bytes(graph):
     assert sizes == given + [0] * (len(sizes) - len(given))
 
 
-@settings(max_examples=300, deadline=None)
 @given(tensor_graphs(max_operators=10), st.data())
 def test_control_edges_close_no_cycle(graph, data):
     updates = data.draw(st.sets(st.integers(0, len(graph.operators) - 1)))

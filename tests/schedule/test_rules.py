@@ -1,6 +1,6 @@
 """Orders by rules against plain second writings of the rules, which look at all that is ready."""
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.control import control_edges, weight_updates
@@ -123,7 +123,6 @@ WRITTEN = {
 }
 
 
-@settings(deadline=None, max_examples=200)
 @given(tensor_graphs(max_operators=9))
 def test_the_rules(graph):
     g = GraphArrays.of(graph)
@@ -142,7 +141,6 @@ def test_the_rules_on_a_train_step():
     assert list(candidates(g)) == list(WRITTEN)
 
 
-@settings(deadline=None, max_examples=200)
 @given(tensor_graphs(max_operators=9))
 def test_anchors(graph):
     """The paper's 4.3, written a second time: from the update up, wave by wave, to readers."""

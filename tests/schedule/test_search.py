@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla import schedule
@@ -42,7 +42,6 @@ def _search(graph, starts=None, **options):
     return phases.search(graph, starts, **{**defaults, **options})
 
 
-@settings(max_examples=300, deadline=None)
 @given(tensor_graphs(), st.data())
 def test_condensing_loses_nothing(graph, data):
     reduced = reduce_graph(GraphArrays.of(graph))
@@ -56,7 +55,6 @@ def test_condensing_loses_nothing(graph, data):
     assert (reduced.contract(expanded) == groups).all()
 
 
-@settings(max_examples=200, deadline=None)
 @given(tensor_graphs(max_operators=12))
 def test_candidates_are_legal(graph):
     found = schedule.candidates(graph)
@@ -65,7 +63,6 @@ def test_candidates_are_legal(graph):
         assert _is_legal(graph, order)
 
 
-@settings(max_examples=300, deadline=None)
 @given(tensor_graphs())
 def test_branching_finds_and_proves_the_least_peak_of_small_graphs(graph):
     arrays = GraphArrays.of(graph)
@@ -120,7 +117,6 @@ def test_branching_ends_when_it_is_told_to():
     assert cuts.bound <= peak_bytes(arrays, _search(train_step(3)).order)
 
 
-@settings(max_examples=200, deadline=None)
 @given(tensor_graphs(), st.integers(0, 5))
 def test_search_finds_the_optimum_of_small_graphs(graph, seed):
     found = _search(graph, seed=seed)
@@ -130,7 +126,6 @@ def test_search_finds_the_optimum_of_small_graphs(graph, seed):
     assert found.objective_bytes == found.peak_bytes
 
 
-@settings(max_examples=100, deadline=None)
 @given(tensor_graphs(max_operators=12), st.integers(1, 300), st.integers(0, 3))
 def test_incremental_evaluation_agrees_with_the_evaluator(graph, steps, seed):
     arrays = GraphArrays.of(graph)
@@ -145,7 +140,6 @@ def test_incremental_evaluation_agrees_with_the_evaluator(graph, steps, seed):
     assert _is_legal(graph, state.order)
 
 
-@settings(max_examples=200, deadline=None)
 @given(tensor_graphs(max_operators=12))
 def test_standing_arguments(graph):
     arrays = GraphArrays.of(graph)

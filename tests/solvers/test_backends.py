@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla.errors import InputError, LimitError, SolverError
@@ -263,7 +263,6 @@ def _models(draw: st.DrawFn) -> LinearModel:
     return model
 
 
-@settings(max_examples=200, deadline=None)
 @given(_models())
 def test_backends_agree_with_enumeration(model):
     a = model.arrays()
