@@ -74,7 +74,7 @@ def test_a_function_may_take_no_optimizer_and_give_no_options(own):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet5O", "unknown model 'resnet5O'; known are"),
+        ("resnet5O", "unknown model 'resnet5O'; choose one of"),
         ("no_such_package:make", "cannot import model no_such_package:make"),
         ("broken_model:make", "RuntimeError: at import"),
         ("own_models:missing", "own_models has no function missing"),
