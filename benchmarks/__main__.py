@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _program.main(argv)
     if not refused:
         return code
-    print(f"{len(refused):,} choices refused by the referee:", file=sys.stderr)
+    print(f"{len(refused):,} choices refused by the check:", file=sys.stderr)
     print(*refused[:_SHOWN], sep="\n", file=sys.stderr)
     return code or 1
 

@@ -157,7 +157,7 @@ def faults(row: Row, found: Found) -> list[str]:
     """
     wrong = []
     if found.refused:
-        wrong.append(f"{found.refused} of {found.proposed} choices refused by the referee")
+        wrong.append(f"{found.refused} of {found.proposed} choices refused by the check")
     if row.reason or not row.best_mb:
         return wrong
     if found.mb > (1 + _ABOVE) * row.best_mb:

@@ -170,7 +170,7 @@ def _wrong(command: Command, folder: Path) -> list[str]:
         last = (done.stderr.strip().splitlines() or [""])[-1]
         return [f"exit code {done.returncode}, not {command.code}: {last}"]
     printed = f"\n{done.stdout}{done.stderr}"
-    if refused := re.search(r"[\d,]+ of [\d,]+ choices refused by the referee", printed):
+    if refused := re.search(r"[\d,]+ of [\d,]+ choices refused by the check", printed):
         return [refused[0]]
     return [wrong for figure in command.figures if (wrong := _differs(figure, printed))]
 

@@ -171,7 +171,7 @@ def _thunk(message: Message) -> GpuThunk:
     name = info.blob(1).decode()
     numbers = message.numbers() - {1}
     if len(numbers) != 1:
-        raise HloError(f"thunk {name} is of {len(numbers)} kinds")
+        raise HloError(f"thunk {name} has {len(numbers)} kinds, not one")
     (number,) = numbers
     region = info.integer(4) if 4 in info.numbers() else None
     if number not in KINDS:

@@ -247,4 +247,4 @@ def _converted(proto: xla_pb2.HloModuleProto) -> bytes:
     try:
         return mlir_bindings().hlo_to_stablehlo(proto.SerializeToString())
     except Exception as error:
-        raise HloError(f"XLA cannot take it back before its pipeline: {message(error)}") from error
+        raise HloError(f"XLA cannot convert the module to StableHLO: {message(error)}") from error

@@ -370,7 +370,7 @@ def _check_donation(
     if entry.root is not None:
         parts += [(entry.root.shape, i) for i in aliases]
     if len(parts) != len(given) + len(aliases) or not all(s.has(i) for s, i in parts):
-        raise HloError("the HLO module donates what it does not have; dump it again")
+        raise HloError("the HLO module donates arguments that it does not have; dump it again")
 
 
 def _local(instruction_id: int, by_id: dict[int, Instruction], computation_id: int) -> int:

@@ -59,5 +59,5 @@ def _check_depth(text: str) -> None:
     brackets = _NO_BRACKETS.sub("", text).encode().translate(None, _OTHERS)
     if max(itertools.accumulate(map(_STEP.__getitem__, brackets)), default=0) > _DEEPEST:
         raise HloError(
-            f"more than {_DEEPEST} brackets stand within each other, in no dump of XLA's"
+            f"more than {_DEEPEST} nested brackets, which no dump of XLA has; dump the module again"
         )

@@ -44,7 +44,7 @@ def read_message(
     records = _records(data, decompress or unsnapped)
     manifest = Message(next(records, b""))
     if manifest.blob(1) != name.encode():
-        raise HloError(f"not a file of one {name}")
+        raise HloError(f"not a file with one {name}")
     parts: dict[tuple[int, ...], bytes] = {}
     for kind, record in zip(manifest.messages(2), records, strict=True):
         if kind.numbers() == {_MERGED}:  # concatenated, serialized messages are one
@@ -101,7 +101,7 @@ def _simple(chunk: bytes, count: int, decompress: Decompress) -> Iterator[bytes]
     for _ in range(count):
         size, at = read_varint(sizes, at)
         if begin + size > len(values):
-            raise HloError("a Riegeli record ends behind its chunk")
+            raise HloError("a Riegeli record extends beyond its chunk")
         yield values[begin : begin + size]
         begin += size
 

@@ -164,7 +164,7 @@ class _Analysis:
         if handler is not None:
             values = handler(self, i)
             if any(index not in values for index, _ in i.shape.indices()):
-                raise HloError(f"{i.name} has not the shape of its operands; dump the module again")
+                raise HloError(f"{i.name} does not have its operands' shape; dump the module again")
             return values
         if i.opcode.endswith("-done") and i.operands and i.operands[0].shape.is_tuple:
             return self._done(i)

@@ -86,7 +86,7 @@ class Message:
         """The only message of a field."""
         found = self.messages(number)
         if len(found) != 1:
-            raise HloError(f"field {number} is there {len(found)} times, not once")
+            raise HloError(f"field {number} occurs {len(found)} times, not once")
         return found[0]
 
     def blob(self, number: int) -> bytes:

@@ -28,7 +28,7 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
+        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
     )
     flags.DEFINE_list("pieces", ["4", "16", "64"], "Numbers of pieces.", flag_values=values)
     flags.DEFINE_enum(

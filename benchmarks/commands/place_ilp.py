@@ -31,9 +31,9 @@ __all__ = ["define_flags", "run"]
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("trace", None, "CSV file to read.", flag_values=values)
+    flags.DEFINE_string("trace", None, "CSV file with the memory blocks.", flag_values=values)
     flags.DEFINE_string("out", None, "CSV file to write, with offsets.", flag_values=values)
-    flags.DEFINE_integer("capacity", None, "Bytes to stay within.", flag_values=values)
+    flags.DEFINE_integer("capacity", None, "Most bytes to use.", flag_values=values)
     flags.DEFINE_string("case", None, "model/batch_size/optimizer/target.", flag_values=values)
     flags.DEFINE_string("hlo", None, "A scheduled module, of a CPU.", flag_values=values)
     flags.DEFINE_float("time_limit", 10.0, "Seconds of each way.", flag_values=values)

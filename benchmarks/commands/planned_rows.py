@@ -21,7 +21,7 @@ __all__ = ["define_flags", "run"]
 def define_flags(values: flags.FlagValues) -> None:
     """Defines --target, --out, --overheads, --format and limits."""
     flags.DEFINE_enum(
-        "target", "h100", list(targets.TARGETS), "What to compile for.", flag_values=values
+        "target", "h100", list(targets.TARGETS), "Device to compile for.", flag_values=values
     )
     flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
     shared.define_overheads(values, "0.05,0.1,0.35")

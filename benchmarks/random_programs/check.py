@@ -33,7 +33,7 @@ _LIMITS = (
     r"XLA assigned [\d,]+ bytes to the plan, [\d,]+ to its own order$",
 )
 """Reasons that name a limit of ours: the plan was made, and XLA's own order is as good."""
-_REFUSALS = re.compile(r"the referee objects")
+_REFUSALS = re.compile(r"olla_xla's check failed")
 """What is said, as a reason or in the log, where a referee stops what the planner made."""
 
 

@@ -90,7 +90,7 @@ def _raise(error: BaseException) -> Callable[..., Any]:
 
 
 def _object(*_: Any) -> str:
-    return "the referee objects: as it was told to"
+    return "olla_xla's check failed: as it was told to"
 
 
 def _troubles() -> dict[str, list[tuple[Any, str, Any]]]:

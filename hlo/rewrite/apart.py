@@ -119,7 +119,7 @@ def _own_tuple(
 
 def _copied(value: _Instruction, names: Names) -> _Instruction:
     if value.shape.element_type == TUPLE:
-        raise HloError(f"{value.name} is overwritten as a whole")
+        raise HloError(f"{value.name} is a tuple, which is overwritten as a whole")
     copy = _Instruction(
         name=names.new(f"{value.name}.apart"), opcode="copy", operand_ids=[value.id]
     )

@@ -278,7 +278,7 @@ class MutableComputation:
             before = (*i.operand_ids, *i.control_predecessor_ids)
             return [n for n in before if n in among and n not in self._dead and k not in self._dead]
 
-        return after_needs(order, needs, lambda k: HloError(f"{self._by_id[k].name} needs itself"))
+        return after_needs(order, needs, lambda k: HloError(f"{self._by_id[k].name} reads itself"))
 
     def finish(self) -> None:
         """Writes the instructions and their order back."""

@@ -97,7 +97,7 @@ def _program_order(instructions: Iterable[_Instruction]) -> list[_Instruction]:
     done = after_needs(
         sorted(by_id),
         lambda k: (*by_id[k].operand_ids, *by_id[k].control_predecessor_ids),
-        lambda k: HloError(f"{by_id[k].name} comes before itself; dump the module again"),
+        lambda k: HloError(f"{by_id[k].name} depends on itself; dump the module again"),
     )
     return [by_id[k] for k in done]
 

@@ -64,7 +64,7 @@ class Segments:
         self.count = -(-iterations // every)
         self._missing = self.count * every - iterations
         if not 2 <= every < iterations or 4 * (iterations + every) >= 1 << 31:
-            raise HloError(f"{iterations} iterations cannot be kept at every {every}th")
+            raise HloError(f"of {iterations} iterations, every {every}th cannot be kept")
 
     def kept(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
         """The slice of `few` that an iteration of the forward loop writes."""

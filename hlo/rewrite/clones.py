@@ -226,5 +226,5 @@ class _Writer:
                     moves += 1
                     waiting.append(name)
             if moves > len(listed):
-                raise HloError(f"{reader} reads what is made from it; plan it again")
+                raise HloError(f"{reader} depends on itself; plan it again")
         return sorted(listed, key=at.__getitem__)

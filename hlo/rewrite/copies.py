@@ -45,7 +45,7 @@ def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
             wanted.setdefault(site.computation.id, {}).setdefault(where, []).append(site.index)
         for number, places in wanted.items():
             _Writer(computations[number], names).write(places)
-    raise HloError("which values share a buffer stays open; pass the compiled module instead")
+    raise HloError("it is not known which values share a buffer; pass the compiled module instead")
 
 
 def _doubtful_outputs(dataflow: Dataflow) -> Iterator[CopySite]:

@@ -76,7 +76,7 @@ class Exchanges:
             return self._body.add(copy)
         dones = [i for i in self._source.readers(original.id) if i.opcode == "async-done"]
         if len(dones) != 1:
-            raise HloError(f"{original.name} has {len(dones)} dones; plan it again")
+            raise HloError(f"{original.name} has {len(dones)} async-done, not one; plan it again")
         copy.name = self._names.new(f"{name}.start")
         copy.called_computation_ids[:] = [self._wrapper(original.called_computation_ids[0]).id]
         self._body.add(copy)

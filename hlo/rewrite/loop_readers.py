@@ -47,7 +47,7 @@ class Readers:
             self._body.sweep([result.id])
             return
         if reader.opcode != "fusion":
-            raise HloError(f"{reader.name} cannot read anything but the stack")
+            raise HloError(f"{reader.name} cannot read anything but the scan residual")
         body = self._module.computations[reader.called_computation_ids[0]]
         parameter = parameter_of(body, taken.operand)
         given, axis = taken.given, taken.axis

@@ -94,7 +94,7 @@ class States:
         put.parameter(body.element(number))  # before the index, as XLA:TPU has them
         at = ring.at(put, counter)
         if at.opcode != "parameter" and not platform(self._edit.target).emits_any_fusion:
-            raise HloError(f"{name}: where it is written is not the number of the iteration")
+            raise HloError(f"{name} is not written at the index of the iteration")
         update = put.update(body.element(number), value, at)
         made = put.fusion(self._module.names.new(f"{name}.put"), update, "kLoop", _Instruction())
         # Before the next iteration's value can be written over this one's.
@@ -143,7 +143,7 @@ class States:
         computation = self._module.computations[fusion.called_computation_ids[0]]
         operand = list(fusion.operand_ids).index(element.id)
         if [i.id for i in body.readers(element.id)] != [fusion.id]:
-            raise HloError(f"{element.name} is read by others than {fusion.name}")
+            raise HloError(f"{element.name} is read by more than {fusion.name}")
         axis = counts_slices(computation, update_of(fusion, computation, operand))
         whole = put_into_slots(fusion, computation, operand, axis).shape
         end = body.operands(body.root())[k]
@@ -158,7 +158,7 @@ class States:
             inner.computation.ClearField("program_shape")
         for i in site.parent.readers(site.i.id):
             if i.opcode == "get-tuple-element" and i.tuple_index == k:
-                raise HloError(f"{i.name} is read although its array has few slices now")
+                raise HloError(f"{i.name} reads an array most of whose slices were removed")
         begun, name = start.operand_ids[k], f"{element.name}.slots"
         few = self._module.unwritten(site.parent, name, whole, self._edit.target)
         start.operand_ids[k] = few.id
@@ -188,7 +188,7 @@ class States:
                 _drop_shapes(root.shape, gone)
             inner.sweep([*ends, *lost])
             if still := inner.alive(lost):
-                raise HloError(f"{still} is read although its loop's state has it no more")
+                raise HloError(f"{still} is read, but was removed from its loop's state")
 
 
 def _held(body: MutableComputation, gone: Iterable[int]) -> list[int]:

@@ -67,7 +67,7 @@ class Maker:
         if given.iteration:
             return self._iteration()
         if given.whole or given.part is not None:
-            raise HloError("a slice is to be made before it is read")
+            raise HloError("a slice is read before it is made")
         if given.element >= 0:
             return self._body.element(given.element)
         if given.own:

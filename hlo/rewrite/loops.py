@@ -52,7 +52,7 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
     writer, reader = module.site(edit.writer), module.site(edit.reader)
     parent = writer.parent
     if reader.parent is not parent:
-        raise HloError(f"{edit.writer} and {edit.reader} are not of one computation")
+        raise HloError(f"{edit.writer} and {edit.reader} are in different computations")
     made_from, body = (
         module.body(module.computations[site.loop.called_computation_ids[0]])
         for site in (writer, reader)

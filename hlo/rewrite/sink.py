@@ -40,7 +40,7 @@ def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str)
     before.CopyFrom(proto)
     known = {s.move.name: s for s in sinks(module_from_proto(proto), target)}
     if lost := [name for name in names if name not in known]:
-        raise HloError(f"{lost[0]} is not something that moves an array for loops; plan it again")
+        raise HloError(f"{lost[0]} does not move an array that loops read; plan it again")
     chosen = [known[name] for name in names]
     calls = [
         k for c in proto.computations for i in c.instructions for k in i.called_computation_ids
@@ -48,7 +48,7 @@ def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str)
     writer = _Writer(proto)
     for sink in chosen:
         if any(calls.count(t.slice.computation.id) != 1 for t in sink.slices):
-            raise HloError(f"what takes slices of {sink.move.name} has code that others have too")
+            raise HloError(f"other instructions call the computation that slices {sink.move.name}")
         writer.write(sink)
     writer.finish()
     keep_apart(before, proto, target)

@@ -69,7 +69,7 @@ def update_of(fusion: _Instruction, body: _Computation, operand: int) -> _Instru
     parameter = parameter_of(body, operand)
     readers = [i for i in body.instructions if parameter.id in i.operand_ids]
     if len(readers) != 1 or readers[0].opcode != "dynamic-update-slice":
-        raise HloError(f"{fusion.name} does not just put a result into a scan residual")
+        raise HloError(f"{fusion.name} does more than write a result into a scan residual")
     return readers[0]
 
 
@@ -101,7 +101,7 @@ def put_into_slots(
         k = list(root.operand_ids).index(update.id)
         shapes += [root.shape.tuple_shapes[k], fusion.shape.tuple_shapes[k]]
     else:
-        raise HloError(f"{fusion.name} does not give the scan residual that it puts a result into")
+        raise HloError(f"{fusion.name} does not return the scan residual that it writes to")
     for shape in shapes:
         shorten(shape, axis, slices)
     body.ClearField("program_shape")

@@ -142,7 +142,7 @@ def assigned_bytes(compiled: jax.stages.Compiled) -> int:
     """XLA's total of one executable on the device: arguments + outputs - aliases + temp, bytes."""
     account = _account(compiled)
     if account is None:
-        raise OllaError("this backend reports no memory of executables to compare plans by")
+        raise OllaError("this backend does not report how much memory an executable needs")
     return account.total
 
 
@@ -211,7 +211,7 @@ def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
     try:
         return tpu_executable.read_tpu_assignment(executable.serialize())
     except (AttributeError, jax.errors.JaxRuntimeError, HloError) as error:
-        _logger.warning("a TPU's executable cannot be read (%s): memory is as libtpu says", error)
+        _logger.warning("a TPU's executable cannot be read (%s): libtpu's totals are used", error)
         return b""
 
 

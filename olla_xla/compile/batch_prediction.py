@@ -61,7 +61,7 @@ class Prediction:
             guess = half or guess
             if guess > _LARGEST:
                 raise LimitError(
-                    f"a batch of {low:,} fits {self.memory:,} bytes; does the step use its batch?"
+                    f"a batch of {low:,} fits {self.memory:,} bytes; does its size have an effect?"
                 )
             if not may_compile() and not self.work.is_captured(guess):
                 break
@@ -80,7 +80,7 @@ class Prediction:
             if len(sizes) == 1 and low >= _FAR * points[0][0]:
                 raise LimitError(
                     f"a batch of {low:,} takes {size:,} bytes, just as one of {points[0][0]:,}; "
-                    "does the step use its batch?"
+                    "does its size have an effect?"
                 )
             guess = self.next(points, low, high, halve=rounds % 3 == 0)
         return max(guess, low)

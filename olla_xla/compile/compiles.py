@@ -333,7 +333,7 @@ class Compiles:
             where = f"the case is in {objection.save(case, plan, error)}"
         except (OSError, RuntimeError) as trouble:
             where = f"the case could not be written: {trouble}"
-        return f"the referee objects: {error}; {where}"
+        return f"olla_xla's check failed: {error}; {where}"
 
     def _other_kernels(self, case: objection.Case, plan: Plan) -> str:
         """The referee's objection to kernels whose memory pattern is not that of XLA's own order.

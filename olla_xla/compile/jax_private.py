@@ -250,7 +250,7 @@ def with_miss_handler(
             copy._fun = jitted._fun  # which JAX runs again to locate a NaN
         return copy
     except (AttributeError, KeyError, TypeError, RuntimeError):
-        _logger.warning("JAX %s: each call of a planned step is slower", jax.__version__)
+        _logger.warning("with JAX %s each call of a planned step takes longer", jax.__version__)
 
         return _between(handler, jitted)
 

@@ -171,4 +171,4 @@ def load(path: Path) -> Case:
                 **protos,
             )
     except (OSError, LookupError, ValueError, RuntimeError, EOFError, *_NO_ZIP) as error:
-        raise InputError(f"{path} is not a plan that the referee rejected: {error}") from error
+        raise InputError(f"{path} is not the file of a rejected plan: {error}") from error

@@ -80,7 +80,7 @@ def _compare(
     every = left = 0
     common = sorted(plan.order.keys() & actual.keys())
     if not common:
-        raise CheckError("the executable has no computation of the plan")
+        raise CheckError("no computation of the plan is in the executable")
     keeps_names = not platform(plan.target).renames
     if keeps_names:
         _check_clones(plan, {name for order in actual.values() for name, _ in order})

@@ -175,7 +175,7 @@ def write(name: str, kinds: Any, digest: str, data: bytes) -> None:
 
 @functools.cache
 def _say(trouble: str) -> None:
-    _logger.warning("every process compiles the planner's loops: none can be stored in %s", trouble)
+    _logger.warning("every process compiles the planner's loops: %s cannot store them", trouble)
 
 
 def _seal(file: str, data: bytes) -> bytes:

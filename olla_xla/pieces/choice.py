@@ -140,7 +140,7 @@ def choose(
         if least < whole:
             left = f"the best cut leaves {least:,} of {whole:,} bytes"
         reason = f"{left}; {reason}"
-    raise InputError(f"nothing of {name} can be cut{where}: {reason}")
+    raise InputError(f"{name} cannot be cut into pieces{where}: {reason}")
 
 
 def _one_more(

@@ -191,16 +191,16 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
         raise InputError(f"olla_xla.fission takes a function, not {type(fun).__name__}")
     for name, value in (("pieces", pieces), ("memory_budget", memory_budget)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise InputError(f"{name}={value!r} is not an integer; give {name}=None or a number")
+            raise InputError(f"{name}={value!r} is not an integer; give an integer or None")
         if value is not None and value < 1 + (name == "pieces"):
             raise LimitError(f"{name}={value} must be at least {1 + (name == 'pieces')}")
     if pieces is not None and memory_budget is not None:
-        raise InputError("memory_budget= chooses the number of pieces; leave out one of the two")
+        raise InputError("give pieces=, or memory_budget=, which chooses the number of pieces")
     dims = axis if isinstance(axis, tuple) else (axis,)
     if any(d is not None and (not isinstance(d, int) or isinstance(d, bool)) for d in dims):
-        raise InputError(f"axis={axis!r} is neither an integer nor a tuple of integers and None")
+        raise InputError(f"axis={axis!r}: give an integer, or a tuple of integers or Nones")
     if isinstance(axis, tuple) and all(d is None for d in axis):
-        raise InputError(f"axis={axis!r} cuts no argument; leave it out to look for an axis")
+        raise InputError(f"axis={axis!r} cuts no argument; leave out axis to let fission choose")
     try:
         dtype = jnp.dtype(accumulate_dtype)
     except TypeError:
@@ -267,7 +267,7 @@ def _trace(
     cut = choose(graph, seeds, how.pieces or most, how.name, how.accumulate_dtype)
     units = max(region.units for region in cut.regions)
     if how.pieces is not None and how.pieces > units:
-        raise LimitError(f"pieces={how.pieces} is more than the {units} that can be made")
+        raise LimitError(f"pieces={how.pieces} is too many; at most {units} can be made")
     values = [*call.values, *constants.values()]
     given = shardings or leaf_shardings(args, kwargs)
     of_arrays = [x for x, a in zip(given, call.arrays, strict=True) if a]

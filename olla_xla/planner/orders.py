@@ -329,7 +329,7 @@ def _with_kernels(
         end = found.module, found.given, solved.graph, solved.order, solved.peak
         return _End(*end, aliases, {})
     if found is None:
-        raise KernelError("no plan was found in which all kernels share buffers as they must")
+        raise KernelError("no plan lets all kernels share buffers as in XLA's own order")
     for name, new in found.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
     graph, peak = found.module.charge_all().graph, found.module.peaks[found.module.module.entry]

@@ -199,7 +199,7 @@ class ModuleState:
                 kept=kernels,
             )
         except KernelError as error:
-            _logger.info("a choice of values to recompute is not used: %s", error)
+            _logger.info("one choice of values to recompute was dropped: %s", error)
             return None
 
     def finished(self) -> Plan:

@@ -22,7 +22,7 @@ _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{p}B": 1000 ** (k + 1) for k, p in enumerate("KMGT")}
 _UNITS |= {f"{p}{iB}": 1024 ** (k + 1) for k, p in enumerate("KMGT") for iB in ("", "iB")}
 _FORM = 'a number of bytes or a string such as "10GiB", "512MiB" or "1.5GB"'
-_PART = "a part of the step's time, such as 0.05 for 5%, or 'knee'"
+_PART = "a fraction of the step's time, such as 0.05 for 5%, or 'knee'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +142,8 @@ class PlanOptions:
             )
         if self.method == "ilp" and self.recomputes:
             raise InputError(
-                "method='ilp' plans orders only; leave out max_overhead and memory_budget, or use "
-                "method='search'"
+                "method='ilp' only reorders operators; leave out max_overhead and memory_budget, "
+                "or use method='search'"
             )
 
     def _check_overhead(self) -> None:

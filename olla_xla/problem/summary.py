@@ -71,7 +71,7 @@ def table(plan: PlanFields) -> str:
 
 def of_refusals(refused: int, proposed: int) -> str:
     """How many of the planner's choices the referee refused, in words."""
-    return f"{refused:,} of {proposed:,} choices refused by the referee"
+    return f"{refused:,} of {proposed:,} choices refused by the check"
 
 
 def _stopped(plan: PlanFields) -> str:

@@ -284,7 +284,7 @@ def test_what_a_referee_objects_to_is_reported(monkeypatch):
     assert check.check(check.Reference(Program(SMALL)), QUICK).kind == "wrong"
 
 
-_OBJECTION = "the referee objects: results differ"
+_OBJECTION = "olla_xla's check failed: results differ"
 
 
 def test_a_budget_that_cannot_be_met_is_no_failure():

@@ -27,7 +27,7 @@ def test_a_refused_choice_fails_a_benchmark(monkeypatch, capsys):
     monkeypatch.setattr(place, "run", run)
     assert program.main(["benchmarks", "place"]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "1 choices refused by the referee:",
+        "1 choices refused by the check:",
         "a choice was refused: another result",
     ]
     monkeypatch.setattr(place, "run", lambda values: 0)

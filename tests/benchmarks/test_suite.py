@@ -93,9 +93,9 @@ def test_a_process_that_ends_is_no_end_of_the_rest(folder, monkeypatch):
 
 
 def test_a_plan_that_fails_is_said():
-    failed = bench.SuitePlan(0.1, 1, 0.01, 1.0, False, "the referee objects: x", True)
+    failed = bench.SuitePlan(0.1, 1, 0.01, 1.0, False, "olla_xla's check failed: x", True)
     row = bench.SuiteRow("a", 1, 1, 0.01, 1.0, (PLAN, failed))
-    assert row.trouble and suite_notes([row]) == ["a, 10 %: the referee objects: x"]
+    assert row.trouble and suite_notes([row]) == ["a, 10 %: olla_xla's check failed: x"]
 
 
 def test_dumps_are_found_by_name(folder, tmp_path):

@@ -20,7 +20,7 @@ def test_two_processes_run_one_plan_or_none():
     found = rows(["planned", "another jax", objects, dies], patience=8.0)
     planned = found["planned"]
     assert planned.planned == 2 and planned.searches == 1 and planned.bytes < planned.xla_bytes
-    assert "in process 1: the referee objects" in found[objects].message
+    assert "in process 1: olla_xla's check failed" in found[objects].message
     assert "0.11.2" in found["another jax"].message
     assert found[dies].planned == 0
     assert "process 1 gave no sign of life for 8 s" in found[dies].message

@@ -77,7 +77,7 @@ def test_an_executable_that_is_wrong_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setattr(objection, "user_cache", lambda: tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(gpu_code, "read_gpu_executable", wrong)
-        with pytest.warns(olla_xla.PlanWarning, match="the referee objects: thunk"):
+        with pytest.warns(olla_xla.PlanWarning, match="olla_xla's check failed: thunk"):
             result = lowered().compile()
     assert not result.planned
     (path,) = tmp_path.glob("objections/olla_xla-objection-*.zip")

@@ -91,7 +91,7 @@ def test_bad_input():
         olla_xla.max_batch(lower, "much")
     with pytest.raises(olla_xla.LimitError, match="compiles=4 must be at least 5"):
         olla_xla.max_batch(lower, MEMORY, compiles=4)
-    with pytest.raises(olla_xla.LimitError, match="does the step use its batch"):
+    with pytest.raises(olla_xla.LimitError, match="does its size have an effect"):
         olla_xla.max_batch(lambda n: lower(4), "1GB", options=OPTIONS)
 
 

@@ -46,9 +46,9 @@ def test_one_line_a_plan():
 
 def test_refused_choices_are_told():
     event = dataclasses.replace(EVENT, proposed=5, refused=3)
-    assert str(event).endswith("; 3 of 5 choices refused by the referee")
+    assert str(event).endswith("; 3 of 5 choices refused by the check")
     lines = repr(Report((EVENT, event, dataclasses.replace(KEPT, proposed=2)))).splitlines()
-    assert "3 of 7 choices refused by the referee" in lines
+    assert "3 of 7 choices refused by the check" in lines
     assert "refused" not in repr(Report((EVENT, KEPT)))
 
 

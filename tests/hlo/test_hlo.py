@@ -157,7 +157,7 @@ def test_donation_of_what_is_not_there_is_refused(field, value):
         getattr(entry, field)[:] = value
     else:
         setattr(entry, field, value)
-    with pytest.raises(HloError, match="donates what it does not have"):
+    with pytest.raises(HloError, match="donates arguments that it does not have"):
         module_from_bytes(proto.SerializeToString())
 
 

@@ -109,7 +109,7 @@ def test_values_of_the_body():
     bodies = Bodies()
     assert bodies.maker.value(ValueRef(own=bodies.name("flat"))).name == bodies.name("flat")
     assert bodies.maker.value(ValueRef(element=0)).name == bodies.name("n")
-    with pytest.raises(HloError, match="made before it is read"):
+    with pytest.raises(HloError, match="read before it is made"):
         bodies.maker.value(ValueRef(element=2, whole=b"shape"))
 
 
@@ -151,5 +151,5 @@ def test_a_reader_is_replaced_by_what_is_made():
 
 def test_only_fusions_read_something_else():
     bodies = Bodies()
-    with pytest.raises(HloError, match="cannot read anything but the stack"):
+    with pytest.raises(HloError, match="cannot read anything but the scan residual"):
         bodies.readers.take(OperandReplacement(bodies.name("row"), 0, ValueRef(element=1)))

@@ -364,7 +364,7 @@ def test_a_circle_is_an_error():
     proto = parse_module_proto(from_hlo_text(SHARED.replace(", is_scheduled=true", "")))
     entry = proto.computations[-1].instructions
     entry[1].control_predecessor_ids.append(entry[3].id)
-    with pytest.raises(HloError, match="comes before itself"):
+    with pytest.raises(HloError, match="depends on itself"):
         flatten(proto)
 
 
@@ -448,7 +448,7 @@ ENTRY e {
     for i in proto.computations[0].instructions:
         if i.opcode == "tuple":
             del i.operand_ids[1]
-    with pytest.raises(HloError, match="t has not the shape of its operands"):
+    with pytest.raises(HloError, match="t does not have its operands' shape"):
         runnable(proto.SerializeToString())
 
 

@@ -93,7 +93,7 @@ def test_what_is_read_earlier_now_is_moved_and_a_circle_is_refused():
     body = body_of(proto_of(STEPS))
     new = body.add(unary("abs", body.named("b"), "new"))
     body.named("a").operand_ids[0] = new.id
-    with pytest.raises(HloError, match="needs itself"):
+    with pytest.raises(HloError, match="reads itself"):
         body.place_new()
 
 

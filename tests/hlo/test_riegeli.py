@@ -99,7 +99,7 @@ def test_what_is_no_file_is_refused(data):
 
 
 def test_another_message_is_refused():
-    with pytest.raises(HloError, match="not a file of one xla.Other"):
+    with pytest.raises(HloError, match="not a file with one xla.Other"):
         read_message(written([manifest([])]), "xla.Other")
 
 

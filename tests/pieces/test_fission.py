@@ -415,7 +415,7 @@ def test_refusals_name_the_operation_and_the_line():
     assert plan.regions[0].axis == "dimension 1 of float32[64,256]"
     with pytest.raises(
         InputError,
-        match=r"nothing of small can be cut: no cut leaves less than \d+ bytes; no value",
+        match=r"small cannot be cut into pieces: no cut leaves less than \d+ bytes; no value",
     ):
 
         def small(x):

@@ -146,7 +146,7 @@ def test_steps_are_all_equations_each_once_but_for_what_runs_twice():
     ],
 )
 def test_what_forbids_a_cut_is_named(function, seeds, said):
-    with pytest.raises(InputError, match="nothing of f can be cut") as refused:
+    with pytest.raises(InputError, match="f cannot be cut into pieces") as refused:
         chosen(function, X, W, seeds=seeds)
     assert refused.match(said) and ("along that axis" in str(refused.value)) == (seeds is not None)
 

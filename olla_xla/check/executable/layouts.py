@@ -57,7 +57,7 @@ def _check(op: Op) -> None:
     try:
         agree = all(_agree(a, b, extents) for a, b in _pairs(op))
     except (IndexError, ValueError) as error:  # one is missing or left over
-        raise CheckError(f"{op.name} has other operands than it declares") from error
+        raise CheckError(f"{op.name} has too few or too many operands") from error
     if not agree:
         raise CheckError(f"{op.name} reads or writes an array in a layout that it does not have")
 

@@ -26,7 +26,7 @@ COMMANDS: dict[str, str] = {
     "cache": "list, check and remove the plans that are kept on disk for reuse",
     "doctor": "check this machine, run models on its GPU both ways, write a report to send in",
     "graph": "order the tensor graph of a module or a GraphML file; write or draw it",
-    "objection": "check a case again that the referee objected to",
+    "objection": "check again a plan that olla_xla rejected",
     "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
 }
 """Name of a command, which is also the name of its module -> one line that says what it does."""

@@ -42,10 +42,10 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_hlo(values)
     shared.define_compile(values)
     flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
+        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
     )
     flags.DEFINE_boolean(
-        "plan", False, "Also plan the step, and show both orders' memory.", flag_values=values
+        "plan", False, "Also show the step's memory with a plan.", flag_values=values
     )
     shared.define_recomputation(values)
     shared.define_limits(values)

@@ -33,14 +33,14 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_float(
         "days",
         30.0,
-        "With --prune: remove plans that were not used for so many days.",
+        "With --prune: remove plans that were not used for this many days.",
         0.0,
         flag_values=values,
     )
     flags.DEFINE_float(
         "megabytes",
         None,
-        "With --prune: keep only so many MB of plans, those used last.",
+        "With --prune: keep at most this many MB of plans, those used last.",
         0.0,
         flag_values=values,
     )

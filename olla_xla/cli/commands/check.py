@@ -24,7 +24,7 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
+        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
     )
     flags.DEFINE_string(
         "baseline", None, "Plan or analysis file to compare the memory with.", flag_values=values

@@ -41,7 +41,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "steps", 10, "Steps that each run takes.", lower_bound=2, flag_values=values
     )
-    flags.DEFINE_string("out", ".", "The folder to write to.", flag_values=values)
+    flags.DEFINE_string("out", ".", "Folder for the report.", flag_values=values)
 
 
 def run(values: flags.FlagValues) -> int:

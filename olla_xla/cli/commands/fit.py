@@ -28,7 +28,7 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
+        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
     )
     shared.define_recomputation(values)
     shared.define_limits(values)

@@ -58,11 +58,11 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_float(
         "memory_fraction",
         None,
-        "Part of the device's memory that the step may use; default: 0.75 on a GPU, 1 on a TPU.",
+        "Fraction of the device's memory that the step may use; default: GPU 0.75, TPU 1.",
         flag_values=values,
     )
     shared.define_overhead(
-        values, 0.05, "Predicted time that recomputation may add; 0: no answer with recomputation."
+        values, 0.05, "Most predicted time that recomputation may add; 0: recompute nothing."
     )
     shared.define_limits(values)
     flags.DEFINE_integer(
@@ -75,7 +75,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "compiles",
         6,
-        "Largest number of compiles by XLA, for all three ways to compile together.",
+        "How often XLA may compile, over all three ways to run the step together.",
         lower_bound=5,
         flag_values=values,
     )

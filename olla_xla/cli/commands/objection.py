@@ -1,7 +1,7 @@
-"""Checks a case again that the referee objected to; nothing is compiled.
+"""Checks a rejected plan again; nothing is compiled.
 
-When the referee objects to a plan, the step runs XLA's own executable, and a warning names the FILE
-that the case was written to. Exit code 1 if the referee still objects.
+If olla_xla's check rejects a plan, the step runs XLA's own executable, and a warning names the FILE
+that the plan and both modules were written to. Exit code 1 if the check still rejects the plan.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ def run(values: flags.FlagValues, path: str) -> int:
     try:
         objection.load(Path(path)).check()
     except HloError as error:
-        raise InputError(f"{path} holds no module: {error}") from error
-    shared.console().print(f"the referee has no objection to the case in {path}", markup=False)
+        raise InputError(f"{path} holds no HLO module: {error}") from error
+    shared.console().print(f"the check accepts the plan in {path} now", markup=False)
     return 0

@@ -29,7 +29,7 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     shared.define_model(values)
     flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "What to compile for.", flag_values=values
+        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
     )
     shared.define_overheads(values, "0,0.01,0.02,0.05,0.1,0.2")
     flags.DEFINE_float(

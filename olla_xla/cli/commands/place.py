@@ -19,11 +19,11 @@ from olla_xla.solvers.linear import Status
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("trace", None, "CSV file to read.", flag_values=values)
+    flags.DEFINE_string("trace", None, "CSV file with the memory blocks.", flag_values=values)
     flags.DEFINE_string(
         "out", None, "CSV file for the blocks with their offsets.", flag_values=values
     )
-    flags.DEFINE_integer("capacity", None, "Bytes to stay within.", flag_values=values)
+    flags.DEFINE_integer("capacity", None, "Most bytes to use.", flag_values=values)
     flags.DEFINE_float("time_limit", 10.0, "Seconds of search, at most.", flag_values=values)
     flags.DEFINE_integer(
         "node_limit",

@@ -60,7 +60,7 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_hlo(values)
     shared.define_compile(values)
     flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "What to plan for.", flag_values=values
+        "target", "cpu", list(targets.TARGETS), "Device to plan for.", flag_values=values
     )
     shared.define_recomputation(values)
     flags.DEFINE_string("plan", None, "A plan file to apply.", flag_values=values)

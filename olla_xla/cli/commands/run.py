@@ -54,7 +54,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "memory_budget",
         [],
-        "Most bytes that each function may use, such as 10GiB, or one, such as train_step=10GiB.",
+        "Most bytes that every function may use (10GiB), or that one may use (train_step=10GiB).",
         flag_values=values,
     )
     flags.DEFINE_string(

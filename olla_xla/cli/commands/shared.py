@@ -110,7 +110,7 @@ def define_limits(values: flags.FlagValues) -> None:
 class _Overhead(flags.ArgumentParser[float | str]):
     """Reads a part of a step's time: 0.05 or 5%, or "knee"."""
 
-    syntactic_help = 'a part of the step\'s time: 0.05 or "5%"; or "knee"'
+    syntactic_help = 'a fraction of the step\'s time: 0.05 or "5%"; or "knee"'
 
     def parse(self, argument: str | float) -> float | str:
         return KNEE if argument == KNEE else parse_overhead(argument)
@@ -157,7 +157,7 @@ def define_method(values: flags.FlagValues) -> None:
         "method",
         "search",
         METHODS,
-        'Find orders by "search", or by "ilp": the OLLA paper\'s integer program, with proofs.',
+        'How to order operators: "search", or "ilp", the OLLA paper\'s integer program.',
         flag_values=values,
     )
     flags.DEFINE_enum(
@@ -167,7 +167,7 @@ def define_method(values: flags.FlagValues) -> None:
         "early_updates",
         False,
         "Add the OLLA paper's control edges to the integer programs of --method=ilp, for early "
-        "weight updates: they are smaller, and may lose the best order.",
+        "weight updates. The programs become smaller, but may exclude the best order.",
         flag_values=values,
     )
 
@@ -177,7 +177,7 @@ def define_overheads(values: flags.FlagValues, default: str) -> None:
     flags.DEFINE_list(
         "overheads",
         default,
-        "Fractions of the step's predicted time to add, one plan for each; 0: reorder only.",
+        "Predicted times to add, as fractions of the step's; one plan for each; 0: reorder only.",
         flag_values=values,
     )
 

@@ -42,7 +42,7 @@ def define_flags(values: flags.FlagValues) -> None:
     ):
         flags.DEFINE_list(name, default, text, flag_values=values)
     flags.DEFINE_enum(
-        "executor", "local", ["local", "dask"], "What runs the cells.", flag_values=values
+        "executor", "local", ["local", "dask"], "What runs the sweep.", flag_values=values
     )
     flags.DEFINE_string(
         "scheduler", None, "Address of Dask's scheduler, for --executor=dask.", flag_values=values

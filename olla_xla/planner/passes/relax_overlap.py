@@ -59,7 +59,7 @@ def to_fit(state: ModuleState) -> ModuleState:
     found = _relaxed(state, math.inf, options, Timing(request.schedule_seconds))
     if found.ordered.predicted_bytes > limit:
         return state
-    _logger.info("overlap is reduced by %.3f ms to fit memory", 1e3 * found.edits.exposed_seconds)
+    _logger.info("transfers overlap %.3f ms less, to fit memory", 1e3 * found.edits.exposed_seconds)
     return found
 
 

@@ -118,5 +118,5 @@ def device(target: str, kind: str = "") -> Device:
         return calibrated_cpu()
     found, usual = card_device(kind), _USUAL.get(target, H100)
     if kind and found is None:
-        _logger.info("rates of a %s are unknown; those of a %s are used", kind, usual.name)
+        _logger.info("the speed of a %s is unknown; times are those of a %s", kind, usual.name)
     return found or usual

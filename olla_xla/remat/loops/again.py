@@ -170,7 +170,7 @@ class Again:
         """A value in the backward loop's body."""
         if number not in self._values:
             if number in self._making:
-                raise PlanMismatchError("a value of a loop depends on itself")
+                raise PlanMismatchError("recomputing a loop's value takes that value")
             self._making.add(number)
             self._values[number] = self._find(number)
         return self._values[number]

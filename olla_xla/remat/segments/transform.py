@@ -177,16 +177,16 @@ def _checked(
     number: Any = None if allocation is not None else budget
     for name, value in (("budget", number), ("depth", depth), ("splits", splits)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise InputError(f"{name}={value!r} is not an integer; give {name}=None or a number")
+            raise InputError(f"{name}={value!r} is not an integer; give an integer or None")
         if value is not None and value < 1:
             raise LimitError(f"{name}={value} must be at least 1")
     for name, value in (("candidates", candidates), ("mirror", mirror)):
         if value is not None and not callable(value):
-            raise InputError(f"{name}={value!r} is not a function of a step")
+            raise InputError(f"{name}={value!r} must be a function that takes a step")
     if depth is None and budget is not None:
-        raise InputError("depth=None needs no budget; leave out one of the two")
+        raise InputError("depth=None needs no budget; leave out budget or depth")
     if splits != 1 and depth is not None:
-        raise InputError(f"splits={splits} goes with depth=None")
+        raise InputError(f"splits={splits} needs depth=None; give it, or leave splits out")
     if mirror is not None and (budget is not None or candidates is not None or depth != 1):
         raise InputError("mirror says what to recompute; leave out budget, candidates and depth")
     if not isinstance(keep, str) and callable(keep):
@@ -259,7 +259,7 @@ def _segments(
     if how.candidates is not None:
         allowed = np.array([bool(how.candidates(s)) for s in steps_of(program)], np.bool_)
         if not allowed[:-1].any():
-            raise InputError("candidates allows no cut; return True for some step but the last")
+            raise InputError("candidates returned False for every step but the last")
         walk = dataclasses.replace(walk, allowed=allowed)
     budget = how.budget
     if how.allocation is not None and how.depth is not None and len(walk):
@@ -279,7 +279,7 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
     for step in steps_of(program):
         count = mirror(step)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InputError(f"mirror gives {count!r} for {step.primitive}, not 0, 1, 2, ...")
+            raise InputError(f"mirror gives {count!r} for {step.primitive}, not 0, 1, 2, ... times")
         counts.append(count)
     return counts
 
