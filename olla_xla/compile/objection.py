@@ -33,9 +33,11 @@ from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
 
 if TYPE_CHECKING:
+    from hlo import constants
     from hlo.gpu_executable import GpuExecutable
     from olla_xla.compile import gpu_code
 else:
+    constants = late("hlo.constants")
     gpu_code = late("olla_xla.compile.gpu_code")
 
 _MEMBERS = ("scheduled", "planned", "final", "assignment", "executable")
@@ -124,9 +126,15 @@ class Case:
 def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) -> Path:
     """Writes a case to a zip file that only its owner can read, by default in the user's cache.
 
+    Constants of more than 64 bytes are left out of modules and of the StableHLO text (a GPU's
+    executable keeps them), unless OLLA_XLA_CONSTANTS=1 is set, or XLA's own module is not known.
+
     Raises:
       OSError: the file cannot be written. RuntimeError: the user has no home.
     """
+    digest = hashlib.sha256(case.final + case.planned).hexdigest()[:12]
+    if case.scheduled and os.environ.get("OLLA_XLA_CONSTANTS", "") in ("", "0"):
+        case = _without_constants(case)
     about = "\n".join(
         (
             str(error),
@@ -144,10 +152,19 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
             file.writestr(f"{name}.pb", getattr(case, name))
         file.writestr("step.stablehlo.txt", case.stablehlo)
         file.writestr("plan.json", plan_file.dumps(plan))
-    digest = hashlib.sha256(case.final + case.planned).hexdigest()[:12]
     path = (folder or user_cache() / "objections") / f"olla_xla-objection-{digest}.zip"
     keep(path, data.getvalue(), mode=0o600)
     return path
+
+
+def _without_constants(case: Case) -> Case:
+    salt = os.urandom(32)  # results are digested anew: of the module as it is in the file
+    modules = {
+        name: constants.without_constants(getattr(case, name), salt)
+        for name in ("scheduled", "planned", "final")
+    }
+    text = constants.text_without_constants(case.stablehlo)
+    return dataclasses.replace(case, **modules, stablehlo=text, results="")
 
 
 def load(path: Path) -> Case:

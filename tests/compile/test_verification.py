@@ -3,9 +3,11 @@
 import dataclasses
 import re
 import warnings
+import zipfile
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import olla_xla
@@ -15,6 +17,9 @@ from olla_xla.check.executable import results_digest
 from olla_xla.cli.main import main
 from olla_xla.compile import objection, verification
 from olla_xla.errors import CheckError, InputError
+from olla_xla.planner import pipeline
+from olla_xla.problem.options import PlanOptions
+from tests.support.compiles import xla_schedule
 from tests.support.steps import assert_same, branches, plan, rows, weights
 
 
@@ -87,6 +92,35 @@ def test_what_xla_might_abort_over_never_gets_there(monkeypatch, folder):
     assert case.planned == handed[-1] and not case.final
     with pytest.raises(CheckError, match=re.escape(case.objection)):
         case.check()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_constants_stay_with_the_user_unless_asked_for(asked, folder, monkeypatch):
+    """A private table; the objection is raised again by the file without it."""
+    monkeypatch.setenv("OLLA_XLA_CONSTANTS", "1" if asked else "0")
+    table = np.arange(1, 257, dtype=np.float32).reshape(16, 16) * 1.5
+
+    def step(x):
+        return jnp.sort(x @ table, 0) @ table.T, (x @ (table + 1)).sum()
+
+    lowered = jax.jit(step).lower(jnp.ones((8, 16)))
+    scheduled = xla_schedule(lowered)
+    proto = xla_pb2.HloModuleProto.FromString(scheduled)
+    large = [i for c in proto.computations for i in c.instructions if len(i.literal) > 64]
+    one, other, *_ = {i.literal: i for i in large}.values()
+    one.literal, other.literal = other.literal, one.literal
+    wrong = proto.SerializeToString()
+    case = objection.Case("cpu", "", scheduled, wrong, wrong, stablehlo=lowered.as_text())
+    with pytest.raises(CheckError) as said:
+        case.check()
+    plan = pipeline.plan_module(scheduled, PlanOptions(step_limit=1), target="cpu")
+    path = objection.save(case, plan, said.value)
+    with zipfile.ZipFile(path) as file:
+        held = b"".join(file.read(name) for name in file.namelist())
+    assert (table.tobytes() in held) == asked
+    assert (table.tobytes().hex().upper() in held.decode(errors="replace")) == asked
+    with pytest.raises(CheckError, match=re.escape(str(said.value))):
+        objection.load(path).check()
 
 
 def _always_a_gain(plan_module):
