@@ -330,9 +330,9 @@ class Compiles:
         """Saves a case; returns the referee's objection to it, and the path."""
         case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
         try:
-            where = f"the case is in {objection.save(case, plan, error)}"
+            where = f"details are in {objection.save(case, plan, error)}"
         except (OSError, RuntimeError) as trouble:
-            where = f"the case could not be written: {trouble}"
+            where = f"details could not be written: {trouble}"
         return f"olla_xla's check failed: {error}; {where}"
 
     def _other_kernels(self, case: objection.Case, plan: Plan) -> str:

@@ -78,14 +78,14 @@ def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
     """
     limit, used = (device_bytes(device, f) for f in ("bytes_limit", "bytes_in_use"))
     if limit is None or used is None:
-        return "its first results are not verified: the device does not tell its memory"
+        return "its first results are not verified: the device does not report its memory"
     planned = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     needed = used + max(planned, output_bytes(compiled) + plan.xla_bytes)
     if needed <= limit:
         return ""
     return (
-        f"its first results are not verified: that takes {needed / 2**20:,.0f} MB of the device's "
-        f"{limit / 2**20:,.0f}"
+        f"its first results are not verified: that takes {needed / 2**20:,.0f} MB, but "
+        f"the device has {limit / 2**20:,.0f}"
     )
 
 

@@ -142,7 +142,7 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
             f"results: {case.results}",
             f"versions: {versions()}",
             f"XLA_FLAGS: {os.environ.get('XLA_FLAGS', '')}",
-            "look at it again: olla_xla objection FILE",
+            "check it again: olla_xla objection FILE",
         )
     )
     data = io.BytesIO()

@@ -53,7 +53,7 @@ def reason_not_to() -> str:
     if distributed_client() is None:
         return "without jax.distributed.initialize() processes cannot share a plan"
     if config.jax_share_binary_between_hosts and config.jax_compilation_cache_dir:
-        return "jax_share_binary_between_hosts has one process compile, without our hook in others"
+        return "jax_share_binary_between_hosts compiles in one process only, without a plan"
     return ""
 
 

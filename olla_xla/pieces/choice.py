@@ -235,7 +235,7 @@ def _reason(ends: _Ends) -> str:
             f"{e.outvars[0].aval.str_short()}"
         )
     if not ends.blocked or (ends.left and not mixing):
-        return "no value inside that XLA keeps is large beside what it is given and returns"
+        return "no intermediate value is large compared with the arguments and results"
     first = max(mixing or ends.blocked, key=lambda b: nbytes(b.value))
     e = graph.equations[first.equation]
     why = "mixes" if mixing else "needs the whole of"

@@ -67,7 +67,7 @@ def order_by_ilp(
         variables=0,
         rows=0,
         seconds=time.monotonic() - began,
-        message=f"too large: {size:,} coefficients, {_MOST:,} are built at most",
+        message=f"too large: {size:,} coefficients, but at most {_MOST:,} are allowed",
     )
     if size > _MOST:
         return start, proof

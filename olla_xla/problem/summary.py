@@ -93,7 +93,7 @@ def of_the_bound(plan: PlanFields) -> str:
     loops = ("loops",) if plan.loops or plan.sunk else ()
     changes = [*loops, *(("clones",) if plan.clones else ())]
     if not changes:
-        return "no order needs less; computing things again may"
+        return "no order needs less; recomputation may"
     return f"no order needs less with these {' and '.join(changes)}"
 
 

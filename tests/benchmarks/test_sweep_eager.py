@@ -14,7 +14,7 @@ def test_rows_of_a_sweep_are_drawn(tmp_path, capsys):
     out = tmp_path / "eager.csv"
     flags = ["--models=mlp", "--batch_sizes=8", "--time_limit=1", "--step_limit=500"]
     assert main(["benchmarks", "sweep_eager", *flags, f"--out={out}"]) == 0
-    assert "1 cells done, 0 failed" in capsys.readouterr().out
+    assert "1 rows done, 0 failed" in capsys.readouterr().out
     with open(out, newline="") as file:
         assert tuple(csv.DictReader(file).fieldnames) == COLUMNS
     (row,) = read_rows(str(out))

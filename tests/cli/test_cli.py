@@ -191,7 +191,7 @@ def test_sweep(capsys, tmp_path, unjittable, monkeypatch):
     assert code == 1 and len(rows) == 2  # one row failed, the other is there
     assert rows[0]["planned_bytes"] <= rows[0]["xla_bytes"] and "cannot trace" in rows[1]["error"]
     assert "| mlp, 8, cpu, sgd, order |" in out
-    assert "Planned above XLA in 0 of 1 rows." in out and "1 cells done, 1 failed" in out
+    assert "Planned above XLA in 0 of 1 rows." in out and "1 rows done, 1 failed" in out
 
 
 def test_help(capsys):

@@ -95,14 +95,13 @@ def test_the_check_of_an_assignment():
         peak_bytes=1,
     )  # fmt: skip
     line = check_line(report)
-    assert "7 tensors have their predicted sizes, 5 their predicted places" in line
+    assert "7 tensors have their predicted sizes, 5 their predicted addresses" in line
     assert line.endswith("none overlap while live. 2 (0.0 MB) lie elsewhere.")
     alike = check_line(dataclasses.replace(report, as_predicted=7))
-    assert alike.endswith("7 their predicted places; none overlap while live.")
+    assert alike.endswith("7 their predicted addresses; none overlap while live.")
     more = dataclasses.replace(report, added=("a", "b"), unread=("f",))
     assert check_line(more).endswith(
-        "XLA added 2 instructions after planning. Results that nobody reads left the fusions of 1 "
-        "others."
+        "XLA added 2 instructions after planning. Unread results were removed from 1 fusions."
     )
     none = dataclasses.replace(report, tensors=0, as_predicted=0)
     assert check_line(none).startswith("Checked: the executable runs XLA's own order")

@@ -135,7 +135,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
     out, err = capsys.readouterr()
     lines = [line.split() for line in out.splitlines()]
     assert ["1", "10"] in lines and ["3", "30"] in lines and ["3", "rows"] in lines
-    assert "3 cells done, 0 failed" in out and "2 of 3 cells are done" in err
+    assert "3 rows done, 0 failed" in out and "2 of 3 rows are done" in err
     assert "3 of 3, about 0:00 left" in err
 
 
@@ -158,7 +158,7 @@ def test_a_cell_that_fails_fails_the_sweep(tmp_path, capsys):
     rows = {cell: {"xla_bytes": 1, "error": "no" if cell is GRID[1] else ""} for cell in GRID}
     assert fill(tmp_path, rows)[0] == 1
     out, err = capsys.readouterr()
-    assert "2 cells done, 1 failed" in out and ": no" in err
+    assert "2 rows done, 1 failed" in out and ": no" in err
 
 
 @pytest.mark.parametrize(

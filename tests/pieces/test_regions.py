@@ -142,7 +142,7 @@ def test_steps_are_all_equations_each_once_but_for_what_runs_twice():
     [
         (lambda x, w: jnp.tanh(jnp.cumsum(x @ w, 0)).sum(1), {0: 0}, r"cumsum at .* mixes"),
         (lambda x, w: jnp.tanh(lax.sort(x @ w, dimension=0)).sum(1), {0: 0}, r"sort at .* mixes"),
-        (lambda x, w: x + 1, None, "no value inside that XLA keeps is large"),
+        (lambda x, w: x + 1, None, "no intermediate value is large"),
     ],
 )
 def test_what_forbids_a_cut_is_named(function, seeds, said):

@@ -234,6 +234,6 @@ def test_a_summary_says_that_nothing_was_searched():
 
 def test_a_bound_says_of_what_it_holds():
     plain = dataclasses.replace(PLAN, sunk=(), loops=(), clones=())
-    assert "no order needs less; computing things again may" in plain.summary()
+    assert "no order needs less; recomputation may" in plain.summary()
     rewritten = dataclasses.replace(plain, sunk=("copy.1",))
     assert "no order needs less with these loops" in rewritten.summary()

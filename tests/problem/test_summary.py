@@ -47,7 +47,7 @@ def test_a_predicted_plan():
     assert found["lifetime peak"] == "130.0 MB predicted; of the order in use"
     assert found["lifetime gap"] == "20.00 % least lifetime peak, over the bound"
     assert found["assignment loss"] == "16.67 % predicted total, over the least peak"
-    assert found["lower bound"].endswith("no order needs less; computing things again may")
+    assert found["lower bound"].endswith("no order needs less; recomputation may")
     assert found["planning"] == "3.0 s 1,234 steps, seed 7"
     assert not {"computed again", "added time", "time of a run", "results bound in place"} & {
         *found

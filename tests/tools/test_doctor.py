@@ -102,7 +102,7 @@ def test_probes_run_in_processes_of_their_own(monkeypatch):
     found = doctor._probed("nothing")
     assert found.passed is False and "KeyError" in found.seen
     monkeypatch.setattr(doctor, "_SECONDS", 0.01)
-    assert "nothing came of it" in doctor._probed("cache").seen
+    assert "no result within" in doctor._probed("cache").seen
 
 
 def test_a_cache_folder_that_cannot_be_written(monkeypatch, tmp_path):

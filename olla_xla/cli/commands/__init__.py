@@ -14,20 +14,20 @@ __all__ = ["COMMANDS", "FURTHER"]
 
 COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
-    "run": "run a training script unchanged, with what it jits planned; a table of what that saves",
+    "run": "run an unchanged script, plan the functions that it jits, print what that saves",
     "analyze": "what is in memory at the peak of a step, and why; reports",
-    "check": "guard memory in CI: fail if a step takes more than its baseline",
+    "check": "guard memory in CI: fail if a step takes more memory than a stored baseline",
     "diff": "how the memory of two plans, analyses, HLO dumps or versions of jax differs",
     "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
     "fit": "the fewest pieces, run one after another, with which a model fits a memory budget",
-    "sweep": "run a grid of models in processes of their own, resumable, rows as CSV",
-    "pareto": "memory against time: recomputation by us, by jax.checkpoint, by XLA",
+    "sweep": "plan many models, each in a process of its own; resumable; writes a CSV file",
+    "pareto": "compare memory and time of recomputation by olla_xla, jax.checkpoint and XLA",
     "measure": "run a model planned and unplanned; compare outputs, memory and time",
     "cache": "list, check and remove the plans that are kept on disk for reuse",
-    "doctor": "check this machine, run models on its GPU both ways, write a report to send in",
+    "doctor": "check this machine, run models on its GPU planned and unplanned, write a report",
     "graph": "order the tensor graph of a module or a GraphML file; write or draw it",
     "objection": "check again a plan that olla_xla rejected",
-    "place": "place the blocks of a recorded trace (CSV): offsets, bound, gap",
+    "place": "choose offsets for the memory blocks of a recorded trace (CSV)",
 }
 """Name of a command, which is also the name of its module -> one line that says what it does."""
 

@@ -133,7 +133,7 @@ def fill(
     """
     missing, total = journal.missing, len(journal.grid)
     with Progress() as progress:
-        progress.stage(f"{total - len(missing)} of {total} cells are done")
+        progress.stage(f"{total - len(missing)} of {total} rows are done")
         started = time.monotonic()
         for count, (cell, row) in enumerate(rows(values, missing), 1):
             journal.add(cell, row)
@@ -146,7 +146,7 @@ def fill(
     failed = sum(bool(row.get("error")) for row in found)
     where = f"rows in {journal.path} and {journal.lines}"
     console = shared.console()
-    for line in (*summary(found), f"{total - failed} cells done, {failed} failed; {where}"):
+    for line in (*summary(found), f"{total - failed} rows done, {failed} failed; {where}"):
         console.print(line, markup=False, soft_wrap=True)
     return 1 if failed else 0
 

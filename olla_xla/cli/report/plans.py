@@ -74,7 +74,7 @@ def plan_table(
         rows.append(("prediction error", f"{percent(ours)} %", note))
     for name, size in elsewhere.items():
         if size >= _WORTH_TELLING:
-            note = "assigned, in no total; predicted as if it lay in the device's main memory"
+            note = "assigned, in no total; predicted as if in the device's main memory"
             rows.append((f"in {name}", _mb(size), note))
     if constant_bytes >= _WORTH_TELLING:
         rows.append(("constants", _mb(constant_bytes), "of the executable, in no total"))
@@ -160,7 +160,7 @@ def check_line(report: AssignmentReport) -> str:
     """One line on how the plan compares with XLA's buffer assignment."""
     line = (
         f"Checked: the executable runs this order; {report.tensors} tensors have their predicted "
-        f"sizes, {report.as_predicted} their predicted places; none overlap while live."
+        f"sizes, {report.as_predicted} their predicted addresses; none overlap while live."
     )
     if not report.tensors:
         line = "Checked: the executable runs XLA's own order; no tensors overlap while live."
@@ -169,5 +169,5 @@ def check_line(report: AssignmentReport) -> str:
     if report.added:
         line += f" XLA added {len(report.added)} instructions after planning."
     if report.unread:
-        line += f" Results that nobody reads left the fusions of {len(report.unread)} others."
+        line += f" Unread results were removed from {len(report.unread)} fusions."
     return line

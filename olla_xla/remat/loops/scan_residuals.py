@@ -75,7 +75,7 @@ def residual_of(
       NotAResidual: the element could not be recomputed.
     """
     if len(readers) > 1:
-        raise NotAResidual("it stands in the backward loop's state twice")
+        raise NotAResidual("the backward loop's state contains it twice")
     (r,) = readers
     _only_between(writer, reader, w, r)
     update, at, axis = written_slice(writer, w)
@@ -85,9 +85,9 @@ def residual_of(
     if first.shape.key != reader.start[r].shape.key and not moves:
         shapes = first.shape, reader.start[r].shape
         if not all(_leading(shape, reader.iterations) for shape in shapes):
-            raise NotAResidual("between the loops it is seen as another shape")
+            raise NotAResidual("between the loops its shape is changed")
     if axis and (moves or first.shape.key != reader.start[r].shape.key):
-        raise NotAResidual("its slices lie inside it, and it is moved between the loops")
+        raise NotAResidual("its slices are not contiguous, and it is moved between the loops")
     if moves:
         whole = reader.start[r].shape
         if not _leading(whole, reader.iterations):
@@ -156,21 +156,21 @@ def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
     element = body.leaves(body.computation.parameters[0])[(w,)]
     update = body.root[(w,)].behind
     if update.i.opcode != "dynamic-update-slice" or update.operands[0].behind is not element:
-        raise NotAResidual("no iteration writes just a slice of it")
+        raise NotAResidual("the forward loop does not write it slice by slice")
     if any(n is not update for n in _readers(body, element)):
         raise NotAResidual("the forward loop reads it too")
     states = sum(n.behind is update for n in body.root.values())
     if states + len(_readers(body, update)) > 1:
-        raise NotAResidual("its update is read as well")
+        raise NotAResidual("the forward loop also reads it after writing a slice")
     whole = update.shape
     axis = _axis(element.shape, whole, update.operands[1].shape, writer.iterations)
     if axis is None:
-        raise NotAResidual("not one slice along one dimension is written")
+        raise NotAResidual("an iteration does not write one slice along one dimension")
     if axis in update.shape.tiled_dimensions:
-        raise NotAResidual("its slices lie within tiles, which fewer slices would change")
+        raise NotAResidual("its slices lie within tiles of the device's layout")
     at = body.affine(update.operands[2 + axis], whole=True)
     if at is None or at not in _own_iteration(writer):
-        raise NotAResidual("the slice that is written is not the iteration's own")
+        raise NotAResidual("the forward loop writes a slice of another iteration")
     return update, at, axis
 
 
@@ -194,15 +194,15 @@ def _read(
             raise NotAResidual(f"{node.i.opcode} reads it in the backward loop")
         whole = node.operands[0].shape
         if _axis(element.shape, whole, node.shape, reader.iterations) != axis:
-            raise NotAResidual("not slices along the dimension that is written are read")
+            raise NotAResidual("the backward loop reads it along another dimension")
         if whole.key != written.key and not (axis == 0 and _leading(written, reader.iterations)):
-            raise NotAResidual("its slices lie apart, and it is read as another shape")
+            raise NotAResidual("its slices are not contiguous, and it is read in another shape")
         if not _is_replaceable(body, node):
             raise NotAResidual("an asynchronous or nested fusion computes with it")
         places.add(body.affine(node.operands[1 + axis], whole=True))
         reads.append(Read(node))
     if len(places) > 1 or not places <= set(_own_iteration(reader)):
-        raise NotAResidual("the slices that are read are not the iteration's own")
+        raise NotAResidual("the backward loop reads a slice of another iteration")
     return tuple(reads), next(iter(places), None)
 
 

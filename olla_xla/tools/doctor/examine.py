@@ -88,7 +88,7 @@ def _probed(name: str) -> Check:
             timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return Check(name, False, f"nothing came of it within {_SECONDS} s")
+        return Check(name, False, f"no result within {_SECONDS} s")
     lines = run.stdout.splitlines()
     if run.returncode or not lines:
         last = next((x for x in reversed(run.stderr.splitlines()) if x.strip()), "")
@@ -101,7 +101,7 @@ def _verified() -> Check:
     """What `first_use` has recorded of first plans on this installation's cards."""
     known = first_use.verified()
     if not known:
-        return Check("first plans", None, "no kind of plan was compared with XLA's own on a card")
+        return Check("first plans", None, "no plan was compared with XLA's results on a card")
     said = []
     for where, found in sorted(known.items()):
         of_kinds = (f"{kind} {found[kind]}" for kind in first_use.KINDS if kind in found)

@@ -89,7 +89,7 @@ def _executable() -> Seen:
     wrong = len(invariant_loads(final_module(compiled.stage), executable).wrong)
     return not wrong, (
         f"a step for {target.kind} is planned, {plan.predicted_bytes / 2**20:.1f} MB instead of "
-        f"{plan.xla_predicted_bytes / 2**20:.1f}; all {report.thunks} thunks are held to the "
+        f"{plan.xla_predicted_bytes / 2**20:.1f}; all {report.thunks} thunks agree with the "
         f"module; the predicted time of a run changes by {100 * plan.slowdown:+.2f} %; "
         f"{wrong} fusions would load as invariant what is still being written"
     )
