@@ -252,7 +252,7 @@ def _place_of(
     name: str, size: int, offsets: Mapping[str, tuple[int, int]], arena_bytes: int | None
 ) -> tuple[int, int]:
     if name not in offsets:
-        raise CheckError(f"tensor {name} has no place")
+        raise CheckError(f"tensor {name} has no address")
     offset, planned = offsets[name]
     if planned != size:
         raise CheckError(f"tensor {name} has {size} bytes, but {planned} are planned")

@@ -100,10 +100,10 @@ class PlacementProblem:
             (self.lower >= self.upper, "lower {lower} must be below upper {upper}"),
             (self.size < 0, "size {size} must not be negative"),
             (self.alignment < 1, "alignment {alignment} must be at least 1"),
-            (self.fixed < -1, "pinned offset {fixed} must not be negative"),
+            (self.fixed < -1, "fixed offset {fixed} must not be negative"),
             (
                 (self.fixed >= 0) & (self.fixed % np.maximum(self.alignment, 1) != 0),
-                "pinned offset {fixed} is not a multiple of its alignment {alignment}",
+                "fixed offset {fixed} is not a multiple of its alignment {alignment}",
             ),
         ):
             if bad.any():

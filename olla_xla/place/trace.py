@@ -110,7 +110,7 @@ def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
         if abs(value) > _LIMIT:
             raise InputError(f"{where}, column {column}: {text} is larger than 2**62")
         if value < (1 if kind == "alignment" else 0) and kind not in ("lower", "upper"):
-            raise InputError(f"{where}, column {column}: {kind} {value} is too small")
+            raise InputError(f"{where}, column {column}: {value} is below {kind == 'alignment':d}")
         if kind == "upper" and column.lower() == "end":
             value += 1
         found["fixed" if kind == "offset" else kind] = value

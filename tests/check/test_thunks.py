@@ -162,7 +162,7 @@ def test_a_done_that_is_missing_or_of_another():
     with pytest.raises(CheckError, match="nothing waits for|still uses"):
         check("scan", _with_body(found, k, without))
     body[done] = dataclasses.replace(body[done], execution=body[done].execution + 1000)
-    with pytest.raises(CheckError, match="does not wait for what"):
+    with pytest.raises(CheckError, match="does not wait for the operation"):
         check("scan", _with_body(found, k, body))
 
 

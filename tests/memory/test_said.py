@@ -75,7 +75,7 @@ def test_what_learns_nothing_is_told(lora):
     assert found.untrained.bytes == 3 * 4 * SIZE * SIZE * 4
     expected = {f"result[{k}][0][{n}]" for k in range(3) for n in range(4)}
     assert set(found.untrained.paths) == expected
-    assert "3.0 MB of results learn nothing (result[" in text(found, width=None)
+    assert "3.0 MB of outputs are not trained (result[" in text(found, width=None)
 
 
 def test_what_learns_is_not_told():

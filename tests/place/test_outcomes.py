@@ -211,7 +211,7 @@ def test_repairs():
 
 def test_best_fit_has_no_rule_for_pins():
     pinned = items_of(PlacementProblem.of([0, 0], [1, 1], [4, 4], fixed=[0, -1]), 0)[0]
-    with pytest.raises(InputError, match="pinned"):
+    with pytest.raises(InputError, match="fixed blocks"):
         best_fit(pinned)
     assert not len(best_fit(items_of(PlacementProblem.of([], [], []), 0)[0]))
 

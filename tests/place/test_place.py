@@ -295,7 +295,7 @@ def test_bad_limits():
         place(problem, node_limit=0)
     with pytest.raises(InputError, match="method"):
         place(problem, method="best")
-    with pytest.raises(InputError, match="pinned"):
+    with pytest.raises(InputError, match="fixed blocks"):
         place(PlacementProblem.of([0], [1], [1], fixed=[0]), method="best_fit")
 
 

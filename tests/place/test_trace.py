@@ -55,7 +55,7 @@ def test_command_misuse(tmp_path):
         ("id,lower,upper,size,gaps\n", "row 1, column 5: 'gaps' is no known column"),
         ("id,lower,start,upper,size\n", "row 1, column start: it occurs twice, also as lower"),
         ("id,lower,upper,size\na,0,2,8\nb,3,3,8\n", "row 3, column upper: .*lower >= upper"),
-        ("id,lower,upper,size\na,0,2,-8\n", "row 2, column size: size -8"),
+        ("id,lower,upper,size\na,0,2,-8\n", "row 2, column size: -8"),
         ("id,lower,upper,size\na,0,2,8\nb,0,2,8\na,0,2,8\n", "row 4, column id: id 'a' .* row 2"),
         ("id,lower,upper,size\na,0,2,8.5\n", "row 2, column size: '8.5' is not a whole number"),
         ("id,lower,upper,size\na,0,2\n", "row 2: 3 values for 4 columns"),

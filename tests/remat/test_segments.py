@@ -668,7 +668,7 @@ def test_misuse():
     with pytest.raises(LimitError, match="at least 1"):
         olla_xla.sublinear(loss, depth=None, splits=0)
     for wrong, message in (
-        ({"candidates": lambda step: False}, "returned False"),
+        ({"candidates": lambda step: False}, "must return True"),
         ({"mirror": lambda step: -1}, "mirror gives -1 for"),
     ):
         with pytest.raises(InputError, match=message):

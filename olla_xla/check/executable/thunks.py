@@ -244,7 +244,7 @@ class _Walk:
 
     def _begin(self, step: _Step, thunk: GpuThunk) -> None:
         if thunk.execution in self._running:
-            raise CheckError(f"{_said(thunk)} starts what is already running")
+            raise CheckError(f"{_said(thunk)} starts an operation that is already running")
         outside, self._touched = self._touched, []
         (inner,) = thunk.inner or ((),)
         if frames := step.frame.inner.get(step.op, ()):
@@ -262,7 +262,7 @@ class _Walk:
             start = start.operands[0]
         begun = [t.execution for t in of.get(start.name, ()) if t.flow is Flow.START]
         if thunk.execution not in begun or thunk.execution not in self._running:
-            raise CheckError(f"{_said(thunk)} does not wait for what {start.name} started")
+            raise CheckError(f"{_said(thunk)} does not wait for the operation of {start.name}")
         del self._running[thunk.execution]
 
     def _inner(self, step: _Step, thunk: GpuThunk) -> None:

@@ -138,7 +138,7 @@ def check_executable(
         places = _run_on_bytes(program, values, target, program.names, assignment, executable)
         kernels = kernel_memory(values, shared, places, target)
     if results is not None and _digest(program, target, results.startswith(_LOOPS)) != results:
-        raise ResultsError("the executable's results differ from those of XLA's own")
+        raise ResultsError("the executable's results differ from those of XLA's own executable")
     return kernels
 
 

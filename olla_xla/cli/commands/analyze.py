@@ -8,8 +8,8 @@ module that XLA dumped before its pipeline is compiled for --target. A module th
 already, and any module with --nocompile, is analysed in the order of the file; its totals are
 predicted, and it is not known which arguments were meant to be donated.
 
-With --model it is also compiled with what may help: a plan, recomputation, donation, pieces
-(`olla_xla.fission`). A line gives the results. --noadvice leaves that out.
+With --model the step is also compiled with each remedy that may help: a plan, recomputation,
+donation, pieces (`olla_xla.fission`). A line gives the results. --noadvice turns that off.
 
 --html writes the report to a file, --figure draws memory over the schedule as PNG, SVG or PDF, and
 --json=FILE writes what `olla_xla diff` reads.

@@ -1,7 +1,7 @@
 """Lists the plans that are kept on disk for reuse; --verify checks them, --prune removes some.
 
-They lie in the folder olla_xla inside JAX's persistent compilation cache. With --verify the exit
-code is 1 if a file is damaged or cannot be used.
+The plans are in the folder olla_xla inside JAX's persistent compilation cache. With --verify the
+exit code is 1 if a file is damaged or cannot be used.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Checks versions, targets, whether a GPU's executable can be read without the GPU, whether results on
 this CPU are the same bit for bit, the cache folder and the compiled loops. With an NVIDIA GPU each
 model then runs planned and in XLA's order, with command buffers and without, each run in a separate
-process. Outputs are compared bit for bit, the peak in use on the device with the assigned bytes,
-and the step time with the predicted one. Without such a GPU the models that would run are listed;
+process. Outputs are compared bit for bit, the measured peak memory with the assigned bytes, and
+the step time with the predicted one. Without such a GPU the models that would run are listed;
 --target=cpu runs them on the CPU instead.
 
 Writes olla_xla-doctor.json and olla_xla-doctor.md to the folder of --out. Exit code 1 if a check or

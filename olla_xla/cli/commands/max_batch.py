@@ -1,14 +1,14 @@
 """The largest batch of a model that fits a device: XLA alone, planned, and with recomputation.
 
-Two batch sizes are compiled for --target as far as XLA's schedule. For each way the totals that are
-predicted for them define a straight line, and the size at which it meets the memory is compiled in
-full. The compiles that are left of --compiles narrow the answers. Every answer is a batch that
+Two batch sizes are compiled for --target as far as XLA's schedule. For each way, a straight line
+through the two predicted totals gives the batch that should just fit, which is compiled in full.
+The compiles that are left of --compiles make the answers more exact. Every answer is a batch that
 fits; if it is not known that the next larger one does not fit, a line says between which sizes the
 largest lies.
 With --devices the batch is divided among that many devices, each of which holds all else.
 
 By default a step may use what JAX's allocator takes by default: three quarters of a GPU's memory,
-and of a TPU all that a program may have. --memory_fraction sets another part, as
+and of a TPU all that a program may have. --memory_fraction sets another fraction, as
 XLA_PYTHON_CLIENT_MEM_FRACTION does for JAX; --memory sets the bytes for each device, which
 --target=cpu needs.
 """

@@ -1,10 +1,10 @@
 """Memory against time for one train step, under every way of recomputation.
 
 Rows: XLA's own schedule, its own rematerialisation (GPU), jax.checkpoint around the loss with each
-of JAX's policies, olla_xla.sublinear around it (Chen et al. 2016), and our plans, one for each of
---overheads. Totals are those that XLA assigns to the compiled step; times are predicted by one cost
-model, and on a CPU also measured. A star marks a row if no other row is at least as good in both
-memory and time and better in one.
+of JAX's policies, olla_xla.sublinear around it (Chen et al. 2016), and plans of olla_xla, one for
+each of --overheads. Totals are those that XLA assigns to the compiled step; times are predicted by
+one cost model, and on a CPU also measured. A star marks a row if no other row is at least as good
+in both memory and time and better in one.
 
 Each row takes one compile, up to 17 in all. After --seconds no further one is begun, and a line
 lists the rows that are left out.

@@ -2,8 +2,8 @@
 
 The trace is a CSV file with one block a row: id,lower,upper,size and optionally alignment and
 offset; an offset pins the block. A block lives during the half-open interval [lower, upper). With
---capacity any packing of at most that height is accepted; without it the lowest packing is searched
-for. Exit code 1 if there is no packing, or none was found.
+--capacity any placement within that many bytes is accepted; without it the smallest is searched
+for. Exit code 1 if there is no placement, or none was found.
 """
 
 from __future__ import annotations

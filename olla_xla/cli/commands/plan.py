@@ -1,7 +1,7 @@
 """Plans the memory of one train step.
 
 With --model the step is traced, planned and compiled for --target, and the bytes that XLA assigns
-under both orders are printed.
+to its own order and to the planned one are printed.
 
 With --hlo that is done for a dumped module: HLO text or proto, or StableHLO, also gzipped. XLA may
 have dumped it before its pipeline or after its partitioner (`_spmd`); it is compiled for as many

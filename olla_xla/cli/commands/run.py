@@ -1,12 +1,12 @@
-"""Runs a training script unchanged, with what it jits planned, and says what that saved.
+"""Runs an unchanged training script, plans the functions that it jits, and says what that saved.
 
 `olla_xla run --max_overhead=5% train.py --steps=100`, or `olla_xla run -m package.train`. Flags
-before the script are ours, all after it is the script's. The script sees the arguments, the
+before the script are olla_xla's, all after it are the script's. The script sees the arguments, the
 environment and the modules that Python alone gives it, except that `jax.jit` plans the functions
 that it is given, also by libraries such as Flax, Equinox and Keras. Functions of JAX itself are not
 planned. Exit code, errors and signals are the script's own.
 
-At the end one table goes to standard error: what each function takes by XLA and planned, the
+At the end one table goes to standard error: each function's memory by XLA and planned, the
 predicted time that its plan adds, and the seconds of its first call. --analyze then compiles each
 again and tries what else would help; --html=FOLDER also writes a report for each.
 """

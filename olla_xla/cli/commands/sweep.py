@@ -1,9 +1,9 @@
-"""Plans a grid of models, batch sizes, targets, optimizers and modes, one process for each cell.
+"""Plans a grid of models, batch sizes, targets, optimizers and modes, each in a process.
 
 Rows are written to --out (CSV) and to a file of JSON lines beside it. A sweep that was stopped or
-killed goes on where it was when the same command is called again. A cell that fails gives a row
-with the error. With --executor=dask the cells run on the cluster of --scheduler. Exit code 1 if a
-cell failed.
+killed goes on where it was when the same command is called again. A plan that fails gives a row
+with the error. With --executor=dask the cluster of --scheduler runs the processes. Exit code 1 if a
+plan failed.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def headline(analysis: Analysis) -> list[str]:
     if found is not None and found.bytes >= max(_LEAST_SHOWN, _WORTH_SAYING * last.total_bytes):
         rest = len(found.paths) - 1
         lines.append(
-            f"{megabytes(found.bytes)} MB of results learn nothing ({found.paths[0]}"
+            f"{megabytes(found.bytes)} MB of outputs are not trained ({found.paths[0]}"
             f"{f' and {rest:,} more' if rest else ''}): they are always zero, or no gradient "
             "reaches them; leave what is not trained out of the derivative and the optimizer"
         )

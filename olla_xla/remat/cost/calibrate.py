@@ -73,7 +73,7 @@ def kept[Rates: DataclassInstance](
         rates, disturbed = found
         if not disturbed or _others(lambda: time.sleep(_GLANCE))[1] > _DISTURBED:
             return rates
-    _logger.info("measuring the rates of this machine's CPU, once (some seconds)")
+    _logger.info("measuring the speed of this machine's CPU, once (some seconds)")
     _thread.measuring = True
     try:
         rates, others = _others(measure)
@@ -145,4 +145,4 @@ def _write(path: Path, rates: DataclassInstance, *, disturbed: bool) -> None:
         found = {"rates": dataclasses.asdict(rates), "busy": disturbed}
         keep(path, json.dumps(found).encode() + b"\n")
     except OSError as error:
-        _logger.info("the measured rates of the CPU cannot be stored: %s", error)
+        _logger.info("the measured speed of the CPU cannot be stored: %s", error)

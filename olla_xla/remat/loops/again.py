@@ -170,7 +170,7 @@ class Again:
         """A value in the backward loop's body."""
         if number not in self._values:
             if number in self._making:
-                raise PlanMismatchError("recomputing a loop's value takes that value")
+                raise PlanMismatchError("a loop's value cannot be recomputed without itself")
             self._making.add(number)
             self._values[number] = self._find(number)
         return self._values[number]

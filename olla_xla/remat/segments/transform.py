@@ -259,7 +259,7 @@ def _segments(
     if how.candidates is not None:
         allowed = np.array([bool(how.candidates(s)) for s in steps_of(program)], np.bool_)
         if not allowed[:-1].any():
-            raise InputError("candidates returned False for every step but the last")
+            raise InputError("candidates must return True for some step other than the last")
         walk = dataclasses.replace(walk, allowed=allowed)
     budget = how.budget
     if how.allocation is not None and how.depth is not None and len(walk):
@@ -279,7 +279,7 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
     for step in steps_of(program):
         count = mirror(step)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InputError(f"mirror gives {count!r} for {step.primitive}, not 0, 1, 2, ... times")
+            raise InputError(f"mirror gives {count!r} for {step.primitive}; give 0, 1, 2, ...")
         counts.append(count)
     return counts
 
