@@ -87,10 +87,10 @@ READ_AS = (
 @pytest.mark.parametrize(
     ("first", "then", "reason"),
     [
-        (writer().replace("(other, c, i, zero)", "(other, c, one, zero)"), None, "not the iter"),
-        (writer().replace("(other, c, i, zero)", "(other, c, n, zero)"), None, "not the iter"),
+        (writer().replace("(other, c, i, zero)", "(other, c, one, zero)"), None, "another iter"),
+        (writer().replace("(other, c, i, zero)", "(other, c, n, zero)"), None, "another iter"),
         (writer().replace("c = ", "m = f32[3,4]{1,0} negate(other)\n  c = ")
-         .replace("(other, c, i", "(m, c, i"), None, "just a slice"),
+         .replace("(other, c, i", "(m, c, i"), None, "slice by slice"),
         (
             writer().replace("h = f32[4]{0} cosine(x)", "h = f32[4]{0} reshape(c)"),
             None,
@@ -101,7 +101,7 @@ READ_AS = (
             .replace("h = f32[4]{0} cosine(x)", "g = f32[1,4]{1,0} slice(v), slice={[0:1],[0:4]}\n"
                      "  h = f32[4]{0} bitcast(g)"),
             None,
-            "its update is read",
+            "also reads it after",
         ),
         (
             writer()
@@ -111,13 +111,13 @@ READ_AS = (
             "reads it too",
         ),
         (None, reader(READ_AS), "negate reads it"),
-        (None, reader(BOTH.replace("other, k", "other, one")), "not the iteration's own"),
-        (None, reader(BOTH.replace("other, k", "other, n")), "not the iteration's own"),
+        (None, reader(BOTH.replace("other, k", "other, one")), "of another iteration"),
+        (None, reader(BOTH.replace("other, k", "other, n")), "of another iteration"),
         (
             None,
             reader(BOTH + "\n  e = f32[1,4]{1,0} dynamic-slice(other, j, zero), "
                    "dynamic_slice_sizes={1,4}"),
-            "not the iteration's own",  # two places
+            "of another iteration",  # two places
         ),
     ],
 )  # fmt: skip
