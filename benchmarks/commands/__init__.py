@@ -23,7 +23,7 @@ COMMANDS: dict[str, str] = {
     "fission_head": "a head of a large vocabulary, whole, cut and by hand: bytes, errors",
     "fission_programs": "random functions cut by fission: results, and what is refused",
     "soak": "plans again and again in one process: does memory or the time of a call grow",
-    "mutants": "seeded faults in planned modules: does the referee catch all that matter",
+    "mutants": "faults put into planned modules: do olla_xla's checks find all that matter",
     "thunks": "what a GPU will run, and seeded faults in it: accepted, and all caught",
     "cost": "predicted against measured step times on this machine's CPU",
     "place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",

@@ -1,7 +1,7 @@
-"""Seeds faults in planned modules, compiles and runs each, and asks the referee.
+"""Puts faults into planned modules, compiles and runs each, and lets olla_xla's check judge it.
 
 Exit code 1 if a mutant whose outputs differ from those of XLA's own executable passes, or if
-the referee objects to a module without a fault.
+the check rejects a module without a fault.
 """
 
 from __future__ import annotations

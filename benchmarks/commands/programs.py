@@ -1,7 +1,7 @@
 """Plans random train steps in random ways and compares each with jax.jit, bit for bit.
 
 What fails is shrunk; with --failures the smallest programs are kept, and --again runs one again.
-Exit code 1 if a result is wrong, a referee refuses what the planner made, a total is larger than
+Exit code 1 if a result is wrong, a check rejects what the planner made, a total is larger than
 jit's, or a plan fails without a reason that names a limit.
 """
 

@@ -1,9 +1,9 @@
-"""What a GPU will run, thunk by thunk: does the referee accept it, and only where it is right.
+"""What a GPU will run, thunk by thunk: does olla_xla's check accept it, and only if it is right.
 
-Each step is compiled for an absent GPU with XLA's order and with a plan, and the referee asked
-about both. Then faults are put into the executables, as many as --mutants says. The exit code is 1
-if it objects to an executable that XLA made, or to no fault, if a planned one takes more than 1 %
-longer by prediction, or if more of its fusions read as invariant what they must not.
+Each step is compiled for an absent GPU with XLA's order and with a plan, and both are checked. Then
+faults are put into the executables, as many as --mutants says. The exit code is 1 if the check
+rejects an executable that XLA made, or accepts a fault, if a planned one takes more than 1 % longer
+by prediction, or if more of its fusions read as invariant what they must not.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def schedule_table(rows: Sequence[Row]) -> Table:
     return Table(
         headings=(
             "case:", "operators", "XLA", "planned", "gain %", "least peak", "bound", "gap %",
-            "loss %", "error %", "plan s", "compile s", "ratio", "instr.", "referee s", "ratio",
+            "loss %", "error %", "plan s", "compile s", "ratio", "instr.", "check s", "ratio",
             "stopped by:",
         ),
         rows=[
@@ -57,7 +57,7 @@ def schedule_summary(summary: Summary) -> str:
             f"mean assignment loss {percent(summary.mean_loss)} %",
             f"median planning {summary.median_seconds:.2f} s, "
             f"{summary.median_ratio:.2f} of XLA's compile",
-            f"the referee of the executable: {summary.median_referee_ratio:.3f} of XLA's compile "
+            f"the check of the executable: {summary.median_referee_ratio:.3f} of XLA's compile "
             "in the median",
         ]
     )

@@ -36,10 +36,10 @@ def thunks_table(rows: Sequence[Row]) -> Table:
     return Table(
         headings=(
             "step:", "order:", "total", "instructions", "thunks", "serialized", "compile s",
-            "referee s", "part %", "µs", "chain µs", "invariant", "kinds:", "verdict:",
+            "check s", "check %", "µs", "chain µs", "invariant", "kinds:", "verdict:",
         ),
         rows=lines,
-        title="what a GPU will run; MB of 2^20 bytes, CPU seconds; referee: for bytes alone; "
+        title="what a GPU will run; MB of 2^20 bytes, CPU seconds; check: of bytes alone; "
         "µs: predicted, as issued, and the longest chain of thunks that share bytes; invariant: "
         "fusions that read as such what they must not",
     )  # fmt: skip
@@ -57,7 +57,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
     lines = [
         ("executables", f"{len(rows):,}"),
         ("of steps that are planned", f"{sum(row.planned for row in rows):,}"),
-        ("that the referee objects to", f"{sum(bool(row.objection) for row in rows):,}"),
+        ("that the check rejects", f"{sum(bool(row.objection) for row in rows):,}"),
         ("kinds of thunks", ", ".join(f"{k} {n:,}" for k, n in sorted(_kinds(rows).items()))),
         ("kinds not known", ", ".join(sorted({k for row in rows for k in row.unknown})) or "none"),
         ("tensors as dumped", f"{sum(r.placed for r in rows):,} of {dumped:,} executables"),
@@ -71,8 +71,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
         most = max(rows, key=lambda row: row.share)
         total = sum(row.seconds for row in rows) / sum(row.compile_seconds for row in rows)
         lines += [
-            ("referee, part of all compiles", f"{total:.1%}"),
-            ("referee, largest part", f"{most.share:.1%}: {most.case}, {most.way}"),
+            ("check, fraction of all compiles", f"{total:.1%}"),
+            ("check, largest fraction", f"{most.share:.1%}: {most.case}, {most.way}"),
         ]
     for name, field in (("run", "issued_seconds"), ("chain", "chain_seconds")):
         changes = [(getattr(p, field) / getattr(o, field) - 1, o.case) for o, p in pairs]

@@ -195,11 +195,11 @@ def test_all_rows_together():
     assert in_pairs(rows) == [(rows[0], planned), (rows[2], rows[3])]
     said: dict[str, str] = {name: text for name, text in summary_table(rows).rows}
     assert said["executables"] == "4" and said["of steps that are planned"] == "1"
-    assert said["that the referee objects to"] == "1"
+    assert said["that the check rejects"] == "1"
     assert said["kinds of thunks"] == "copy 7, gemm 1" and said["kinds not known"] == "gemm"
     assert said["steps with more under the plan"] == "1"
-    assert said["referee, part of all compiles"] == "2.5%"
-    assert said["referee, largest part"] == "4.0%: s, planned"
+    assert said["check, fraction of all compiles"] == "2.5%"
+    assert said["check, largest fraction"] == "4.0%: s, planned"
     assert said["run planned, longest against XLA's"] == "+2.00%: s"
 
 
