@@ -243,7 +243,7 @@ def test_an_objection_that_cannot_be_read(capsys, tmp_path):
     [
         (["paln"], "no command 'paln' (did you mean plan?); commands are plan"),
         (["plan"], "give either --model=NAME or --hlo=FILE"),
-        (["plan", "--model=mlp", "--method=ilp", "--max_overhead=0.1"], "orders only"),
+        (["plan", "--model=mlp", "--method=ilp", "--max_overhead=0.1"], "only reorders operators"),
         (["plan", "--model=mlp", "--hlo=x"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--modle=mlp"], "--help"),
         (["plan", "mlp"], "unexpected argument 'mlp'; give flags as --name=value"),
