@@ -215,6 +215,7 @@ def overlapping(view):
     return found
 
 
+@pytest.mark.optimized  # as the runtime that it is run by compiles
 @pytest.mark.parametrize("name", CASES)
 def test_lowered_steps_are_planned(name, tmp_path):
     step, arguments, donated = CASES[name]

@@ -35,7 +35,7 @@ from olla_xla.remat.segments.transform import explain
 from olla_xla.remat.segments.walk import Walk
 from tests.support.compiles import QUICK
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.optimized]  # equal bits in code of two forms
 
 # The planner.
 
