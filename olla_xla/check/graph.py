@@ -75,7 +75,7 @@ def _steps(graph: TensorGraph, order: Sequence[int]) -> list[int]:
         steps[k] = step
     for k, step in enumerate(steps):
         if step < 0:
-            raise CheckError(f"{_operator(graph, k)} is not in the order of {graph.name}")
+            raise CheckError(f"the order of {graph.name} lacks {_operator(graph, k)}")
     return steps
 
 

@@ -135,7 +135,9 @@ def _compile(
                 if outcome.accepted and outcome.accepted not in store.accepted(key):
                     store.save(key, plan, outcome.accepted)
                 return outcome
-            _logger.info("%s: the stored plan does not fit; planning again", plan.module)
+            _logger.info(
+                "%s: the stored plan is not one of this program; planning again", plan.module
+            )
         outcome = _fresh(compiles, options, key)
         if outcome.plan is not None and not outcome.fell_back:
             store.save(key, outcome.plan, outcome.accepted)

@@ -52,7 +52,7 @@ _address = ctypes.c_size_t.from_address
 def _dtype(dtype: np.dtype) -> int:
     """The number of a dtype; seldom called, as most arrays' dtypes are found by id."""
     if dtype not in _DTYPES:
-        raise TypeError(f"a compiled loop accepts no array of type {dtype}")
+        raise TypeError(f"olla_xla's compiled loops cannot take arrays of type {dtype}")
     return _DTYPES.index(dtype)
 
 

@@ -88,7 +88,7 @@ def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[
             )
         if kind in place:
             raise InputError(
-                f"{path}, row 1, column {column}: it occurs twice, also as {place[kind][1]}"
+                f"{path}, row 1, column {column}: column {place[kind][1]} is the same; keep one"
             )
         place[kind] = (k, column)
     missing = [kind for kind in _NEEDED if kind not in place]

@@ -54,7 +54,7 @@ def test_a_wrong_peak_is_rejected():
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ([0, 1], "c is not in the order of chain"),
+        ([0, 1], "the order of chain lacks c"),
         ([0, 1, 1], "b runs twice, at steps 1 and 2"),
         ([0, 1, 3], "step 2 names operator 3"),
         ([1, 0, 2], "b reads a at step 0, before a defines it at step 1"),

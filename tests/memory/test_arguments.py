@@ -47,5 +47,5 @@ def test_tuples_are_their_items_and_alike_by_type():
 
 @pytest.mark.parametrize("value", ["text", None, [1], np.zeros(2, np.complex128)])
 def test_what_no_loop_takes_is_refused(value):
-    with pytest.raises(TypeError, match="a compiled loop accepts"):
+    with pytest.raises(TypeError, match="compiled loop"):
         flattened((value,))

@@ -120,7 +120,7 @@ def test_an_array_that_must_not_be_written_is_not():
     "value", ["text", [1], np.zeros(2, "M8[s]"), np.zeros(2, ">i8"), np.float32(1)]
 )
 def test_what_no_loop_takes_is_refused(value):
-    with pytest.raises(TypeError, match="a compiled loop accepts"):
+    with pytest.raises(TypeError, match="compiled loop"):
         _count(value)
 
 

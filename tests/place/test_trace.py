@@ -53,7 +53,10 @@ def test_command_misuse(tmp_path):
         ("", "empty"),
         ("id,lower,size\na,0,8\n", "row 1: column upper is missing"),
         ("id,lower,upper,size,gaps\n", "row 1, column 5: 'gaps' is no known column"),
-        ("id,lower,start,upper,size\n", "row 1, column start: it occurs twice, also as lower"),
+        (
+            "id,lower,start,upper,size\n",
+            "row 1, column start: column lower is the same; keep one",
+        ),
         ("id,lower,upper,size\na,0,2,8\nb,3,3,8\n", "row 3, column upper: .*lower >= upper"),
         ("id,lower,upper,size\na,0,2,-8\n", "row 2, column size: -8"),
         ("id,lower,upper,size\na,0,2,8\nb,0,2,8\na,0,2,8\n", "row 4, column id: id 'a' .* row 2"),

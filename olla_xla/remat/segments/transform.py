@@ -259,7 +259,9 @@ def _segments(
     if how.candidates is not None:
         allowed = np.array([bool(how.candidates(s)) for s in steps_of(program)], np.bool_)
         if not allowed[:-1].any():
-            raise InputError("candidates must return True for some step other than the last")
+            raise InputError(
+                "candidates must return True for at least one equation that is not the last"
+            )
         walk = dataclasses.replace(walk, allowed=allowed)
     budget = how.budget
     if how.allocation is not None and how.depth is not None and len(walk):
