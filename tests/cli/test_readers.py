@@ -78,9 +78,9 @@ def test_text_that_nests_deeply_does_not_reach_xla(kind):
         "literal": f"HloModule m\nENTRY e {{ ROOT c = f32[1] constant({'{' * DEEP}1) }}",
         "nested": f'HloModule m, x="{")" * DEEP}\\""\nENTRY e {{ ROOT r = f32[] {"add(" * DEEP}',
     }
-    with pytest.raises(HloError, match="500 brackets"):
+    with pytest.raises(HloError, match="500 nested brackets"):
         from_hlo_text(texts[kind])
-    with pytest.raises(HloError, match="500 brackets"):
+    with pytest.raises(HloError, match="500 nested brackets"):
         from_stablehlo(f"module @m attributes {{a = {'[' * DEEP}{']' * DEEP}}} {{}}")
 
 

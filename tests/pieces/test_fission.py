@@ -460,7 +460,7 @@ def test_arguments():
         ({"axis": (None,)}, "cuts no argument"),
         ({"accumulate_dtype": jnp.int32}, "not a floating-point type"),
         ({"accumulate_dtype": "wide"}, "not a floating-point type"),
-        ({"pieces": 4, "memory_budget": 1000}, "leave out one"),
+        ({"pieces": 4, "memory_budget": 1000}, "which chooses the number of pieces"),
     ]:
         with pytest.raises(InputError, match=message):
             olla_xla.fission(f, **wrong)

@@ -66,7 +66,7 @@ def test_cards_are_told_apart(caplog):
     assert device("cuda") is device("cuda", "NVIDIA H100 80GB HBM3") is H100
     with caplog.at_level("INFO", "olla_xla"):
         assert device("cuda", "NVIDIA GH200 480GB") is H100, "no H200"
-    assert "GH200 480GB are unknown" in caplog.text
+    assert "GH200 480GB is unknown" in caplog.text
 
 
 @pytest.mark.cuda13
