@@ -119,7 +119,7 @@ def test_nothing_is_compared(card, compared, monkeypatch, off):
 
 
 @pytest.mark.parametrize(
-    "how, text", [({"used": 80 * GB - 1000}, "that takes 81,9"), ({"limit": 0}, "does not tell")]
+    "how, text", [({"used": 80 * GB - 1000}, "that takes 81,9"), ({"limit": 0}, "does not report")]
 )
 def test_without_memory_nothing_is_compared(card, compared, caplog, how, text):
     card(**how)
