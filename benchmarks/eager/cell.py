@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from typing import Any
 
@@ -26,7 +27,7 @@ def unfused(cell: Cell, settings: SweepSettings) -> dict[str, Any]:
     """Simulates an eager run of a cell's model, and plans it. Raises OllaError."""
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
     found = plan_unfused(
-        model, settings.time_limit, step_limit=settings.step_limit, seed=settings.seed
+        model, settings.time_limit or math.inf, step_limit=settings.step_limit, seed=settings.seed
     )
     return dataclasses.asdict(found)
 

@@ -71,7 +71,7 @@ def _apart(e: Any, names: dict[Any, Any]) -> Iterator[Any]:
     )
     if traced.consts:
         return
-    inside = dict(zip(traced.jaxpr.invars, atoms, strict=True))
+    inside: dict[Any, Any] = dict(zip(traced.jaxpr.invars, atoms, strict=True))
     for one in traced.jaxpr.eqns:
         given = [inside.get(v, v) if is_variable(v) else v for v in one.invars]
         yield one.replace(invars=given, source_info=e.source_info)

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from hlo.backend import platform
 from olla_xla.compile.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
@@ -83,7 +84,7 @@ def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Row
         return None if found.bytes >= rows[0].bytes else found
 
     def within(
-        name: str, context: AbstractContextManager[None], _: Sequence[StepVariant]
+        name: str, context: AbstractContextManager[Any], _: Sequence[StepVariant]
     ) -> StepVariant:
         with context:
             return work.row(name, work.compiled())

@@ -211,7 +211,7 @@ def test_what_xla_cannot_compile_is_said_in_a_line(tmp_path):
 def test_there_must_be_as_many_devices_as_the_module_is_for(tmp_path):
     path = tmp_path / "m.txt"
     path.write_text(CALLS.replace("HloModule m", "HloModule m, num_partitions=3"))
-    with pytest.raises(InputError, match="m is for 3 devices, cpu has 1 here"):
+    with pytest.raises(InputError, match="m is for 3 devices, but cpu has 1 here"):
         DumpedStage(read_lowered(path), Target("cpu"))
 
 

@@ -88,7 +88,9 @@ def test_a_saved_plan_is_applied_without_a_search(tmp_path, monkeypatch):
 
 def test_a_plan_of_another_program_is_refused():
     again = olla_xla.plan(branches, plan=made(), donate_argnums=0)
-    with pytest.raises(olla_xla.PlanMismatchError, match="plan=: the plan for jit_branches") as e:
+    with pytest.raises(
+        olla_xla.PlanMismatchError, match="plan=: the plan was made for module jit_branches"
+    ) as e:
         again(weights(), rows(16))
     assert "\n" not in str(e.value)
     kept = olla_xla.plan(jnp.sin).lower(rows()).compile().plan
