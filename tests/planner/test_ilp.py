@@ -89,7 +89,7 @@ def test_a_platform_is_jits():
         olla_xla.plan(branches, method="lp")
     with pytest.raises(InputError, match="backend='scip'"):
         PlanOptions(backend="scip")
-    with pytest.raises(InputError, match="orders only"):
+    with pytest.raises(InputError, match="only reorders operators"):
         PlanOptions(method="ilp", max_overhead=0.1)
 
 
