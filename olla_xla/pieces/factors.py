@@ -117,7 +117,9 @@ def linear_factors(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
     found = []
     if name in _LINEAR_IN_ALL:
         found.append(Factor(tuple(None if is_zero(v) else SUM for v in e.invars), outs))
-    if name in _LINEAR_IN_FIRST and jnp.issubdtype(e.invars[0].aval.dtype, jnp.inexact):
+    # What a gather fills in is in every part: a sum has it once.
+    is_linear = name in _LINEAR_IN_FIRST and not e.params.get("fill_value")
+    if is_linear and jnp.issubdtype(e.invars[0].aval.dtype, jnp.inexact):
         found.append(Factor((SUM, *(None,) * (n - 1)), outs))
     if name in ("dot_general", "mul"):
         found.append(Factor((None, SUM), outs))

@@ -243,7 +243,9 @@ def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
             yield Factor(tuple(dims[: len(e.invars)]), tuple(dims[len(e.invars) :]))
             return
     try:
-        zeros = {k for k, w in enumerate(e.invars) if graph.is_zero(w)}
+        # A scan only: whether a while goes on may be told by the whole sum.
+        is_scan = e.primitive.name == "scan"
+        zeros = {k for k, w in enumerate(e.invars) if is_scan and graph.is_zero(w)}
         inner = _cut_calls(called, at, len(e.invars), zeros)
     except _Contradiction:
         return

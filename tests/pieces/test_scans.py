@@ -106,3 +106,30 @@ def test_a_sum_that_is_not_treated_linearly_in_the_loop_is_refused():
     function = scanned(lambda x, w, b: jnp.tanh(x @ clipped(w) + b))
     with pytest.raises(olla_xla.InputError, match="mixes|needs"):
         jax.jit(olla_xla.fission(function, axis=(None, None, 0)))(*ARGUMENTS)
+
+
+def test_what_a_gather_fills_in_is_no_part_of_a_sum():
+    """Each piece would add its own."""
+
+    def filled(x):
+        def body(total, rows):
+            summed = jnp.sin(rows).sum(0).at[jnp.array([0, D])].get(mode="fill", fill_value=5.0)
+            return total + summed.sum(), summed
+
+        return jax.lax.scan(body, 0.0, x.swapaxes(0, 1))
+
+    with pytest.raises(olla_xla.InputError, match="mixes"):
+        jax.jit(olla_xla.fission(filled, axis=0, pieces=B))(ARGUMENTS[2])
+
+
+def test_a_while_does_not_carry_parts_of_what_its_predicate_reads():
+    def grown(x):
+        def body(state):
+            return state[0] + jnp.sin(x * state[1]).sum((0, 1)), state[1] + 1.0
+
+        return jax.lax.while_loop(
+            lambda state: state[0].sum() < 9.0, body, (jnp.zeros(D), jnp.float32(1.0))
+        )
+
+    with pytest.raises(olla_xla.InputError, match="mixes"):
+        jax.jit(olla_xla.fission(grown, axis=0, pieces=B))(jnp.abs(ARGUMENTS[2]))
