@@ -7,12 +7,10 @@ import re
 import struct
 
 from hlo import xla_pb2
+from hlo.wire import is_zero
 
 _SMALL = 64
 """Bytes of a literal that is kept, among them the numbers that steer loops and slices."""
-
-_HEAD = 12
-"""Bytes at most of a literal's data that are not its elements: tags and lengths."""
 
 _LONG_TEXT = re.compile(r'dense<"0x[0-9A-Fa-f]+">')
 
@@ -35,15 +33,12 @@ def without_constants(module: bytes, salt: bytes) -> bytes:
 
 
 def _digested(literal: bytes, salt: bytes) -> bytes:
-    data = xla_pb2.LiteralProto.FromString(literal)
-    shape = xla_pb2.LiteralProto(shape=data.shape)
-    data.ClearField("shape")
-    elements = data.SerializeToString()
-    if elements.count(0) >= len(elements) - _HEAD:
+    if is_zero(literal):
         return literal
-    digest = hashlib.blake2b(elements, digest_size=32, key=salt).digest()
-    shape.s64s.extend(struct.unpack("<4q", digest))
-    return shape.SerializeToString()
+    digest = hashlib.blake2b(literal, digest_size=32, key=salt).digest()
+    shape = xla_pb2.LiteralProto.FromString(literal).shape
+    data = xla_pb2.LiteralProto(shape=shape, s64s=struct.unpack("<4q", digest))
+    return data.SerializeToString()
 
 
 def text_without_constants(stablehlo: str) -> str:

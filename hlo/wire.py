@@ -144,6 +144,9 @@ def slice_ranges(instruction: Any) -> tuple[tuple[int, int, int], ...]:
     return tuple((d.start, d.limit, d.stride) for d in instruction.slice_dimensions)
 
 
+_LITERAL_SHAPE = 1
+"""Field of a LiteralProto; all others that are set hold elements, zeros as zero bytes."""
+
 INTEGERS = {
     1: (2, 1, False),
     2: (15, 8, True),
@@ -177,6 +180,15 @@ def scalar_integer(literal: bytes, element_type: int) -> int | None:
         return None
     value &= (1 << bits) - 1
     return value - (1 << bits) if signed and value >> (bits - 1) else value
+
+
+def is_zero(literal: bytes) -> bool:
+    """Whether all elements of a serialized LiteralProto are zero; not if it cannot be read."""
+    message = Message(literal)
+    try:
+        return not any(any(message.blob(n)) for n in message.numbers() - {_LITERAL_SHAPE})
+    except HloError:
+        return False
 
 
 def varint(value: int) -> bytes:

@@ -197,6 +197,14 @@ class _Trials:
         done = f"if the caller is done with {'it' if len(program.leaves) == 1 else 'them'}"
         return Trial(to_donate(program.leaves), total, notes=(done,))
 
+    @functools.cached_property
+    def _own_seconds(self) -> float:
+        """Predicted time of a step as it is."""
+        program = self._program
+        assert isinstance(program, JittedFunction)
+        jitted = plain_jit(program.function, **program.jit_options)
+        return in_pieces.compiled_cost(jitted.lower(*program.args, **program.kwargs))[1]
+
     def checkpointed(self) -> Trial | None:
         """`jax.checkpoint` around the bodies of scans; without scans, around the loss.
 
@@ -215,11 +223,10 @@ class _Trials:
                 jitted = plain_jit(anew, **program.jit_options)
                 lowered = jitted.lower(*program.args, **program.kwargs)
             if wrapped:
-                whole = plain_jit(program.function, **program.jit_options)
-                _, before = in_pieces.compiled_cost(whole.lower(*program.args, **program.kwargs))
                 total, seconds = in_pieces.compiled_cost(lowered)
                 setting = f"jax.checkpoint around {where} ({policy})"
-                return Trial(setting, total, seconds / before - 1, math.inf, ("other rounding",))
+                added = seconds / self._own_seconds - 1
+                return Trial(setting, total, added, math.inf, ("other rounding",))
         return None
 
     def in_pieces(self) -> Trial | None:
@@ -232,8 +239,7 @@ class _Trials:
         first = self._cut(program, None)
         if first is None:
             return None
-        whole = plain_jit(program.function, **program.jit_options)
-        _, before = in_pieces.compiled_cost(whole.lower(*program.args, **program.kwargs))
+        before = self._own_seconds
         trial, units = first[0](before), first[1]
         if trial.added <= _TIME_AT_MOST:
             return trial

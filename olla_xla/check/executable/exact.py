@@ -8,9 +8,8 @@ Triton's), so neither is compared for these results. A fusion may have other res
 
 from __future__ import annotations
 
-from hlo.module import HloError
 from hlo.shapes import ShapeIndex
-from hlo.wire import Message, scalar_integer
+from hlo.wire import is_zero, scalar_integer
 from olla_xla.check.executable.program import Body, Op
 
 _MOVES = frozenset(
@@ -32,9 +31,6 @@ _IDEMPOTENT = frozenset("and maximum minimum or".split())
 _FROM_ZERO = frozenset("add xor".split())
 """Reducers whose result depends neither on the order nor on how often the initial value is applied:
 XLA may apply it once for each thread. Those of the second set need an initial value of zero."""
-
-_SHAPE = 1
-"""Field of LiteralProto; all others that are set hold elements, zeros as zero bytes."""
 
 
 def exact_results(body: Body) -> frozenset[ShapeIndex]:
@@ -83,14 +79,5 @@ def _is_free(reduce: Op) -> bool:
         return False
     start = reduce.operands[-1]
     return step.opcode in _IDEMPOTENT or (
-        step.opcode in _FROM_ZERO and start.opcode == "constant" and _is_zero(start.proto.literal)
+        step.opcode in _FROM_ZERO and start.opcode == "constant" and is_zero(start.proto.literal)
     )
-
-
-def _is_zero(literal: bytes) -> bool:
-    """Whether all elements of a literal are zero."""
-    message = Message(literal)
-    try:
-        return not any(any(message.blob(n)) for n in message.numbers() - {_SHAPE})
-    except HloError:
-        return False
