@@ -14,7 +14,7 @@ from hlo.shapes import Shape
 from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.element_order import as_row, permuted
 from olla_xla.check.executable.numbering import hashed
-from olla_xla.check.executable.slice_shapes import sliced_digit
+from olla_xla.check.executable.slices import sliced_digit
 
 ARRAY = hashed(b"array")
 INDICES = {hashed(b"first"): 0, hashed(b"second"): 1}
@@ -61,7 +61,7 @@ def chain(rng, numbering, begun, slices):
             order = shuffled(rng, axes)
             new = shape([at.dimensions[k] for k in order], shuffled(rng, axes))
             elements = elements.transpose(0, *(1 + k for k in order))
-            number = numbering.arranged(number, at, permuted(at, order), new)
+            number = numbering.arranged(number, at, permuted(at, tuple(order)), new)
         elif kind == "copy" or not at.dimensions:
             new = shape(at.dimensions, shuffled(rng, axes))
         else:

@@ -1,14 +1,11 @@
-"""Parts of the referee that compare slices: of a GPU's memory, and of checkpoint arrays in time."""
+"""Parts of the referee that compare slices: of a GPU's memory, and of what a loop hands on."""
 
-import types
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hlo.slices import Access, Slice
-from olla_xla.check.executable import checkpoints, loops, thunks
+from olla_xla.check.executable import iterations, thunks
 
 pytestmark = pytest.mark.quick
 
@@ -65,52 +62,5 @@ def test_what_no_iteration_changes(start, root, fixed):
     """The state by element: how it begins, and whose name the body returns."""
     numbers = dict(enumerate(start))
     symbols = {k: str(k) for k in numbers}
-    found = loops._fixed(numbers, symbols, dict(enumerate(root)))
+    found = iterations.fixed_elements(numbers, symbols, dict(enumerate(root)))
     assert found == {int(k) for k in fixed}
-
-
-KEY = ("kept", b"at")
-
-
-def followed(begun, read, at, *, source, element=None, count=None):
-    """(whose slices are read, which iterations are run again) of an array through a loop.
-
-    Args:
-      begun: by slice, the iteration of the first loop that it belongs to. read, at: slices read
-        and written in each iteration. source: whether what is read is written; else what an
-        iteration that is run again gives. element: the first loop's that the array keeps.
-    """
-    check = object.__new__(checkpoints._Check)
-    check._begun = {"kept": types.SimpleNamespace(iterations=begun, element=element)}
-    check._iterations = len(read)
-    moves = {"kept": checkpoints._Move(np.array(at), KEY if source else None)}
-    begins = [] if source else [KEY]
-    numbers = None if count is None else np.array(count)
-    whose, again = check._follow({KEY: np.array(read)}, moves, begins, numbers)
-    return whose[KEY].tolist(), again.tolist()
-
-
-def test_slices_that_are_read_and_put_elsewhere():
-    """Slice 2 is moved to 0, then 0 is read: it belongs to the iteration that 2 belonged to."""
-    assert followed((7, 8, 9), [2, 0, 1], [0, 2, 1], source=True)[0] == [9, 9, 8]
-    assert followed((7, 8, 9), [2, 0, 1], [0, 1, 1], source=True)[0] == [9, 9, 9]
-
-
-def test_iterations_that_are_run_again_give_the_next_ones_beginning():
-    """An element as an iteration leaves it is what the next one begins with."""
-    whose, again = followed((0, 4), [0, 0, 1], [0, 0, 0], source=False, element=3)
-    assert whose == again == [0, 1, 4]
-
-
-def test_results_of_an_iteration_belong_to_it():
-    whose, _ = followed((0, 4), [0, 0, 0], [0, 0, 0], source=False)
-    assert whose == [0, 0, 0]
-
-
-def test_an_iteration_with_another_number_gives_nothing_known():
-    whose, again = followed((0,), [0, 0, 0], [0, 0, 0], source=False, element=3, count=[0, 7, 2])
-    assert whose == again == [0, 1, checkpoints._UNKNOWN]
-
-
-def test_indices_are_clamped():
-    assert checkpoints._within(np.array([-3, 0, 2, 9]), 3).tolist() == [0, 0, 2, 2]

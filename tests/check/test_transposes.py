@@ -11,7 +11,7 @@ from hlo.shapes import Shape
 from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.element_order import as_row, permuted, places
 from olla_xla.check.executable.numbering import hashed
-from olla_xla.check.executable.slice_shapes import sliced_axis, sliced_digit
+from olla_xla.check.executable.slices import sliced_axis, sliced_digit
 
 pytestmark = pytest.mark.quick
 

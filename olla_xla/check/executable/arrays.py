@@ -7,8 +7,15 @@ subexpressions, and may round sums of products otherwise.
 
 from __future__ import annotations
 
-from olla_xla.check.executable.numbering import Numbers, hashed, named
+from collections.abc import Sequence
+
+from olla_xla.check.executable.numbering import Numbers, named
 from olla_xla.check.executable.program import Op
+
+_Extents = tuple[int, tuple[int, ...]]
+"""Element type and dimensions."""
+
+_NONE = frozenset[object]()
 
 Alike = dict[tuple[Op, int], object]
 """(parameter of a loop's body, element of it that no iteration changes) -> the array that it is
@@ -27,7 +34,7 @@ class Arrays:
 
     def __init__(self) -> None:
         self._from: dict[Op, frozenset[object]] = {}
-        self._read: dict[bytes, set[object]] = {}
+        self._read: dict[_Extents, dict[bytes, frozenset[object]]] = {}
 
     @classmethod
     def of(cls, fusion: Op, alike: Alike) -> Arrays:
@@ -49,16 +56,31 @@ class Arrays:
             return
         for operand, numbers in zip(op.operands, read, strict=True):
             if origin := self._from.get(operand):
+                extents = operand.shape.element_type, operand.shape.dimensions
+                alike = self._read.setdefault(extents, {})
                 for number in numbers.values():
-                    self._read.setdefault(number, set()).update(origin)
+                    alike[number] = alike.get(number, _NONE) | origin
 
-    def several(self) -> bytes:
-        """The numbers that were read from several arrays, each with the count; b"" if none."""
-        return b"".join(
-            number + hashed(named((len(arrays),)))
-            for number, arrays in sorted(self._read.items())
-            if len(arrays) > 1
-        )
+    def candidates(self) -> dict[bytes, frozenset[object]]:
+        """Numbers of values that may be equal and from several arrays; the arrays of each."""
+        found: dict[bytes, frozenset[object]] = {}
+        for alike in self._read.values():
+            if len(_NONE.union(*alike.values())) > 1:
+                found |= alike
+        return found
+
+
+def several(numbers: Sequence[bytes], arrays: Sequence[frozenset[object]]) -> list[bytes]:
+    """What is read from several arrays, each number before the number of arrays; sorted.
+
+    Args:
+      numbers: of what is read. arrays: that each of them was read from.
+    """
+    found: dict[bytes, frozenset[object]] = {}
+    for number, origin in zip(numbers, arrays, strict=True):
+        found[number] = found.get(number, _NONE) | origin
+    counts = ((n, len(origin)) for n, origin in found.items() if len(origin) > 1)
+    return [part for n, count in sorted(counts) for part in (n, named((count,)))]
 
 
 def array_of(op: Op, alike: Alike) -> object:

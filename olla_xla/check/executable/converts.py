@@ -53,6 +53,7 @@ def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
     def made(number: bytes, old: Shape, new: Shape) -> bytes:
         result = _plain(numbering, number, new)
+        numbering.note_term(result, _again, (old, new), number)
         numbering.rounded[result] = Rounded(b"", number, old, new)
         numbering.note_computed(result)
         return result
@@ -60,12 +61,37 @@ def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
     return _behind_moves(numbering, number, old, new, made)
 
 
+def _again(numbering: ElementNumbering, shapes: tuple[Shape, Shape], number: bytes) -> bytes:
+    """The number of a convert of another value."""
+    found = convert_of(numbering, number, *shapes)
+    assert found is not None  # that depends on the shapes alone
+    return found
+
+
 def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
     """The number outside a fusion of what its code computes."""
-    result = hashed(code + number)
-    if number in numbering.rounded:
-        numbering.rounded[result] = numbering.rounded[number]._replace(code=code)
+    if (inner := numbering.rounded.get(number)) is not None and not inner.code:
+        return _rounded_by(numbering, (inner.old, inner.new), code, inner.operand)
+    result = numbering.coded(code, number)
+    if inner is not None:
+        numbering.rounded[result] = inner._replace(code=code)
     return result
+
+
+def _rounded_by(
+    numbering: ElementNumbering, shapes: tuple[Shape, Shape], code: bytes, number: bytes
+) -> bytes:
+    """The number of a convert that a fusion's code computes, whose operand may have been moved."""
+    if (found := narrowed(numbering, number, shapes[1])) is not None:
+        return found
+
+    def made(number: bytes, old: Shape, new: Shape) -> bytes:
+        result = numbering.term(code, _plain(numbering, number, new))
+        numbering.note_term(result, _rounded_by, (old, new), code, number)
+        numbering.rounded[result] = Rounded(code, number, old, new)
+        return result
+
+    return _behind_moves(numbering, number, *shapes, made)
 
 
 def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
@@ -73,6 +99,7 @@ def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
     def made(number: bytes, old: Shape, new: Shape) -> bytes:
         result = _plain(numbering, number, new)
+        numbering.note_term(result, _again, (old, new), number)
         numbering.widened[result] = number, old, new
         numbering.note_moved(number, result)
         return result
@@ -112,23 +139,17 @@ def slice_of_converted(
         return None
     code, operand, old, new = numbering.rounded[number]
     part, old, new = part_of(operand, old, new)
-    is_inside = numbering.is_computed(number)
-
-    def made(number: bytes, old: Shape, new: Shape) -> bytes:
-        result = _plain(numbering, number, new)
-        result = hashed(code + result) if code else result
-        numbering.rounded[result] = Rounded(code, number, old, new)
-        if is_inside:
-            numbering.note_computed(result)
-        return result
-
-    return _behind_moves(numbering, part, old, new, made)
+    if not code:
+        return _again(numbering, (old, new), part)
+    result = _rounded_by(numbering, (old, new), code, part)
+    numbering.note_moved(number, result)
+    return result
 
 
 def _plain(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes:
     """The number of an elementwise convert, whatever the layout."""
     shape = numbering.shape(row_major(new))
-    return hashed(hashed(SHAPED + b"convert" + shape) + END + number)
+    return numbering.term(hashed(SHAPED + b"convert" + shape), END, number)
 
 
 def _behind_moves(

@@ -5,7 +5,8 @@ number hold the same bits. Order, names, copies, clones and in-place results do 
 digest; a wrong operand, a lost update or swapped elements of a loop's state do. Fusions are
 inlined. Where a fusion's code may change a bit (`exact`), what decides the code is hashed too
 (`Numbering.code`). It is not hashed for elements that the fusion only moves, and elementwise
-results do not depend on where the fusion puts them. Loops are numbered element by element
+results do not depend on where the fusion puts them. Loops are followed iteration by iteration where
+their condition is computed from constants (`iterations`), else numbered element by element
 (`loops`). Visible effects (callbacks, random state) are hashed in their order.
 
 A collective's number has its device groups, what these count (replicas, partitions or both), its
@@ -26,9 +27,10 @@ from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
 from olla_xla.check.executable.converts import convert_of, converted
 from olla_xla.check.executable.element_numbering import ElementNumbering
-from olla_xla.check.executable.element_order import as_row, permuted, typed
+from olla_xla.check.executable.element_order import as_row, permuted, row_major, typed
 from olla_xla.check.executable.exchanges import EXCHANGES
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
+from olla_xla.check.executable.iterations import Loops
 from olla_xla.check.executable.loops import number_loop
 from olla_xla.check.executable.numbering import (
     EFFECT,
@@ -41,17 +43,17 @@ from olla_xla.check.executable.numbering import (
     named,
 )
 from olla_xla.check.executable.precision import ROUNDING
-from olla_xla.check.executable.program import Body, Op, Program
+from olla_xla.check.executable.program import Body, Op, Program, acts
 from olla_xla.check.executable.records import Concatenation, Digit, Update
-from olla_xla.check.executable.slice_shapes import sliced_axis, sliced_digit
-from olla_xla.check.executable.slices import slice_of
+from olla_xla.check.executable.slices import slice_of, sliced_axis, sliced_digit
 
 
 def program_digest(program: Program, target: str) -> str:
     """The digest of a module, 32 hex digits. It clears fields of `program`: do not use it again."""
-    root, effects = ElementExpressions(target).function(program.entry)
+    numbering = ElementExpressions(target)
+    root, effects = numbering.function(program.entry)
     seen = [effect for effect in effects if not is_exchange(effect)]
-    return hashed(b"".join((all_of(root), EFFECT, *seen))).hex()
+    return hashed(b"".join((all_of(root), EFFECT, *seen, *numbering.loops.marks()))).hex()
 
 
 class ElementExpressions(ElementNumbering):
@@ -62,6 +64,14 @@ class ElementExpressions(ElementNumbering):
         self._arrays = Arrays()
         """The arrays that the fusion being numbered reads."""
         self._elementwise: dict[Body, bool] = {}
+        self.loops = Loops()
+
+    def computation(self, body: Body) -> bytes:
+        """Number of a computation as a function of its parameters."""
+        terms, self.terms = self.terms, None
+        found = super().computation(body)
+        self.terms = terms
+        return found
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
         """Numbers of a computation's result for those of its parameters; notes its effects."""
@@ -83,15 +93,20 @@ class ElementExpressions(ElementNumbering):
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """An operation without a rule of its own: its opcode, attributes, operands and callees."""
-        read = [number for numbers in operands for number in numbers.values()]
         kind = self.integers.type_of(op)
+        read = [number for numbers in operands for number in numbers.values()] if kind else []
         known = self.integers.result(op, kind, read) if kind else None
-        numbers = super().plain(op, operands, effects) if known is None else {(): known}
-        if op.opcode == "compare":
-            left, right = map(self.integers.whole, read)
-            if left is not None and right is not None:
-                self.comparisons[numbers[()]] = op.proto.comparison_direction, left, right
+        if known is not None:
+            return {(): known}
+        numbers = super().plain(op, operands, effects)
+        if kind and not op.called and not acts(op):
+            self._note_operation(op, operands, numbers)
         return numbers
+
+    def _note_operation(self, op: Op, operands: list[Numbers], result: Numbers) -> None:
+        """Notes an operation that may have another number where its operands have others."""
+        read = [number for numbers in operands for number in numbers.values()]
+        self.note_term(result[()], _again, op, *read)
 
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """The numbering of a bitcast's result: its operand's elements under another shape."""
@@ -115,6 +130,7 @@ class ElementExpressions(ElementNumbering):
         numbers = self.plain(op, operands, effects)
         ((number,), (operand,)) = numbers.values(), operands[0].values()
         self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape, op.shape
+        self._note_operation(op, operands, numbers)
         return numbers
 
     def concatenate(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -131,8 +147,10 @@ class ElementExpressions(ElementNumbering):
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
         made = self.concatenations.get(number)
+        numbers = self.plain(op, operands, effects)
         if made is None:
-            return self.plain(op, operands, effects)
+            self._note_operation(op, operands, numbers)
+            return numbers
         ranges, whole = slice_ranges(op.proto), op.operands[0].shape.dimensions
         start, limit, _ = ranges[made.dimension]
         others = [r for k, r in enumerate(ranges) if k != made.dimension]
@@ -141,7 +159,7 @@ class ElementExpressions(ElementNumbering):
             k = made.starts.index(start)
             if made.starts[k + 1 : k + 2] == (limit,):
                 return {(): made.numbers[k]}
-        return self.plain(op, operands, effects)
+        return numbers
 
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A convert; one to a wider type and back is the value itself."""
@@ -160,7 +178,7 @@ class ElementExpressions(ElementNumbering):
         before = op.operands[0].shape
         if before.element_bits < 8:
             return self.plain(op, operands, effects)
-        steps = permuted(before, op.proto.dimensions)
+        steps = permuted(before, tuple(op.proto.dimensions))
         return {(): self.arranged(operand, before, steps, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -175,8 +193,16 @@ class ElementExpressions(ElementNumbering):
             value = converted(self, value, before, part)
         if self.shape(whole) == self.shape(part):
             return {(): value}
-        numbers = array, value, *indices
-        return {(): self.updated(Update(self.attributes(op), numbers, whole, part))}
+        axis = sliced_axis(part, whole)
+        if axis is None:
+            numbers = array, value, *indices
+            return {(): self.updated(Update(self.attributes(op), numbers, whole, part))}
+        row = self.arranged(value, part, permuted(part), as_row(part))
+        numbers = array, row, indices[axis]
+        digit = sliced_digit(whole, axis)
+        if digit[0] == 1:
+            return {(): self.arranged(row, as_row(part), permuted(whole), whole)}
+        return {(): self.updated(Update.of_slice(numbers, row_major(whole), digit))}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """A fusion: its computation's results, with its code where that may change bits."""
@@ -189,12 +215,12 @@ class ElementExpressions(ElementNumbering):
         if not rounded:
             return inside
         made = self.code(op)
-        if several := arrays.several():
-            made = hashed(made + several)
+        if read := arrays.candidates():
+            made = self.code_of(tuple(read.values()), made, *read)
         if self._is_elementwise(op.called[0]):
             found = {i: from_outside(self, n, made, computed) for i, n in rounded.items()}
         elif self._generators:
-            found = {i: hashed(made + n) if n in computed else n for i, n in rounded.items()}
+            found = {i: self.coded(made, n) if n in computed else n for i, n in rounded.items()}
         else:
             found = {i: put(self, n, made, computed) for i, n in rounded.items()}
         return inside | found
@@ -206,24 +232,26 @@ class ElementExpressions(ElementNumbering):
         return self._elementwise[body]
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A while: its body and condition as functions of the state, and the initial state."""
-        body, condition = op.called
+        """A while: iteration by iteration, or as a function of its initial state."""
         start = operands[0]
-        symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
-        for i, number in symbols.items():
-            self.symbol(number, body.parameters[0].shape.at(i))
-        inner: list[bytes] = []
-        before = self.stateful
-        root = self.run(body, [symbols], inner)
-        self.run(condition, [symbols], inner)
-        iterations = hashed(op.proto.backend_config)  # may hold a known trip count, which XLA uses
-        if self.stateful == before:
-            numbers, seen = number_loop(self, op, start, symbols, root, iterations)
-            effects += [e for e in seen if e not in effects or not is_exchange(e)]
+        if self.terms is not None:
+            return self.loops.later(self, op, start, effects)
+        if self.loops.is_stateful(op):
+            symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
+            inner: list[bytes] = []
+            root = self.run(op.called[0], [symbols], inner)
+            whole, numbers = self.whole_loop(op, start, symbols, root, inner)
+            effects.append(hashed(EFFECT + whole))
             return numbers
-        whole, numbers = self.whole_loop(op, start, symbols, root, inner)
-        effects.append(hashed(EFFECT + whole))
+        numbers, seen = self.loops.followed(self, op, start) or number_loop(self, op, start)
+        effects += [e for e in seen if e not in effects or not is_exchange(e)]
         return numbers
+
+
+def _again(numbering: ElementExpressions, op: Op, *operands: bytes) -> bytes:
+    """The number of an operation for other operands."""
+    handler = numbering.handlers.get(op.opcode, ElementExpressions.plain)
+    return handler(numbering, op, [{(): number} for number in operands], [])[()]
 
 
 ElementExpressions.handlers = {

@@ -1,45 +1,47 @@
 """Base class of the numbering of elements: records of how values were made.
 
 From these (`records`) the number of a slice, a bitcast or a convert of a value follows. This class
-keeps them, with what needs nothing else: bitcasts, scalar integers, and the state of the fusion
-being numbered. Its one subclass, in `element_expressions`, gives operations their numbers. Helper
-modules take this class as their argument, so that imports have no cycle.
+keeps them, with what needs nothing else: bitcasts, updates, scalar integers, and the state of the
+fusion being numbered. Its one subclass, in `element_expressions`, gives operations their numbers.
+Helper modules take this class as their argument, so that imports have no cycle.
 """
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
+from typing import Any
 
 from hlo.shapes import Shape
-from olla_xla.check.executable.arrays import Alike
+from olla_xla.check.executable.arrays import Alike, several
 from olla_xla.check.executable.element_order import (
     as_dimensions,
     as_row,
     composed,
+    inverse,
     lying,
     permuted,
     places,
     row_major,
     steps_of,
     typed,
+    without,
 )
-from olla_xla.check.executable.integers import Form, Integers
-from olla_xla.check.executable.numbering import BITCAST, END, Numbering, Numbers, hashed
-from olla_xla.check.executable.program import Body
+from olla_xla.check.executable.integers import Integers
+from olla_xla.check.executable.numbering import BITCAST, END, Numbering, hashed
 from olla_xla.check.executable.records import (
     Concatenation,
     Cut,
     Digit,
-    Held,
-    Kept,
     Move,
     Rounded,
-    ScanResidual,
     Steps,
+    Term,
     Update,
 )
+from olla_xla.check.executable.written_slices import WrittenSlices
 
-_MOVED = hashed(b"turn")
+_MOVED, _SEVERAL, _LATER = (hashed(n.encode()) for n in "turn several later".split())
 _MOST_PLACES = 1 << 16
 
 
@@ -52,39 +54,34 @@ class ElementNumbering(Numbering):
     Attributes:
       integers: what is known of scalar integers.
       updates: by number, the dynamic-update-slice that it is.
+      written: slices of arrays that were written at constant places.
       concatenations: by number, the concatenation that it is.
       repeated: by number, the broadcast that it is: its operand's number, dimensions, both shapes.
-      comparisons: by number, the comparison of two known integers: direction, left, right.
       moves: by number, the bitcast or transpose that it is, behind any others.
       casts: by number, the row that it is in another element type: its number, both shapes.
-      residuals: by number, the scan residual that it is.
       widened: by number, the convert to a wider type: its operand's number, old shape, new shape.
       rounded: by number, the convert that it is, to a type that is not wider.
       cuts: by number, the slice that it is as a row: numbers of array and index, digit sliced.
-      given: likewise -> number that the slice is to have.
-      kept: by number, a checkpoint array as its loop leaves it. held: likewise, in an iteration of
-        another loop (`checkpoints`).
       alike: elements of loops' states that are arrays from outside.
-      depth: how many loops enclose what is being numbered.
+      terms: by number, how it is made of others, while a loop's body is numbered for all of its
+        iterations (`iterations`); else None.
+      depth: how many loops without a known trip count are being numbered.
     """
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self.integers = Integers()
         self.updates: dict[bytes, Update] = {}
+        self.written = WrittenSlices()
         self.concatenations: dict[bytes, Concatenation] = {}
         self.repeated: dict[bytes, tuple[bytes, tuple[int, ...], Shape, Shape]] = {}
-        self.comparisons: dict[bytes, tuple[str, Form, Form]] = {}
         self.moves: dict[bytes, Move] = {}
         self.casts: dict[bytes, tuple[bytes, Shape, Shape]] = {}
-        self.residuals: dict[bytes, ScanResidual] = {}
         self.widened: dict[bytes, tuple[bytes, Shape, Shape]] = {}
         self.rounded: dict[bytes, Rounded] = {}
         self.cuts: dict[bytes, Cut] = {}
-        self.given: dict[Cut, bytes] = {}
-        self.kept: dict[bytes, Kept] = {}
-        self.held: dict[bytes, Held] = {}
         self.alike: Alike = {}
+        self.terms: dict[bytes, Term] | None = None
         self.depth = 0
         self._fused: set[bytes] | None = None
         """Numbers that the fusion being numbered computes, and does not only move; or None."""
@@ -98,12 +95,28 @@ class ElementNumbering(Numbering):
           digit: of the position in the array's row that equals the index.
         """
 
-    def apart(self, body: Body, given: Numbers) -> Numbers:
-        """`run` of a body without effects, as outside any fusion."""
-        fused, self._fused = self._fused, None
-        result = self.run(body, [given], [])
-        self._fused = fused
-        return result
+    def term(self, *parts: bytes) -> bytes:
+        """The number of what is made of values: of the numbers that make up `parts`."""
+        data = b"".join(parts)
+        number = hashed(data)
+        if self.terms is not None:
+            self.terms.setdefault(number, Term(None, None, (data,)))
+        return number
+
+    def note_term(
+        self, number: bytes, again: Callable[..., Any], given: Any, *operands: bytes
+    ) -> None:
+        """Notes that a number is `again(self, given, *operands)`, also for other operands."""
+        if self.terms is not None:
+            self.terms[number] = Term(again, given, operands)
+
+    def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
+        """A number that stands for `again(self, given, *operands)` while terms are noted."""
+        said = hashed(repr((again.__qualname__, hash(given))).encode())
+        number = hashed(b"".join((_LATER, said, *operands)))
+        assert self.terms is not None
+        self.terms[number] = Term(again, given, operands, is_later=True)
+        return number
 
     def is_computed(self, number: bytes) -> bool:
         """Whether the fusion being numbered computes this value."""
@@ -118,10 +131,6 @@ class ElementNumbering(Numbering):
         """Notes a result that only moves elements: it counts as computed if `number` does."""
         if self.is_computed(number):
             self.note_computed(result)
-
-    def first(self, number: bytes) -> bytes:
-        """The number that an array was moved from; its own if it was not moved."""
-        return self.moves[number].base if number in self.moves else number
 
     def unmoved(self, number: bytes) -> bytes:
         """The number behind bitcasts and transposes."""
@@ -141,7 +150,8 @@ class ElementNumbering(Numbering):
         row, old, _ = self.casts.get(row, (row, old, old))
         if self.shape(old) == self.shape(new):
             return row
-        result = hashed(BITCAST + row + self.shape(old) + self.shape(new))
+        result = self.term(BITCAST, row, self.shape(old), self.shape(new))
+        self.note_term(result, lambda it, shapes, row: it.retyped(row, *shapes), (old, new), row)
         self.casts[result] = row, old, new
         self.note_moved(row, result)
         return result
@@ -180,28 +190,85 @@ class ElementNumbering(Numbering):
             said = order.tobytes()
         if steps == permuted(shape) and shape.dimensions == new.dimensions:
             return number
-        kind = repr((*_typed(new), new.dimensions)).encode()
-        result = hashed(b"".join((_MOVED, first, hashed(kind), hashed(said))))
-        self.moves.setdefault(result, Move(number, row_major(shape), steps, row_major(new)))
+        kind = hashed(repr((*_typed(new), new.dimensions)).encode()) + hashed(said)
+        result = hashed(_MOVED + first + kind)
+        move = Move(number, row_major(shape), steps, row_major(new))
+        self.note_term(result, ElementNumbering._moved, (move, first, kind), number)
+        self.moves.setdefault(result, move)
         self.note_moved(number, result)
         return result
 
+    def _moved(self, made: tuple[Move, bytes, bytes], number: bytes) -> bytes:
+        """The number of another array moved as one was before; `made` by `arranged`."""
+        move, first, kind = made
+        if number in self.moves or first != move.base:
+            return self.rearranged(number, move)
+        result = hashed(_MOVED + number + kind)
+        if result not in self.moves:
+            self.moves[result] = Move(number, *move[1:])
+        return result
+
     def updated(self, update: Update) -> bytes:
-        """The number of an update's result; records the update."""
-        number = hashed(b"".join((update.made, END, *update.numbers)))
+        """The number of an update's result; records the update.
+
+        One of a slice of an array that was moved is a moved update: what the array was moved from
+        is updated, at the digit of its row that the index is.
+        """
+        array, value, *indices = update.numbers
+        if update.digit is not None and array in self.moves:
+            move = self.moves[array]
+            found = without(move.steps, update.shape.num_elements, update.digit)
+            if found is not None:
+                row = self.arranged(value, update.part, inverse(found[1]), update.part)
+                base = Update.of_slice((move.base, row, *indices), move.shape, found[0])
+                return self.arranged(self.updated(base), move.shape, move.steps, move.new)
+        number = self.term(update.made, END, *update.numbers)
+        self.note_term(number, _updated, update, *update.numbers)
         self.updates[number] = update
+        if any(map(self.is_computed, update.numbers)):
+            self.note_computed(number)
+        if update.digit is not None:
+            at = self.integers.clamped(indices[0], update.digit[0])
+            if at is not None:
+                self.written.note(number, array, update.digit, at, value)
         return number
 
     def joined(self, made: Concatenation) -> bytes:
         """The number of a concatenation's result; records the concatenation."""
-        number = hashed(b"".join((made.made, END, *made.numbers)))
+        number = self.term(made.made, END, *made.numbers)
+        self.note_term(number, _joined, made, *made.numbers)
         self.concatenations[number] = made
         return number
 
-    def symbol(self, number: bytes, shape: Shape, iterations: int | None = None) -> None:
-        """Declares a number a symbol, if it is a scalar integer; see `Integers.symbol`."""
-        if shape.is_array and not shape.dimensions:
-            self.integers.symbol(number, shape.element_type, iterations)
+    def coded(self, code: bytes, number: bytes) -> bytes:
+        """The number outside a fusion of what its code computes; a known integer is that."""
+        if self.integers.is_known(number):
+            return number
+        result = self.term(code, number)
+        if self.terms is not None and number in self.terms and self.terms[number].again is not None:
+            self.note_term(result, lambda it, _, *numbers: it.coded(*numbers), None, code, number)
+        return result
+
+    def code_of(self, arrays: tuple[frozenset[object], ...], code: bytes, *numbers: bytes) -> bytes:
+        """The number of a fusion's code, with what it reads from several arrays (`arrays`).
+
+        Args:
+          arrays: that each value is read from. code: number without that. numbers: of the values.
+        """
+        if self.terms is not None:  # other values may be equal
+            return self.later(ElementNumbering.code_of, arrays, code, *numbers)
+        found = several(numbers, arrays)
+        return hashed(b"".join((_SEVERAL, code, *found))) if found else code
+
+
+def _updated(numbering: ElementNumbering, update: Update, *numbers: bytes) -> bytes:
+    """The number of an update with other operands."""
+    return numbering.updated(update._replace(numbers=numbers))
+
+
+def _joined(numbering: ElementNumbering, made: Concatenation, *numbers: bytes) -> bytes:
+    """The number of a concatenation of other operands."""
+    return numbering.joined(made._replace(numbers=numbers))
 
 
 def _typed(shape: Shape) -> tuple[int, int]:

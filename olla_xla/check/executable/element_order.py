@@ -9,29 +9,40 @@ ones merged, so equal steps over one row are the same elements in the same order
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from hlo.shapes import Shape
-from olla_xla.check.executable.records import Digit, Steps
+
+Steps = tuple[tuple[int, int], ...]
+"""An order of a row's elements: (count, distance) pairs, the outermost first."""
+
+Digit = tuple[int, int]
+"""(count, distance in elements): a digit of the position in a row, as one step over it is."""
+
+_cached = functools.lru_cache(maxsize=1 << 14)
 
 Places = npt.NDArray[np.int64]
 
 
+@_cached
 def row_major(shape: Shape) -> Shape:
     """A shape with row-major layout."""
     order = tuple(reversed(range(len(shape.dimensions))))
     return dataclasses.replace(shape, minor_to_major=order, key=b"")
 
 
+@_cached
 def as_row(shape: Shape, elements: int | None = None) -> Shape:
     """The one-dimensional shape of an array's row, or of one of so many elements."""
     size = shape.num_elements if elements is None else elements
     return dataclasses.replace(shape, dimensions=(size,), minor_to_major=(0,), key=b"")
 
 
+@_cached
 def digits(shape: Shape) -> list[tuple[int, int]]:
     """(extent, distance in elements) of each dimension of an array as it lies in memory."""
     distance, found = 1, dict[int, tuple[int, int]]()
@@ -41,7 +52,8 @@ def digits(shape: Shape) -> list[tuple[int, int]]:
     return [found[k] for k in range(len(shape.dimensions))]
 
 
-def permuted(shape: Shape, dimensions: Iterable[int] | None = None) -> Steps:
+@_cached
+def permuted(shape: Shape, dimensions: tuple[int, ...] | None = None) -> Steps:
     """Steps over an array's row that take its dimensions in an order, the outermost first.
 
     Args:
@@ -53,16 +65,19 @@ def permuted(shape: Shape, dimensions: Iterable[int] | None = None) -> Steps:
     return joined(found[k] for k in dimensions)
 
 
+@_cached
 def lying(shape: Shape) -> Steps:
     """An array's elements in memory order, as steps over its row."""
-    return permuted(shape, reversed(shape.minor_to_major))
+    return permuted(shape, shape.minor_to_major[::-1])
 
 
+@_cached
 def as_dimensions(shape: Shape) -> Steps:
     """An array's row, as steps over its elements in memory order."""
     return joined(digits(shape))
 
 
+@_cached
 def composed(inner: Steps, outer: Steps) -> Steps | None:
     """Steps `outer` over what steps `inner` give, as steps over the row that `inner` is of.
 
@@ -78,6 +93,7 @@ def composed(inner: Steps, outer: Steps) -> Steps | None:
     return joined(found)
 
 
+@_cached
 def within(steps: Steps, count: int, distance: int) -> Steps | None:
     """One digit of the position in a row, as steps over what the row was taken from.
 
@@ -99,6 +115,7 @@ def within(steps: Steps, count: int, distance: int) -> Steps | None:
     return tuple(reversed(found))
 
 
+@_cached
 def without(steps: Steps, size: int, digit: Digit) -> tuple[Digit, Steps] | None:
     """Where one digit of the position in a row comes from, and the order of the others.
 
@@ -119,6 +136,15 @@ def without(steps: Steps, size: int, digit: Digit) -> tuple[Digit, Steps] | None
     inner = within(steps, distance, 1) or ()
     left = ((n, d if d < far else d // count) for n, d in (*outer, *inner))
     return (count, far), joined(left)
+
+
+def inverse(steps: Steps) -> Steps:
+    """The steps that undo others, which take every element of a row once."""
+    found, here = [], 1
+    for count, distance in reversed(steps):
+        found.append((distance, count, here))
+        here *= count
+    return joined((count, distance) for _, count, distance in sorted(found, reverse=True))
 
 
 def places(steps: Steps) -> Places:
@@ -157,6 +183,7 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
     return tuple(found)
 
 
+@_cached
 def typed(shape: Shape, like: Shape) -> Shape:
     """A shape with the element type of another one."""
     kind, bits = like.element_type, like.element_bits

@@ -24,7 +24,7 @@ def _exchanged(
         return numbers
     shapes = (_extents(o.shape) + _extents(p) for o, p in zip(op.operands, parts, strict=True))
     given = (number for read in operands for number in read.values())
-    found = [hashed(made + s + END + n) for s, n in zip(shapes, given, strict=True)]
+    found = [numbering.term(made, s, END, n) for s, n in zip(shapes, given, strict=True)]
     return {index: n for (index, _), n in zip(leaves(op.shape), found, strict=True)}
 
 
@@ -39,8 +39,8 @@ def _started(
     (number,) = operands[0].values()
     (whole,) = numbers.values()
     shapes = _extents(op.operands[0].shape) + _extents(op.shape.at((1,)))
-    state = {i: hashed(_STATE + whole + named(i)) for i in parts}
-    return state | {(0,): number, (1,): hashed(_asked(op) + shapes + END + number)}
+    state = {i: numbering.term(_STATE, whole, named(i)) for i in parts}
+    return state | {(0,): number, (1,): numbering.term(_asked(op), shapes, END, number)}
 
 
 def _asked(op: Op) -> bytes:

@@ -66,7 +66,7 @@ def note_own(
         is_narrowed = narrowed(numbering, before, op.shape) == number
         if is_narrowed or (numbering.unmoved(number) in numbering.widened and before not in own):
             return
-    elif all(n in numbering.comparisons or numbering.integers.is_known(n) for n in result.values()):
+    elif all(map(numbering.integers.is_known, result.values())):
         return
     own.update(result.values())
 
@@ -139,15 +139,15 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
         return numbering.rearranged(put(numbering, move.base, code, own), move)
     update = numbering.updates.get(number)
     if update is None:
-        return hashed(code + number)
+        return numbering.coded(code, number)
     array, value, *indices = update.numbers
     if array in own or not own.isdisjoint(indices):
-        return hashed(code + number)
+        return numbering.coded(code, number)
     if not numbering.is_tpu:
-        made = hashed(code + _PUT + value)
+        made = numbering.term(code, _PUT, value)
     elif value in numbering.moves:
         move = numbering.moves[value]
-        made = numbering.rearranged(hashed(code + move.base), move)
+        made = numbering.rearranged(numbering.term(code, move.base), move)
     else:
-        made = hashed(code + value)
+        made = numbering.term(code, value)
     return numbering.updated(update._replace(numbers=(array, made, *indices)))

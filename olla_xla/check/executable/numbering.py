@@ -61,13 +61,13 @@ _UNTILED = frozenset(
 _SILENT = frozenset("parameter tuple get-tuple-element bitcast copy constant".split())
 """Opcodes that compute nothing, and that rewrites may add or remove."""
 
-_SIZE = 16
+SIZE = 16
 """Bytes of a number. What is hashed is a list of numbers, so that no two lists read alike."""
 
 
 def hashed(data: bytes) -> bytes:
     """The number of some bytes."""
-    return hashlib.blake2b(data, digest_size=_SIZE).digest()
+    return hashlib.blake2b(data, digest_size=SIZE).digest()
 
 
 def named(index: ShapeIndex) -> bytes:
@@ -90,7 +90,7 @@ def ordered(effects: list[bytes]) -> list[bytes]:
 
 def is_exchange(effect: bytes) -> bool:
     """Whether an effect is a collective's: how often it happens does not matter."""
-    return len(effect) > _SIZE
+    return len(effect) > SIZE
 
 
 def exchange(effect: bytes) -> bytes:
@@ -117,13 +117,11 @@ class Numbering(abc.ABC):
       handlers: opcode -> method (operation, numbers of its operands, effects so far -> numbers);
         opcodes without one use `plain`.
       is_tpu: whether the module is XLA:TPU's, which computes fusions one window after the other.
-      stateful: how many effects it has met whose results depend on how often they ran.
     """
 
     handlers: ClassVar[Mapping[str, Callable[..., Numbers]]] = {}
 
     def __init__(self, target: str) -> None:
-        self.stateful = 0
         self._generators = target == "cpu"
         self.is_tpu = target == "tpu"
         self._parts = tpu.Parts() if self.is_tpu else None
@@ -135,6 +133,10 @@ class Numbering(abc.ABC):
         self._attributes: dict[Op, bytes] = {}
         self._shapes: dict[Shape, bytes] = {}
         self._bare: dict[bytes, bytes] = {}
+
+    def term(self, *parts: bytes) -> bytes:
+        """The number of what is made of values: of the numbers that make up `parts`."""
+        return hashed(b"".join(parts))
 
     def computation(self, body: Body) -> bytes:
         """Number of a computation as a function of its parameters."""
@@ -250,14 +252,13 @@ class Numbering(abc.ABC):
         whole = [self.attributes(op), *map(self.computation, op.called), END, *read]
         if acts(op):
             if has_state(op):
-                self.stateful += 1
                 whole.append(named((len(effects),)))
-            effect = hashed(b"".join((EFFECT, *whole)))
+            effect = self.term(EFFECT, *whole)
             if not may_repeat(op):
                 effects.append(effect)
             elif (met := exchange(self.meeting(op, effect))) not in effects:
                 effects.append(met)
-        number = hashed(b"".join(whole))
+        number = self.term(*whole)
         if op.proto.shape.element_type != TUPLE:
             if self._parts is not None:
                 number = self._parts.of(op, read, number, self.cast)
@@ -265,7 +266,7 @@ class Numbering(abc.ABC):
         # Element 1 of a start's tuple is the result, numbered as the synchronous operation's.
         begun = op.opcode.endswith("-start")
         return {
-            i: number if begun and i == (1,) else hashed(_PART + number + named(i[begun:]))
+            i: number if begun and i == (1,) else self.term(_PART, number, named(i[begun:]))
             for i, _ in leaves(op.shape)
         }
 
@@ -283,8 +284,10 @@ class Numbering(abc.ABC):
             return start
         first = 0 if op.opcode in ("copy-done", "recv-done") else 1
         taken = {i[1:]: n for i, n in start.items() if i and i[0] == first}
-        own = hashed(_DONE + self.attributes(op) + b"".join(start.values()))
-        return {i: taken[i] if i in taken else hashed(own + named(i)) for i, _ in leaves(op.shape)}
+        own = self.term(_DONE, self.attributes(op), *start.values())
+        return {
+            i: taken[i] if i in taken else self.term(own, named(i)) for i, _ in leaves(op.shape)
+        }
 
     def same(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Hands its operand on."""
@@ -321,7 +324,7 @@ class Numbering(abc.ABC):
         if is_settled(bodies):
             return result
         all_of_it = hashed(b"".join(sorted(self._contents(bodies))))
-        return {i: hashed(_TOGETHER + all_of_it + n) for i, n in result.items()}
+        return {i: self.term(_TOGETHER, all_of_it, n) for i, n in result.items()}
 
     def _contents(self, bodies: list[Body]) -> Iterator[bytes]:
         """Numbers of all operations in computations that compute something."""
@@ -350,16 +353,16 @@ class Numbering(abc.ABC):
         for body, given in zip(op.called, operands[1:], strict=True):
             inner: list[bytes] = []
             branches.append(self.run(body, [given], inner))
-            seen.append(hashed(b"".join((EFFECT, *ordered(inner)))))
+            seen.append(self.term(EFFECT, *ordered(inner)))
             acts |= bool(inner)
         (index,) = operands[0].values()
         if acts:
-            effects.append(hashed(b"".join((_CONDITIONAL, index, *seen))))
+            effects.append(self.term(_CONDITIONAL, index, *seen))
         numbers = {}
         for i, _ in leaves(op.shape):
             given = [branch[i] for branch in branches]
-            whole = b"".join((_CONDITIONAL, index, *given, EFFECT, *seen))
-            numbers[i] = given[0] if len(set(given)) == 1 else hashed(whole)
+            whole = _CONDITIONAL, index, *given, EFFECT, *seen
+            numbers[i] = given[0] if len(set(given)) == 1 else self.term(*whole)
         return numbers
 
     def whole_loop(

@@ -1,22 +1,30 @@
 """The number of one slice of an array, by how the array was made.
 
-A slice of an array that was updated there is the update. One of a scan residual is what the loop
-wrote, and one of a broadcast is the operand. One of an array that was moved or converted is the
-moved or converted slice, and of two slices along different digits the outer one is taken first, so
-that it does not matter which was done first. Any other slice is numbered plainly.
+A slice of an array that was updated there is the update, and one at another constant place is the
+array's before the update. One of a broadcast is the operand. One of an array that was moved or
+converted is the moved or converted slice, and of two slices along different digits the outer one is
+taken first, so that it does not matter which was done first. Any other slice is numbered plainly.
+XLA clamps the indices of an update and of a slice alike.
 """
 
 from __future__ import annotations
 
+import functools
+
 from hlo.shapes import Shape
-from olla_xla.check.executable.checkpoints import slice_of_held
 from olla_xla.check.executable.converts import slice_of_converted
 from olla_xla.check.executable.element_numbering import ElementNumbering
-from olla_xla.check.executable.element_order import as_row, joined, permuted, within, without
+from olla_xla.check.executable.element_order import (
+    as_row,
+    digits,
+    joined,
+    permuted,
+    row_major,
+    within,
+    without,
+)
 from olla_xla.check.executable.numbering import hashed
 from olla_xla.check.executable.records import Digit
-from olla_xla.check.executable.scan_residuals import slice_of_residual, slice_of_update
-from olla_xla.check.executable.slice_shapes import sliced_digit
 
 _SLICE = hashed(b"slice")
 
@@ -41,26 +49,62 @@ def slice_of(
             return numbering.arranged(row, flat, found[1], flat)
         others = (size // (count * distance), count * distance), (distance, 1)
         number = numbering.arranged(number, shape, joined((digit, *others)), as_row(shape))
-        digit = count, size // count
+        digit, shape = (count, size // count), as_row(shape)
+    place = numbering.integers.clamped(at, count)
+    if place is not None:
+        at = numbering.integers.number(place)
+        row, array = numbering.written.at(number, digit, place)
+        if row is not None:
+            return row
+        if array != number:
+            return slice_of(numbering, array, at, shape, digit)
     cut = number, at, digit
-    for rule in (_given, slice_of_update, slice_of_residual, slice_of_converted):
+    for rule in (_updated, slice_of_converted):
         if (row := rule(numbering, *cut)) is not None:
             return row
     for rule in (_repeated, _cut_before):
         if (row := rule(numbering, *cut, flat)) is not None:
             return row
-    kind = hashed(repr((shape.element_type, size, digit)).encode())
-    result = hashed(b"".join((_SLICE, kind, number, at)))
+    result = numbering.term(_SLICE, _kind(shape.element_type, size, digit), number, at)
+    numbering.note_term(
+        result, lambda it, of, *cut: it.taken(*cut, *of), (shape, digit), number, at
+    )
     numbering.cuts[result] = cut
     numbering.note_moved(number, result)
     return result
 
 
-def _given(numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit) -> bytes | None:
-    """The number of a slice of a checkpoint array; None where it is not known."""
-    if number not in numbering.held:
-        return numbering.given.get((number, at, digit))
-    return slice_of_held(numbering, numbering.held[number], at, digit)
+@functools.lru_cache(maxsize=4096)
+def _kind(element_type: int, size: int, digit: Digit) -> bytes:
+    """A number for what a slice is of."""
+    return hashed(repr((element_type, size, digit)).encode())
+
+
+def sliced_axis(part: Shape, shape: Shape) -> int | None:
+    """The dimension along which a part is one slice of an array: one element thick along it, and
+    whole along all others. None if it is not one, or its elements are smaller than a byte.
+
+    A part that is the whole array is a slice along dimension 0, if that has extent 1.
+    """
+    if part.element_type != shape.element_type or shape.element_bits < 8 or not shape.dimensions:
+        return None
+    both = zip(part.dimensions, shape.dimensions, strict=True)
+    axes = [k for k, (one, all_of_it) in enumerate(both) if one != all_of_it]
+    axis = axes[0] if axes else 0
+    return axis if len(axes) < 2 and part.dimensions[axis] == 1 else None
+
+
+def sliced_digit(shape: Shape, axis: int) -> Digit:
+    """The digit of the position in an array's row that a dimension's index is."""
+    return digits(row_major(shape))[axis]
+
+
+def _updated(numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit) -> bytes | None:
+    """The number of a slice that was just updated at an index, as a row; else None."""
+    update = numbering.updates.get(number)
+    if update is None or update.digit != digit or update.numbers[2] != at:
+        return None
+    return update.numbers[1]
 
 
 def _repeated(

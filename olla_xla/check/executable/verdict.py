@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -204,8 +205,19 @@ def results_digest(module: bytes, target: str, *, loops: bool = False) -> str:
     Raises:
       CheckError: the module cannot be read.
     """
-    return _digest(read_program(module), target, loops)
+    key = hashlib.blake2b(module).digest(), target, loops
+    found = _DIGESTS.get(key)
+    if found is None:
+        if len(_DIGESTS) >= _MOST_DIGESTS:
+            _DIGESTS.clear()
+        found = _DIGESTS[key] = _digest(read_program(module), target, loops)
+    return found
 
+
+_DIGESTS: dict[tuple[bytes, str, bool], str] = {}
+"""Of modules met before: XLA's own is asked for with each choice."""
+
+_MOST_DIGESTS = 64
 
 _LOOPS = "loops:"
 

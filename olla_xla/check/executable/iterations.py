@@ -1,0 +1,335 @@
+"""Loops iteration by iteration: what each computes, from the counter's own value.
+
+Where a loop's condition follows from constants, its iterations are numbered one after the other, as
+if they were written out. Then a slice of an array is what was written there, by whichever loop and
+iteration, and nothing is assumed about indices. An iteration is not numbered operation by
+operation: the body is numbered once for unknown values, with a note of how each number is made of
+others (`Term`), and these steps alone are repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hlo.shapes import ShapeIndex
+from olla_xla.check.executable.arrays import array_of
+from olla_xla.check.executable.element_numbering import ElementNumbering
+from olla_xla.check.executable.numbering import SIZE, Numbers, hashed, named
+from olla_xla.check.executable.program import Body, Op, acts, has_state, leaves
+from olla_xla.check.executable.records import Term
+from olla_xla.errors import CheckError
+
+MOST_STEPS = 1 << 21
+"""Limit for the steps of all iterations of a loop, and of loops in it."""
+
+_STATE = hashed(b"iteration")
+
+_Run = tuple[Numbers, list[bytes]]
+"""A loop's results and effects."""
+
+
+class Loops:
+    """The loops of a module."""
+
+    def __init__(self) -> None:
+        self._programs: dict[Op, tuple[_Program, _Program] | None] = {}
+        self._stateful: dict[Op, bool] = {}
+        self._steps = 0
+        self._inside = 0
+        self._marks: set[bytes] = set()
+
+    def marks(self) -> list[bytes]:
+        """Numbers of what backend_configs say of loops beside what was shown."""
+        return sorted(self._marks)
+
+    def is_stateful(self, op: Op) -> bool:
+        """Whether a loop runs operations whose results depend on how often they ran."""
+        if op not in self._stateful:
+            self._stateful[op] = _any(op, has_state)
+        return self._stateful[op]
+
+    def followed(self, numbering: ElementNumbering, op: Op, start: Numbers) -> _Run | None:
+        """The results of a loop, and its effects; None if it cannot be followed to its end.
+
+        Args:
+          numbering: of the module. op: the loop. start: numbers of its initial state.
+        """
+        made = self._made(numbering, op, start)
+        if made is None:
+            return None
+        if not self._inside:
+            self._steps = 0
+        self._inside += 1
+        found = self._iterated(numbering, op, start, *made)
+        self._inside -= 1
+        return found
+
+    def _iterated(
+        self,
+        numbering: ElementNumbering,
+        op: Op,
+        start: Numbers,
+        condition: _Program,
+        body: _Program,
+    ) -> _Run | None:
+        claims = _Claims(op)
+        elements = sorted(start)
+        state, effects, count = [start[i] for i in elements], list[bytes](), 0
+        expected = (claims.iterations or 1) * (len(body) + len(condition))
+        if self._steps + expected > MOST_STEPS:
+            return None
+        while True:
+            (test,) = condition.run(numbering, state, effects)
+            goes_on = numbering.integers.value(test)
+            if goes_on is None or self._steps > MOST_STEPS:
+                return None
+            if not claims.hold(numbering, dict(zip(elements, state, strict=True)), count):
+                return None
+            if not goes_on:
+                break
+            state = body.run(numbering, state, effects)
+            count += 1
+            self._steps += len(body) + len(condition)
+        if claims.iterations not in (None, count):
+            return None
+        self._marks |= claims.others
+        return dict(zip(elements, state, strict=True)), effects
+
+    def later(
+        self, numbering: ElementNumbering, op: Op, start: Numbers, effects: list[bytes]
+    ) -> Numbers:
+        """Numbers of a loop's results, within a body that is numbered for unknown values.
+
+        Args:
+          numbering: of the module. op: the loop. start: numbers of its initial state.
+          effects: receives the loop's number, if it has effects.
+        """
+        elements = sorted(start)
+        given = [start[i] for i in elements]
+        number = numbering.later(_run_now, op, *given)
+        numbers = {i: numbering.later(_result, i, number) for i in elements}
+        if _any(op, acts):
+            effects.append(number)
+        return numbers
+
+    def _made(
+        self, numbering: ElementNumbering, op: Op, start: Numbers
+    ) -> tuple[_Program, _Program] | None:
+        """What each test and each iteration of a loop computes; None if it cannot be followed."""
+        if op not in self._programs:
+            body, condition = op.called
+            own = _STATE + hashed(repr(id(op)).encode())
+            symbols = {i: hashed(own + named(i)) for i in sorted(start)}
+            numbering.terms = {}
+            root = numbering.run(body, [symbols], [])
+            note_alike(numbering, op, fixed_elements(start, symbols, root))
+            try:
+                self._programs[op] = (
+                    _Program(numbering, condition, symbols),
+                    _Program(numbering, body, symbols),
+                )
+            except _Unfollowed:
+                self._programs[op] = None
+            numbering.terms = None
+        return self._programs[op]
+
+
+def _any(op: Op, holds: Callable[[Op], bool]) -> bool:
+    """Whether something is true of an operation or of one that it runs."""
+    return holds(op) or any(_any(inner, holds) for body in op.called for inner in body.ops)
+
+
+def _run_now(numbering: Any, op: Op, *given: bytes) -> _Run:
+    """A loop's results and effects."""
+    effects: list[bytes] = []
+    elements = sorted(index for index, _ in leaves(op.shape))
+    return numbering.loop(op, [dict(zip(elements, given, strict=True))], effects), effects
+
+
+def _result(numbering: ElementNumbering, i: ShapeIndex, run: _Run) -> bytes:
+    """One of a loop's results."""
+    return run[0][i]
+
+
+class _Unfollowed(Exception):
+    """A body cannot be numbered for unknown values."""
+
+
+class _Program:
+    """What a computation of a loop computes of the loop's state, as steps over a list of numbers.
+
+    The list begins with the state's and with constants; each step adds one.
+
+    Args:
+      numbering: of the module. body: the computation. symbols: distinct numbers for the state.
+    """
+
+    def __init__(self, numbering: ElementNumbering, body: Body, symbols: Numbers) -> None:
+        effects: list[bytes] = []
+        numbering.terms = terms = {}
+        root = numbering.run(body, [symbols], effects)
+        given, roots = ([numbers[i] for i in sorted(numbers)] for numbers in (symbols, root))
+        order = _dependent(terms, given, [*roots, *effects])
+        dependent = {*given, *order}
+        parts = {number: _parts(terms[number], dependent) for number in order}
+        used = (part for found in (*parts.values(), roots, effects) for part in found)
+        constants = dict.fromkeys(part for part in used if part not in dependent)
+        self._constants = [b"", *constants]
+        every = [*given, *self._constants, *order]
+        slots = {number: slot for slot, number in enumerate(every)}
+        self._steps: list[_Step] = []
+        for number in order:
+            again, details = terms[number][:2]
+            read = [slots[part] for part in parts[number]]
+            if again is None:
+                read.append(slots[b""])  # so that there are two of them
+                if any(n in terms and terms[n].again is _run_now for n in parts[number]):
+                    raise _Unfollowed
+            self._steps.append((again, details, _getter(read)))
+        self._roots = [slots[number] for number in roots]
+        self._effects = [slots[number] for number in effects]
+
+    def __len__(self) -> int:
+        return len(self._steps) + 1
+
+    def run(
+        self, numbering: ElementNumbering, state: list[bytes], effects: list[bytes]
+    ) -> list[bytes]:
+        """Numbers of the results for those of the state; notes the effects."""
+        found: list[Any] = [*state, *self._constants]
+        add = found.append
+        for again, given, read in self._steps:
+            if again is None:
+                add(hashed(b"".join(read(found))))
+            else:
+                add(again(numbering, given, *read(found)))
+        for slot in self._effects:
+            effect = found[slot]
+            new = [effect] if isinstance(effect, bytes) else effect[1]
+            effects += [e for e in new if len(e) == SIZE or e not in effects]
+        return [found[slot] for slot in self._roots]
+
+
+_Step = tuple[Callable[..., Any] | None, Any, Callable[[list[Any]], tuple[Any, ...]]]
+
+
+def _getter(read: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """Takes elements of a list."""
+    if len(read) > 1:
+        return operator.itemgetter(*read)
+    (one,) = read
+    return lambda found: (found[one],)
+
+
+def _operands(term: Term) -> list[bytes]:
+    """The numbers that a term is made of."""
+    if term.again is not None:
+        return list(term.operands)
+    (data,) = term.operands
+    if len(data) % SIZE:
+        raise CheckError("a number is made of what is no list of numbers")
+    return [data[k : k + SIZE] for k in range(0, len(data), SIZE)]
+
+
+def _parts(term: Term, dependent: set[bytes]) -> list[bytes]:
+    """The operands of a term, those joined that are constant and hashed together."""
+    found: list[bytes] = []
+    joined = False
+    for number in _operands(term):
+        constant = term.again is None and number not in dependent
+        if constant and joined:
+            found[-1] += number
+        else:
+            found.append(number)
+        joined = constant
+    return found
+
+
+def _dependent(
+    terms: dict[bytes, Term], given: Sequence[bytes], roots: Sequence[bytes]
+) -> list[bytes]:
+    """The numbers that `roots` are made of and that depend on `given`, operands first."""
+    known, order = dict.fromkeys(given, True), list[bytes]()
+    waiting = [(number, False) for number in reversed(roots)]
+    while waiting:
+        number, is_seen = waiting.pop()
+        if number in known:
+            continue
+        if number not in terms:
+            known[number] = False
+            continue
+        operands = _operands(terms[number])
+        if not is_seen:
+            waiting.append((number, True))
+            waiting += [(n, False) for n in operands if n not in known]
+        else:
+            known[number] = terms[number].is_later or any(known[n] for n in operands)
+            if known[number]:
+                order.append(number)
+    return order
+
+
+class _Claims:
+    """What a loop's backend_config says of it, which XLA takes for true.
+
+    Attributes:
+      iterations: the trip count; None if it is not said.
+      others: numbers of what is said beside what `hold` shows.
+    """
+
+    def __init__(self, op: Op) -> None:
+        self.iterations: int | None = None
+        self.others: set[bytes] = set()
+        self._counter: tuple[ShapeIndex, int, int] | None = None
+        data = op.proto.backend_config
+        if not data:
+            return
+        try:
+            said = json.loads(data)
+            self.iterations = int(said.pop("known_trip_count")["n"])
+            step = said.pop("known_init_step")
+            k = int(said.pop("known_induction_variable")["tuple_index"])
+            self._counter = (k,), int(step["init"]), int(step["step"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.others.add(hashed(data))
+            return
+        if any(said.values()):
+            self.others.add(hashed(repr(sorted(said.items())).encode()))
+
+    def hold(self, numbering: ElementNumbering, state: Numbers, iteration: int) -> bool:
+        """Whether the counter has the value that it is said to have as an iteration begins."""
+        if self._counter is None:
+            return True
+        element, init, step = self._counter
+        return numbering.integers.value(state.get(element, b"")) == init + step * iteration
+
+
+def fixed_elements(start: Numbers, symbols: Numbers, root: Numbers) -> set[ShapeIndex]:
+    """Elements of a loop's state that are the same in all iterations.
+
+    The body returns each one itself, or another such element with the same initial value: XLA:TPU
+    copies loop-invariant values from HBM to VMEM again for each next iteration.
+
+    Args:
+      start: numbers of its initial state. symbols: distinct numbers for its state.
+      root: the body's results for these.
+    """
+    fixed = {i for i in start if root[i] == symbols[i]}
+    while True:
+        known = {(symbols[i], start[i]) for i in fixed}
+        more = {i for i in start if i not in fixed and (root[i], start[i]) in known}
+        if not more:
+            return fixed
+        fixed |= more
+
+
+def note_alike(numbering: ElementNumbering, op: Op, fixed: set[ShapeIndex]) -> None:
+    """Records which arrays the state elements are that no iteration changes."""
+    (given,) = op.operands
+    (state,) = op.called[0].parameters
+    for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):
+        if (k,) in fixed:
+            numbering.alike[state, k] = array_of(operand, numbering.alike)

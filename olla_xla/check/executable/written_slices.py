@@ -1,0 +1,81 @@
+"""Which slice of an array was written last, for arrays that are updated slice by slice.
+
+An array and those that it was updated from are one history, in which each has a version. So the
+slice that an array has at a place is found in time that does not grow with the updates.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+
+from olla_xla.check.executable.records import Digit
+
+_Writes = tuple[list[int], list[bytes]]
+"""Versions that wrote a slice, ascending, and what each wrote."""
+
+
+@dataclasses.dataclass
+class _History:
+    """Updates of an array, one after the other.
+
+    Attributes:
+      base: number of the array that the first one updates. digit: of its row that counts slices.
+      latest: version of the newest array. writes: by slice.
+    """
+
+    base: bytes
+    digit: Digit
+    latest: int = 0
+    writes: dict[int, _Writes] = dataclasses.field(default_factory=dict)
+
+    def at(self, place: int, version: int) -> bytes | None:
+        """The slice at a place in a version; None if nothing was written there."""
+        versions, rows = self.writes.get(place, ((), ()))
+        found = bisect.bisect_right(versions, version)
+        return rows[found - 1] if found else None
+
+    def until(self, version: int) -> _History:
+        """A history of its own with the updates up to a version."""
+        kept = {place: self.at(place, version) for place in self.writes}
+        writes = {place: ([version], [row]) for place, row in kept.items() if row is not None}
+        return _History(self.base, self.digit, version, writes)
+
+
+class WrittenSlices:
+    """Arrays, by number, that are updates of others at constant places."""
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, tuple[_History, int]] = {}
+
+    def note(self, number: bytes, array: bytes, digit: Digit, place: int, row: bytes) -> None:
+        """Notes an array that is another one but for one slice.
+
+        Args:
+          number: of the array. array: of the other one. digit: of its row that counts slices.
+          place: of the slice. row: its number.
+        """
+        if number in self._found:
+            return
+        history, version = self._found.get(array, (None, 0))
+        if history is None or history.digit != digit:
+            history, version = _History(array, digit), 0
+        elif history.latest > version:
+            history = history.until(version)
+        history.latest = version + 1
+        versions, rows = history.writes.setdefault(place, ([], []))
+        versions.append(version + 1)
+        rows.append(row)
+        self._found[number] = history, version + 1
+
+    def at(self, number: bytes, digit: Digit, place: int) -> tuple[bytes | None, bytes]:
+        """The slice of an array at a place.
+
+        Returns:
+          Its number, if it was written. Else None, and the number of an array that has the same
+          slice there.
+        """
+        history, version = self._found.get(number, (None, 0))
+        if history is None or history.digit != digit:
+            return None, number
+        return history.at(place, version), history.base
