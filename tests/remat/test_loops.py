@@ -12,13 +12,22 @@ import olla_xla
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import module_from_bytes
 from olla_xla import planner
-from olla_xla.check.executable import check_executable, check_rewrite, results_digest
+from olla_xla.check.executable import (
+    check_executable,
+    check_rewrite,
+    element_expressions,
+    iterations,
+    results_digest,
+    verdict,
+)
 from olla_xla.compile.capture import compile_rewritten
 from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.memory.kernels import leaves
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
+from olla_xla.remat.loops import residual_choices
+from olla_xla.remat.loops.counted_loops import instructions_run
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.residual_choices import ResidualChoices
@@ -65,6 +74,21 @@ def rungs(name, target):
     cost = CostModel(CPU if target == "cpu" else H100, target)
     found = ResidualChoices(module_from_bytes(scheduled(name, target)), target, cost)
     return [found.choice(k) for k in range(len(found))]
+
+
+def test_loops_too_long_for_the_check_stay_as_they_are(monkeypatch):
+    """No choice is offered that the check, which follows every iteration, could only refuse."""
+    module, cost = module_from_bytes(scheduled("gated")), CostModel(CPU, "cpu")
+    run = instructions_run(module)
+    steps = iterations.Loops()
+    monkeypatch.setattr(element_expressions, "Loops", lambda: steps)
+    monkeypatch.setattr(verdict, "_DIGESTS", {})
+    results_digest(scheduled("gated"), "cpu", loops=True)
+    assert 0 < steps._steps < run
+    monkeypatch.setattr(residual_choices, "_MOST_RUN", run)
+    assert len(ResidualChoices(module, "cpu", cost))
+    monkeypatch.setattr(residual_choices, "_MOST_RUN", run - 1)
+    assert not len(ResidualChoices(module, "cpu", cost))
 
 
 @pytest.mark.parametrize("target", ["cpu", CUDA])

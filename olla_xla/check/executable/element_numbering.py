@@ -41,7 +41,7 @@ from olla_xla.check.executable.records import (
 )
 from olla_xla.check.executable.written_slices import WrittenSlices
 
-_MOVED, _SEVERAL, _LATER = (hashed(n.encode()) for n in "turn several later".split())
+_MOVED, _SEVERAL, _LATER = (hashed(n.encode()) for n in "moved several later".split())
 _MOST_PLACES = 1 << 16
 
 

@@ -22,8 +22,9 @@ from olla_xla.check.executable.program import Body, Op, acts, has_state, leaves
 from olla_xla.check.executable.records import Term
 from olla_xla.errors import CheckError
 
-MOST_STEPS = 1 << 21
-"""Limit for the steps of all iterations of a loop, and of loops in it."""
+MOST_STEPS = 1 << 22
+"""Limit for the steps of all iterations of a module's loops; each follows from an instruction."""
+_UNFOLLOWED = 8  # steps that take the time of an operation in a loop that is not followed
 
 _STATE = hashed(b"iteration")
 
@@ -38,7 +39,6 @@ class Loops:
         self._programs: dict[Op, tuple[_Program, _Program] | None] = {}
         self._stateful: dict[Op, bool] = {}
         self._steps = 0
-        self._inside = 0
         self._marks: set[bytes] = set()
 
     def marks(self) -> list[bytes]:
@@ -58,13 +58,9 @@ class Loops:
           numbering: of the module. op: the loop. start: numbers of its initial state.
         """
         made = self._made(numbering, op, start)
-        if made is None:
-            return None
-        if not self._inside:
-            self._steps = 0
-        self._inside += 1
-        found = self._iterated(numbering, op, start, *made)
-        self._inside -= 1
+        found = None if made is None else self._iterated(numbering, op, start, *made)
+        if found is None:
+            self._steps += _UNFOLLOWED * _size(op)
         return found
 
     def _iterated(
@@ -140,6 +136,11 @@ class Loops:
 def _any(op: Op, holds: Callable[[Op], bool]) -> bool:
     """Whether something is true of an operation or of one that it runs."""
     return holds(op) or any(_any(inner, holds) for body in op.called for inner in body.ops)
+
+
+def _size(op: Op) -> int:
+    """How many operations one runs, itself included; of a loop, in one iteration."""
+    return 1 + sum(_size(inner) for body in op.called for inner in body.ops)
 
 
 def _run_now(numbering: Any, op: Op, *given: bytes) -> _Run:

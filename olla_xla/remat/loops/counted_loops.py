@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hlo.module import Instruction
+from hlo.module import Computation, Instruction, Module
+from olla_xla.remat.cost.work import trips
 from olla_xla.remat.loops.body import Affine, LoopBody
 from olla_xla.remat.loops.indices import MOST_ITERATIONS, typed
 
@@ -67,6 +68,16 @@ def counted_loop(
     counter, iterations = found
     nodes.count({**known, (counter,): typed(np.arange(iterations), types[counter])})
     return CountedLoop(i, site, nodes, counter, iterations, start.operands, fixed)
+
+
+def instructions_run(module: Module) -> int:
+    """How many instructions a module runs, those of fusions too, and of loops in each iteration."""
+    found: dict[Computation, int] = {}
+    for computation in module.computations:  # callees come first
+        found[computation] = sum(
+            1 + trips(i) * sum(found[c] for c in i.called) for i in computation.instructions
+        )
+    return found[module.entry]
 
 
 def _count(

@@ -27,6 +27,7 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.again import New
 from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_every, residuals
 from olla_xla.remat.loops.choice import Choice, Gone
+from olla_xla.remat.loops.counted_loops import instructions_run
 from olla_xla.remat.loops.pairs import ScanPair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
@@ -40,6 +41,9 @@ _PRICES = (*_FREE_PRICES, 1e-12, 3e-12, 1e-11, 3e-11, 1e-10, 1e-9, 1e-8, 1.0)
 """Seconds that a byte is worth; an H100 moves one in 3e-13, a core of a CPU in 1e-10."""
 
 _logger = logging.getLogger("olla_xla")
+
+_MOST_RUN = 1 << 22
+"""Instructions of all iterations: the check repeats fewer steps than these for each module."""
 
 _LESS = 0.999
 """Part of an estimated time that is allowed next where that time was too much in the module."""
@@ -110,7 +114,13 @@ class ResidualChoices:
         self._cost = cost
         self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
         self._failed: dict[tuple[LoopRecord, ...], HloError | PlanMismatchError] = {}
-        found = _apart(pairs(self.module, target))
+        run = instructions_run(module)
+        found = _apart(pairs(module, target)) if run <= _MOST_RUN else []
+        if run > _MOST_RUN:
+            _logger.info(
+                "no loops are changed: they run %s instructions; at most %s can be checked",
+                f"{run:,}", f"{_MOST_RUN:,}",
+            )  # fmt: skip
         self._beside, self._collectives = beside, collectives
         self._choices = [
             Choice(RecipeTable(pair, collectives=collectives), cost, beside=beside)
