@@ -31,6 +31,7 @@ _STEPS = 2
 _LIMITS = (
     r"no better order was found$",
     r"XLA assigned [\d,]+ bytes to the plan, [\d,]+ to its own order$",
+    r"XLA would not leave results in the memory that out_shardings asks for$",
 )
 """Reasons that name a limit of ours: the plan was made, and XLA's own order is as good."""
 _REFUSALS = re.compile(r"olla_xla's check failed")
@@ -165,8 +166,9 @@ def _judged(
         return dataclasses.replace(outcome, kind="larger")
     if not outcome.planned and not any(re.match(limit, outcome.reason) for limit in _LIMITS):
         return dataclasses.replace(outcome, kind="failed", reason=outcome.reason or "no reason")
-    if warned:
-        return dataclasses.replace(outcome, kind="failed", reason=warned[0])
+    told = [w for w in warned if outcome.planned or not w.endswith(f": {outcome.reason}")]
+    if told:
+        return dataclasses.replace(outcome, kind="failed", reason=told[0])
     return outcome
 
 

@@ -312,6 +312,7 @@ class Program:
       optimized: whether LLVM optimizes the code, which takes longer, and decides how sums of
         products are rounded.
       terms: scalars beside the body's loss. x64: whether JAX's 64-bit types are enabled.
+      host: whether the results that are no state are put into host memory.
     """
 
     body: Body
@@ -324,6 +325,7 @@ class Program:
     optimized: bool = False
     terms: tuple[Term, ...] = ()
     x64: bool = False
+    host: bool = False
 
     @property
     def draws(self) -> bool:
@@ -352,6 +354,8 @@ class Program:
     def kind(self) -> str:
         """The row of the table that counts it."""
         body = self.body
+        if self.host:
+            return "results in host memory"
         if isinstance(body, Graph):
             return _graph_kind(body.nodes)
         if isinstance(body, Recurrent):

@@ -323,6 +323,7 @@ def _with(body: Body) -> Any:
         optimized=_pick([False] * unoptimized + [True] * optimized),
         terms=_terms(),
         x64=_pick([False] * 7 + [True]),
+        host=_pick([False] if isinstance(body, Sharded) else [False] * 31 + [True]),
     )
 
 

@@ -144,6 +144,10 @@ def build(program: Program) -> Built:
     jit_options: dict[str, Any] = {"donate_argnums": donate}
     if isinstance(program.body, Sharded):
         jit_options |= sharded.sharded_options()
+    if program.host:
+        device, *_ = jax.devices()
+        host = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
+        jit_options["out_shardings"] = None, None, host
     if not program.optimized:
         jit_options["compiler_options"] = {"xla_backend_optimization_level": 0}
     return Built(step, (params, state, batch), jit_options)
