@@ -179,6 +179,9 @@ class _Trials:
             text = error_text(error).splitlines()[0]
             self.failed.append(f"{what}, which fails ({text[:120]})")
             return
+        _logger.info(
+            "%s: %s", what, "no gain" if trial is None else f"{trial.bytes / 2**20:,.1f} MB"
+        )
         self.found += [] if trial is None else [trial]
 
     def planned(self, overhead: float | None) -> Trial:

@@ -94,12 +94,15 @@ class PlanningSession:
             plan = self.plan = planned_within(compiles.name, captured, options, options)
             if self._is_idle(plan) or reason_of_plan(plan):
                 return None
+            _logger.debug("checking the plan")
             planned, self._objection = compiles.write(module, plan)
         except BudgetError:
             raise
         except Exception as error:
             self._error = error
             return None
+        finally:
+            _logger.debug("XLA compiles the step with its schedule")
         return None if self._objection else planned
 
     @without_collection()

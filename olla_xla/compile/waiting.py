@@ -28,10 +28,12 @@ def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]
     Yields:
       A function that takes lines of progress.
     """
-    started, latest = time.monotonic(), doing
+    started = since = time.monotonic()
+    latest = doing
 
     def line() -> str:
-        return f"planning {name}, {time.monotonic() - started:.0f} s: {latest}"
+        now = time.monotonic()
+        return f"planning {name}, {now - started:.0f} s: {latest} ({now - since:.0f} s)"
 
     status = Console(stderr=True).status(_Line(line))
     shown, lock = False, threading.Lock()
@@ -46,8 +48,8 @@ def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]
                 status.start()
 
     def progress(text: str) -> None:
-        nonlocal latest
-        latest = text
+        nonlocal latest, since
+        latest, since = text, time.monotonic()
         _logger.debug("%s", text)
 
     timer = threading.Timer(_PATIENCE, show)

@@ -101,6 +101,7 @@ def plan_module(
         if _asks_for_recomputation(state):
             state = rewriting.recomputed(_with_allowance(state))
         elif _leaves_much(state):
+            request.tell("estimating what recomputation would save")
             hint = estimate.with_recomputation(state, HINTED_OVERHEAD)
         if device_bytes is not None:
             state = relax_overlap.to_fit(state)

@@ -58,6 +58,11 @@ class PlanRequest:
     schedule_seconds: float | None = None
     device_bytes: int | None = None
 
+    def tell(self, phase: str) -> None:
+        """Reports the phase that begins."""
+        if self.progress is not None:
+            self.progress(phase)
+
     @property
     def elapsed(self) -> float:
         """Seconds since planning began."""

@@ -101,7 +101,7 @@ def plan_model(
         planned = olla_xla.plan(model.step, plan=given, **settings, **model.jit_options)
         stage("tracing")
         lowered = planned.lower(*arguments)
-    stage("compiling and planning")
+    stage("XLA compiles the step")
     with plan_progress(progress), warnings.catch_warnings():
         warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
         compiled = lowered.compile()
@@ -147,7 +147,7 @@ def plan_dump(
     """
     started = time.monotonic()
     step = DumpedStage(module, target)
-    stage("compiling and planning")
+    stage("XLA compiles the module")
     with plan_progress(progress):
         outcome = step.planned(options, given)
     if outcome.plan is None:

@@ -32,7 +32,7 @@ def test_the_spinner_names_the_phase_and_its_seconds_move():
 
 def seconds(screen):
     """The different times that were drawn beside the phase."""
-    return set(re.findall(r"([\d.]+) s  round 1", screen.getvalue()))
+    return set(re.findall(r"([\d.]+) s  round 1: 1.0 MB \(\d s\)", screen.getvalue()))
 
 
 def test_a_file_has_a_line_for_each_stage():

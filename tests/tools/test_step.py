@@ -8,8 +8,12 @@ import pytest
 
 from olla_xla.compile.captured import Captured
 from olla_xla.errors import OllaError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.targets import target
 from olla_xla.tools import step as steps
-from olla_xla.tools.step import _beside, _Outcome, plan_progress
+from olla_xla.tools.models import BuiltModel
+from olla_xla.tools.step import _beside, _Outcome, plan_model, plan_progress
+from tests.support.loops import STEPS
 from tests.support.plans import made_plan as plan
 
 pytestmark = pytest.mark.quick
@@ -100,3 +104,29 @@ def test_a_step_that_does_not_fit_has_the_total_that_xla_had_assigned(monkeypatc
     assert found.is_refused and found.device_kind == "card"
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
         steps._own("lowered", types.SimpleNamespace(platform="cpu"))
+
+
+def test_each_phase_of_planning_is_named_while_it_runs():
+    """XLA's compile before and after too; what ran last has the shortest clock."""
+    step, arguments = STEPS["gated"]()
+    model = BuiltModel("step", 1, "none", step, arguments, {}, make=step)
+    lines = []
+    plan_model(
+        model,
+        target("cpu"),
+        PlanOptions(max_overhead=1.0, step_limit=50),
+        stage=lines.append,
+        progress=lines.append,
+        compare=False,
+    )
+    phases = [
+        "tracing",
+        "XLA compiles the step",
+        "searching for an order",
+        "choosing scan residuals to recompute, choice 1",
+        "choosing operators to recompute",
+        "checking the plan",
+        "XLA compiles the step with its schedule",
+        "checking XLA's buffer assignment",
+    ]
+    assert [line for line in dict.fromkeys(lines) if line in phases] == phases

@@ -1,4 +1,4 @@
-"""Progress on stderr: what a command is doing, and the seconds since it started."""
+"""Progress on stderr: what a command is doing, for how long, and the seconds since it started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Progress:
         self._started = time.monotonic()
         self._last = -interval
         self._held = ""
-        self._phase = ""
+        self._phase, self._since = "", self._started
         running = _Running(self)
         self._status = self._console.status(running) if self._console.is_terminal else None
 
@@ -49,13 +49,13 @@ class Progress:
     def stage(self, line: str) -> None:
         """Reports a new stage, which is always printed."""
         self._flush()
-        self._phase = line
+        self._begin(line)
         if self._status is None:
             self._print(self._timed(line))
 
     def __call__(self, line: str) -> None:
         """Reports progress within a stage; in a log, a line that follows soon may replace it."""
-        self._phase = line
+        self._begin(line)
         if self._status is not None:
             return
         self._held = self._timed(line)
@@ -63,8 +63,11 @@ class Progress:
             self._flush()
 
     def running(self) -> str:
-        """The latest line, with the seconds since the start."""
-        return self._timed(self._phase)
+        """The latest line, with the seconds since the start, and since it was the latest."""
+        return f"{self._timed(self._phase)} ({time.monotonic() - self._since:.0f} s)"
+
+    def _begin(self, line: str) -> None:
+        self._phase, self._since = line, time.monotonic()
 
     def _timed(self, line: str) -> str:
         return f"{time.monotonic() - self._started:7.1f} s  {line}"

@@ -31,6 +31,7 @@ def run(state: ModuleState) -> ModuleState:
         options = request.limited((options.time_limit or 0.0) * _ORDER_SHARE)
         if kernels is None:
             _, kernels = PlannedModule(state.module, request.target).own(every=True)
+    request.tell("searching for an order")
     seen: list[tuple[TensorGraph, NDArray[np.int64]]] = []
     plan = plan_order(
         state.module,

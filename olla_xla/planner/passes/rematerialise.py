@@ -62,6 +62,7 @@ def run(state: ModuleState) -> ModuleState:
       CheckError: the referee rejected the clones (a bug).
     """
     budget = state.request.options.budget_bytes
+    state.request.tell("choosing operators to recompute")
     if budget is None:
         return _lowered(state, frozenset())
     if state.ordered.predicted_bytes <= budget:
