@@ -44,6 +44,10 @@ _QUICK = 2.0
 """Where XLA takes fewer seconds up to its schedule, the second part shrinks in proportion: in a
 short compile one more second is noticed, and the first choices that are tried gain most."""
 
+_WORTH_A_SECOND = 64 * 2**20
+"""Bytes that may go for which a search may take a second, up to `_QUICK`, however short XLA's was.
+"""
+
 _NEGLIGIBLE = 1e-4
 """Part of the module's total; a loop or branch that could gain less is not searched."""
 
@@ -163,4 +167,5 @@ def recomputation_limit(
         return spent + _SHORTEST
     share = (total - least) / total * min(schedule_seconds / _QUICK, 1.0)
     seconds = schedule_seconds * (_RECOMPUTE_PART + _RECOMPUTE_PER_SHARE * share)
+    seconds = max(seconds, min((total - least) / _WORTH_A_SECOND, _QUICK))
     return spent + min(max(seconds, _SHORTEST_WHERE_LARGE), LONGEST)

@@ -111,8 +111,9 @@ def _usual(chip: Chip, count: int) -> str:
     chips = -(-count // chip.devices)
     if count & (count - 1):
         raise InputError(
-            f"devices={count} is not a power of two, so give target={chip.name} a topology, such "
-            f"as {'x'.join('2' * chip.directions)}"
+            f"devices={count} is not a power of two, so name a topology= of target={chip.name}, "
+            f"such as {'x'.join('2' * chip.directions)} for {chip.devices * 2**chip.directions} "
+            "devices"
         )
     power, lengths = chips.bit_length() - 1, []
     for left in range(chip.directions, 0, -1):  # the shortest first

@@ -70,8 +70,11 @@ def test_an_overhead_is_looked_for_in_proportion_to_what_xla_took():
 
     assert limit(2.0, 1000 * MIB, 750 * MIB) == pytest.approx(1 + 2 * (0.5 + 4 * 0.25))
     # Below two seconds the part that is for what could go shrinks.
-    assert limit(1.0, 1000 * MIB, 750 * MIB) == pytest.approx(1 + 0.5 + 4 * 0.25 / 2)
-    assert limit(0.01, 1000 * MIB, 750 * MIB) == 1.25
+    assert limit(1.0, 100 * MIB, 75 * MIB) == pytest.approx(1 + 0.5 + 4 * 0.25 / 2)
+    assert limit(0.01, 8 * MIB, 6 * MIB) == 1.25
+    # Many bytes are worth more than a short compile's part: a second for each 64 MB, up to two.
+    assert limit(0.01, 100 * MIB, 4 * MIB) == 1 + 1.5
+    assert limit(0.01, 1000 * MIB, 750 * MIB) == 3.0
     assert limit(100.0, 1000 * MIB, 0) == 21.0
     assert limit(100.0, 2 * MIB - 1, MIB) == 1.15  # nothing that would be worth it
     # Where XLA's time is not known, or a limit or a budget was given, that is all of planning's.

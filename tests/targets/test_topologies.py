@@ -40,7 +40,7 @@ def test_topologies_by_their_names(name, count, topology):
 
 
 def test_other_numbers_of_devices_need_a_topology():
-    with pytest.raises(InputError, match=r"devices=6 is not a power of two.*such as 2x2x2"):
+    with pytest.raises(InputError, match=r"devices=6 is not a power of two.*such as 2x2x2 for 8"):
         tpu._usual(CHIPS["v5p"], 6)
 
 

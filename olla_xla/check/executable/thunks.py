@@ -64,7 +64,10 @@ def _check_interface(
     for allocation, (number, index) in executable.parameters.items():
         found = walk.place(values.frame.at[program.entry.parameters[number]].get(index))
         if found is not None and (found.allocation, found.offset) != (allocation, 0):
-            raise CheckError(f"argument {number}{_part(index)} is not in allocation {allocation}")
+            raise CheckError(
+                f"the executable declares argument {number}{_part(index)} in allocation "
+                f"{allocation}, but XLA's buffer assignment does not put it there"
+            )
     results = values.frame.at[program.entry.result]
     for index, value in results.items():
         found, output = walk.place(value), executable.outputs.get(index)
@@ -73,7 +76,9 @@ def _check_interface(
         if output is None or (found.allocation, found.offset) != (output.allocation, 0):
             raise CheckError(f"result {list(index)} is not in the memory that the caller reads")
         if output.parameter != program.aliases.get(index):
-            raise CheckError(f"result {list(index)} takes over another argument than declared")
+            raise CheckError(
+                f"result {list(index)} is in the memory of another argument than the aliases say"
+            )
 
 
 class _Walk:
