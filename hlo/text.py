@@ -19,23 +19,26 @@ _DONE = re.compile(r", allow_spmd_sharding_propagation_to_(?:parameters|output)=
 """What a module's first line says for a pass that has run; a proto does not have it."""
 
 
-def module_text(module: bytes) -> str:
+def module_text(module: bytes, *, notes: bool = False) -> str:
     """What `text_of` gives for a serialized HloModuleProto."""
-    return text_of(hlo_bindings().HloModule.from_serialized_hlo_module_proto(module))
+    held = hlo_bindings().HloModule.from_serialized_hlo_module_proto(module)
+    return text_of(held, notes=notes)
 
 
-def text_of(module: Any) -> str:
-    """A module that XLA holds, as XLA prints it: constants in full, no locations, no notes.
+def text_of(module: Any, *, notes: bool = False) -> str:
+    """A module that XLA holds, as XLA prints it: constants in full, no locations.
 
     Args:
-      module: such as `runtime_executable().hlo_modules()` gives. Frontend attributes are its notes;
-        XLA adds some of them after it has scheduled a module.
+      module: such as `runtime_executable().hlo_modules()` gives.
+      notes: whether frontend attributes stay; XLA adds some of them after it has scheduled a
+        module, and compiles a call by one.
     """
     options = hlo_bindings().HloPrintOptions()
     options.print_metadata = False
     options.print_large_constants = True
     first, _, body = module.to_string(options).partition("\n")
-    return _NOTES.sub("", f"{_DONE.sub('', first)}\n{body}")
+    text = f"{_DONE.sub('', first)}\n{body}"
+    return text if notes else _NOTES.sub("", text)
 
 
 def text_digest(text: str) -> str:

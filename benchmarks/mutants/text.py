@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
     def __call__(self, draft: Draft, rng: random.Random) -> str | None:
         """Puts one fault into a draft and says which; None where there is no place for it."""
-        text = module_text(draft.finish())
+        text = module_text(draft.finish(), notes=True)
         found = list(re.finditer(self.where, text, re.MULTILINE))
         for part in rng.sample(found, min(len(found), _TRIES)):
             places = list(re.finditer(self.what, part[1]))
@@ -59,7 +59,7 @@ class Fault(NamedTuple):
 
 def read_back(module: bytes) -> bytes:
     """A serialized module as XLA reads it from its text: without a fault."""
-    return from_hlo_text(module_text(module))
+    return from_hlo_text(module_text(module, notes=True))
 
 
 def _number(old: str, rng: random.Random) -> str:

@@ -660,3 +660,10 @@ def test_a_substitution_in_the_text_is_caught(kind):
 def test_a_text_read_back_has_no_fault():
     module = from_hlo_text(SQUARES)
     assert not verdict(module, read_back(module))
+
+
+def test_a_text_read_back_keeps_what_xla_compiles_by():
+    call = 'ROOT r = f32[4] call(p), to_apply=g, frontend_attributes={xla_cpu_small_call="true"}'
+    body = "g {\n p = f32[4] parameter(0)\n ROOT s = f32[4] sine(p)\n}\n"
+    module = from_hlo_text(f"HloModule m\n{body}ENTRY e {{\n p = f32[4] parameter(0)\n {call}\n}}")
+    assert b"xla_cpu_small_call" in module and b"xla_cpu_small_call" in read_back(module)

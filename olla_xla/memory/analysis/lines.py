@@ -18,6 +18,8 @@ def _short_line(line: str, directory: str) -> str:
     if not colon:
         return line
     path = Path(name)
+    if path.parent.name.startswith("ipykernel_"):
+        return f"notebook cell:{number}"  # its file is a temporary one, named by a hash
     if path.is_relative_to(directory):
         path = path.relative_to(directory)
     elif len(path.parts) > 3:
