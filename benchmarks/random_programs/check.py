@@ -166,9 +166,9 @@ def _judged(
         return dataclasses.replace(outcome, kind="larger")
     if not outcome.planned and not any(re.match(limit, outcome.reason) for limit in _LIMITS):
         return dataclasses.replace(outcome, kind="failed", reason=outcome.reason or "no reason")
-    told = [w for w in warned if outcome.planned or not w.endswith(f": {outcome.reason}")]
-    if told:
-        return dataclasses.replace(outcome, kind="failed", reason=told[0])
+    unexpected = [w for w in warned if outcome.planned or not w.endswith(f": {outcome.reason}")]
+    if unexpected:
+        return dataclasses.replace(outcome, kind="failed", reason=unexpected[0])
     return outcome
 
 
