@@ -1,11 +1,13 @@
 """Documents say what there is: options, variables, figures that commands print."""
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+import olla_xla
 from docs.commands import COMMANDS, PAPERS, Figure, _differs, paper_commands
 from olla_xla.cli.commands import COMMANDS as NAMES
 from olla_xla.compile import environment
@@ -22,10 +24,18 @@ def text(name):
 
 
 def test_the_api_page_has_every_option_with_its_default():
-    page = text("docs/api.md")
+    page = text("docs/api/planning.md")
     for field in dataclasses.fields(PlanOptions):
         default = repr(field.default).replace("'", '"')
         assert f"| `{field.name}` | `{default}` |" in page, field.name
+
+
+def test_the_api_pages_have_what_the_wheel_has():
+    pages = "".join(page.read_text() for page in (ROOT / "docs/api").glob("*.md"))
+    named = re.findall(r"^::: (\S+)", pages, re.MULTILINE)
+    assert all(name.startswith("olla_xla.") for name in named)
+    functions = [n for n in olla_xla.__all__ if inspect.isfunction(getattr(olla_xla, n))]
+    assert len(functions) > 5 and {f"olla_xla.{name}" for name in functions} <= set(named)
 
 
 def test_every_switch_of_the_environment_is_told():
