@@ -48,18 +48,21 @@ def order_by_ilp(
       progress: called with the incumbent and the bound, in one line.
 
     Returns:
-      The search's result with the solver's order and bound in it, and what was proved. Where the
-      solver fails, or the program is too large, the order is the search's, and the proof says so.
+      The search's result with the solver's order and bound in it, and what was proved. The order is
+      the search's where that meets the lower bound, so that nothing is solved, where the solver
+      fails, or where the program is too large; the proof says so.
 
     Raises:
       CheckError: the referee rejected an order (a bug).
     """
     began = time.monotonic()
-    size = coefficients(reduce_graph(GraphArrays.of(graph)).arrays)
+    met = start.least_peak_bytes <= start.bound_bytes
+    size = 0 if met else coefficients(reduce_graph(GraphArrays.of(graph)).arrays)
+    too_large = f"too large: {size:,} coefficients, but at most {_MOST:,} are allowed"
     proof = Proof(
         computation=graph.name,
         backend=options.backend,
-        status=Status.UNKNOWN,
+        status=Status.OPTIMAL if met else Status.UNKNOWN,
         start_bytes=start.least_peak_bytes,
         peak_bytes=start.least_peak_bytes,
         cut_bytes=start.bound_bytes,
@@ -67,9 +70,9 @@ def order_by_ilp(
         variables=0,
         rows=0,
         seconds=time.monotonic() - began,
-        message=f"too large: {size:,} coefficients, but at most {_MOST:,} are allowed",
+        message="the search's order meets the lower bound" if met else too_large,
     )
-    if size > _MOST:
+    if met or size > _MOST:
         return start, proof
     found = least_peak(
         graph,

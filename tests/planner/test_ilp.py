@@ -1,5 +1,7 @@
 """Plans whose orders come from the paper's integer program."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -106,3 +108,14 @@ def test_control_edges_make_the_program_smaller():
     assert 0 < proofs[True].variables < proofs[False].variables
     assert proofs[True].rows < proofs[False].rows
     assert proofs[True].bound_bytes == proofs[True].cut_bytes <= proofs[False].bound_bytes
+
+
+def test_nothing_is_solved_where_the_search_meets_the_bound(monkeypatch):
+    monkeypatch.setattr(ilp, "least_peak", None)
+    graph = train_step(4)
+    arrays = GraphArrays.of(graph)
+    found = phases.search(arrays, {"given": np.arange(arrays.n)}, time_limit=5, step_limit=2000)
+    met = dataclasses.replace(found, bound_bytes=found.least_peak_bytes)
+    result, proof = order_by_ilp(graph, met, PlanOptions(method="ilp"), 20, None)
+    assert result is met and (proof.status, proof.variables, proof.gap) == ("optimal", 0, 0)
+    assert "meets the lower bound" in proof.message
