@@ -45,7 +45,7 @@ def test_only_what_is_better_is_kept():
 
 def test_the_ledger_reads_as_it_is_written(tmp_path):
     rows = gains.read()
-    assert len(rows) >= 47 and sum(row.quick for row in rows) >= 8
+    assert len(rows) >= 60 and sum(row.quick for row in rows) >= 12
     assert len({row.name for row in rows}) == len(rows)
     assert all(row.best_mb > 0 for row in rows)
     gains.write(rows, tmp_path / "gains.toml")
