@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from olla_xla.problem.plan_parts import HINTED_OVERHEAD, PlanFields
+from olla_xla.problem.plan_parts import HINTED_OVERHEAD, PlanFields, PlanStatus
 
 _MB = 2**20
 
@@ -60,13 +60,21 @@ def table(plan: PlanFields) -> str:
         rows.append(("of it, exposed", f"{1e3 * plan.exposed_seconds:.2f} ms", "of transfers"))
     rows += [*of_recomputation(plan), *of_the_path(plan)]
     rows += [
-        ("status", plan.status if searched else "not searched", _stopped(plan)),
+        ("status", status_word(plan) if searched else "not searched", _stopped(plan)),
         ("planning", f"{plan.seconds:.1f} s", f"{plan.steps:,} steps, seed {plan.seed}"),
     ]
     first, second = (max(len(row[k]) for row in rows) for k in range(2))
     lines = [f"{name:{first}}  {value:>{second}}  {note}".rstrip() for name, value, note in rows]
     lines += [of_refusals(plan.refused, plan.proposed)] if plan.refused else []
     return "\n".join([f"{plan.module}, {plan.target}", *lines])
+
+
+def status_word(plan: PlanFields) -> str:
+    """The plan's status: "optimal" only where that is proven, else how near to the bound it is."""
+    above = plan.predicted_bytes - plan.lower_bound_bytes
+    if plan.status != PlanStatus.OPTIMAL or above <= 0:
+        return plan.status
+    return f"within {max(100 * above / max(plan.lower_bound_bytes, 1), 0.01):.2f} %"
 
 
 def of_refusals(refused: int, proposed: int) -> str:

@@ -96,3 +96,11 @@ def test_the_parts_of_a_plan_are_all_of_its_fields():
     parts = [dataclasses.fields(kind) for kind in Plan.__mro__ if dataclasses.is_dataclass(kind)]
     names = {f.name for part in parts[1:] for f in part}
     assert names == {f.name for f in parts[0]}
+
+
+def test_optimal_is_said_only_where_it_is_proven():
+    proven = plan(status=PlanStatus.OPTIMAL, lower_bound_bytes=140 * MB)
+    near = plan(status=PlanStatus.OPTIMAL, lower_bound_bytes=139_900 * MB // 1000)
+    assert (summary.status_word(proven), summary.status_word(near)) == ("optimal", "within 0.07 %")
+    assert summary.status_word(plan(status=PlanStatus.FEASIBLE)) == "feasible"
+    assert "within 0.07 %" in summary.table(near)

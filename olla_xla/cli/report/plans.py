@@ -14,6 +14,7 @@ from olla_xla.problem.summary import (
     of_refusals,
     of_the_bound,
     of_the_path,
+    status_word,
     was_searched,
 )
 
@@ -21,7 +22,7 @@ _NOTEWORTHY = 0.0005
 """A saving below this fraction of XLA's total counts as none: it is printed as 0.0 %."""
 
 _CONTENT = {
-    PlanStatus.OPTIMAL: "no order has a smaller lifetime peak",
+    PlanStatus.OPTIMAL: "of the least that any order needs",
     PlanStatus.FEASIBLE: "not proven optimal",
     PlanStatus.XLA: "XLA's own order is kept",
 }
@@ -79,10 +80,13 @@ def plan_table(
     if constant_bytes >= _WORTH_TELLING:
         rows.append(("constants", _mb(constant_bytes), "of the executable, in no total"))
     rows += [*of_recomputation(plan), *of_the_path(plan)]
-    stopped = f"{_CONTENT[plan.status]}; stopped by {plan.stopped_by.replace('_', ' ')}"
+    word = status_word(plan)
+    proven = "no order has a smaller lifetime peak"
+    content = proven if word == PlanStatus.OPTIMAL else _CONTENT[plan.status]
+    stopped = f"{content}; stopped by {plan.stopped_by.replace('_', ' ')}"
     note = f"of planning; {seconds(all_seconds)} s in all"
     rows.append(("time", f"{seconds(plan.seconds)} s", note))
-    rows.append(("status", plan.status, stopped))
+    rows.append(("status", word, stopped))
     if plan.refused:
         rows.append(("refused", f"{plan.refused:,}", of_refusals(plan.refused, plan.proposed)))
     return Table((":", "", ":"), rows, title)
