@@ -177,3 +177,17 @@ def test_a_relaxed_optimum_a_little_too_high_bounds_no_more(monkeypatch, units):
 
     slack = 5e-7 * max(units, 1)  # what floating-point arithmetic may add
     assert bounded(units + slack) == bounded(units) < bounded(units + 1)
+
+
+def test_a_peak_just_above_the_bound_is_not_called_the_least(monkeypatch):
+    """A solver that ends at a limit with a point has proven what its caller knew, and no more."""
+
+    def stopped(model, limits):
+        return SolverResult(Status.FEASIBLE, bound=0, x=model.start)
+
+    _install(monkeypatch, stopped)
+    graph = train_step(3)
+    start = least_peak(graph, backends=["highs"]).peak_bytes
+    for bound, status in ((start, Status.OPTIMAL), (start - 1, Status.FEASIBLE)):
+        found = least_peak(graph, backends=["highs"], bound_bytes=bound)
+        assert (found.peak_bytes, found.bound_bytes, found.status) == (start, bound, status)
