@@ -130,7 +130,7 @@ def _takes_optimizer(make: Callable[..., Any]) -> bool:
 
 
 def tracing(name: str) -> contextlib.AbstractContextManager[None]:
-    """Turns what a step raises while JAX traces it into one line: InputError."""
+    """A context in which any error of a step that JAX traces becomes an InputError of one line."""
     return _failures(f"jax.jit cannot trace the step of model {name}")
 
 
@@ -146,7 +146,7 @@ def _failures(what: str) -> Iterator[None]:
 
 
 def load(name: str) -> Callable[..., Any]:
-    """The function of a registry name or of "package.module:function". Raises InputError."""
+    """The model function of a zoo name or of "package.module:function". Raises InputError."""
     path = name
     if ":" not in name:
         known = zoo().MODELS

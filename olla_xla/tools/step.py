@@ -234,7 +234,7 @@ def _beside(
 
 @contextmanager
 def plan_progress(progress: Progress) -> Iterator[None]:
-    """Within it the planner's log, each improvement of the search included, goes to `progress`."""
+    """A context in which the planner's log, with each improvement found, goes to `progress`."""
     logger = logging.getLogger("olla_xla")
     handler = _Handler(progress)
     level, propagate = logger.level, logger.propagate

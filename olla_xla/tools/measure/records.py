@@ -96,7 +96,7 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Median step time."""
+        """Median step time in seconds."""
         return statistics.median(self.step_seconds)
 
     @property
@@ -121,7 +121,7 @@ class Variant:
 
     @property
     def seconds(self) -> float:
-        """Median step time."""
+        """Median step time in seconds."""
         return statistics.median(self.step_seconds)
 
 
@@ -152,9 +152,9 @@ class Recomputation:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A confidence interval of that median: of 95 %, or the most that so few turns give.
+        """A confidence interval of `overhead`: of 95 %, or the most that so few steps give.
 
-        Of n independent turns, the k-th least and the k-th greatest enclose the median unless fewer
+        Of n independent pairs, the k-th least and the k-th greatest enclose the median unless fewer
         than k are on one side of it, which is binomial, however times are distributed.
         """
         found = self._overheads
@@ -178,7 +178,7 @@ class Recomputation:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A step planned and unplanned.
+    """What was measured of a step planned and unplanned.
 
     Attributes:
       planned, unplanned: what was measured.
