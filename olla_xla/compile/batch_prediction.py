@@ -96,7 +96,12 @@ class Prediction:
     def next(
         self, points: list[tuple[int, int]], low: int, high: int | None, halve: bool = False
     ) -> int:
-        """The size to try next: where a line through two totals meets the memory."""
+        """The size to try next: where a line through two totals meets the memory, or a middle.
+
+        Args:
+          points: (size, predicted bytes). low: a size that fits. high: one that does not, or None.
+          halve: whether to take the middle of both instead of the line.
+        """
         middle = _GROWTH * max(low, self.unit) if high is None else (low + high) // 2
         near = sorted(points, key=lambda p: abs(p[1] - self.memory))[:2]
         if halve and high is not None or not near:

@@ -14,11 +14,11 @@ from olla_xla.compile.compiles import Compiles
 
 @dataclasses.dataclass(frozen=True)
 class Compiled(Captured):
-    """XLA's own compile of a function.
+    """A function as XLA scheduled it, with the executable that XLA made of that.
 
     Attributes:
       assigned_bytes: XLA's total.
-      final: the executable's module. assignment: its BufferAssignmentProto, or b"".
+      final: the executable's module, serialized. assignment: its BufferAssignmentProto, or b"".
       is_refused: whether XLA made no executable, because it does not fit.
     """
 

@@ -114,7 +114,7 @@ _hook = _Hook()
 
 
 def listening(request: CompileRequest) -> contextlib.AbstractContextManager[None]:
-    """A context in which `request` is served.
+    """A context in which XLA's hook passes the module that has the request's token to `transform`.
 
     Raises:
       Whatever `request.transform` raises, at the end.

@@ -270,7 +270,7 @@ def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Call
 
 
 def has_descriptions(traced: Any) -> bool:
-    """Whether the user's pytrees take descriptions of arrays as leaves."""
+    """Whether the traced function's pytrees can be built with descriptions of arrays as leaves."""
     try:
         return traced.args_info is not None
     except Exception:

@@ -117,7 +117,7 @@ def read_stored(path: Path) -> StoredPlan:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """The stored plans of a folder, by name, and what is left of them; no files of others."""
+    """The stored plans of a folder, by file name; also files that are damaged or abandoned."""
     try:
         paths = sorted(folder.iterdir())
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[Entry]:
-    """Removes stored plans: what is none, those unused for long, and those beyond a size limit.
+    """Removes files without a usable plan, plans unused for long, and plans beyond a size limit.
 
     Args:
       folder: of stored plans. seconds: files that were not used for so long are removed.

@@ -156,7 +156,7 @@ def _too_late(options: PlanOptions, least: float) -> str:
 def planned_within(
     name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions
 ) -> Plan:
-    """A plan of the captured module with the options `attempt`.
+    """Plans the captured module within the options `attempt`.
 
     Raises:
       BudgetError: the budget cannot be met; it names the budget of `options`.

@@ -142,7 +142,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     @functools.cached_property
     def donation(self) -> Donation:
-        """What became of the donated arguments."""
+        """What XLA did with the memory of the donated arguments."""
         return donation(self._stage)
 
     def graphs(self) -> list[TensorGraph]:
