@@ -18,7 +18,7 @@ _BEYOND = 0.2
 
 
 class Bounds:
-    """The largest size known to fit in a way, the least known not to, and a line between them.
+    """Bounds on the largest batch that fits, compiled in one way (`BatchWay`).
 
     Args:
       way: how sizes are compiled. unit: sizes are multiples of it.

@@ -27,7 +27,7 @@ _GROWTH = 4
 
 
 class Prediction:
-    """The largest size that fits by the predicted totals of a way.
+    """Predicts the largest batch that fits, by a line through one way's predicted totals.
 
     Near the memory a line is extrapolated; full compiles then confirm or correct it.
 
@@ -46,7 +46,7 @@ class Prediction:
             compiled.
 
         Raises:
-          LimitError: no size is too large.
+          LimitError: all sizes fit that were tried, so the size seems to have no effect.
         """
         high, rounds = None, 0
         # Sizes whose schedules are known cost no compile: two of them make a line.

@@ -97,7 +97,7 @@ class Batches:
 
 
 class NotCompiled(Exception):
-    """A size cannot be compiled in a way; the message says why."""
+    """A batch size cannot be compiled in one way (`BatchWay`); the message says why."""
 
 
 class BatchWay(abc.ABC):

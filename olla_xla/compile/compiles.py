@@ -158,7 +158,7 @@ class Compiles:
         return self.taken(*found[-1])
 
     def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
-        """Makes a `Captured` of a module that XLA scheduled; `seconds`: that it took to."""
+        """Makes a `Captured` of a scheduled module; `seconds`: that XLA took, or None."""
         kind, size = device_kind(self._lowered), device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 

@@ -93,7 +93,7 @@ class FissionFunction:
         return self._for(args, kwargs).lower(*args, **kwargs)
 
     def choice(self, *args: Any, **kwargs: Any) -> FissionChoice:
-        """What is chosen for these arguments, arrays or shapes.
+        """The choice for these arguments, arrays or shapes; made now if they are new.
 
         Raises:
           BudgetError: no number of pieces meets the budget; it says why no more can be cut.

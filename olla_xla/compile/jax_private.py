@@ -106,7 +106,7 @@ def device_kind(lowered: jax.stages.Lowered) -> str:
 
 
 def device_bytes(lowered: jax.stages.Lowered) -> int | None:
-    """Memory for a step of a device that `lowered` is for; None where it is not known.
+    """Bytes that a step may use on a device that `lowered` is for; None where not known.
 
     Devices that are present report it; for compile-only devices it is found by their name.
     """

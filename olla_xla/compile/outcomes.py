@@ -75,7 +75,7 @@ def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: 
 
 
 def failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
-    """The outcome with XLA's own executable, and what went wrong in planning."""
+    """The outcome where planning raised `error`: XLA's own executable, `compiled`."""
     _logger.debug("planning failed", exc_info=error)
     return Outcome(compiled, None, False, error_text(error), error)
 

@@ -12,7 +12,7 @@ from olla_xla.compile.jax_private import under_trace
 
 
 def is_to_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether to plan a call: not under a trace, without jit, or with OLLA_XLA_DISABLE=1."""
+    """Whether to plan a call: not in a trace, nor if jit or (OLLA_XLA_DISABLE) planning is off."""
     config: Any = jax.config
     if config.jax_no_tracing or config.jax_disable_jit or under_trace(args, kwargs):
         return False

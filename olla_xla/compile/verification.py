@@ -58,7 +58,7 @@ class ResultComparison:
     say: Callable[[str], None]
 
     def expected(self, own: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
-        """(results of XLA's own executable,); None where it fails and the user did not ask."""
+        """The results of `own` in a 1-tuple; if it fails, None, or raises if the user asked."""
         try:
             return (jax.block_until_ready(own(*args, **kwargs)),)
         except Exception as error:  # it runs out of memory, or cannot be traced twice

@@ -62,7 +62,7 @@ class Arrays:
                     alike[number] = alike.get(number, _NONE) | origin
 
     def candidates(self) -> dict[bytes, frozenset[object]]:
-        """Value number -> arrays it is read from, for shapes that several arrays are read in."""
+        """Value number -> arrays it is read from, over shapes that are read from several arrays."""
         found: dict[bytes, frozenset[object]] = {}
         for alike in self._read.values():
             if len(_NONE.union(*alike.values())) > 1:
@@ -71,7 +71,7 @@ class Arrays:
 
 
 def several(numbers: Sequence[bytes], arrays: Sequence[frozenset[object]]) -> list[bytes]:
-    """The value numbers read from several arrays, each before a hash of how many; sorted.
+    """The value numbers read from several arrays, each followed by a hash of how many; sorted.
 
     Args:
       numbers: value numbers that are read. arrays: for each, the arrays that it is read from.

@@ -69,7 +69,7 @@ def _again(numbering: ElementNumbering, shapes: tuple[Shape, Shape], number: byt
 
 
 def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
-    """The value number outside a fusion of `number` inside it, which its `code` computes."""
+    """A fusion result's number outside it, by its `number` inside and the hash of its `code`."""
     if (inner := numbering.rounded.get(number)) is not None and not inner.code:
         return _rounded_by(numbering, (inner.old, inner.new), code, inner.operand)
     result = numbering.coded(code, number)
@@ -126,11 +126,11 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
 def slice_of_converted(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 ) -> bytes | None:
-    """The value number of one slice of a convert's result, as a row; None if `number` is none.
+    """The value number of one slice of a convert's result, flattened; None if `number` is none.
 
     Args:
       numbering: of the module. number: the array's value number. at: the index's value number.
-      digit: the sliced dimension, as a digit of the position in the array's row.
+      digit: (count, stride in elements) of the sliced dimension, in row-major order.
     """
 
     def part_of(operand: bytes, shape: Shape, new: Shape) -> tuple[bytes, Shape, Shape]:

@@ -88,11 +88,11 @@ class ElementExpressions(ElementNumbering):
         return at[body.result]
 
     def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
-        """The value number of one slice of an array, as a row; arguments as in the base class."""
+        """The value number of one slice of an array, flattened; arguments as in the base class."""
         return slice_of(self, number, at, shape, digit)
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers an operation without its own rule: by opcode, attributes, operands, callees."""
+        """Value number of an operation without its own rule, a known integer's if it is one."""
         kind = self.integers.type_of(op)
         read = [number for numbers in operands for number in numbers.values()] if kind else []
         known = self.integers.result(op, kind, read) if kind else None
@@ -109,12 +109,12 @@ class ElementExpressions(ElementNumbering):
         self.note_term(result[()], _again, op, *read)
 
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a bitcast: its operand's elements under another shape."""
+        """Value number of a bitcast: its operand's elements under another shape."""
         (number,) = operands[0].values()
         return {(): self.cast(number, op.operands[0].shape, op.shape)}
 
     def slice(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a dynamic-slice; if it takes all of its operand, it has the operand's number."""
+        """Value number of a dynamic-slice; the operand's if all of it is taken."""
         whole = op.operands[0]
         if self.shape(whole.shape) == self.shape(op.shape):
             return operands[0]  # XLA clamps the index to the only place there is
@@ -126,7 +126,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.arranged(row, as_row(op.shape), permuted(op.shape), op.shape)}
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a broadcast, and records it in `repeated`."""
+        """Value number of a broadcast, which is recorded in `repeated`."""
         numbers = self.plain(op, operands, effects)
         ((number,), (operand,)) = numbers.values(), operands[0].values()
         self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape, op.shape
@@ -134,7 +134,7 @@ class ElementExpressions(ElementNumbering):
         return numbers
 
     def concatenate(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a concatenate, and records it in `concatenations`."""
+        """Value number of a concatenate, which is recorded in `concatenations`."""
         numbers = tuple(number for operand in operands for number in operand.values())
         (dimension,) = op.proto.dimensions
         extents = (o.shape.dimensions[dimension] for o in op.operands)
@@ -142,7 +142,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.joined(Concatenation(self.attributes(op), numbers, dimension, starts))}
 
     def part(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a slice; if it is all of its operand, or one concatenated operand, as that."""
+        """Value number of a slice; of its operand or a concatenated part, if it is all of that."""
         (number,) = operands[0].values()
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
@@ -162,7 +162,7 @@ class ElementExpressions(ElementNumbering):
         return numbers
 
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a convert; one to a wider type and back has the original value's number."""
+        """Value number of a convert; the original one if a value is widened and converted back."""
         ((number,), old) = operands[0].values(), op.operands[0].shape
         if (found := convert_of(self, number, old, op.shape)) is not None:
             return {(): found}
@@ -173,7 +173,10 @@ class ElementExpressions(ElementNumbering):
         return hashed(participants(op.proto.SerializeToString(deterministic=True)))
 
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a transpose as its operand's elements in another order; not of sub-byte types."""
+        """Value number of a transpose: its operand's elements in another order.
+
+        One of a type of less than a byte is numbered by `plain`.
+        """
         (operand,) = operands[0].values()
         before = op.operands[0].shape
         if before.element_bits < 8:
@@ -182,7 +185,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.arranged(operand, before, steps, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a dynamic-update-slice; on a TPU it converts the update to the array's type.
+        """Value number of a dynamic-update-slice, which may convert the update on a TPU.
 
         An update of the whole array has the update's number, as XLA clamps its index to 0.
         """
@@ -205,7 +208,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.updated(Update.of_slice(numbers, row_major(whole), digit))}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a fusion: its computation's results, with its code where that may change bits."""
+        """Value numbers of a fusion: its computation's, with its code where bits may change."""
         outer = self._fused, self._arrays
         self._fused, self._arrays = set(), Arrays.of(op, self.alike)
         inside = self.run(op.called[0], operands, effects)
@@ -232,7 +235,7 @@ class ElementExpressions(ElementNumbering):
         return self._elementwise[body]
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a while: iteration by iteration, or as a function of its initial state."""
+        """Value numbers of a while: by its iterations, or as a function of its initial state."""
         start = operands[0]
         if self.terms is not None:
             return self.loops.later(self, op, start, effects)

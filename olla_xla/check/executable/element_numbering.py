@@ -88,11 +88,11 @@ class ElementNumbering(Numbering):
 
     @abc.abstractmethod
     def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
-        """The value number of one slice of an array, as a row.
+        """The value number of one slice of an array, flattened in row-major order.
 
         Args:
           number: the array's value number. at: the index's value number. shape: of the array.
-          digit: the sliced dimension, as a digit of the position in the array's row.
+          digit: (count, stride in elements) of the sliced dimension, in row-major order.
         """
 
     def term(self, *parts: bytes) -> bytes:
@@ -111,7 +111,7 @@ class ElementNumbering(Numbering):
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
-        """A placeholder for `again(self, given, *operands)`, evaluated in each iteration."""
+        """A number that stands for `again(self, given, *operands)`, which iterations evaluate."""
         said = hashed(repr((again.__qualname__, hash(given))).encode())
         number = hashed(b"".join((_LATER, said, *operands)))
         assert self.terms is not None
@@ -146,7 +146,7 @@ class ElementNumbering(Numbering):
         return self.arranged(row, flat, as_dimensions(new), new)
 
     def retyped(self, row: bytes, old: Shape, new: Shape) -> bytes:
-        """The value number of a row whose bytes are read as elements of another type."""
+        """The value number of a flat array whose bytes are read as elements of another type."""
         row, old, _ = self.casts.get(row, (row, old, old))
         if self.shape(old) == self.shape(new):
             return row
@@ -170,8 +170,8 @@ class ElementNumbering(Numbering):
         (`element_order`) is hashed place by place if the array is small.
 
         Args:
-          number: of the other array. shape: of the other array.
-          steps: the new array's row as steps over the other's row. new: shape of the new array.
+          number: of the other array. shape: of the other array. new: shape of the new array.
+          steps: (count, stride) loops over the other array, both in row-major order.
         """
         while number in self.moves:
             inner = self.moves[number]
@@ -241,7 +241,7 @@ class ElementNumbering(Numbering):
         return number
 
     def coded(self, code: bytes, number: bytes) -> bytes:
-        """The number outside a fusion of `number`, which its code computes; known integers stay."""
+        """A fusion result's number outside it: hashed with `code`, unless it is a known integer."""
         if self.integers.is_known(number):
             return number
         result = self.term(code, number)

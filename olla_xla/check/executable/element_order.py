@@ -37,14 +37,14 @@ def row_major(shape: Shape) -> Shape:
 
 @_cached
 def as_row(shape: Shape, elements: int | None = None) -> Shape:
-    """The one-dimensional shape of an array's row, or of a row of that many `elements`."""
+    """The shape of an array flattened, or of a flat array of so many `elements` of its type."""
     size = shape.num_elements if elements is None else elements
     return dataclasses.replace(shape, dimensions=(size,), minor_to_major=(0,), key=b"")
 
 
 @_cached
 def digits(shape: Shape) -> list[tuple[int, int]]:
-    """(extent, distance in elements) of each dimension, as the array lies in memory."""
+    """(extent, stride in elements) of each dimension, as the array lies in memory."""
     distance, found = 1, dict[int, tuple[int, int]]()
     for k in shape.minor_to_major:
         found[k] = shape.dimensions[k], distance
@@ -54,10 +54,11 @@ def digits(shape: Shape) -> list[tuple[int, int]]:
 
 @_cached
 def permuted(shape: Shape, dimensions: tuple[int, ...] | None = None) -> Steps:
-    """Steps over an array's row that visit its dimensions in a given order, the outermost first.
+    """Strided loops over an array's row-major positions, with dimensions in a given order.
 
     Args:
-      shape: of the array. dimensions: all of its dimensions; None for their own order.
+      shape: of the array.
+      dimensions: all of its dimensions, the outermost first; None for their own order.
     """
     if dimensions is None:
         return joined([(shape.num_elements, 1)])
@@ -67,22 +68,22 @@ def permuted(shape: Shape, dimensions: tuple[int, ...] | None = None) -> Steps:
 
 @_cached
 def lying(shape: Shape) -> Steps:
-    """Steps over an array's row that visit its elements in memory order."""
+    """An array's memory order, as strided loops over its row-major positions."""
     return permuted(shape, shape.minor_to_major[::-1])
 
 
 @_cached
 def as_dimensions(shape: Shape) -> Steps:
-    """Steps over an array's elements in memory order that visit them in row-major order."""
+    """An array's row-major order, as strided loops over its positions in memory."""
     return joined(digits(shape))
 
 
 @_cached
 def composed(inner: Steps, outer: Steps) -> Steps | None:
-    """Two orders, one after the other, as one: steps over the row that `inner` is over.
+    """Two reorderings as one: `outer` of what `inner` gives, over the positions `inner` is over.
 
     Args:
-      inner: steps over a row. outer: steps over the row that `inner` gives.
+      inner, outer: strided loops over positions, as (count, stride).
 
     Returns:
       The steps; None where a digit of `outer` divides one of `inner` unevenly.
@@ -152,7 +153,7 @@ def inverse(steps: Steps) -> Steps:
 
 
 def places(steps: Steps) -> Places:
-    """The positions in the row that the steps visit, in that order."""
+    """The positions that strided loops visit, in order."""
     found = np.zeros(1, np.int64)
     for count, distance in steps:
         found = (found[:, None] + distance * np.arange(count)).ravel()
@@ -160,7 +161,7 @@ def places(steps: Steps) -> Places:
 
 
 def steps_of(order: Places) -> Steps | None:
-    """The steps that visit positions in the given order; None if no steps do."""
+    """The strided loops that visit positions in the given order; None if there are none."""
     found: list[tuple[int, int]] = []
     while len(order) > 1:
         distance = int(order[1])
@@ -175,7 +176,7 @@ def steps_of(order: Places) -> Steps | None:
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Normalises steps: drops those of one element, and merges contiguous ones."""
+    """Normalises strided loops: drops those of count 1, merges contiguous ones."""
     found: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:

@@ -92,7 +92,7 @@ def is_elementwise(body: Body) -> bool:
 
 
 def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The value number outside an elementwise fusion of one of its results.
+    """A fusion result's number outside it, for an elementwise fusion.
 
     Args:
       numbering: of the module. number: of the result inside. code: hash of the fusion's code.
@@ -123,7 +123,7 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
 
 def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """`from_outside` for a fusion on a GPU or TPU that is not elementwise.
+    """A fusion result's number outside it, for other fusions on a GPU or TPU (`from_outside`).
 
     Where the result is a dynamic-update-slice, a GPU's code computes the elements of the update,
     whatever the array's extents (XLA's emitter of in-place dynamic-update-slices). A TPU's code

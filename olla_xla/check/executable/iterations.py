@@ -33,7 +33,7 @@ _Run = tuple[Numbers, list[bytes]]
 
 
 class Loops:
-    """Numbers the whiles of one module by following their iterations."""
+    """Finds the value numbers of one module's loops by following their iterations."""
 
     def __init__(self) -> None:
         self._programs: dict[Op, tuple[_Program, _Program] | None] = {}

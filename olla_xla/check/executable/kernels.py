@@ -21,7 +21,7 @@ the same memory."""
 
 @dataclasses.dataclass(frozen=True)
 class KernelMemory:
-    """A kernel's pattern: as `found`, and as `forced` if only buffers that must share did."""
+    """Which arrays of a kernel share memory: as `found`, and as `forced` by XLA's aliases."""
 
     found: Pattern
     forced: Pattern

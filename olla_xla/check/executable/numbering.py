@@ -245,7 +245,7 @@ class Numbering(abc.ABC):
         return found
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers an operation without its own rule: by opcode, attributes, operands, callees."""
+        """Value numbers of other operations, by opcode, attributes, operands and callees."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]
@@ -279,7 +279,7 @@ class Numbering(abc.ABC):
         return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
-        """Numbers a -done instruction: its result is in its start's tuple, numbered `start`."""
+        """Value numbers of a -done instruction, taken from those of its start's tuple, `start`."""
         if op.opcode == "all-reduce-done":
             return start
         first = 0 if op.opcode in ("copy-done", "recv-done") else 1
@@ -290,19 +290,19 @@ class Numbering(abc.ABC):
         }
 
     def same(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers an instruction that returns its first operand."""
+        """Value numbers of an instruction that returns its first operand: the operand's."""
         return operands[0]
 
     def pack(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a tuple: the leaves of its operands."""
+        """Value numbers of a tuple: those of its operands."""
         return {(k, *i): n for k, numbers in enumerate(operands) for i, n in numbers.items()}
 
     def barrier(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers an optimization-barrier, which returns its operands."""
+        """Value numbers of an optimization-barrier: those of its operands."""
         return operands[0] if len(operands) == 1 else self.pack(op, operands, effects)
 
     def element(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a get-tuple-element; raises CheckError if the tuple lacks that element."""
+        """Value numbers of a get-tuple-element. CheckError if the tuple lacks the element."""
         k = op.proto.tuple_index
         if not op.shape.is_tuple:
             if (k,) not in operands[0]:
@@ -311,7 +311,7 @@ class Numbering(abc.ABC):
         return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
 
     def call(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a call: its computation's results for these operands.
+        """Value numbers of a call: its computation's for these operands.
 
         XLA:CPU compiles some calls to one function. Where its rounding may depend on any operation
         in that function, all of them are hashed into the results.
@@ -336,19 +336,19 @@ class Numbering(abc.ABC):
                         yield from self._contents(list(op.called))
 
     def begin(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers an async-start, whose result is a tuple (operands, result, context)."""
+        """Value numbers of an async-start: of a tuple (operands, result, context)."""
         numbers = {i: hashed(_CONTEXT + named(i)) for i, _ in leaves(op.shape)}
         numbers |= {(0, k, *i): n for k, given in enumerate(operands) for i, n in given.items()}
         result = self.run(op.called[0], operands, effects)
         return numbers | {(1, *i): n for i, n in result.items()}
 
     def copy_start(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a copy-start, whose result is a tuple (copy, operand, context)."""
+        """Value numbers of a copy-start: of a tuple (copy, operand, context)."""
         (number,) = operands[0].values()
         return {(0,): number, (1,): number, (2,): _CONTEXT}
 
     def choose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers a conditional; a result equal in all branches does not depend on the index."""
+        """Value numbers of a conditional; one equal in all branches does not have the index."""
         branches, seen, acts = [], [], False
         for body, given in zip(op.called, operands[1:], strict=True):
             inner: list[bytes] = []

@@ -22,8 +22,8 @@ class Move(NamedTuple):
     """An array that has another one's elements, in another order or under other extents.
 
     Attributes:
-      base: value number of the other array. shape: of it.
-      steps: the array's row as steps over the other's. new: shape of the array.
+      base: value number of the other array. shape: of it. new: shape of the array.
+      steps: (count, stride) loops over the other array, both in row-major order.
     """
 
     base: bytes
@@ -38,8 +38,8 @@ class Update(NamedTuple):
     Attributes:
       made: hash of its attributes. numbers: of its operands: array, update, indices.
       shape: of the whole array. part: of the update.
-      digit: if it writes one slice (`part` is then a row): the sliced dimension, as a digit of the
-        position in the array's row; else None.
+      digit: if it writes one slice, flattened: (count, stride in elements) of the sliced
+        dimension, in row-major order; else None.
     """
 
     made: bytes
@@ -50,7 +50,7 @@ class Update(NamedTuple):
 
     @classmethod
     def of_slice(cls, numbers: tuple[bytes, ...], shape: Shape, digit: Digit) -> Update:
-        """An update of one slice; `numbers` of the array, of the slice as a row, of the index."""
+        """An update of one slice; `numbers` of the array, of the flattened slice, of the index."""
         part = as_row(shape, shape.num_elements // digit[0])
         return cls(_sliced(shape, digit), numbers, shape, part, digit)
 

@@ -82,7 +82,7 @@ def _is_short(op: Op) -> bool:
 
 
 class Rounding:
-    """Tells the kernels whose rounding may depend on which of their buffers share memory.
+    """Finds out which kernels' rounding may depend on which of their buffers share memory.
 
     Args:
       target: "cpu", "cuda" or "tpu".

@@ -23,7 +23,7 @@ class Value:
 
     Attributes:
       op, index: where it is defined.
-      same: the value that it turned out to be, or None.
+      same: the value that it was found to equal, or None.
       also: other places that stand for it (a loop's condition has a parameter of its own).
       buffer: number of the buffer that holds it, for `memory`.
     """

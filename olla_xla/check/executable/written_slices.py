@@ -52,8 +52,8 @@ class WrittenSlices:
         """Records that an array is another one with one slice replaced.
 
         Args:
-          number: the array's value number. array: the other's. digit: that counts slices.
-          place: index of the slice. row: the slice's value number.
+          number: the array's value number. array: the other's. row: the slice's, flattened.
+          digit: (count, stride in elements) of the sliced dimension. place: index of the slice.
         """
         if number in self._found:
             return
@@ -69,7 +69,7 @@ class WrittenSlices:
         self._found[number] = history, version + 1
 
     def at(self, number: bytes, digit: Digit, place: int) -> tuple[bytes | None, bytes]:
-        """The slice of an array (value number `number`) at index `place` of `digit`.
+        """The value number of the slice at index `place` of the array `number`.
 
         Returns:
           Its number, if it was written. Else None, and the number of an array that has the same
