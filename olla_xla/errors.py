@@ -10,7 +10,7 @@ class InputError(OllaError, ValueError):
 
 
 class JitError(InputError, TypeError):
-    """What `jax.jit` does not take either, and raises TypeError for."""
+    """A function or an option that `jax.jit` rejects too, with a TypeError as well."""
 
 
 class LimitError(InputError):

@@ -94,7 +94,7 @@ def _look_here() -> None:
 
 
 def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
-    """Builds the model of that name.
+    """Calls the model's function, and returns its step with what that takes.
 
     Args:
       name: a registry name, or "package.module:function".

@@ -55,7 +55,7 @@ class StepVariants:
         self.cost = CostModel(device(target.platform, target.kind), target.platform)
 
     def compiled(self, options: dict[str, Any] | None = None) -> Any:
-        """The step as JAX compiles it, traced anew."""
+        """Compiles the step by JAX without a plan, traced anew; `options`: XLA's."""
         import jax
 
         def step(*args: Any, **kwargs: Any) -> Any:  # a new function: JAX reuses no earlier trace
@@ -84,7 +84,7 @@ class StepVariants:
         return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
 
     def row(self, name: str, compiled: Any) -> StepVariant:
-        """One executable's total and predicted time; on this machine its measured time too."""
+        """One executable's memory and predicted time; where it can run, its measured time too."""
         module = module_from_bytes(final_module(compiled))
         return StepVariant(
             name=name,
