@@ -205,7 +205,7 @@ class Agreement:
         return found
 
     def settle(self, digest: str, reason: str = "") -> Decision:
-        """Votes, and waits for the decision.
+        """Votes for `digest`, or for "no" if a reason is given, and waits for the decision.
 
         Args:
           digest: of what this process would use. reason: why it would not, which decides "no".

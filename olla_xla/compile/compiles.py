@@ -227,9 +227,12 @@ class Compiles:
         return self.judged(compiled, plan, final)
 
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
-        """A scheduled module with a plan applied, and why it is not to be used, or "".
+        """Applies a plan to a scheduled module, and has the referee check the result.
 
         The referee runs before XLA goes on, since XLA may abort on an invalid module.
+
+        Returns:
+          (the planned module, serialized; why it is not to be used, or "").
 
         Raises:
           PlanMismatchError: the module is not the plan's.

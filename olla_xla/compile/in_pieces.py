@@ -102,7 +102,7 @@ class FissionFunction:
 
     @property
     def jit_options(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` that it was made with."""
+        """The arguments of `jax.jit` that the function was made with."""
         return dict(self._jit_options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

@@ -92,7 +92,7 @@ def read(path: Path) -> Plan:
 
 
 def read_stored(path: Path) -> StoredPlan:
-    """Reads a file, and notes that it was used.
+    """Reads the plan in a file, and sets the file's time, which says when it was used last.
 
     Raises:
       PlanFileError: it cannot be read, or is not what was written for its key.

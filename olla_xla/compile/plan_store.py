@@ -146,7 +146,7 @@ class PlanStore:
                 path.unlink()
 
     def clear(self) -> None:
-        """Forgets what is in memory; files stay."""
+        """Forgets the plans in memory; files stay."""
         with self._lock:
             self._plans.clear()
 

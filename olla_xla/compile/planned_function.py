@@ -322,7 +322,7 @@ class PlannedFunction:
 
     @property
     def jit_options(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` that it was made with."""
+        """The arguments of `jax.jit` that the function was made with."""
         return dict(self._jit_options)
 
     @property

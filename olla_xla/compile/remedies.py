@@ -77,7 +77,7 @@ class JittedFunction:
     leaves: Sequence[Leaf] = ()
 
     def planned(self, options: PlanOptions) -> Outcome:
-        """Compiles it as `olla_xla.plan` does, without a record in reports or to listeners."""
+        """Compiles it as `olla_xla.plan` does, but adds it to no report and calls no listener."""
         planned = planned_function(self.function, dict(self.jit_options), PlanSettings(options))
         lowered = planned.lower(*self.args, **self.kwargs).stage
         return planned._compiled(lowered, device_key(tuple(self.args), dict(self.kwargs)))
@@ -121,7 +121,8 @@ def remedy(
       bound: no order takes fewer bytes.
 
     Returns:
-      None where the plan saves much, or the step takes next to nothing.
+      What was tried, with XLA's total of each; None where the plan saves much, or the step takes
+      next to nothing.
     """
     total = view.total_bytes
     if plan is not None:

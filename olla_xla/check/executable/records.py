@@ -84,7 +84,7 @@ class Rounded(NamedTuple):
 
 
 class Term(NamedTuple):
-    """How a number is made of others, so that it can be made again of other operands.
+    """How a number is made of others, so that it can be computed again from other operands.
 
     Attributes:
       again: gives the number: `again(numbering, given, *operands)`; None where it is the hash of

@@ -43,7 +43,7 @@ class _History:
 
 
 class WrittenSlices:
-    """The slice written last at each index, for arrays that are updated at constant indices."""
+    """For arrays that are updated at constant indices: the slice written last at each index."""
 
     def __init__(self) -> None:
         self._found: dict[bytes, tuple[_History, int]] = {}
