@@ -86,7 +86,7 @@ class SolverError(OllaError):
 
 
 class FallbackError(OllaError):
-    """With OLLA_XLA_STRICT=1, raised instead of running a step in XLA's own schedule; says why."""
+    """Raised instead of running XLA's schedule, with OLLA_XLA_STRICT=1 or a memory budget."""
 
 
 class AgreementError(OllaError, RuntimeError):

@@ -130,7 +130,10 @@ def _takes_optimizer(make: Callable[..., Any]) -> bool:
 
 
 def tracing(name: str) -> contextlib.AbstractContextManager[None]:
-    """A context in which any error of a step that JAX traces becomes an InputError of one line."""
+    """A context in which errors of a step that JAX traces become InputErrors of one line.
+
+    OllaErrors are not changed.
+    """
     return _failures(f"jax.jit cannot trace the step of model {name}")
 
 
