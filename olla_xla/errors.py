@@ -10,7 +10,7 @@ class InputError(OllaError, ValueError):
 
 
 class JitError(InputError, TypeError):
-    """What `jax.jit` does not take either, and raises TypeError for."""
+    """A function or an option that `jax.jit` rejects too, with a TypeError as well."""
 
 
 class LimitError(InputError):
@@ -21,7 +21,7 @@ class BudgetError(LimitError):
     """No plan that was found fits the memory budget.
 
     Attributes:
-      budget_bytes: what was asked for. least_bytes: the least total that a plan was found for.
+      budget_bytes: the budget. least_bytes: the least total bytes of any plan that was found.
     """
 
     def __init__(self, budget_bytes: int, least_bytes: int, reason: str = "") -> None:
@@ -54,7 +54,7 @@ class ModuleFormatError(InputError):
 
 
 class PlanFileError(InputError):
-    """A plan file cannot be written or read, or is of another version."""
+    """A plan file cannot be written or read, or has a version that is not supported."""
 
 
 class VersionError(OllaError, RuntimeError):
@@ -70,7 +70,7 @@ class PlanMismatchError(OllaError):
 
 
 class KernelError(OllaError):
-    """A module was changed so that a kernel cannot have the memory that it has in XLA's order."""
+    """A rewritten module keeps a kernel's buffers from sharing memory as in XLA's own module."""
 
 
 class CheckError(OllaError):
@@ -78,7 +78,7 @@ class CheckError(OllaError):
 
 
 class ResultsError(CheckError):
-    """The referee does not find the results of an executable to be those that it was told of."""
+    """The referee finds that an executable computes other results than XLA's own module does."""
 
 
 class SolverError(OllaError):
@@ -86,8 +86,8 @@ class SolverError(OllaError):
 
 
 class FallbackError(OllaError):
-    """With OLLA_XLA_STRICT=1: a step would have run in XLA's own schedule, and why."""
+    """Raised instead of running XLA's schedule, with OLLA_XLA_STRICT=1 or a memory budget."""
 
 
 class AgreementError(OllaError, RuntimeError):
-    """It cannot be known whether the other processes run a plan, or this one cannot run theirs."""
+    """It is unknown whether other processes run a plan, or this process cannot run theirs."""

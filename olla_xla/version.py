@@ -12,7 +12,7 @@ OLDEST_JAX, TOO_NEW_JAX = (0, 11, 2), (0, 14)
 
 
 def old_jax() -> str:
-    """What to do where the JAX that is installed is too old to be imported from; or ""."""
+    """Why the installed JAX is too old, and what to do; "" if it is new enough or not installed."""
     try:
         found = importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:
@@ -24,10 +24,9 @@ def old_jax() -> str:
 
 
 def to_install(extra: str) -> str:
-    """How to get an extra, as it works where the package came from.
+    """The shell command that installs an extra, depending on how olla_xla was installed.
 
-    That is a checkout, which has a pyproject.toml, an archive or repository that pip was given, or
-    an index.
+    It is `uv sync` in a checkout, else `pip install` from the archive, repository or index used.
     """
     if (Path(__file__).parents[1] / "pyproject.toml").is_file():
         return f"uv sync --extra {extra}"

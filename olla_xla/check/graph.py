@@ -170,8 +170,8 @@ def check_placement(
       graph: the tensor graph. order: operator ids in execution order.
       offsets: tensor name -> (offset, size): the tensor occupies bytes [offset, offset + size).
       arena_bytes: the arena's size, or None for no limit.
-      one_offset: a tensor that takes memory over must have the offset of the one before; else any
-        overlap of the two is allowed.
+      one_offset: whether a tensor that takes over another one's memory must begin at its offset;
+        else any overlap of the two is allowed.
 
     Raises:
       CheckError: a tensor has no place, a wrong size, or leaves the arena; or two live tensors

@@ -36,7 +36,7 @@ FOR_DEVELOPERS = frozenset(
 
 
 class Uncaught(BaseException):
-    """What a user's script raised: Python itself is to report it, and to end as it does."""
+    """Carries an exception of a user's script through ours; `CommandLine.main` raises it again."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Uncaught(BaseException):
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """The name and the commands of a program.
+    """A program of several commands, such as `olla_xla`.
 
     Attributes:
       name: the name that users type.
@@ -64,7 +64,7 @@ class CommandLine:
     others: str = ""
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Runs one command.
+        """Runs the command that `argv` names, and prints errors of ours in one line.
 
         Args:
           argv: program name, command and flags; the process's own by default.

@@ -37,7 +37,7 @@ _logger = logging.getLogger("olla_xla")
 
 @dataclasses.dataclass(frozen=True)
 class Donation:
-    """What became of the donated arguments.
+    """How many donated argument leaves there are, by what XLA did with their memory.
 
     Attributes:
       requested: array leaves donated by the caller.
@@ -139,7 +139,7 @@ def _of_tpu(compiled: jax.stages.Compiled) -> buffer_assignment.BufferAssignment
 
 
 def assigned_bytes(compiled: jax.stages.Compiled) -> int:
-    """XLA's total of one executable on the device: arguments + outputs - aliases + temp, bytes."""
+    """XLA's total per device in bytes: arguments + outputs - aliases + temp; else OllaError."""
     account = _account(compiled)
     if account is None:
         raise OllaError("this backend does not report how much memory an executable needs")
@@ -147,13 +147,13 @@ def assigned_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def temporary_bytes(compiled: jax.stages.Compiled) -> int:
-    """The part of `assigned_bytes` that an order can change: temp, in bytes."""
+    """Bytes of XLA's temporaries, the part that an order can change; 0 if not reported."""
     account = _account(compiled)
     return 0 if account is None else account.temporaries
 
 
 def output_bytes(compiled: jax.stages.Compiled) -> int:
-    """Bytes of an executable's results, those in donated arguments' memory included."""
+    """Bytes of an executable's results, those in donated memory included; 0 if not reported."""
     stats = _stats(compiled)
     return 0 if stats is None else stats.output_size_in_bytes
 
@@ -231,7 +231,7 @@ def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
 
 
 def donation(compiled: jax.stages.Compiled) -> Donation:
-    """Counts donated leaves and what the executable does with them."""
+    """Counts an executable's donated argument leaves by what XLA did with their memory."""
     module = module_from_bytes(final_module(compiled))
     donated = [leaf for leaf in jax.tree.leaves(compiled.args_info) if leaf.donated]
     aliased = len(module.donated)

@@ -42,7 +42,7 @@ _TRIES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The decision on a question.
+    """What all processes decided on a question: "yes" or "no".
 
     Attributes:
       digest: of what all members voted for; "" for "no".
@@ -79,7 +79,7 @@ class KeyValues:
         return found
 
     def get(self, key: str, seconds: float = 0.0) -> bytes | None:
-        """The value, now or once it is there within so many seconds; else None."""
+        """The value of a key, waiting at most `seconds` for it; None if there is none by then."""
         try:
             if seconds <= 0:
                 return self._asked(lambda: self._client.key_value_try_get_bytes(key))
@@ -91,7 +91,7 @@ class KeyValues:
             return None
 
     def under(self, folder: str) -> Mapping[str, bytes]:
-        """The values below a folder, by the last part of their keys."""
+        """The values whose keys are in a folder: last part of the key -> value."""
         with contextlib.suppress(_Refused):
             found = self._asked(lambda: self._client.key_value_dir_get_bytes(f"{folder}/"))
             return {key.rsplit("/", 1)[-1]: value for key, value in found}
@@ -123,10 +123,10 @@ class _Refused(Exception):
 
 
 class Agreement:
-    """One question in one of the processes that decide it; a context manager while it is open.
+    """One process's part in deciding a question; a context manager while the question is open.
 
     Args:
-      store: where they meet.
+      store: shared by the processes.
       topic: names the question; equal topics are the same question.
       name: of the program, for messages; processes with one name and different topics disagree.
       me: this process. members: all that take part, in ascending order; the first one leads.
@@ -153,7 +153,7 @@ class Agreement:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the one that offers."""
+        """Whether this process is the leader, which plans and offers its plan to the others."""
         return self._me == self._members[0]
 
     def __enter__(self) -> Agreement:
@@ -177,14 +177,14 @@ class Agreement:
     # Its options.
 
     def settled(self) -> Decision | None:
-        """The decision if there is one already."""
+        """The decision if there is one already, else None; does not wait."""
         if self._decision is None:
             found = self._store.get(self._key("decision"))
             self._decision = None if found is None else Decision(**json.loads(found))
         return self._decision
 
     def offer(self, data: bytes) -> None:
-        """Gives the members the plan to vote on; the first offer of a topic stays."""
+        """Publishes the serialized plan to vote on; only the first offer of a topic counts."""
         self._store.put_first(self._key("offer"), data)
 
     def offered(self, wait: bool = True) -> bytes | None:
@@ -205,7 +205,7 @@ class Agreement:
         return found
 
     def settle(self, digest: str, reason: str = "") -> Decision:
-        """Votes, and waits for the decision.
+        """Votes for `digest`, or for "no" if a reason is given, and waits for the decision.
 
         Args:
           digest: of what this process would use. reason: why it would not, which decides "no".
@@ -263,7 +263,10 @@ class Agreement:
         return f"{_ROOT}/at/{member}/{self._topic}"
 
     def elsewhere(self, member: int) -> str:
-        """Why a member will not take part: its program of this name has another topic; or ""."""
+        """Why a member will not take part, or "": it compiles another program of this name.
+
+        In that case the question of the other program is decided with "no", too.
+        """
         for topic, data in self._store.under(f"{_ROOT}/at/{member}").items():
             about = json.loads(data)
             if topic == self._topic or about.pop("name") != self._name:
@@ -285,7 +288,7 @@ class Agreement:
 
     @property
     def patience(self) -> float:
-        """Seconds that a silent member is waited for."""
+        """Seconds without a heartbeat after which a member is given up."""
         return self._patience
 
     def _show(self, count: int) -> None:

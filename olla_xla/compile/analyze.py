@@ -53,9 +53,9 @@ def analyze(
       plan: whether to plan it too, with `olla_xla.plan`'s options if a dict.
       title: of tables and reports; by default the function's name.
       advice: whether to try what would help, unless a plan saves much: a plan, one with
-        recomputation, donation, pieces (`olla_xla.fission`). Each takes another compile, as it
-        takes where it is used. Plans have `olla_xla.plan`'s options if it is a dict; if the
-        function is planned, those of its plan.
+        recomputation, donation, pieces (`olla_xla.fission`). Each takes one more compile. If it
+        is a dict, it has `olla_xla.plan`'s options for these plans, unless the function is planned,
+        whose own options then count.
 
     Raises:
       InputError: the function cannot be jitted, or the target is not known.

@@ -49,7 +49,7 @@ _AGAIN = re.compile(r"(.+?)\.remat\d*(\.\d+)*$")
 
 @dataclasses.dataclass(frozen=True)
 class AssignmentReport:
-    """What a comparison found that is no error; sizes in bytes.
+    """A comparison of XLA's buffer assignment with a plan, without errors; sizes in bytes.
 
     Attributes:
       tensors: tensors of the plan that XLA assigned, each with the size the plan has.
@@ -78,7 +78,7 @@ class AssignmentReport:
 
     @property
     def elsewhere(self) -> int:
-        """Tensors that lie in another place than predicted."""
+        """How many tensors lie in another place than predicted."""
         return self.tensors - self.as_predicted
 
     @property
@@ -180,7 +180,7 @@ def _identity(module: Module) -> tuple[str, list[tuple[str, ...]]]:
 
 
 def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) -> AssignmentReport:
-    """Checks a buffer assignment against the plan.
+    """Checks XLA's buffer assignment of an executable against the plan it was compiled with.
 
     Args:
       module: the executable's serialized HloModuleProto.
@@ -277,7 +277,7 @@ def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> l
 
 
 def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
-    """Checks that no two live tensors overlap, in any computation.
+    """Checks that no two live tensors overlap, in any computation; sets `planned.peaks`.
 
     On a platform whose in-place rules for fusions are not known, the values that are read are
     followed byte by byte instead.

@@ -18,7 +18,7 @@ _BEYOND = 0.2
 
 
 class Bounds:
-    """The largest size known to fit in a way, the least known not to, and a line between them.
+    """Bounds on the largest batch that fits, compiled in one way (`BatchWay`).
 
     Args:
       way: how sizes are compiled. unit: sizes are multiples of it.
@@ -38,7 +38,7 @@ class Bounds:
         self._first = 0  # the size that predictions point at
 
     def predict(self, floor: int, start: int, most: int, off: float = 1.0) -> None:
-        """Finds the size that predicted totals point at.
+        """Finds the first size to compile, by predicted totals; `next` then returns it.
 
         Args:
           floor: a size that fits. start: to try first. most: compiles so far, of all ways, at which
@@ -51,7 +51,7 @@ class Bounds:
             self._first = int(self._meets(self.work.memory / off))
 
     def off(self) -> float:
-        """Ratio of XLA's total to the predicted one, for the size that was compiled last."""
+        """Ratio of XLA's total to the predicted one, for the size compiled last; 1.0 if unknown."""
         self._learn()
         exact, predicted = self.way.exact(), self.way.on_line()
         if exact.get(self._last) and predicted.get(self._last):
@@ -59,7 +59,7 @@ class Bounds:
         return 1.0
 
     def compile(self, batch: int) -> None:
-        """Compiles a size in full, and narrows the bounds."""
+        """Compiles a size in full, and sets `low`, `high` or `refused` by what came of it."""
         self._tries += 1
         self._last = batch
         try:
@@ -76,11 +76,11 @@ class Bounds:
         self.work.progress(f"{self.way.name}: batch {batch:,} {fits}, {size / 2**20:,.0f} MB")
 
     def is_closed(self, floor: int) -> bool:
-        """Whether no size that is larger than `floor`, which fits, can be found to fit."""
+        """Whether no size above `floor`, which fits, is left that may fit."""
         return bool(self.refused) or 0 < self.high <= floor + self.unit
 
     def doubt(self, floor: int) -> float:
-        """By which part of it the answer may still grow; 0 where it cannot.
+        """By which fraction the answer may exceed the largest size known to fit; 0 where it cannot.
 
         Args:
           floor: a size that fits, as it does in the previous way; or 0.
@@ -93,7 +93,7 @@ class Bounds:
         return ((self.high or self.expected(floor) + self.unit) - least) / least
 
     def expected(self, floor: int) -> int:
-        """The largest size that fits by a line through known totals, within the bounds."""
+        """Estimates the largest size that fits, by a line through known totals, within bounds."""
         least = max(self.low, floor)
         meets = max(self._meets(), least)
         at = rounded(int(meets), self.unit) if meets >= self.unit else 0

@@ -27,7 +27,7 @@ _GROWTH = 4
 
 
 class Prediction:
-    """The largest size that fits by the predicted totals of a way.
+    """Predicts the largest batch that fits, by a line through one way's predicted totals.
 
     Near the memory a line is extrapolated; full compiles then confirm or correct it.
 
@@ -46,7 +46,7 @@ class Prediction:
             compiled.
 
         Raises:
-          LimitError: no size is too large.
+          LimitError: all sizes fit that were tried, so the size seems to have no effect.
         """
         high, rounds = None, 0
         # Sizes whose schedules are known cost no compile: two of them make a line.
@@ -96,7 +96,12 @@ class Prediction:
     def next(
         self, points: list[tuple[int, int]], low: int, high: int | None, halve: bool = False
     ) -> int:
-        """The size to try next: where a line through two totals meets the memory."""
+        """The size to try next: where a line through two totals meets the memory, or a middle.
+
+        Args:
+          points: (size, predicted bytes). low: a size that fits. high: one that does not, or None.
+          halve: whether to take the middle of both instead of the line.
+        """
         middle = _GROWTH * max(low, self.unit) if high is None else (low + high) // 2
         near = sorted(points, key=lambda p: abs(p[1] - self.memory))[:2]
         if halve and high is not None or not near:

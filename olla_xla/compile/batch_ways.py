@@ -31,7 +31,7 @@ _APART = 0.7
 
 
 class Batches:
-    """Batch sizes as XLA schedules them, and the totals that were predicted for them.
+    """The compiles of a step for several batch sizes, and the totals predicted for them.
 
     Args:
       make: lowers the step for a size. progress: called with a line at each compile.
@@ -52,7 +52,7 @@ class Batches:
         self._captured: dict[int, Captured] = {}
 
     def captured(self, batch: int) -> Captured:
-        """A batch size as XLA schedules it."""
+        """The step for a batch size as XLA schedules it; compiled up to its schedule, once."""
         if batch not in self._captured:
             self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
             compiles = self.lowered(batch)
@@ -63,7 +63,7 @@ class Batches:
         return self._captured[batch]
 
     def lowered(self, batch: int) -> Compiles:
-        """The compiles of a batch size; counts as one compile."""
+        """A new `Compiles` of the step for a batch size; counts as one compile."""
         self.compiles += 1
         return Compiles(self.make(batch), _QUICK, {})
 
@@ -72,36 +72,36 @@ class Batches:
         return batch in self._captured
 
     def keep(self, batch: int, captured: Captured) -> None:
-        """Keeps the schedule of a full compile, if none is known for the size."""
+        """Keeps a size's schedule, which a full compile has given, unless one is known."""
         self._captured.setdefault(batch, captured)
 
     def known(self) -> list[int]:
-        """Two sizes with known schedules that are far enough apart (`_APART`); or fewer."""
+        """Two sizes of known schedules that are far enough apart (`_APART`); or fewer."""
         sizes = sorted(self._captured)
         lesser = [b for b in sizes if b <= _APART * sizes[-1]] if sizes else []
         return [lesser[-1], sizes[-1]] if lesser else sizes[-1:]
 
     def is_refusal(self, error: Exception) -> bool:
-        """Whether XLA ended a compile because the size does not fit its device."""
+        """Whether an error is XLA's refusal of a size that does not fit its device."""
         return any(is_refusal(error, found.platform) for found in self._captured.values())
 
     def refused(self) -> None:
-        """Notes that the last compile was refused."""
+        """Counts the last compile as a refusal instead of a compile."""
         self.compiles -= 1
         self.refusals += 1
 
     def point(self, way: str, batch: int, size: int) -> None:
-        """Notes a predicted total, once."""
+        """Adds a predicted total to `points`, unless it is there."""
         if (way, batch, size) not in self.points:
             self.points.append((way, batch, size))
 
 
 class NotCompiled(Exception):
-    """A size cannot be compiled in a way; the message says why."""
+    """A batch size cannot be compiled in one way (`BatchWay`); the message says why."""
 
 
 class BatchWay(abc.ABC):
-    """A way to make a batch fit.
+    """A way to compile a step (XLA's order, a plan's, with recomputation), and its totals by batch.
 
     Attributes:
       name: of the way.
@@ -119,11 +119,11 @@ class BatchWay(abc.ABC):
 
     @abc.abstractmethod
     def predicted(self, batch: int) -> int:
-        """The predicted total, nearly linear in the batch; if a plan was made, the plan's."""
+        """The predicted total in bytes, nearly linear in the batch; a plan's if one was made."""
 
     @abc.abstractmethod
     def compiled(self, batch: int) -> int | None:
-        """XLA's total of the batch, compiled this way; None where no plan meets the budget.
+        """Compiles a batch size in full; XLA's total in bytes, or None if no plan meets the budget.
 
         Raises:
           NotCompiled: the executable would not run the plan.
@@ -131,10 +131,10 @@ class BatchWay(abc.ABC):
 
     @abc.abstractmethod
     def on_line(self) -> dict[int, int]:
-        """Known predicted totals that are nearly linear in the batch, by size."""
+        """Known predicted totals that are nearly linear in the batch: size -> bytes."""
 
     def exact(self) -> dict[int, int]:
-        """XLA's totals of compiled sizes, as far as they are nearly linear too, by size."""
+        """XLA's totals of compiled sizes, as far as they are nearly linear too: size -> bytes."""
         return self._assigned
 
     def learn(self, batch: int) -> None:
@@ -142,11 +142,11 @@ class BatchWay(abc.ABC):
         self.predicted(batch)
 
     def overhead(self, batch: int) -> float:
-        """Predicted time that recomputation adds, as a part of the step's."""
+        """Predicted time that recomputation adds, as a fraction of the step's."""
         return 0.0
 
     def assigned(self, batch: int) -> int:
-        """XLA's total; where it gives none, the prediction, and more than the memory."""
+        """XLA's total in bytes, compiled once; where it gives none, a figure above the memory."""
         if batch not in self._assigned | self._unmet:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
             size = None
@@ -172,7 +172,7 @@ class BatchWay(abc.ABC):
 
 
 class Xla(BatchWay):
-    """XLA's own order."""
+    """The way "xla": the step in XLA's own order."""
 
     def __init__(self, work: Batches) -> None:
         super().__init__(work)
@@ -203,7 +203,7 @@ class Xla(BatchWay):
 
 
 class Planned(BatchWay):
-    """A planned order; the previous size's order competes in each search."""
+    """The way "planned": a planned order; each search also tries the previous size's order."""
 
     name = "planned"
 
@@ -214,7 +214,7 @@ class Planned(BatchWay):
         self._last: Plan | None = None
 
     def plan(self, batch: int) -> Plan | int:
-        """The plan for a batch; if the budget cannot be met, the least bytes that were reached."""
+        """The plan for a batch size; if no plan meets the budget, the least bytes of any."""
         if batch not in self._plans:
             self._plans[batch] = self._made(self.work.captured(batch))
         return self._plans[batch]
@@ -301,10 +301,10 @@ def _bytes(found: Plan | int) -> int:
 
 
 class Recomputed(Planned):
-    """A plan with recomputation, to fit the memory.
+    """The way "recomputed": a plan with recomputation that fits the memory.
 
     Args:
-      work: the sizes. options: with the memory as the budget.
+      work: the step's compiles. options: with the memory as the budget.
     """
 
     name = "recomputed"

@@ -14,11 +14,11 @@ from olla_xla.compile.compiles import Compiles
 
 @dataclasses.dataclass(frozen=True)
 class Compiled(Captured):
-    """XLA's own compile of a function.
+    """A function as XLA scheduled it, with the executable that XLA made of that.
 
     Attributes:
       assigned_bytes: XLA's total.
-      final: the executable's module. assignment: its BufferAssignmentProto, or b"".
+      final: the executable's module, serialized. assignment: its BufferAssignmentProto, or b"".
       is_refused: whether XLA made no executable, because it does not fit.
     """
 
@@ -29,10 +29,10 @@ class Compiled(Captured):
 
 
 def capture(lowered: jax.stages.Lowered) -> Compiled:
-    """Compiles a lowered function with XLA's own schedule and copies the module out.
+    """Compiles a lowered function with XLA's own schedule, and copies its modules out.
 
     Raises:
-      OllaError: the backend has no hook. Whatever else XLA raises.
+      OllaError: XLA hands over no schedule on this backend. Whatever else XLA raises.
     """
     compiles = Compiles(lowered, None, {})
     captured, compiled = compiles.captured()
@@ -57,7 +57,7 @@ def compile_rewritten(
       rewrite: serialized HloModuleProto as XLA scheduled it -> the one that XLA compiles on.
 
     Raises:
-      OllaError: the backend has no hook. Whatever `rewrite` or XLA raises.
+      OllaError: XLA hands over no schedule on this backend. Whatever `rewrite` or XLA raises.
     """
     compiles = Compiles(lowered, None, {})
     try:

@@ -14,7 +14,7 @@ class Captured:
     """A function as XLA scheduled it.
 
     Attributes:
-      platform: that it was compiled for. module: as XLA scheduled it.
+      platform: that it was compiled for. module: as XLA scheduled it, serialized.
       alternative_orders: returns orders by another scheduler of XLA's, computation -> instruction
         names, by a compile up to the schedule; None where XLA has no other scheduler.
       seconds: that XLA took up to the schedule, or None.

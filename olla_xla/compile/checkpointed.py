@@ -25,9 +25,9 @@ POLICIES = (
 
 @contextlib.contextmanager
 def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
-    """Within it every function that JAX differentiates is wrapped in `jax.checkpoint`.
+    """A context in which `jax.grad` and `jax.value_and_grad` apply `jax.checkpoint` first.
 
-    Yields the functions that were wrapped so far.
+    Yields a list of the functions wrapped so far. `policy`: a name in `jax.checkpoint_policies`.
     """
     import jax
 
@@ -38,10 +38,10 @@ def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
-    """Within it the body of every `jax.lax.scan` is wrapped in `jax.checkpoint`.
+    """A context in which `jax.lax.scan` applies `jax.checkpoint` to its body.
 
-    So are those of flax's scans and of other libraries', which come down to this one. Yields the
-    bodies that were wrapped, of scans traced so far.
+    So do flax's scans and other libraries', which call it. Yields a list of the bodies wrapped so
+    far. `policy`: a name in `jax.checkpoint_policies`.
     """
     import jax
 
@@ -59,10 +59,10 @@ def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def sublinear_loss(keep: str) -> Iterator[None]:
-    """Within it every function that JAX differentiates is wrapped in `olla_xla.sublinear`.
+    """A context in which `jax.grad` and `jax.value_and_grad` apply `olla_xla.sublinear` first.
 
     Args:
-      keep: what is not recomputed; see there.
+      keep: what is not recomputed; see `olla_xla.sublinear`.
     """
     with _wrapped_loss(lambda fun: sublinear(fun, keep=keep)):
         yield

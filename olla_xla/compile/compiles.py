@@ -60,7 +60,7 @@ NO_HOOK = "XLA did not hand over its schedule; only the cpu, cuda and tpu backen
 
 
 class Applied(NamedTuple):
-    """An executable with a plan.
+    """An executable compiled with a plan, and whether it may be used.
 
     Attributes:
       reason: why it is to be rejected, or "". objects: whether the referee rejected it.
@@ -77,7 +77,7 @@ class Applied(NamedTuple):
 
 
 class Compiles:
-    """The compiles of one lowered stage; nothing else may compile it meanwhile.
+    """Compiles one lowered stage in several ways; nothing else may compile it meanwhile.
 
     Attributes:
       stablehlo: the stage's module.
@@ -117,7 +117,15 @@ class Compiles:
     def handed_over(
         self, key: str, answer: Callable[[str, bytes], bytes | None]
     ) -> jax.stages.Compiled:
-        """Compiles under the token of a key; `answer` gets platform and scheduled module."""
+        """Compiles, with the scheduled module replaced by what `answer` returns, if not None.
+
+        Args:
+          key: under which JAX's persistent cache may have the executable, or "".
+          answer: gets the platform's name and the module as XLA scheduled it, serialized.
+
+        Raises:
+          OllaError: XLA hands over no module on this backend.
+        """
         asked: list[str] = []
 
         def shown(platform: str, module: bytes) -> bytes | None:
@@ -132,7 +140,7 @@ class Compiles:
         return compiled
 
     def captured(self) -> tuple[Captured, jax.stages.Compiled]:
-        """Compiles with XLA's own schedule, and copies that out."""
+        """Compiles with XLA's own schedule; returns the scheduled module and the executable."""
         found: list[tuple[str, bytes]] = []
         compiled = self._compiled(Token(), lambda *seen: found.append(seen))
         if not found:
@@ -142,7 +150,7 @@ class Compiles:
         return self.taken(platform, module), compiled
 
     def capture(self) -> Captured:
-        """XLA's own schedule; the compile is ended after the scheduler."""
+        """The module with XLA's own schedule; the compile is ended after the scheduler."""
         found: list[tuple[str, bytes]] = []
         self._scheduled({}, found)
         if not found:
@@ -150,14 +158,14 @@ class Compiles:
         return self.taken(*found[-1])
 
     def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
-        """A module as XLA scheduled it, with the kind and memory of its devices."""
+        """Makes a `Captured` of a scheduled module; `seconds`: that XLA took, or None."""
         kind, size = device_kind(self._lowered), device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 
     def alternative_orders(
         self, platform: str
     ) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
-        """Returns a function for the orders of XLA's scheduler for memory; None without one."""
+        """A function that compiles for the orders of XLA's memory scheduler; None without one."""
         other = PLATFORMS[platform].memory_scheduler
         return None if other is None else functools.partial(self._orders_with, dict(other))
 
@@ -178,7 +186,7 @@ class Compiles:
                 self._lowered.compile(**{**self._kwargs, "compiler_options": options})
 
     def apply(self, plan: Plan, key: str = "", accepted: Sequence[str] = ()) -> Applied:
-        """Compiles with the plan's schedule.
+        """Compiles with the plan's schedule, and checks the executable.
 
         Args:
           plan: the plan to apply. key: under which it is stored, or "".
@@ -219,9 +227,12 @@ class Compiles:
         return self.judged(compiled, plan, final)
 
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
-        """A scheduled module with a plan applied, and why it is not to be used, or "".
+        """Applies a plan to a scheduled module, and has the referee check the result.
 
         The referee runs before XLA goes on, since XLA may abort on an invalid module.
+
+        Returns:
+          (the planned module, serialized; why it is not to be used, or "").
 
         Raises:
           PlanMismatchError: the module is not the plan's.
@@ -251,7 +262,7 @@ class Compiles:
     def judged(
         self, compiled: jax.stages.Compiled, plan: Plan, final: Final | None = None
     ) -> Applied:
-        """Checks an executable with a plan: its order, the referee, and a GPU's limits.
+        """Checks the executable of a plan: its order, the referee's checks, and a GPU's limits.
 
         Args:
           compiled, plan: the executable and its plan. final: its module, if already read.
@@ -370,7 +381,7 @@ class Compiles:
         return self._saved(case, plan, error)
 
     def own(self, key: str = "") -> jax.stages.Compiled:
-        """XLA's own executable.
+        """The executable with XLA's own schedule, compiled once.
 
         Args:
           key: under which JAX's persistent cache may have it, or "".
@@ -412,7 +423,7 @@ class Compiles:
                 yield
 
     def forget(self) -> None:
-        """Frees the executables that were compiled but are not in use."""
+        """Drops JAX's memo of these compiles; executables in use stay."""
         for token in list(self._tokens):
             with marked(self._lowered, token):
                 forget_compiles(self._lowered)

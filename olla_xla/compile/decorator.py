@@ -98,7 +98,7 @@ def plan(
         `in_place`, `memory_budget`, `max_overhead`, `loops`, `collectives`, `method`, `backend`),
         and `jax.jit`'s own arguments. By default nothing is recomputed that adds predicted time.
         `memory_budget="10GiB"` allows as much recomputation as that takes, `max_overhead=0.05` (or
-        "5%") what lowers memory most within 5% more predicted time, "knee" as long as time pays.
+        "5%") what lowers memory most within 5% more predicted time, "knee" until more saves little.
 
     Returns:
       A function that behaves as `jax.jit`'s do, with the same results, bit for bit. Each new

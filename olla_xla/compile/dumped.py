@@ -58,7 +58,7 @@ class DumpedExecutable:
         return self._found
 
     def memory_analysis(self) -> Any:
-        """XLA's memory analysis of it."""
+        """XLA's memory statistics of the executable."""
         return self._found.get_compiled_memory_stats()
 
 
@@ -177,11 +177,11 @@ class DumpedStage:
         self.lowered = cast(jax.stages.Lowered, lowered)
 
     def compiled(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
-        """XLA's own executable. Raises OllaError if XLA cannot compile the module."""
+        """The executable with XLA's own schedule. OllaError if XLA cannot compile the module."""
         return self._of_xla(lambda: self.lowered.compile(compiler_options=compiler_options))
 
     def captured(self) -> Compiled:
-        """XLA's own executable, copied out. Raises OllaError if XLA cannot compile the module."""
+        """XLA's scheduled module and executable, serialized. OllaError if XLA cannot compile it."""
         return self._of_xla(lambda: capture(self.lowered))
 
     def planned(

@@ -11,7 +11,7 @@ _PATIENCE = 60.0
 
 
 def switch(name: str) -> bool:
-    """Whether a variable is 1. Raises InputError if it is set to other than 0 or 1."""
+    """Whether an environment variable is 1. InputError if it is set to other than 0 or 1."""
     text = os.environ.get(name, "")
     if text not in ("", "0", "1"):
         raise InputError(f"{name}={text!r} must be 0 or 1")
@@ -19,7 +19,7 @@ def switch(name: str) -> bool:
 
 
 def switch_if_set(name: str) -> bool | None:
-    """Whether a variable is 1 or 0; None where it is neither set. Raises as `switch` does."""
+    """Whether an environment variable is 1; None where it is unset or empty. Raises as `switch`."""
     return switch(name) if os.environ.get(name) else None
 
 

@@ -43,7 +43,7 @@ def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
 
 
 def tell(event: PlanEvent) -> None:
-    """Logs an event in one line, as JSON if OLLA_XLA_LOG=json, and calls the listeners."""
+    """Logs an event, as JSON if OLLA_XLA_LOG=json, adds it to the report and calls listeners."""
     text = json.dumps(dataclasses.asdict(event)) if log_is_json() else str(event)
     _logger.info("%s", text)
     report.add(event)

@@ -33,13 +33,13 @@ SAME, DIFFERENT = "same", "different"
 
 
 class FirstUse(NamedTuple):
-    """Kinds of a plan that are to be verified, and where: a device's name, and jaxlib's version."""
+    """Kinds of changes to verify on a device; `where` has its name and jaxlib's version."""
 
     kinds: frozenset[str]
     where: str
 
     def remember(self, *, same: bool) -> None:
-        """Stores the outcome for these kinds; those of other kinds stay."""
+        """Stores whether results were the same, for these kinds; outcomes of other kinds stay."""
         found = {kind: SAME if same else DIFFERENT for kind in self.kinds}
         known = verified()
         known[self.where] = known.get(self.where, {}) | found
@@ -53,7 +53,7 @@ class FirstUse(NamedTuple):
 
 
 def kinds(plan: Plan) -> frozenset[str]:
-    """The kinds of what a plan changes."""
+    """Which of `KINDS` a plan changes."""
     changes = {
         "order": True,
         "bindings": plan.aliases or plan.holds,
@@ -64,7 +64,7 @@ def kinds(plan: Plan) -> frozenset[str]:
 
 
 def due(plan: Plan, device: Any) -> FirstUse | None:
-    """What is to be verified of a plan on a device; None if all is known."""
+    """The kinds of a plan's changes whose results are not verified on a device; None if none."""
     where = f"{device.device_kind}, jaxlib {jaxlib.version.__version__}"
     known = verified().get(where, {})
     left = frozenset(kind for kind in kinds(plan) if known.get(kind) != SAME)
@@ -90,7 +90,7 @@ def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
 
 
 def verified() -> dict[str, dict[str, str]]:
-    """The outcomes so far: device and jaxlib -> kind -> `SAME` or `DIFFERENT`."""
+    """The outcomes stored so far: device and jaxlib -> kind -> `SAME` or `DIFFERENT`."""
     try:
         known = json.loads(read_own(_path()))
     except (OSError, ValueError, RuntimeError):  # RecursionError is a RuntimeError

@@ -33,7 +33,7 @@ def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
 
 
 def read_or_say(data: bytes) -> GpuExecutable | None:
-    """Parses what `serialized_executable` gave; None where that fails, which is logged once."""
+    """Parses a serialized GPU executable; None where it is b"" or cannot be read, logged once."""
     if not data:
         return None
     try:
@@ -65,12 +65,12 @@ def _say_unknown(kinds: str) -> None:
 
 
 def reason_without_order(executable: GpuExecutable) -> str:
-    """Why an executable's memory does not depend on an order, naming the flag; or ""."""
+    """Why an executable's memory does not depend on an order, naming the XLA flag; or ""."""
     return _reason(str(executable.scheduling_mode))
 
 
 def without_order(options: Iterable[tuple[str, Any]]) -> str:
-    """Why memory would not depend on an order with compiler options, naming the flag; or "".
+    """Why memory would not depend on an order with these options, naming the XLA flag; or "".
 
     Args:
       options: compiler options as (name, value); XLA_FLAGS count where these do not set the flag.

@@ -37,7 +37,7 @@ def reason_of_plan(plan: Plan) -> str:
 
 
 def worse(plan: Plan, ran: Ran, own: Callable[[], Ran], cost: CostModel, *, as_it_is: bool) -> str:
-    """What an executable of a plan makes worse than XLA's own does, or "".
+    """Why a plan's executable is worse than XLA's own: predicted time, invariant loads; or "".
 
     Args:
       plan: the plan. ran: what runs it. own: returns what runs XLA's own order.

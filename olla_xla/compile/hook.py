@@ -26,7 +26,7 @@ _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
 
 @dataclasses.dataclass(eq=False)
 class CompileRequest:
-    """One compile that the hook takes part in.
+    """A compile whose scheduled module XLA's hook passes to `transform`.
 
     Attributes:
       token: marks the module.
@@ -114,7 +114,7 @@ _hook = _Hook()
 
 
 def listening(request: CompileRequest) -> contextlib.AbstractContextManager[None]:
-    """A context in which `request` is served.
+    """A context in which XLA's hook passes the module that has the request's token to `transform`.
 
     Raises:
       Whatever `request.transform` raises, at the end.

@@ -31,7 +31,7 @@ _LITTLE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class PiecesTrial:
-    """A number of pieces that was compiled.
+    """A function compiled in a number of pieces: its totals and predicted times.
 
     Attributes:
       pieces: how many; 1: the function as it is. xla_bytes: XLA's total in its own order.
@@ -50,7 +50,7 @@ class PiecesTrial:
 
 @dataclasses.dataclass(frozen=True)
 class FissionChoice:
-    """What was chosen for one signature.
+    """The number of pieces chosen for one signature, and what was tried.
 
     Attributes:
       pieces: how many; 1: the function is not cut. trials: those compiled, by number of pieces.
@@ -93,7 +93,7 @@ class FissionFunction:
         return self._for(args, kwargs).lower(*args, **kwargs)
 
     def choice(self, *args: Any, **kwargs: Any) -> FissionChoice:
-        """What is chosen for these arguments, arrays or shapes.
+        """The choice for these arguments, arrays or shapes; made now if they are new.
 
         Raises:
           BudgetError: no number of pieces meets the budget; it says why no more can be cut.
@@ -102,7 +102,7 @@ class FissionFunction:
 
     @property
     def jit_options(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` that it was made with."""
+        """The arguments of `jax.jit` that the function was made with."""
         return dict(self._jit_options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -133,7 +133,7 @@ class FissionFunction:
 def fission_function(
     function: Callable[..., Any], jit_options: Mapping[str, Any], plan_settings: PlanSettings
 ) -> FissionFunction:
-    """A function that is planned in pieces. Raises InputError without a budget."""
+    """Makes a `FissionFunction`. InputError without a budget, with a plan, or if not enabled."""
     if (
         plan_settings.options.budget_bytes is None
         or plan_settings.plan is not None
@@ -147,7 +147,7 @@ def fission_function(
 
 
 def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
-    """XLA's total of a function in its own order, in bytes, and the predicted time of a step."""
+    """Compiles in XLA's own order: (XLA's total in bytes, predicted seconds of a step)."""
     compiled = lowered.compile()
     chip = devices_of(lowered)[0]
     target = platform_of_jax(chip.platform).name

@@ -106,7 +106,7 @@ def device_kind(lowered: jax.stages.Lowered) -> str:
 
 
 def device_bytes(lowered: jax.stages.Lowered) -> int | None:
-    """Memory for a step of a device that `lowered` is for; None where it is not known.
+    """Bytes that a step may use on a device that `lowered` is for; None where not known.
 
     Devices that are present report it; for compile-only devices it is found by their name.
     """
@@ -270,7 +270,7 @@ def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Call
 
 
 def has_descriptions(traced: Any) -> bool:
-    """Whether the user's pytrees take descriptions of arrays as leaves."""
+    """Whether the traced function's pytrees can be built with descriptions of arrays as leaves."""
     try:
         return traced.args_info is not None
     except Exception:

@@ -26,7 +26,7 @@ _NOTEWORTHY, _NOTEWORTHY_SHARE = 2**20, 0.01
 def leaves(
     compiled: Any, module: Module | None = None, static: Collection[int] = ()
 ) -> tuple[list[Leaf], list[Leaf]]:
-    """What a compiled function takes and what it returns.
+    """The arrays that a compiled function takes, and those that it returns.
 
     Args:
       compiled: a `jax.stages.Compiled`.

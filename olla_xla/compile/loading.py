@@ -18,9 +18,7 @@ _logger = logging.getLogger("olla_xla")
 
 
 def begin(compile: bool = False) -> None:
-    """Starts to load the planner, in a thread of its own, once in a process.
-
-    An error is raised where the planner is used.
+    """Starts to load the planner in a thread, once in a process; errors show where it is used.
 
     Args:
       compile: also compile loops that are not on disk from an earlier process.
@@ -36,13 +34,13 @@ def planner():
 
 
 def what() -> str:
-    """What loading does, for messages: after installation it compiles the planner's loops once."""
+    """A message that says what loading does: after installation it compiles the planner's loops."""
     loops = importlib.import_module("olla_xla.memory.lifetimes").live_spans
     return "loading" if loops.is_kept else _FIRST
 
 
 def finish() -> None:
-    """Loads and compiles everything, or waits for the thread that does."""
+    """Loads the planner and compiles its loops, or waits for the thread that does."""
     _thread(compile=True).join()
 
 

@@ -29,7 +29,7 @@ _LEAST_COMPILES = 5
 
 @dataclasses.dataclass(frozen=True)
 class LargestBatch:
-    """The largest batch that fits in one way.
+    """The largest batch found to fit when the step is compiled in one way.
 
     Attributes:
       way: "xla", "planned" or "recomputed".
@@ -62,7 +62,7 @@ class LargestBatch:
 
 @dataclasses.dataclass(frozen=True)
 class MaxBatch:
-    """What `max_batch` found.
+    """The largest batches that fit, as `max_batch` found them.
 
     Attributes:
       memory_bytes: a device's memory for the step.

@@ -15,9 +15,9 @@ get back into XLA, before the other thread's work takes the GIL."""
 
 
 def meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """Runs a function in a thread of its own, while the caller goes on; returns its result.
+    """Calls a function in another thread once the caller is back in XLA; returns a future.
 
-    Garbage collection is off until the caller is back in XLA.
+    Garbage collection is off until then.
 
     Args:
       began: when the caller began, by the monotonic clock. find, arguments: what to call.

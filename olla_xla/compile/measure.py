@@ -66,7 +66,7 @@ class MeasuredMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A step in XLA's order and planned.
+    """The memory of a step in XLA's own order, and planned.
 
     Attributes:
       device: its kind.

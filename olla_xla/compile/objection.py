@@ -48,7 +48,7 @@ _NO_ZIP = (zipfile.BadZipFile, zlib.error, struct.error)
 
 
 class Seen(NamedTuple):
-    """What the referee has accepted.
+    """What the referee has accepted: the planned module, or kernels of the executable.
 
     Attributes:
       accepted: the planned module, if that was checked.
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A planned executable and what it was made from.
+    """A plan's modules and executable, as the referee checks them and as they are saved.
 
     Attributes:
       target: "cpu", "cuda" or "tpu".
@@ -128,6 +128,9 @@ def save(case: Case, plan: Plan, error: CheckError, folder: Path | None = None) 
 
     Constants of more than 64 bytes are left out of modules and of the StableHLO text (a GPU's
     executable keeps them), unless OLLA_XLA_CONSTANTS=1 is set, or XLA's own module is not known.
+
+    Returns:
+      The file's path.
 
     Raises:
       OSError: the file cannot be written. RuntimeError: the user has no home.

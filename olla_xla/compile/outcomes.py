@@ -75,19 +75,19 @@ def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: 
 
 
 def failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
-    """The outcome with XLA's own executable, and what went wrong in planning."""
+    """The outcome where planning raised `error`: XLA's own executable, `compiled`."""
     _logger.debug("planning failed", exc_info=error)
     return Outcome(compiled, None, False, error_text(error), error)
 
 
 def error_text(error: Exception) -> str:
-    """The text of an error for users."""
+    """An error's message for users, with the type's name before it if it is not ours."""
     text = str(error) or type(error).__name__
     return text if isinstance(error, OllaError) else f"{type(error).__name__}: {text}"
 
 
 def without_gain(plan: Plan) -> bool:
-    """Whether a plan is no better than XLA's own order."""
+    """Whether a plan's predicted total is no lower than that of XLA's own order."""
     return plan.predicted_bytes >= plan.xla_predicted_bytes
 
 
@@ -149,7 +149,7 @@ def _is_surprise(plan: Plan, assigned: int) -> bool:
 def rejected(
     own: jax.stages.Compiled, plan: Plan, captured: Captured, reason: str, objection: str
 ) -> Outcome:
-    """The outcome with XLA's own executable instead of a plan's."""
+    """The outcome with XLA's own executable instead of a plan's; logs why."""
     if reason != NO_GAIN:
         _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
     kept = unplanned(plan, captured, assigned_bytes(own))

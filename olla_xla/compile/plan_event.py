@@ -13,7 +13,7 @@ _EXACT = 1.001
 
 @dataclasses.dataclass(frozen=True)
 class PlanEvent:
-    """One signature of a planned function, compiled.
+    """What came of planning and compiling one signature of a planned function.
 
     Attributes:
       function: its name.
@@ -48,7 +48,7 @@ class PlanEvent:
 
     @classmethod
     def of(cls, function: str, outcome: Outcome, seconds: float, hint: str = "") -> PlanEvent:
-        """The event of an outcome. `hint`: what could be donated, or ""."""
+        """Makes the event of an outcome; `hint`: what could be donated, or ""."""
         plan = outcome.plan
         more = "" if plan is None else what_would_help(plan)
         return cls(

@@ -92,7 +92,7 @@ def read(path: Path) -> Plan:
 
 
 def read_stored(path: Path) -> StoredPlan:
-    """Reads a file, and notes that it was used.
+    """Reads the plan in a file, and sets the file's time, which says when it was used last.
 
     Raises:
       PlanFileError: it cannot be read, or is not what was written for its key.
@@ -117,7 +117,7 @@ def read_stored(path: Path) -> StoredPlan:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """The stored plans of a folder, by name, and what is left of them; no files of others."""
+    """The stored plans of a folder, by file name; also files that are damaged or abandoned."""
     try:
         paths = sorted(folder.iterdir())
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[Entry]:
-    """Removes stored plans: what is none, those unused for long, and those beyond a size limit.
+    """Removes files without a usable plan, plans unused for long, and plans beyond a size limit.
 
     Args:
       folder: of stored plans. seconds: files that were not used for so long are removed.

@@ -123,10 +123,11 @@ class PlanStore:
         return stored
 
     def save(self, key: str, plan: Plan, accepted: str = "") -> None:
-        """Keeps `plan` under `key`.
+        """Keeps `plan` under `key`, in memory and, given a directory, in a file.
 
         Args:
-          key, plan: see above. accepted: digest of an executable that the referee has accepted.
+          key: by `plan_key`. plan: to keep.
+          accepted: digest of an executable that the referee has accepted, or "".
         """
         known = self._load(key) if accepted else None
         digests = known.accepted if known is not None and known.plan == plan else ()
@@ -145,7 +146,7 @@ class PlanStore:
                 path.unlink()
 
     def clear(self) -> None:
-        """Forgets what is in memory; files stay."""
+        """Forgets the plans in memory; files stay."""
         with self._lock:
             self._plans.clear()
 

@@ -89,7 +89,7 @@ class PlanSettings(NamedTuple):
 def planned_function(
     function: Callable[..., Any], jit_options: dict[str, Any], plan_settings: PlanSettings
 ) -> PlannedFunction:
-    """A planned function, jitted with these arguments."""
+    """Makes a `PlannedFunction`, jitted with `jit_options`; equal ones share their plans."""
     function, alike = shared(
         function, (plan_settings, jit_options), functools.partial(_jitted, jit_options)
     )
@@ -112,7 +112,7 @@ class _First(NamedTuple):
 
 
 class PlannedFunction:
-    """What `olla_xla.plan` returns; see there. It has the methods of functions by `jax.jit`.
+    """What `olla_xla.plan` returns: a jitted function whose memory is planned for each signature.
 
     Args:
       function: the plain function.
@@ -322,7 +322,7 @@ class PlannedFunction:
 
     @property
     def jit_options(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` that it was made with."""
+        """The arguments of `jax.jit` that the function was made with."""
         return dict(self._jit_options)
 
     @property

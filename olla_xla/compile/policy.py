@@ -55,11 +55,11 @@ class CheckpointPolicy:
     unnamed: tuple[Unnamed, ...]
 
     def policy(self) -> Callable[..., Any]:
-        """For `jax.checkpoint(body, policy=...)` around the body of the scan."""
+        """The policy itself, for `jax.checkpoint(body, policy=...)` around the body of the scan."""
         return jax.checkpoint_policies.save_only_these_names(*self.names)
 
     def maxtext(self) -> str:
-        """As MaxText's flags."""
+        """MaxText's flags for it: "remat_policy=custom", and "NAME=device" or "NAME=remat"."""
         kept = [f"{name}=device" for name in self.names]
         made = [f"{name}=remat" for name in self.recomputed]
         return " ".join(["remat_policy=custom", *kept, *made])
@@ -120,7 +120,7 @@ class _Kept(NamedTuple):
 
 
 def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
-    """The policy that comes nearest to what a plan keeps.
+    """The policy that keeps, as nearly as names allow, the scan residuals that a plan keeps.
 
     Args:
       jaxpr: the function's, as in `jax.jit(f).trace(...).jaxpr`.

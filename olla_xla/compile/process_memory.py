@@ -10,7 +10,7 @@ from typing import Any
 
 
 def give_memory_back() -> None:
-    """Has malloc return its free memory, or steps that use it would seem to take less."""
+    """Has glibc's malloc return its free memory, so that later steps do not reuse it unseen."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others do not
     if trim is not None:
         trim(0)
@@ -53,7 +53,7 @@ class DevicePeak:
         self._before = device_bytes(device, "peak_bytes_in_use")
 
     def bytes(self) -> int | None:
-        """None where the device does not report its peak, or an earlier peak was as high."""
+        """The peak in bytes; None where the device reports none, or an earlier peak was as high."""
         peak = device_bytes(self._device, "peak_bytes_in_use")
         if peak is None or self._held is None or self._before is None or peak <= self._before:
             return None
@@ -81,7 +81,7 @@ def profiled_peak(folder: Path) -> int | None:
 
 
 def peak_of(profile: dict[str, Any]) -> int | None:
-    """The largest peak among the allocators of a MemoryProfile, as JSON of its proto."""
+    """Peak bytes in use of a MemoryProfile (JSON), largest over allocators; None without one."""
     allocators = profile.get("memoryProfilePerAllocator", {}).values()
     peaks = [
         int(allocator.get("profileSummary", {}).get("peakStats", {}).get("peakBytesInUse", 0))

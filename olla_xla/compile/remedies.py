@@ -56,13 +56,13 @@ class Plannable(Protocol):
     """What can be compiled with a plan."""
 
     def planned(self, options: PlanOptions) -> Outcome:
-        """Compiles it with a plan."""
+        """Compiles it with a plan; returns the outcome."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class JittedFunction:
-    """A function, and how it is jitted.
+    """A function with its `jax.jit` options and arguments, on which remedies are tried.
 
     Attributes:
       function: the plain function. jit_options: what it is jitted with.
@@ -77,13 +77,13 @@ class JittedFunction:
     leaves: Sequence[Leaf] = ()
 
     def planned(self, options: PlanOptions) -> Outcome:
-        """As `olla_xla.plan` compiles it; reports and listeners do not hear of it."""
+        """Compiles it as `olla_xla.plan` does, but adds it to no report and calls no listener."""
         planned = planned_function(self.function, dict(self.jit_options), PlanSettings(options))
         lowered = planned.lower(*self.args, **self.kwargs).stage
         return planned._compiled(lowered, device_key(tuple(self.args), dict(self.kwargs)))
 
     def total(self, options: PlanOptions | None) -> int:
-        """XLA's total, with a plan if `options` are given. Raises OllaError if planning fails."""
+        """XLA's total in bytes, with a plan if `options` are given. OllaError if planning fails."""
         if options is not None:
             return assigned_bytes(_succeeded(self.planned(options)).compiled)
         jitted = plain_jit(self.function, **self.jit_options)
@@ -121,7 +121,8 @@ def remedy(
       bound: no order takes fewer bytes.
 
     Returns:
-      None where the plan saves much, or the step takes next to nothing.
+      What was tried, with XLA's total of each; None where the plan saves much, or the step takes
+      next to nothing.
     """
     total = view.total_bytes
     if plan is not None:

@@ -114,7 +114,7 @@ def report() -> Report:
 
 
 def add(event: PlanEvent) -> None:
-    """Keeps an event for the table."""
+    """Adds an event to the table; with OLLA_XLA_REPORT=1 has it printed when the program ends."""
     with _lock:
         _events.append(event)
     if report_at_exit():

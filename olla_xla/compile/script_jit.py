@@ -28,7 +28,7 @@ _SHOWN = 2
 
 
 class Signature:
-    """One signature of a function, compiled.
+    """One compiled signature of a function, with its planning event and arguments' shapes.
 
     Attributes:
       event: what came of planning it.

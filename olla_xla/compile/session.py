@@ -53,7 +53,7 @@ _LATE, _TOO_LATE = 0.5, 1.5
 
 
 class PlanningSession:
-    """Plans while XLA waits. `answer` is called inside the compile, `outcome` after it.
+    """Plans a step inside its compile: XLA calls `answer` and waits; `outcome` is called after it.
 
     Attributes:
       captured: the module as XLA scheduled it; None before that. plan: that was made, if any.
@@ -135,7 +135,7 @@ class PlanningSession:
 
     @property
     def why_not(self) -> str:
-        """Why `answer` kept XLA's schedule."""
+        """Why `answer` returned None, so that XLA's schedule is kept."""
         if self._error is not None:
             return error_text(self._error)
         longer = "" if self.plan is None else reason_of_plan(self.plan)
@@ -156,7 +156,7 @@ def _too_late(options: PlanOptions, least: float) -> str:
 def planned_within(
     name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions
 ) -> Plan:
-    """A plan of the captured module with the options `attempt`.
+    """Plans the captured module within the options `attempt`.
 
     Raises:
       BudgetError: the budget cannot be met; it names the budget of `options`.

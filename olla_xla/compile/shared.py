@@ -135,7 +135,7 @@ class Plans(tuple["Plan", ...]):
     _message = ""
 
     def named(self, name: str, why: str) -> Plans:
-        """Sets the function's name and the reason why there are no more plans."""
+        """Sets the function's name and why it has no more plans, for errors; returns itself."""
         self._message = f"{name} has {len(self) or 'no'} plan{'s' * (len(self) > 1)}: {why}"
         return self
 

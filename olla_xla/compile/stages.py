@@ -65,7 +65,7 @@ class _Stage:
 
 
 class PlannedTraced(_Stage, jax.stages.Traced):
-    """A `jax.stages.Traced` whose lowering plans when compiled."""
+    """A `jax.stages.Traced` whose `lower` returns a stage that plans when it is compiled."""
 
     def lower(self, **kwargs: Any) -> PlannedLowered:
         """As `jax.stages.Traced.lower`."""
@@ -89,7 +89,7 @@ class PlannedLowered(_Stage, jax.stages.Lowered):
 
 
 class PlannedCompiled(_Stage, jax.stages.Compiled):
-    """A `jax.stages.Compiled` with its plan.
+    """A `jax.stages.Compiled`, with the plan that it runs.
 
     Attributes:
       plan: the plan in use; XLA's own order when `planned` is False; None when planning failed.
@@ -142,7 +142,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     @functools.cached_property
     def donation(self) -> Donation:
-        """What became of the donated arguments."""
+        """What XLA did with the memory of the donated arguments."""
         return donation(self._stage)
 
     def graphs(self) -> list[TensorGraph]:

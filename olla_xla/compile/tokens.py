@@ -66,7 +66,7 @@ def plan_mark(digest: str) -> str:
 
 
 def mark_of(compiled: jax.stages.Compiled) -> str:
-    """The digest of the plan that an executable runs, or ""."""
+    """The digest of the plan that an executable was compiled with, or ""."""
     return mark_in(final_module(compiled))
 
 

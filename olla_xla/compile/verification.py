@@ -44,7 +44,7 @@ def wanted(verify: bool | None) -> bool | None:
 
 @dataclasses.dataclass(frozen=True)
 class ResultComparison:
-    """A comparison of an executable's first results with XLA's own that is to be made.
+    """A comparison, still to be made, of an executable's first results with XLA's own.
 
     Attributes:
       digest: names the lowered function. members: numbers of the processes that make it together.
@@ -58,7 +58,7 @@ class ResultComparison:
     say: Callable[[str], None]
 
     def expected(self, own: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
-        """The results of XLA's own executable; None where it fails and the user did not ask."""
+        """The results of `own` in a 1-tuple; if it fails, None, or raises if the user asked."""
         try:
             return (jax.block_until_ready(own(*args, **kwargs)),)
         except Exception as error:  # it runs out of memory, or cannot be traced twice
@@ -69,7 +69,7 @@ class ResultComparison:
             return None
 
     def settle(self, difference: str) -> None:
-        """Stores the outcome, where the user did not ask for the comparison."""
+        """Stores whether results differ on the device, unless the user asked for the comparison."""
         if self.use is not None:
             self.use.remember(same=not difference)
 
@@ -118,7 +118,7 @@ def _digest(lowered: jax.stages.Lowered) -> str:
 
 
 def reason_not_to(compiled: jax.stages.Compiled) -> str:
-    """Why an executable must not be run twice, or ""."""
+    """Why an executable must not be run twice: an instruction with side effects; or ""."""
     module = module_from_bytes(final_module(compiled))
     for computation in module.control_computations:
         for i in computation.instructions:
@@ -139,7 +139,7 @@ def difference(expected: Any, found: Any) -> str:
 
 
 def report(name: str, where: str) -> str:
-    """The warning for users about a difference."""
+    """The warning for users that results differ at output `where`."""
     return (
         f"planned results of {name} differ from XLA's own at {where}; XLA's own executable is used "
         "from now on. This is a bug: please report it with `step.lower(...).as_text()`"

@@ -29,7 +29,7 @@ class AllocationRow:
 
     Attributes:
       index: XLA's number. kind: "argument", "output" or "temp". values: how many lie in it.
-      size: as allocated. live_bytes: its largest live sum.
+      size: as allocated. live_bytes: the most that live values cover at one time.
       packed_bytes: what our packing of the same values takes. bound_bytes: no packing takes less.
     """
 
@@ -43,7 +43,7 @@ class AllocationRow:
 
     @property
     def fragmentation(self) -> float:
-        """(allocated - largest live sum) / largest live sum."""
+        """Unused bytes over used ones, at the time when most are used: size / live_bytes - 1."""
         return (self.size - self.live_bytes) / max(self.live_bytes, 1)
 
 
@@ -79,7 +79,7 @@ def full_report(
     target: str,
     plan: Plan | None = None,
 ) -> FullReport:
-    """Reads, checks and judges a buffer assignment.
+    """Checks a buffer assignment, and finds what each allocation wastes and where tensors lie.
 
     Args:
       module: the executable's serialized HloModuleProto. assignment: what XLA made of it.
@@ -160,7 +160,7 @@ def live_bytes(
     low: NDArray[np.int64],
     size: NDArray[np.int64],
 ) -> int:
-    """The most bytes that live values cover at one time; int64 [values] each."""
+    """Most bytes covered at once by values at [low, low + size), live from `first` to `last`."""
     order = np.argsort(low, kind="stable")
     first, last, low, size = first[order], last[order], low[order], size[order]
     best = 0

@@ -79,7 +79,7 @@ def _title(model: BuiltModel, target: Target) -> str:
 def compare_with(
     baseline: Snapshot, model: BuiltModel, target: Target, options: PlanOptions, stage: Progress
 ) -> Difference:
-    """Compiles a model's step as it was for a baseline, and compares.
+    """Compiles a model's step as it was for a baseline, and finds how its memory differs.
 
     Args:
       baseline: of a plan or an analysis. model: the step. target: what to compile it for.

@@ -14,7 +14,7 @@ from olla_xla.tools.models import BuiltModel, tracing
 
 
 def lowering(name: str, optimizer: str, target: Target) -> Callable[[int], jax.stages.Lowered]:
-    """A function that lowers a model's step for a batch size; several devices divide arguments.
+    """A function that lowers a model's step for a batch size; several devices divide the batch.
 
     Raises:
       InputError: the model cannot be built or traced; also raised by that function.
@@ -32,7 +32,7 @@ def lowering(name: str, optimizer: str, target: Target) -> Callable[[int], jax.s
 
 
 def batch_axes(model: BuiltModel, other: BuiltModel) -> Any:
-    """The axis of each argument along which the batch lies: where two batch sizes differ, or -1.
+    """For each argument, the axis whose extent differs between two batch sizes; -1 if none does.
 
     Raises:
       InputError: no argument depends on the batch size.

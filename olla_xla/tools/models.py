@@ -94,7 +94,7 @@ def _look_here() -> None:
 
 
 def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
-    """Builds the model of that name.
+    """Calls the model's function, and returns its step with what that takes.
 
     Args:
       name: a registry name, or "package.module:function".
@@ -130,7 +130,10 @@ def _takes_optimizer(make: Callable[..., Any]) -> bool:
 
 
 def tracing(name: str) -> contextlib.AbstractContextManager[None]:
-    """Turns what a step raises while JAX traces it into one line: InputError."""
+    """A context in which errors of a step that JAX traces become InputErrors of one line.
+
+    OllaErrors are not changed.
+    """
     return _failures(f"jax.jit cannot trace the step of model {name}")
 
 
@@ -146,7 +149,7 @@ def _failures(what: str) -> Iterator[None]:
 
 
 def load(name: str) -> Callable[..., Any]:
-    """The function of a registry name or of "package.module:function". Raises InputError."""
+    """The model function of a zoo name or of "package.module:function". Raises InputError."""
     path = name
     if ":" not in name:
         known = zoo().MODELS

@@ -43,7 +43,7 @@ def pareto(
     progress: Callable[[str], None],
     seconds: float = math.inf,
 ) -> tuple[list[StepVariant], list[str]]:
-    """Compiles the step in every way and prices it; XLA's own schedule comes first.
+    """Compiles the step with each kind of recomputation, for its memory and predicted time.
 
     Args:
       model: the step. target: what to compile for. options: of the plans.
@@ -52,7 +52,7 @@ def pareto(
       seconds: after which no other way is begun; XLA's own schedule is in any case.
 
     Returns:
-      The rows, and what was left out for lack of time.
+      (a row for each way, XLA's own schedule first; the ways left out for lack of time).
 
     Raises:
       InputError: the step cannot be traced.

@@ -47,8 +47,8 @@ class PlannedModel:
       report: the comparison of XLA's buffer assignment with the plan.
       module: the executable's serialized HloModuleProto.
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
-      seconds: of it all: tracing, compiling, planning, checking.
-      program: what was planned, as remedies are tried on it.
+      seconds: for tracing, compiling, planning and checking together.
+      program: the step, for `compile.remedies.remedy`.
       refused: whether XLA refuses its own order, which takes more memory than there is.
       devices: that run the step; sizes are of one of them.
     """
@@ -234,7 +234,7 @@ def _beside(
 
 @contextmanager
 def plan_progress(progress: Progress) -> Iterator[None]:
-    """Within it the planner's log, each improvement of the search included, goes to `progress`."""
+    """A context in which the planner's log, with each improvement found, goes to `progress`."""
     logger = logging.getLogger("olla_xla")
     handler = _Handler(progress)
     level, propagate = logger.level, logger.propagate

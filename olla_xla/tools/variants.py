@@ -25,7 +25,7 @@ _STEPS = 3
 
 @dataclasses.dataclass(frozen=True)
 class StepVariant:
-    """One way to run the step.
+    """One way to run a step, with its memory and time.
 
     Attributes:
       name: what was done.
@@ -45,7 +45,7 @@ class StepVariant:
 
 
 class StepVariants:
-    """Compiles one step in several ways."""
+    """Compiles one model's step for a target in several ways."""
 
     def __init__(self, model: BuiltModel, target: Target, options: PlanOptions) -> None:
         self.model = model
@@ -55,7 +55,7 @@ class StepVariants:
         self.cost = CostModel(device(target.platform, target.kind), target.platform)
 
     def compiled(self, options: dict[str, Any] | None = None) -> Any:
-        """The step as JAX compiles it, traced anew."""
+        """Compiles the step by JAX without a plan, traced anew; `options`: XLA's."""
         import jax
 
         def step(*args: Any, **kwargs: Any) -> Any:  # a new function: JAX reuses no earlier trace
@@ -66,7 +66,7 @@ class StepVariants:
         return lowered.compile(compiler_options=options)
 
     def planned(self, overhead: float) -> StepVariant:
-        """The step with our plan."""
+        """The step with our plan, which may add that fraction of its time. OllaError if none."""
         settings = dataclasses.asdict(self.options)
         settings["max_overhead"] = overhead
         with tracing(self.model.name):
@@ -84,7 +84,7 @@ class StepVariants:
         return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
 
     def row(self, name: str, compiled: Any) -> StepVariant:
-        """The figures of one executable."""
+        """One executable's memory and predicted time; where it can run, its measured time too."""
         module = module_from_bytes(final_module(compiled))
         return StepVariant(
             name=name,

@@ -30,7 +30,7 @@ _MOVED = {
 
 
 class Arrays:
-    """The arrays outside a fusion (`array_of`) that values inside it come from."""
+    """For one fusion: the arrays outside it that each value inside takes its elements from."""
 
     def __init__(self) -> None:
         self._from: dict[Op, frozenset[object]] = {}
@@ -38,14 +38,14 @@ class Arrays:
 
     @classmethod
     def of(cls, fusion: Op, alike: Alike) -> Arrays:
-        """The arrays of a fusion's operands; `alike` has those of loop states (see `Alike`)."""
+        """Starts with the fusion's parameters, each from its operand's array (`array_of`)."""
         arrays = cls()
         for parameter, operand in zip(fusion.called[0].parameters, fusion.operands, strict=True):
             arrays._from[parameter] = frozenset([array_of(operand, alike)])
         return arrays
 
     def note(self, op: Op, read: list[Numbers]) -> None:
-        """Notes which arrays an operation inside reads; `read` has its operands' numbers."""
+        """Records which arrays an operation `op` reads; `read` has its operands' value numbers."""
         if op.opcode in ("concatenate", "tuple"):
             count = len(op.operands)
         else:
@@ -62,7 +62,7 @@ class Arrays:
                     alike[number] = alike.get(number, _NONE) | origin
 
     def candidates(self) -> dict[bytes, frozenset[object]]:
-        """Numbers of values that may be equal and from several arrays; the arrays of each."""
+        """Value number -> arrays it is read from, over shapes that are read from several arrays."""
         found: dict[bytes, frozenset[object]] = {}
         for alike in self._read.values():
             if len(_NONE.union(*alike.values())) > 1:
@@ -71,10 +71,10 @@ class Arrays:
 
 
 def several(numbers: Sequence[bytes], arrays: Sequence[frozenset[object]]) -> list[bytes]:
-    """What is read from several arrays, each number before the number of arrays; sorted.
+    """The value numbers read from several arrays, each followed by a hash of how many; sorted.
 
     Args:
-      numbers: of what is read. arrays: that each of them was read from.
+      numbers: value numbers that are read. arrays: for each, the arrays that it is read from.
     """
     found: dict[bytes, frozenset[object]] = {}
     for number, origin in zip(numbers, arrays, strict=True):
@@ -84,7 +84,7 @@ def several(numbers: Sequence[bytes], arrays: Sequence[frozenset[object]]) -> li
 
 
 def array_of(op: Op, alike: Alike) -> object:
-    """The identity of an array: the operation that made it, or an element of its tuple."""
+    """Identity of an array: the `Op` behind bitcasts that makes it, or (its tuple, element)."""
     while op.opcode == "bitcast":
         (op,) = op.operands
     if op.opcode == "get-tuple-element":

@@ -22,7 +22,7 @@ _FLOATS = frozenset({10, 11, 12, 16})
 
 
 def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
-    """The number of a convert's result; None if no rule applies, and it is numbered plainly."""
+    """The value number of a convert of `number` from `old` to `new`; None if no rule gives it."""
     if (found := narrowed(numbering, number, new)) is not None:
         return found
     if is_wider(old, new):
@@ -31,7 +31,7 @@ def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shap
 
 
 def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
-    """The number of a value that an instruction other than a convert converts."""
+    """Like `convert_of`, where another instruction converts implicitly; always gives a number."""
     found = convert_of(numbering, number, old, new)
     if found is None:
         found = _plain(numbering, number, new)
@@ -40,12 +40,12 @@ def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape
 
 
 def is_wider(old: Shape, new: Shape) -> bool:
-    """Whether a convert to the other element type is exact."""
+    """Whether a convert from `old`'s element type to `new`'s is exact."""
     return (old.element_type, new.element_type) in _WIDER
 
 
 def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
-    """The number of a convert that may round; None if layouts differ or a type is no float."""
+    """The value number of a convert that may round; None if layouts differ or for other types."""
     if old.minor_to_major != new.minor_to_major:
         return None
     if not {old.element_type, new.element_type} <= _FLOATS:
@@ -69,7 +69,7 @@ def _again(numbering: ElementNumbering, shapes: tuple[Shape, Shape], number: byt
 
 
 def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
-    """The number outside a fusion of what its code computes."""
+    """A fusion result's number outside it, by its `number` inside and the hash of its `code`."""
     if (inner := numbering.rounded.get(number)) is not None and not inner.code:
         return _rounded_by(numbering, (inner.old, inner.new), code, inner.operand)
     result = numbering.coded(code, number)
@@ -95,7 +95,7 @@ def _rounded_by(
 
 
 def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
-    """The number of a convert to a wider type."""
+    """The value number of a convert of `number` to a wider type, which is exact."""
 
     def made(number: bytes, old: Shape, new: Shape) -> bytes:
         result = _plain(numbering, number, new)
@@ -108,7 +108,11 @@ def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
 
 def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | None:
-    """The value before a convert to a wider type, moved alike, if of the new type; else None."""
+    """Undoes a convert to a wider type: the number of the value before it, or None.
+
+    Bitcasts and transposes after the convert are applied to that value. None if there is no such
+    convert, or the value's type is not `new`'s.
+    """
     if number in numbering.widened:
         first, before, _ = numbering.widened[number]
         return first if before.element_type == new.element_type else None
@@ -122,11 +126,11 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
 def slice_of_converted(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 ) -> bytes | None:
-    """The number of one slice of a convert's result, as a row; None where `number` is not one.
+    """The value number of one slice of a convert's result, flattened; None if `number` is none.
 
     Args:
-      numbering: of the module. number: of the array. at: of the index.
-      digit: of the position in the array's row that equals the index.
+      numbering: of the module. number: the array's value number. at: the index's value number.
+      digit: (count, stride in elements) of the sliced dimension, in row-major order.
     """
 
     def part_of(operand: bytes, shape: Shape, new: Shape) -> tuple[bytes, Shape, Shape]:

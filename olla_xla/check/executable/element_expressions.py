@@ -49,7 +49,7 @@ from olla_xla.check.executable.slices import slice_of, sliced_axis, sliced_digit
 
 
 def program_digest(program: Program, target: str) -> str:
-    """The digest of a module, 32 hex digits. It clears fields of `program`: do not use it again."""
+    """Digest of what a module computes, 32 hex digits. Changes `program`: do not use it again."""
     numbering = ElementExpressions(target)
     root, effects = numbering.function(program.entry)
     seen = [effect for effect in effects if not is_exchange(effect)]
@@ -57,7 +57,7 @@ def program_digest(program: Program, target: str) -> str:
 
 
 class ElementExpressions(ElementNumbering):
-    """Numbers loops element by element, and elementwise results of fusions wherever they go."""
+    """Value numbering that sees through loops, slices, moved elements and elementwise fusions."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
@@ -67,14 +67,14 @@ class ElementExpressions(ElementNumbering):
         self.loops = Loops()
 
     def computation(self, body: Body) -> bytes:
-        """Number of a computation as a function of its parameters."""
+        """A hash of a computation: its results and effects as functions of its parameters."""
         terms, self.terms = self.terms, None
         found = super().computation(body)
         self.terms = terms
         return found
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers of a computation's result for those of its parameters; notes its effects."""
+        """Value numbers of a computation's result, given its parameters'; appends to `effects`."""
         at: dict[Op, Numbers] = dict(zip(body.parameters, given, strict=True))
         handlers, plain = self.handlers, type(self).plain
         for op in body.ops:
@@ -88,11 +88,11 @@ class ElementExpressions(ElementNumbering):
         return at[body.result]
 
     def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
-        """The number of one slice of an array as a row, by how the array was made."""
+        """The value number of one slice of an array, flattened; arguments as in the base class."""
         return slice_of(self, number, at, shape, digit)
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """An operation without a rule of its own: its opcode, attributes, operands and callees."""
+        """Value number of an operation without its own rule, a known integer's if it is one."""
         kind = self.integers.type_of(op)
         read = [number for numbers in operands for number in numbers.values()] if kind else []
         known = self.integers.result(op, kind, read) if kind else None
@@ -109,12 +109,12 @@ class ElementExpressions(ElementNumbering):
         self.note_term(result[()], _again, op, *read)
 
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """The numbering of a bitcast's result: its operand's elements under another shape."""
+        """Value number of a bitcast: its operand's elements under another shape."""
         (number,) = operands[0].values()
         return {(): self.cast(number, op.operands[0].shape, op.shape)}
 
     def slice(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A dynamic-slice: of a scan residual what its loop wrote; of full size, its operand."""
+        """Value number of a dynamic-slice; the operand's if all of it is taken."""
         whole = op.operands[0]
         if self.shape(whole.shape) == self.shape(op.shape):
             return operands[0]  # XLA clamps the index to the only place there is
@@ -126,7 +126,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.arranged(row, as_row(op.shape), permuted(op.shape), op.shape)}
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A broadcast."""
+        """Value number of a broadcast, which is recorded in `repeated`."""
         numbers = self.plain(op, operands, effects)
         ((number,), (operand,)) = numbers.values(), operands[0].values()
         self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape, op.shape
@@ -134,7 +134,7 @@ class ElementExpressions(ElementNumbering):
         return numbers
 
     def concatenate(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A concatenation."""
+        """Value number of a concatenate, which is recorded in `concatenations`."""
         numbers = tuple(number for operand in operands for number in operand.values())
         (dimension,) = op.proto.dimensions
         extents = (o.shape.dimensions[dimension] for o in op.operands)
@@ -142,7 +142,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.joined(Concatenation(self.attributes(op), numbers, dimension, starts))}
 
     def part(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A slice; if it is its whole operand, or one operand of a concatenation, that number."""
+        """Value number of a slice; of its operand or a concatenated part, if it is all of that."""
         (number,) = operands[0].values()
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
@@ -162,18 +162,21 @@ class ElementExpressions(ElementNumbering):
         return numbers
 
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A convert; one to a wider type and back is the value itself."""
+        """Value number of a convert; the original one if a value is widened and converted back."""
         ((number,), old) = operands[0].values(), op.operands[0].shape
         if (found := convert_of(self, number, old, op.shape)) is not None:
             return {(): found}
         return self.plain(op, operands, effects)
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
-        """A number for the groups that meet in a collective, whatever they exchange."""
+        """A hash of the device groups that take part in a collective, whatever they exchange."""
         return hashed(participants(op.proto.SerializeToString(deterministic=True)))
 
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A transpose: its operand's elements in another order; sub-byte types are plain."""
+        """Value number of a transpose: its operand's elements in another order.
+
+        One of a type of less than a byte is numbered by `plain`.
+        """
         (operand,) = operands[0].values()
         before = op.operands[0].shape
         if before.element_bits < 8:
@@ -182,9 +185,9 @@ class ElementExpressions(ElementNumbering):
         return {(): self.arranged(operand, before, steps, op.shape)}
 
     def update(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A dynamic-update-slice; on a TPU it converts the update to the array's type.
+        """Value number of a dynamic-update-slice, which may convert the update on a TPU.
 
-        One of full size is its update: XLA clamps the index to the only place there is.
+        An update of the whole array has the update's number, as XLA clamps its index to 0.
         """
         array, value, *indices = (number for operand in operands for number in operand.values())
         whole, part = op.operands[0].shape, op.operands[1].shape
@@ -205,7 +208,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.updated(Update.of_slice(numbers, row_major(whole), digit))}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A fusion: its computation's results, with its code where that may change bits."""
+        """Value numbers of a fusion: its computation's, with its code where bits may change."""
         outer = self._fused, self._arrays
         self._fused, self._arrays = set(), Arrays.of(op, self.alike)
         inside = self.run(op.called[0], operands, effects)
@@ -232,7 +235,7 @@ class ElementExpressions(ElementNumbering):
         return self._elementwise[body]
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A while: iteration by iteration, or as a function of its initial state."""
+        """Value numbers of a while: by its iterations, or as a function of its initial state."""
         start = operands[0]
         if self.terms is not None:
             return self.loops.later(self, op, start, effects)

@@ -46,23 +46,23 @@ _MOST_PLACES = 1 << 16
 
 
 class ElementNumbering(Numbering):
-    """A numbering that records how values were made.
+    """Value numbering that also records how each value was made, by its number.
 
     Args:
       target: "cpu", "cuda" or "tpu".
 
     Attributes:
-      integers: what is known of scalar integers.
+      integers: scalar integers whose values are known.
       updates: by number, the dynamic-update-slice that it is.
-      written: slices of arrays that were written at constant places.
-      concatenations: by number, the concatenation that it is.
+      written: slices of arrays that were written at constant indices.
+      concatenations: by number, the concatenate that it is.
       repeated: by number, the broadcast that it is: its operand's number, dimensions, both shapes.
-      moves: by number, the bitcast or transpose that it is, behind any others.
-      casts: by number, the row that it is in another element type: its number, both shapes.
+      moves: by number, the bitcast or transpose that it is, of an array in another order.
+      casts: by number, the bitcast of a row to another type that it is: row's number, both shapes.
       widened: by number, the convert to a wider type: its operand's number, old shape, new shape.
       rounded: by number, the convert that it is, to a type that is not wider.
       cuts: by number, the slice that it is as a row: numbers of array and index, digit sliced.
-      alike: elements of loops' states that are arrays from outside.
+      alike: state elements that no iteration of their loop changes -> the array that they are.
       terms: by number, how it is made of others, while a loop's body is numbered for all of its
         iterations (`iterations`); else None.
       depth: how many loops without a known trip count are being numbered.
@@ -88,15 +88,15 @@ class ElementNumbering(Numbering):
 
     @abc.abstractmethod
     def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
-        """The number of one slice of an array, as a row.
+        """The value number of one slice of an array, flattened in row-major order.
 
         Args:
-          number: of the array. at: of the index. shape: of the array.
-          digit: of the position in the array's row that equals the index.
+          number: the array's value number. at: the index's value number. shape: of the array.
+          digit: (count, stride in elements) of the sliced dimension, in row-major order.
         """
 
     def term(self, *parts: bytes) -> bytes:
-        """The number of what is made of values: of the numbers that make up `parts`."""
+        """The hash of the joined `parts`, which are numbers; noted in `terms` if kept."""
         data = b"".join(parts)
         number = hashed(data)
         if self.terms is not None:
@@ -106,12 +106,12 @@ class ElementNumbering(Numbering):
     def note_term(
         self, number: bytes, again: Callable[..., Any], given: Any, *operands: bytes
     ) -> None:
-        """Notes that a number is `again(self, given, *operands)`, also for other operands."""
+        """Records in `terms`, if kept, that `number` is `again(self, given, *operands)`."""
         if self.terms is not None:
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
-        """A number that stands for `again(self, given, *operands)` while terms are noted."""
+        """A number that stands for `again(self, given, *operands)`, which iterations evaluate."""
         said = hashed(repr((again.__qualname__, hash(given))).encode())
         number = hashed(b"".join((_LATER, said, *operands)))
         assert self.terms is not None
@@ -119,34 +119,34 @@ class ElementNumbering(Numbering):
         return number
 
     def is_computed(self, number: bytes) -> bool:
-        """Whether the fusion being numbered computes this value."""
+        """Whether the fusion being numbered computes this value, not only moves its elements."""
         return self._fused is not None and number in self._fused
 
     def note_computed(self, number: bytes) -> None:
-        """Notes a value that the fusion being numbered computes."""
+        """Records that the fusion being numbered, if any, computes this value."""
         if self._fused is not None:
             self._fused.add(number)
 
     def note_moved(self, number: bytes, result: bytes) -> None:
-        """Notes a result that only moves elements: it counts as computed if `number` does."""
+        """Records that `result` only moves elements of `number`: computed if `number` is."""
         if self.is_computed(number):
             self.note_computed(result)
 
     def unmoved(self, number: bytes) -> bytes:
-        """The number behind bitcasts and transposes."""
+        """The value number before all bitcasts and transposes that led to `number`."""
         while number in self.moves:
             number = self.moves[number].base
         return number
 
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The number of a bitcast, by the order of elements where it keeps their type."""
+        """The value number of a bitcast of `number` from shape `old` to shape `new`."""
         row, flat = self.arranged(number, old, lying(old), as_row(old)), as_row(new)
         if _typed(old) != _typed(new):
             row = self.retyped(row, as_row(old), flat)
         return self.arranged(row, flat, as_dimensions(new), new)
 
     def retyped(self, row: bytes, old: Shape, new: Shape) -> bytes:
-        """The number of a row's bytes as elements of another type."""
+        """The value number of a flat array whose bytes are read as elements of another type."""
         row, old, _ = self.casts.get(row, (row, old, old))
         if self.shape(old) == self.shape(new):
             return row
@@ -157,7 +157,7 @@ class ElementNumbering(Numbering):
         return result
 
     def rearranged(self, base: bytes, move: Move, shape: Shape | None = None) -> bytes:
-        """The number of an array moved like another one; `shape` has its element type."""
+        """The number of `base` in the order that `move` gives, with the element type of `shape`."""
         old, new = move.shape, move.new
         if shape is not None:
             old, new = typed(old, shape), typed(new, shape)
@@ -166,12 +166,12 @@ class ElementNumbering(Numbering):
     def arranged(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes:
         """The number of an array that has another array's elements in another order.
 
-        It depends on the order alone, and on no move that led to it. Where no steps give the order
-        (`element_order`), that of a small array is told by all places.
+        It depends on the order alone, not on the moves that led to it. An order that no steps give
+        (`element_order`) is hashed place by place if the array is small.
 
         Args:
-          number: of the other array. shape: of the other array.
-          steps: the new array's row as steps over the other's row. new: shape of the new array.
+          number: of the other array. shape: of the other array. new: shape of the new array.
+          steps: (count, stride) loops over the other array, both in row-major order.
         """
         while number in self.moves:
             inner = self.moves[number]
@@ -209,10 +209,10 @@ class ElementNumbering(Numbering):
         return result
 
     def updated(self, update: Update) -> bytes:
-        """The number of an update's result; records the update.
+        """The value number of a dynamic-update-slice's result; records the update in `updates`.
 
-        One of a slice of an array that was moved is a moved update: what the array was moved from
-        is updated, at the digit of its row that the index is.
+        An update of one slice of a reordered array is numbered as a reordering of an updated array,
+        so that it does not matter which was done first.
         """
         array, value, *indices = update.numbers
         if update.digit is not None and array in self.moves:
@@ -234,14 +234,14 @@ class ElementNumbering(Numbering):
         return number
 
     def joined(self, made: Concatenation) -> bytes:
-        """The number of a concatenation's result; records the concatenation."""
+        """The value number of a concatenate's result; records it in `concatenations`."""
         number = self.term(made.made, END, *made.numbers)
         self.note_term(number, _joined, made, *made.numbers)
         self.concatenations[number] = made
         return number
 
     def coded(self, code: bytes, number: bytes) -> bytes:
-        """The number outside a fusion of what its code computes; a known integer is that."""
+        """A fusion result's number outside it: hashed with `code`, unless it is a known integer."""
         if self.integers.is_known(number):
             return number
         result = self.term(code, number)
@@ -250,10 +250,11 @@ class ElementNumbering(Numbering):
         return result
 
     def code_of(self, arrays: tuple[frozenset[object], ...], code: bytes, *numbers: bytes) -> bytes:
-        """The number of a fusion's code, with what it reads from several arrays (`arrays`).
+        """A hash of a fusion's code and of the equal values that it reads from several arrays.
 
         Args:
-          arrays: that each value is read from. code: number without that. numbers: of the values.
+          arrays: for each value, the arrays it is read from. code: hash of the code alone.
+          numbers: value numbers of the values.
         """
         if self.terms is not None:  # other values may be equal
             return self.later(ElementNumbering.code_of, arrays, code, *numbers)

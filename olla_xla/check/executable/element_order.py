@@ -30,21 +30,21 @@ Places = npt.NDArray[np.int64]
 
 @_cached
 def row_major(shape: Shape) -> Shape:
-    """A shape with row-major layout."""
+    """`shape` with a row-major layout."""
     order = tuple(reversed(range(len(shape.dimensions))))
     return dataclasses.replace(shape, minor_to_major=order, key=b"")
 
 
 @_cached
 def as_row(shape: Shape, elements: int | None = None) -> Shape:
-    """The one-dimensional shape of an array's row, or of one of so many elements."""
+    """The shape of an array flattened, or of a flat array of so many `elements` of its type."""
     size = shape.num_elements if elements is None else elements
     return dataclasses.replace(shape, dimensions=(size,), minor_to_major=(0,), key=b"")
 
 
 @_cached
 def digits(shape: Shape) -> list[tuple[int, int]]:
-    """(extent, distance in elements) of each dimension of an array as it lies in memory."""
+    """(extent, stride in elements) of each dimension, as the array lies in memory."""
     distance, found = 1, dict[int, tuple[int, int]]()
     for k in shape.minor_to_major:
         found[k] = shape.dimensions[k], distance
@@ -54,10 +54,11 @@ def digits(shape: Shape) -> list[tuple[int, int]]:
 
 @_cached
 def permuted(shape: Shape, dimensions: tuple[int, ...] | None = None) -> Steps:
-    """Steps over an array's row that take its dimensions in an order, the outermost first.
+    """Strided loops over an array's row-major positions, with dimensions in a given order.
 
     Args:
-      shape: of the array. dimensions: all of its dimensions; None for their own order.
+      shape: of the array.
+      dimensions: all of its dimensions, the outermost first; None for their own order.
     """
     if dimensions is None:
         return joined([(shape.num_elements, 1)])
@@ -67,19 +68,22 @@ def permuted(shape: Shape, dimensions: tuple[int, ...] | None = None) -> Steps:
 
 @_cached
 def lying(shape: Shape) -> Steps:
-    """An array's elements in memory order, as steps over its row."""
+    """An array's memory order, as strided loops over its row-major positions."""
     return permuted(shape, shape.minor_to_major[::-1])
 
 
 @_cached
 def as_dimensions(shape: Shape) -> Steps:
-    """An array's row, as steps over its elements in memory order."""
+    """An array's row-major order, as strided loops over its positions in memory."""
     return joined(digits(shape))
 
 
 @_cached
 def composed(inner: Steps, outer: Steps) -> Steps | None:
-    """Steps `outer` over what steps `inner` give, as steps over the row that `inner` is of.
+    """Two reorderings as one: `outer` of what `inner` gives, over the positions `inner` is over.
+
+    Args:
+      inner, outer: strided loops over positions, as (count, stride).
 
     Returns:
       The steps; None where a digit of `outer` divides one of `inner` unevenly.
@@ -95,10 +99,11 @@ def composed(inner: Steps, outer: Steps) -> Steps | None:
 
 @_cached
 def within(steps: Steps, count: int, distance: int) -> Steps | None:
-    """One digit of the position in a row, as steps over what the row was taken from.
+    """The values of one digit of the position in a reordered row, as steps over the original row.
 
     Args:
-      steps: that give the row. count: values of the digit. distance: between two, in elements.
+      steps: the reordered row, over the original. count: values of the digit.
+      distance: between two of its values, in elements of the reordered row.
 
     Returns:
       The steps; None where the digit's ends divide a step unevenly.
@@ -117,15 +122,15 @@ def within(steps: Steps, count: int, distance: int) -> Steps | None:
 
 @_cached
 def without(steps: Steps, size: int, digit: Digit) -> tuple[Digit, Steps] | None:
-    """Where one digit of the position in a row comes from, and the order of the others.
+    """Finds a digit of a reordered row in the original row, and the order of the other digits.
 
     Args:
-      steps: that give the row, which take every element once. size: elements of the row.
-      digit: of the position in the row.
+      steps: the reordered row over the original; each element once. size: elements of the row.
+      digit: of the position in the reordered row.
 
     Returns:
-      The digit of the row that `steps` are over, and the row without `digit` as steps over that one
-      without its digit; None where it is no single digit of that.
+      (digit of the original row, steps over the original row without it that give the reordered
+      row without `digit`); None where `digit` is no single digit of the original row.
     """
     count, distance = digit
     cut = within(steps, count, distance)
@@ -139,7 +144,7 @@ def without(steps: Steps, size: int, digit: Digit) -> tuple[Digit, Steps] | None
 
 
 def inverse(steps: Steps) -> Steps:
-    """The steps that undo others, which take every element of a row once."""
+    """The steps that undo `steps`, which must visit every element of a row once."""
     found, here = [], 1
     for count, distance in reversed(steps):
         found.append((distance, count, here))
@@ -148,7 +153,7 @@ def inverse(steps: Steps) -> Steps:
 
 
 def places(steps: Steps) -> Places:
-    """The places in the row, in the order in which steps take them."""
+    """The positions that strided loops visit, in order."""
     found = np.zeros(1, np.int64)
     for count, distance in steps:
         found = (found[:, None] + distance * np.arange(count)).ravel()
@@ -156,7 +161,7 @@ def places(steps: Steps) -> Places:
 
 
 def steps_of(order: Places) -> Steps | None:
-    """The steps that take places in an order; None if no steps do."""
+    """The strided loops that visit positions in the given order; None if there are none."""
     found: list[tuple[int, int]] = []
     while len(order) > 1:
         distance = int(order[1])
@@ -171,7 +176,7 @@ def steps_of(order: Places) -> Steps | None:
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Steps without those of one element, and with contiguous ones merged."""
+    """Normalises strided loops: drops those of count 1, merges contiguous ones."""
     found: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:
@@ -185,6 +190,6 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
 
 @_cached
 def typed(shape: Shape, like: Shape) -> Shape:
-    """A shape with the element type of another one."""
+    """`shape` with the element type of `like`."""
     kind, bits = like.element_type, like.element_bits
     return dataclasses.replace(shape, element_type=kind, element_bits=bits, key=b"")

@@ -34,10 +34,10 @@ XLA may apply it once for each thread. Those of the second set need an initial v
 
 
 def exact_results(body: Body) -> frozenset[ShapeIndex]:
-    """The results of a fused computation that are the same by any correct code.
+    """The results of a fused computation that have the same bits in any correct code.
 
     Returns:
-      Indices; () where that holds of all of them.
+      Their shape indices; just () where all have.
     """
     exact: set[Op] = set()
     for op in body.ops:  # operands first

@@ -27,7 +27,7 @@ from olla_xla.check.executable.program import Op, Program
 
 
 def program_digest(program: Program, target: str) -> str:
-    """The digest of a module, 32 hex digits. It clears fields of `program`: do not use it again."""
+    """Digest of what a module computes, 32 hex digits. Changes `program`: do not use it again."""
     return _Expressions(target).computation(program.entry).hex()
 
 

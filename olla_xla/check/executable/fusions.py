@@ -46,11 +46,11 @@ _WHOLE = frozenset(range(1, 10))
 def note_own(
     numbering: ElementNumbering, op: Op, read: list[Numbers], result: Numbers, own: set[bytes]
 ) -> None:
-    """Notes the results of an operation inside a fusion, if it does more than move elements.
+    """Adds the results of an operation in a fusion to `own`, if it does more than move elements.
 
     Args:
-      numbering: of the module. op: the operation. read: numbers of its operands.
-      result: numbers of its results. own: receives the numbers that the fusion computes itself.
+      numbering: of the module. op: the operation. read: value numbers of its operands.
+      result: value numbers of its results. own: extended; numbers that the fusion computes.
     """
     if op.opcode in _PASSING or (op.opcode == "reduce-precision" and result == read[0]):
         return
@@ -85,18 +85,18 @@ def _is_exact(op: Op) -> bool:
 
 
 def is_elementwise(body: Body) -> bool:
-    """Whether a fused computation only computes elements independently and moves them."""
+    """Whether all operations of a fused computation are elementwise or only move elements."""
     return all(
         op.opcode in _EACH or op.opcode in _MOVING or op.opcode in _PASSING for op in body.ops
     )
 
 
 def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The number outside an elementwise fusion of one of its results.
+    """A fusion result's number outside it, for an elementwise fusion.
 
     Args:
-      numbering: of the module. number: of the result inside. code: number of the fusion's code.
-      own: numbers that the fusion computes itself.
+      numbering: of the module. number: of the result inside. code: hash of the fusion's code.
+      own: numbers that the fusion computes, and does not only move.
     """
 
     def seen(number: bytes) -> bytes:
@@ -123,11 +123,11 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
 
 def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The number outside a fusion that is not elementwise, on a GPU or TPU, of one of its results.
+    """A fusion result's number outside it, for other fusions on a GPU or TPU (`from_outside`).
 
-    Where that is a dynamic-update-slice, a GPU's code computes the elements of the update, whatever
-    the array's extents (XLA's emitter of in-place dynamic-update-slices). A TPU's code computes one
-    window after the other, each for all results that it is part of.
+    Where the result is a dynamic-update-slice, a GPU's code computes the elements of the update,
+    whatever the array's extents (XLA's emitter of in-place dynamic-update-slices). A TPU's code
+    computes one window after the other, each for all results that it is part of.
 
     Args:
       numbering, number, code, own: as for `from_outside`.

@@ -20,7 +20,7 @@ _INTEGER = hashed(b"integer")
 
 
 class Integers:
-    """What is known of numbers."""
+    """Scalar integers whose values are known, by value number."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
@@ -28,20 +28,20 @@ class Integers:
 
     @staticmethod
     def type_of(op: Op) -> int:
-        """The element type of a scalar integer or pred, else 0."""
+        """XLA's element type of an operation's result if it is a scalar integer or pred, else 0."""
         shape, kind = op.shape, op.shape.element_type
         return kind if shape.is_array and not shape.dimensions and kind in INTEGERS else 0
 
     def is_known(self, number: bytes) -> bool:
-        """Whether a number is an integer that is known."""
+        """Whether a value number is that of an integer whose value is known."""
         return number in self._known
 
     def value(self, number: bytes) -> int | None:
-        """The integer that a number is, a pred as 0 or 1; None if not known."""
+        """The integer that a value number stands for, a pred as 0 or 1; None if not known."""
         return self._known.get(number)
 
     def number(self, value: int, kind: int = _S32) -> bytes:
-        """The number of an integer of an element type."""
+        """The value number of the integer `value` of element type `kind`, known from now on."""
         found = self._numbers.get((value, kind))
         if found is None:
             found = self._numbers[value, kind] = hashed(_INTEGER + repr((kind, value)).encode())
@@ -49,12 +49,15 @@ class Integers:
         return found
 
     def clamped(self, number: bytes, bound: int) -> int | None:
-        """An index moved into [0, bound), as XLA does; None if not known."""
+        """The index that a value number is, clamped to [0, bound) as in XLA; None if unknown."""
         value = self._known.get(number)
         return None if value is None else min(max(value, 0), bound - 1)
 
     def result(self, op: Op, kind: int, operands: list[bytes]) -> bytes | None:
-        """The number of an operation's result, or None; `kind` is its element type."""
+        """The value number of `op`, of element type `kind`, if it is a known integer; else None.
+
+        A select with a known predicate has the number of the operand that it selects.
+        """
         if op.opcode == "constant":
             value = scalar_integer(op.proto.literal, kind)
             return None if value is None else self.number(_wrapped(value, kind), kind)

@@ -33,7 +33,7 @@ _Run = tuple[Numbers, list[bytes]]
 
 
 class Loops:
-    """The loops of a module."""
+    """Finds the value numbers of one module's loops by following their iterations."""
 
     def __init__(self) -> None:
         self._programs: dict[Op, tuple[_Program, _Program] | None] = {}
@@ -42,20 +42,20 @@ class Loops:
         self._marks: set[bytes] = set()
 
     def marks(self) -> list[bytes]:
-        """Numbers of what backend_configs say of loops beside what was shown."""
+        """Hashes of what backend_configs of followed loops claim and was not verified; sorted."""
         return sorted(self._marks)
 
     def is_stateful(self, op: Op) -> bool:
-        """Whether a loop runs operations whose results depend on how often they ran."""
+        """Whether a loop runs operations whose results depend on how often they ran, as rng's."""
         if op not in self._stateful:
             self._stateful[op] = _any(op, has_state)
         return self._stateful[op]
 
     def followed(self, numbering: ElementNumbering, op: Op, start: Numbers) -> _Run | None:
-        """The results of a loop, and its effects; None if it cannot be followed to its end.
+        """A loop's results, as value numbers, and effects; None if not followed to its end.
 
         Args:
-          numbering: of the module. op: the loop. start: numbers of its initial state.
+          numbering: of the module. op: the while. start: value numbers of its initial state.
         """
         made = self._made(numbering, op, start)
         found = None if made is None else self._iterated(numbering, op, start, *made)
@@ -97,11 +97,11 @@ class Loops:
     def later(
         self, numbering: ElementNumbering, op: Op, start: Numbers, effects: list[bytes]
     ) -> Numbers:
-        """Numbers of a loop's results, within a body that is numbered for unknown values.
+        """Placeholder numbers of a loop's results, in a body that is numbered for unknown values.
 
         Args:
-          numbering: of the module. op: the loop. start: numbers of its initial state.
-          effects: receives the loop's number, if it has effects.
+          numbering: of the module. op: the while. start: numbers of its initial state.
+          effects: the loop's number is appended if it has effects.
         """
         elements = sorted(start)
         given = [start[i] for i in elements]
@@ -309,14 +309,14 @@ class _Claims:
 
 
 def fixed_elements(start: Numbers, symbols: Numbers, root: Numbers) -> set[ShapeIndex]:
-    """Elements of a loop's state that are the same in all iterations.
+    """Indices of the elements of a loop's state that are the same in all iterations.
 
     The body returns each one itself, or another such element with the same initial value: XLA:TPU
     copies loop-invariant values from HBM to VMEM again for each next iteration.
 
     Args:
-      start: numbers of its initial state. symbols: distinct numbers for its state.
-      root: the body's results for these.
+      start: value numbers of the initial state. symbols: distinct numbers for the body's state.
+      root: numbers of the body's results for `symbols`.
     """
     fixed = {i for i in start if root[i] == symbols[i]}
     while True:
@@ -328,7 +328,7 @@ def fixed_elements(start: Numbers, symbols: Numbers, root: Numbers) -> set[Shape
 
 
 def note_alike(numbering: ElementNumbering, op: Op, fixed: set[ShapeIndex]) -> None:
-    """Records which arrays the state elements are that no iteration changes."""
+    """Records in `numbering.alike` which arrays the unchanged state elements `fixed` are."""
     (given,) = op.operands
     (state,) = op.called[0].parameters
     for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):

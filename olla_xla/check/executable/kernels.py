@@ -21,7 +21,7 @@ the same memory."""
 
 @dataclasses.dataclass(frozen=True)
 class KernelMemory:
-    """A kernel's pattern: as found, and as it would be if only buffers that must share did."""
+    """Which arrays of a kernel share memory: as `found`, and as `forced` by XLA's aliases."""
 
     found: Pattern
     forced: Pattern
@@ -30,11 +30,11 @@ class KernelMemory:
 def kernel_memory(
     values: Values, shared: Mapping[Value, Place], places: Mapping[Value, Place], target: str
 ) -> dict[str, KernelMemory]:
-    """By name, the kernels whose rounding may depend on memory.
+    """Kernel name -> its memory pattern, for kernels whose rounding may depend on it.
 
     Args:
-      values: of a program. shared: buffers that XLA must share. places: where values lie.
-      target: "cpu", "cuda" or "tpu".
+      values: of a program. shared: value -> buffer, as XLA must share (`shared_buffers`).
+      places: value -> assigned bytes. target: "cpu", "cuda" or "tpu".
     """
     rounding, known = Rounding(target), {}
     found: dict[str, KernelMemory] = {}
@@ -51,7 +51,7 @@ def kernel_memory(
 
 
 def differing(found: Mapping[str, KernelMemory], expected: Mapping[str, Pattern]) -> list[str]:
-    """Kernels whose pattern is not the expected one; where none is expected, not the forced one."""
+    """Names of kernels whose found pattern is not as expected; without one, not the forced one."""
     return [
         name
         for name, memory in found.items()

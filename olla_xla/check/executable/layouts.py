@@ -30,7 +30,7 @@ _HELD = frozenset(
 
 
 def check_layouts(program: Program) -> None:
-    """Shows that an array's layout changes only where a bitcast says so or it is written anew.
+    """Checks that an array's layout changes only at a bitcast or where the array is written anew.
 
     Raises:
       CheckError: it does elsewhere, an operation has other operands than it declares, or an output

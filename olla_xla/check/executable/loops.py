@@ -29,10 +29,11 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def number_loop(numbering: ElementNumbering, op: Op, start: Numbers) -> tuple[Numbers, list[bytes]]:
-    """Numbers of a loop's results, and its effects, none of which may be stateful.
+    """Value numbers of a while's results, and its effects, from the equations of its state.
 
     Args:
-      numbering: of the module. op: the loop. start: numbers of its initial state.
+      numbering: of the module. op: the while, without stateful operations.
+      start: value numbers of its initial state.
     """
     numbering.depth += 1  # a loop inside another one has other names
     symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}

@@ -45,7 +45,10 @@ Places = Mapping[Value, Place]
 
 
 def shared_buffers(program: Program, values: Values, target: str) -> dict[Value, Place]:
-    """One place for each set of values that XLA must keep in one buffer (HloAliasAnalysis)."""
+    """Value -> buffer: one place for all values that XLA must keep together (HloAliasAnalysis).
+
+    Each buffer counts as an allocation of one byte, or of none. Sets `Value.buffer`.
+    """
     live = [value for value in values.defined if value.same is None]
     for number, value in enumerate(live):
         value.buffer = number
@@ -89,7 +92,10 @@ def shared_buffers(program: Program, values: Values, target: str) -> dict[Value,
 def assigned_places(
     values: Values, found: Mapping[tuple[str, ShapeIndex], Place]
 ) -> dict[Value, Place]:
-    """The places of XLA's buffer assignment, by the instruction and index that define a value.
+    """Value -> its bytes in XLA's buffer assignment.
+
+    Args:
+      values: of the module. found: (instruction name, shape index) -> bytes assigned to it.
 
     Raises:
       CheckError: a value of some bytes has no place, or a loop's state has two.
@@ -111,7 +117,7 @@ def assigned_places(
 
 
 def run(program: Program, values: Values, places: Places, target: str) -> None:
-    """Simulates the schedule once, loops and branches included.
+    """Simulates the schedule over the memory `places`, with each loop's body and each branch once.
 
     Raises:
       CheckError: a value is read after it was overwritten; the result of a loop, a branch or an

@@ -17,7 +17,7 @@ _EXCHANGES = (
 
 
 def moves_only(op: Op) -> bool:
-    """Whether an instruction may be no more than copies."""
+    """Whether a GPU may run an instruction as copies alone, without computing."""
     if op.opcode != "fusion":
         return op.opcode in _MOVES or op.opcode.removesuffix("-start") in _EXCHANGES
     root = op.called[0].result
@@ -28,10 +28,10 @@ def moves_only(op: Op) -> bool:
 
 
 def copied_slice(op: Op) -> tuple[int, int] | None:
-    """The slice that an instruction copies, if it is a slice or a fusion of one.
+    """The slice that a GPU copies for an instruction, if this is a slice or a fusion of one.
 
     Returns:
-      (number of the operand, offset of the first byte in it); None for other instructions.
+      (operand number, offset in bytes of the slice in that operand); None for other instructions.
     """
     found = _behind(op.called[0].result) if op.opcode == "fusion" else op
     if found.opcode != "slice":

@@ -66,22 +66,22 @@ SIZE = 16
 
 
 def hashed(data: bytes) -> bytes:
-    """The number of some bytes."""
+    """The 16-byte BLAKE2b hash of some bytes; value numbers are such hashes."""
     return hashlib.blake2b(data, digest_size=SIZE).digest()
 
 
 def named(index: ShapeIndex) -> bytes:
-    """An index as a number."""
+    """A hash of a shape index."""
     return hashed(b"index" + repr(index).encode())
 
 
 def all_of(numbers: Numbers) -> bytes:
-    """The numbers of all leaves, each after its index."""
+    """The value numbers of all leaves, joined, each after its index's hash."""
     return b"".join(part for i in sorted(numbers) for part in (named(i), numbers[i]))
 
 
 def ordered(effects: list[bytes]) -> list[bytes]:
-    """Effects as they are hashed: in their order, then collectives sorted.
+    """Effects in the order in which they are hashed: others as they came, then collectives sorted.
 
     The order of collectives does not matter, as all devices run the same module.
     """
@@ -94,7 +94,7 @@ def is_exchange(effect: bytes) -> bool:
 
 
 def exchange(effect: bytes) -> bytes:
-    """Marks an effect as a collective's."""
+    """`effect`, marked as a collective's."""
     return _EXCHANGE + effect
 
 
@@ -108,7 +108,7 @@ _CONTEXT, _CONDITIONAL, _BODY, _DONE, _WHILE, _PART, _EXCHANGE = (
 
 
 class Numbering(abc.ABC):
-    """Numbers the values of one module.
+    """Gives each value of one module a number: a 16-byte hash, equal only for values of equal bits.
 
     Args:
       target: "cpu", "cuda" or "tpu".
@@ -135,18 +135,18 @@ class Numbering(abc.ABC):
         self._bare: dict[bytes, bytes] = {}
 
     def term(self, *parts: bytes) -> bytes:
-        """The number of what is made of values: of the numbers that make up `parts`."""
+        """The hash of the joined `parts`, which are value numbers and hashes."""
         return hashed(b"".join(parts))
 
     def computation(self, body: Body) -> bytes:
-        """Number of a computation as a function of its parameters."""
+        """A hash of a computation: its results and effects as functions of its parameters."""
         if body not in self._bodies:
             root, effects = self.function(body)
             self._bodies[body] = hashed(b"".join((_BODY, all_of(root), EFFECT, *ordered(effects))))
         return self._bodies[body]
 
     def function(self, body: Body) -> tuple[Numbers, list[bytes]]:
-        """Numbers of a computation's result as a function of its parameters, and its effects."""
+        """Value numbers of a computation's result for symbolic parameters, and its effects."""
         given = [
             {i: hashed(PARAMETER + named((k, *i)) + self.shape(s)) for i, s in leaves(p.shape)}
             for k, p in enumerate(body.parameters)
@@ -155,7 +155,7 @@ class Numbering(abc.ABC):
         return self.run(body, given, effects), effects
 
     def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Numbers of a computation's result for those of its parameters; notes its effects."""
+        """Value numbers of a computation's result, given its parameters'; appends to `effects`."""
         if len(given) != len(body.parameters):
             raise CheckError(f"{body.name} is called with a wrong number of operands")
         at: dict[Op, Numbers] = dict(zip(body.parameters, given, strict=True))
@@ -167,7 +167,7 @@ class Numbering(abc.ABC):
         return at[body.result]
 
     def attributes(self, op: Op) -> bytes:
-        """A number for an instruction's opcode, shape and attributes, without operands, callees."""
+        """A hash of opcode, shape and attributes, not operands or callees; clears proto fields."""
         found = self._attributes.get(op)
         if found is None and op.opcode in _BARE:
             made = op.opcode.encode() + b" " + op.proto.shape.SerializeToString()
@@ -200,7 +200,7 @@ class Numbering(abc.ABC):
         return found
 
     def is_free(self, op: Op, index: ShapeIndex) -> bool:
-        """Whether a fusion's result has the same bits in any code, which is then not hashed."""
+        """Whether a fusion's result at `index` has the same bits in any code XLA may make of it."""
         (body,) = op.called
         if body not in self._exact:
             self._exact[body] = exact_results(body)
@@ -208,7 +208,7 @@ class Numbering(abc.ABC):
         return () in exact or index[:1] in exact
 
     def code(self, op: Op) -> bytes:
-        """A number for what decides a fusion's code beside the expressions that it computes.
+        """A hash of what decides a fusion's code beside the expressions that it computes.
 
         That is its kind and configuration, and those of nested fusions, which decide how a dot
         reads its operands. XLA's CPU backend has two code generators, which may round an expression
@@ -237,7 +237,7 @@ class Numbering(abc.ABC):
         return found
 
     def shape(self, shape: Shape) -> bytes:
-        """A number for element type, extents and layout."""
+        """A hash of a shape's element type, extents and layout, without its memory space."""
         found = self._shapes.get(shape)
         if found is None:
             parts = (shape.element_type, shape.dimensions, shape.minor_to_major, shape.element_bits)
@@ -245,7 +245,7 @@ class Numbering(abc.ABC):
         return found
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """An operation without a rule of its own: its opcode, attributes, operands and callees."""
+        """Value numbers of other operations, by opcode, attributes, operands and callees."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]
@@ -272,14 +272,14 @@ class Numbering(abc.ABC):
 
     @abc.abstractmethod
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The number of a bitcast of an array; one and its inverse cancel."""
+        """The value number of a bitcast from `old` to `new`; a bitcast and its inverse cancel."""
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
-        """A number for a collective's effect on the devices that meet in it."""
+        """A hash of a collective's effect on the devices that take part in it."""
         return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
-        """The result of an asynchronous -done: elements of its start's tuple."""
+        """Value numbers of a -done instruction, taken from those of its start's tuple, `start`."""
         if op.opcode == "all-reduce-done":
             return start
         first = 0 if op.opcode in ("copy-done", "recv-done") else 1
@@ -290,19 +290,19 @@ class Numbering(abc.ABC):
         }
 
     def same(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Hands its operand on."""
+        """Value numbers of an instruction that returns its first operand: the operand's."""
         return operands[0]
 
     def pack(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A tuple."""
+        """Value numbers of a tuple: those of its operands."""
         return {(k, *i): n for k, numbers in enumerate(operands) for i, n in numbers.items()}
 
     def barrier(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Hands its operands on."""
+        """Value numbers of an optimization-barrier: those of its operands."""
         return operands[0] if len(operands) == 1 else self.pack(op, operands, effects)
 
     def element(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """An element of a tuple."""
+        """Value numbers of a get-tuple-element. CheckError if the tuple lacks the element."""
         k = op.proto.tuple_index
         if not op.shape.is_tuple:
             if (k,) not in operands[0]:
@@ -311,7 +311,7 @@ class Numbering(abc.ABC):
         return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
 
     def call(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A call: its computation's results for these operands.
+        """Value numbers of a call: its computation's for these operands.
 
         XLA:CPU compiles some calls to one function. Where its rounding may depend on any operation
         in that function, all of them are hashed into the results.
@@ -336,19 +336,19 @@ class Numbering(abc.ABC):
                         yield from self._contents(list(op.called))
 
     def begin(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """async-start: (operands, result, context)."""
+        """Value numbers of an async-start: of a tuple (operands, result, context)."""
         numbers = {i: hashed(_CONTEXT + named(i)) for i, _ in leaves(op.shape)}
         numbers |= {(0, k, *i): n for k, given in enumerate(operands) for i, n in given.items()}
         result = self.run(op.called[0], operands, effects)
         return numbers | {(1, *i): n for i, n in result.items()}
 
     def copy_start(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """(copy, operand, context)."""
+        """Value numbers of a copy-start: of a tuple (copy, operand, context)."""
         (number,) = operands[0].values()
         return {(0,): number, (1,): number, (2,): _CONTEXT}
 
     def choose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A conditional; a result that is equal in all branches does not depend on the index."""
+        """Value numbers of a conditional; one equal in all branches does not have the index."""
         branches, seen, acts = [], [], False
         for body, given in zip(op.called, operands[1:], strict=True):
             inner: list[bytes] = []
@@ -368,10 +368,10 @@ class Numbering(abc.ABC):
     def whole_loop(
         self, op: Op, start: Numbers, symbols: Numbers, root: Numbers, effects: list[bytes]
     ) -> tuple[bytes, Numbers]:
-        """Number of a while, and of its results; those that change depend on the whole loop.
+        """The hash of a while, and its results' numbers; of those that change with that hash.
 
         Args:
-          op: the while. start: numbers of its initial state.
+          op: the while. start: value numbers of its initial state.
           symbols: those of its state in an iteration. root: the body's results for these.
           effects: of an iteration.
         """

@@ -30,7 +30,7 @@ Pair = tuple[ShapeIndex, int, ShapeIndex]
 
 
 def must_share(op: Op, target: str) -> list[Pair]:
-    """Results that XLA puts into the buffer of an operand, whatever else happens."""
+    """(result index, operand number, operand's index) that XLA always puts into one buffer."""
     if op.opcode == "fusion":
         return [*_updates(op, target), *op.bound]
     if op.opcode in ("custom-call", "async-start"):
@@ -83,11 +83,11 @@ def _origin(op: Op, index: ShapeIndex, target: str) -> tuple[Op, ShapeIndex]:
 
 
 def may_overwrite(op: Op, result: ShapeIndex, numbers: list[int], target: str) -> bool:
-    """Whether `op` may write `result` to where the operands of these numbers lie.
+    """Whether `op` may write `result` over operands that it reads, by XLA's in-place rules.
 
     Args:
-      op: reads the operands. result: index of the result.
-      numbers: every operand number by which it reads the value that lies there.
+      op: the instruction. result: index of the result.
+      numbers: every operand number by which it reads the value to be overwritten.
       target: "cpu", "cuda" or "tpu".
     """
     if op.opcode == "fusion":

@@ -24,14 +24,14 @@ _LOCAL = (1 << 32) - 1
 
 
 class Op:
-    """One instruction.
+    """One HLO instruction.
 
     Attributes:
       name, opcode: as XLA spells them.
-      operands: what it reads, in order.
+      operands: instructions whose results it reads, in order.
       after: instructions that must run before it: operands and control predecessors.
       called: computations it names, in XLA's order (while: body, condition).
-      proto: all the rest.
+      proto: XLA's HloInstructionProto, with all the rest.
       left_out: how many operands of the proto stand before `operands`.
     """
 
@@ -54,13 +54,13 @@ class Op:
 
     @property
     def shape(self) -> Shape:
-        """Shape of its result."""
+        """Shape of the instruction's result."""
         if self._shape is None:
             self._shape = shape_from_proto(self.proto.shape)
         return self._shape
 
     def forget_shape(self) -> None:
-        """Clears the proto's shape, which is kept here."""
+        """Clears the shape in `proto`; the property `shape` still has it."""
         if self.proto.HasField("shape"):
             self._shape = self.shape
             self.proto.ClearField("shape")
@@ -81,7 +81,7 @@ class Op:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Body:
-    """One computation.
+    """One HLO computation.
 
     Attributes:
       ops: in execution order where it has a schedule, else as listed (operands first).
@@ -99,7 +99,7 @@ class Body:
 
     @property
     def users(self) -> dict[Op, list[tuple[Op, int]]]:
-        """Operation -> who reads it, and as which operand."""
+        """Operation -> [(operation that reads it, operand number)]."""
         if self._users is None:
             self._users = {}
             for op in self.ops:
@@ -109,14 +109,14 @@ class Body:
 
     @property
     def result(self) -> Op:
-        """The root; every computation that was read has one."""
+        """The root instruction, whose value is the result."""
         assert self.root is not None
         return self.root
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A module.
+    """An HLO module.
 
     Attributes:
       name: of the module.
@@ -140,34 +140,34 @@ _LEAVES: dict[Shape, tuple[tuple[ShapeIndex, Shape], ...]] = {}
 
 
 def acts(op: Op) -> bool:
-    """Whether an operation has effects: state, exchange between devices, callbacks."""
+    """Whether an operation has side effects: random state, exchange between devices, callbacks."""
     return _kind(op) in _EFFECTS or op.proto.custom_call_has_side_effect
 
 
 def allocates(op: Op) -> bool:
-    """Whether it gives memory as it is, in which nothing has been written yet."""
+    """Whether an operation gives uninitialised memory (AllocateBuffer, CreateBuffer)."""
     return op.proto.custom_call_target in ("AllocateBuffer", "CreateBuffer")
 
 
 def is_effect(proto: xla_pb2.HloInstructionProto) -> bool:
-    """`acts` of an instruction's proto."""
+    """Whether an instruction has side effects: `acts`, by its proto."""
     return _half(proto.opcode) in _EFFECTS or proto.custom_call_has_side_effect
 
 
 @functools.cache
 def may_be_effect(opcode: str) -> bool:
-    """Whether `is_effect` may be true of an instruction with such an opcode."""
+    """Whether an instruction with this opcode may have side effects (`is_effect`)."""
     return _half(opcode) in _EFFECTS or opcode.startswith("custom-call")
 
 
 def has_state(op: Op) -> bool:
-    """Whether it has a result that may depend on how often it ran before."""
+    """Whether an operation's result may depend on how often it ran before, as of rng or infeed."""
     changes = _kind(op) in _STATEFUL or op.proto.custom_call_has_side_effect
     return changes and bool(leaves(op.shape))
 
 
 def may_repeat(op: Op) -> bool:
-    """Whether running it once more on the same operands changes nothing.
+    """Whether an operation is a collective: one more run on the same operands changes nothing.
 
     XLA's rematerialization runs collectives again where a step does not fit the device.
     """
@@ -184,7 +184,7 @@ def _half(opcode: str) -> str:
 
 
 def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:
-    """(index, shape) of every part of a shape that is no tuple, in order."""
+    """(shape index, shape) of every part of a shape that is no tuple, in order."""
     found = _LEAVES.get(shape)
     if found is None:
         found = tuple((index, part) for index, part in shape.indices() if not part.is_tuple)
@@ -193,7 +193,7 @@ def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:
 
 
 def nowhere(shape: xla_pb2.ShapeProto) -> None:
-    """Clears the memory space in a shape's layouts."""
+    """Clears the memory space in the layouts of a shape, in place."""
     if shape.layout.memory_space:
         shape.layout.memory_space = 0
     for part in shape.tuple_shapes:

@@ -12,11 +12,11 @@ Reach = dict[ShapeIndex, int]
 
 
 def reach(body: Body, given: list[Reach], effects: list[int]) -> Reach:
-    """What each leaf of a computation's result depends on.
+    """The parameter elements that each leaf of a computation's result depends on, as bit sets.
 
     Args:
-      body: the computation. given: what the leaves of its parameters depend on.
-      effects: receives what each effect depends on, except collectives.
+      body: the computation. given: for each parameter, the bits of its leaves.
+      effects: the bits of each effect are appended, except for collectives.
     """
     at: dict[Op, Reach] = dict(zip(body.parameters, given, strict=True))
     for op in body.ops:

@@ -22,8 +22,8 @@ class Move(NamedTuple):
     """An array that has another one's elements, in another order or under other extents.
 
     Attributes:
-      base: number of the other array. shape: of it.
-      steps: the array's row as steps over the other's. new: shape of the array.
+      base: value number of the other array. shape: of it. new: shape of the array.
+      steps: (count, stride) loops over the other array, both in row-major order.
     """
 
     base: bytes
@@ -36,10 +36,10 @@ class Update(NamedTuple):
     """A dynamic-update-slice.
 
     Attributes:
-      made: number of its attributes. numbers: of its operands: array, update, indices.
-      shape: of the whole. part: of what is written.
-      digit: of one slice, which is written as a row: of the position in the array's row that the
-        one index is; else None.
+      made: hash of its attributes. numbers: of its operands: array, update, indices.
+      shape: of the whole array. part: of the update.
+      digit: if it writes one slice, flattened: (count, stride in elements) of the sliced
+        dimension, in row-major order; else None.
     """
 
     made: bytes
@@ -50,17 +50,17 @@ class Update(NamedTuple):
 
     @classmethod
     def of_slice(cls, numbers: tuple[bytes, ...], shape: Shape, digit: Digit) -> Update:
-        """Of one slice: `numbers` are the array's, the slice's as a row, and the index's."""
+        """An update of one slice; `numbers` of the array, of the flattened slice, of the index."""
         part = as_row(shape, shape.num_elements // digit[0])
         return cls(_sliced(shape, digit), numbers, shape, part, digit)
 
 
 class Concatenation(NamedTuple):
-    """A concatenation.
+    """A concatenate.
 
     Attributes:
-      made: number of its attributes. numbers: of its operands.
-      dimension: the one concatenated. starts: of each operand in it; and the end of the last one.
+      made: hash of its attributes. numbers: value numbers of its operands.
+      dimension: along which. starts: of each operand in it; and the end of the last one.
     """
 
     made: bytes
@@ -70,10 +70,10 @@ class Concatenation(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    """A convert to a type that is not wider.
+    """A convert to a type that is not wider, which may round.
 
     Attributes:
-      code: number of the code of the fusion that computes it; empty inside it and outside of any.
+      code: hash of the code of the fusion that computes it; b"" inside it and outside of any.
       operand: number of what is converted. old: its shape. new: shape of the result.
     """
 
@@ -84,13 +84,13 @@ class Rounded(NamedTuple):
 
 
 class Term(NamedTuple):
-    """How a number is made of others.
+    """How a number is made of others, so that it can be computed again from other operands.
 
     Attributes:
       again: gives the number: `again(numbering, given, *operands)`; None where it is the hash of
         the one operand, which is a list of numbers.
-      given: what it takes beside numbers. operands: the numbers.
-      is_later: whether the number only stands for what `again` gives, whatever the operands.
+      given: its argument that is no number. operands: the numbers.
+      is_later: whether the number is a placeholder, which `again` replaces in each iteration.
     """
 
     again: Callable[..., Any] | None

@@ -51,7 +51,7 @@ _ADDING = frozenset("add subtract reduce reduce-window".split())
 
 
 def is_settled(bodies: Iterable[Body]) -> bool:
-    """Whether a compiler has no choice in the rounding of a function, whatever else is in it.
+    """Whether a compiler has no choice of FMAs in a function, so that its rounding is fixed.
 
     Args:
       bodies: the computations that the function runs.
@@ -82,7 +82,7 @@ def _is_short(op: Op) -> bool:
 
 
 class Rounding:
-    """The kernels of a module.
+    """Finds out which kernels' rounding may depend on which of their buffers share memory.
 
     Args:
       target: "cpu", "cuda" or "tpu".
@@ -102,9 +102,7 @@ class Rounding:
 
 
 def lacks_index(fusion: Op) -> bool:
-    """Whether a fusion takes or writes a slice that is the whole array, which needs no index, and
-    may round otherwise than with one.
-    """
+    """Whether a fusion slices or updates a whole array, without an index: rounding may differ."""
     (body,) = fusion.called
     return _takes_only_slice(body) and _Sums(body, ()).is_open
 

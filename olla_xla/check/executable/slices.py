@@ -32,11 +32,12 @@ _SLICE = hashed(b"slice")
 def slice_of(
     numbering: ElementNumbering, number: bytes, at: bytes, shape: Shape, digit: Digit
 ) -> bytes:
-    """The number of one slice of an array, as a row.
+    """The value number of one slice of an array, flattened in row-major order.
 
     Args:
-      numbering: of the module. number: of the array. at: of the index. shape: of the array.
-      digit: of the position in the array's row that equals the index.
+      numbering: of the module. number: the array's value number. at: the index's value number.
+      shape: of the array.
+      digit: (count, stride in elements) of the sliced dimension, in row-major order.
     """
     (count, distance), size = digit, shape.num_elements
     flat = as_row(shape, size // count)
@@ -95,7 +96,7 @@ def sliced_axis(part: Shape, shape: Shape) -> int | None:
 
 
 def sliced_digit(shape: Shape, axis: int) -> Digit:
-    """The digit of the position in an array's row that a dimension's index is."""
+    """(extent, row-major stride in elements) of dimension `axis` of an array."""
     return digits(row_major(shape))[axis]
 
 

@@ -43,10 +43,10 @@ class _Step:
 def check_thunks(
     program: Program, values: Values, places: Mapping[Value, Place], executable: GpuExecutable
 ) -> None:
-    """Shows that an executable's thunks do what its module says, at the bytes that XLA assigned.
+    """Checks that an executable's thunks do what its module says, at the bytes that XLA assigned.
 
     Args:
-      program, values: the executable's module. places: where its values lie.
+      program, values: the executable's module. places: value -> its assigned bytes.
       executable: the same executable.
 
     Raises:

@@ -45,17 +45,17 @@ class _Part:
 
 
 class Parts:
-    """Slices by their numbers."""
+    """Recognises custom calls that join parts of an array, from the slices that it has met."""
 
     def __init__(self) -> None:
         self._found: dict[bytes, _Part] = {}
 
     def of(self, op: Op, read: Sequence[bytes], number: bytes, cast: Cast) -> bytes:
-        """The number of an operation; a bitcast's if it joins all parts of an array.
+        """The value number of `op`: a bitcast's if it joins all parts of an array, else `number`.
 
         Args:
-          op: any. read: numbers of its operands. number: its plain number.
-          cast: gives the number of a bitcast.
+          op: any; slices are remembered. read: value numbers of its operands.
+          number: by `Numbering.plain`. cast: gives the number of a bitcast.
         """
         if op.opcode == "slice":
             self._note(op, read[0], number)
@@ -100,7 +100,7 @@ class Parts:
 
 
 def joined_at(op: Op) -> list[tuple[int, ...]] | None:
-    """Where each slice begins in the array that an operation joins in place; else None."""
+    """Where each slice that `op` joins in place begins in the sliced array; None for others."""
     if op.proto.custom_call_target != _JOINED:
         return None
     found = []

@@ -23,7 +23,7 @@ class Value:
 
     Attributes:
       op, index: where it is defined.
-      same: the value that it turned out to be, or None.
+      same: the value that it was found to equal, or None.
       also: other places that stand for it (a loop's condition has a parameter of its own).
       buffer: number of the buffer that holds it, for `memory`.
     """
@@ -36,14 +36,14 @@ class Value:
 
     @property
     def name(self) -> str:
-        """As in "fusion.3", or "fusion.3{1}" inside a tuple."""
+        """Such as "fusion.3", or "fusion.3{1}" for an element of its tuple."""
         where = ",".join(map(str, self.index))
         return f"{self.op.name}{{{where}}}" if self.index else self.op.name
 
 
 @dataclasses.dataclass(eq=False)
 class Frame:
-    """One run of a computation.
+    """One run of a computation: which value each operation gives in it.
 
     Attributes:
       body: what runs.
@@ -66,7 +66,7 @@ class Frame:
 
 
 def resolve(value: Value) -> Value:
-    """The value that this one turned out to be."""
+    """The value that `value` was found to be (`Value.same`, followed to its end), or itself."""
     while value.same is not None:
         value = value.same
     return value
@@ -86,7 +86,7 @@ class Values:
 
 
 def follow(program: Program) -> Values:
-    """Follows every value of a program. Raises CheckError where a computation has no schedule."""
+    """Finds the values of all operations. Raises CheckError where a computation has no schedule."""
     follower = _Follower()
     frame = Frame(program.entry)
     for parameter in program.entry.parameters:

@@ -47,14 +47,16 @@ class Accepted:
 
 @without_collection()
 def check_planned(scheduled: bytes, planned: bytes, target: str) -> Accepted:
-    """Shows that a planned module keeps XLA's control edges and layouts, reads nothing overwritten.
+    """Checks that a planned module keeps XLA's control edges and layouts, and its values intact.
+
+    No value may be read after the memory that XLA must give it was overwritten.
 
     Args:
       scheduled: the module as XLA scheduled it. planned: as it is handed back.
       target: "cpu", "cuda" or "tpu".
 
     Raises:
-      CheckError: it does not; the message names the instructions.
+      CheckError: one of these fails; the message names the instructions.
     """
     reordered = is_reordered(scheduled, planned)
     if not reordered:
@@ -77,17 +79,18 @@ def check_places(
     donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
     executable: GpuExecutable | None = None,
 ) -> Mapping[str, KernelMemory]:
-    """The rest of `check_executable`, for an executable that runs an accepted module unchanged.
+    """The memory checks of `check_executable`, if an executable runs an accepted module unchanged.
 
     Args:
       accepted: the module. module: the executable's, which has other ids, serialized.
       target, assignment, donated, executable: see `check_executable`.
 
     Returns:
-      As there.
+      Kernel name -> memory pattern, as `check_executable`.
 
     Raises:
-      CheckError: as there.
+      CheckError: on the assigned bytes a read finds another value, a donation is lost, or a GPU's
+        thunks do something else.
     """
     _check_donation(accepted.program, donated)
     if executable is None and not assignment:
@@ -110,7 +113,7 @@ def check_executable(
     donated: frozenset[tuple[int, ShapeIndex]] = frozenset(),
     executable: GpuExecutable | None = None,
 ) -> Mapping[str, KernelMemory]:
-    """Shows that an executable computes what it should, and reads nothing that was overwritten.
+    """Checks that an executable computes what it should, and reads nothing that was overwritten.
 
     Args:
       module: its final HloModuleProto, serialized.
@@ -232,7 +235,7 @@ def _digest(program: Program, target: str, loops: bool) -> str:
 
 @without_collection()
 def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = False) -> None:
-    """Shows that a rewritten module computes what it did, with every control edge kept.
+    """Checks that a rewritten module computes what it did, with every control edge kept.
 
     Args:
       before: the module as XLA scheduled it. after: as it is handed back.
@@ -249,7 +252,7 @@ def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = Fal
 
 
 def check_control(before: bytes, after: bytes) -> None:
-    """Shows that control edges are kept and that collectives do not share a channel.
+    """Checks that control edges are kept and that collectives do not share a channel.
 
     It is the part of `check_rewrite` that an executable cannot show.
 

@@ -43,17 +43,17 @@ class _History:
 
 
 class WrittenSlices:
-    """Arrays, by number, that are updates of others at constant places."""
+    """For arrays that are updated at constant indices: the slice written last at each index."""
 
     def __init__(self) -> None:
         self._found: dict[bytes, tuple[_History, int]] = {}
 
     def note(self, number: bytes, array: bytes, digit: Digit, place: int, row: bytes) -> None:
-        """Notes an array that is another one but for one slice.
+        """Records that an array is another one with one slice replaced.
 
         Args:
-          number: of the array. array: of the other one. digit: of its row that counts slices.
-          place: of the slice. row: its number.
+          number: the array's value number. array: the other's. row: the slice's, flattened.
+          digit: (count, stride in elements) of the sliced dimension. place: index of the slice.
         """
         if number in self._found:
             return
@@ -69,7 +69,7 @@ class WrittenSlices:
         self._found[number] = history, version + 1
 
     def at(self, number: bytes, digit: Digit, place: int) -> tuple[bytes | None, bytes]:
-        """The slice of an array at a place.
+        """The value number of the slice at index `place` of the array `number`.
 
         Returns:
           Its number, if it was written. Else None, and the number of an array that has the same

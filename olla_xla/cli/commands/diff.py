@@ -41,7 +41,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, before: str, after: str) -> int:
-    """Reads or compiles both operands and prints how their memory differs."""
+    """Reads or compiles both operands, and prints how their memory differs. Returns 0."""
     targets.prepare_environment(values.target)
     found = difference(_snapshot(values, before), _snapshot(values, after))
     shared.console().print(difference_line(found), markup=False, soft_wrap=True)

@@ -36,7 +36,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Finds the number of pieces, and prints what was tried and what was chosen."""
+    """Finds the fewest pieces, and prints what was tried and what was chosen. Returns 0."""
     options = shared.options(values)
     if values.model is None or options.budget_bytes is None:
         raise InputError("give --model=NAME and --memory_budget=BYTES; see olla_xla fit --help")

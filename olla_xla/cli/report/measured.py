@@ -65,7 +65,7 @@ def unmeasured_table(plan: Plan, title: str) -> Table:
 
 
 def recomputation_table(found: Recomputation) -> Table:
-    """XLA's order and the plan that recomputes, run in turns: MB, milliseconds and percent."""
+    """XLA's order and a plan that recomputes, run alternately: MB, milliseconds and percent."""
     rows = []
     for name, one in (("XLA's order", found.kept), ("planned, with recomputation", found.again)):
         first = one is found.kept

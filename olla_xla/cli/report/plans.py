@@ -43,7 +43,7 @@ def plan_table(
     elsewhere: Mapping[str, int] = types.MappingProxyType({}),
     constant_bytes: int = 0,
 ) -> Table:
-    """Totals, bound, gaps and seconds of a plan.
+    """A table of a plan's totals, bound, gaps and seconds, beside XLA's own order.
 
     Args:
       plan: the plan in use.
@@ -106,7 +106,7 @@ def _mb(size: int) -> str:
 
 
 def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) -> str:
-    """One line: whether the order helps, and how sure the figures are.
+    """One line: whether the plan lowers memory, and how certain the figures are.
 
     Args:
       plan: the plan. planned: whether the plan is in use.

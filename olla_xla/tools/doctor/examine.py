@@ -36,10 +36,10 @@ _SECONDS = 600
 def examine(
     rows: Sequence[ModelRow], steps: int, where: str, progress: Callable[[str], None]
 ) -> Examination:
-    """Examines this machine.
+    """Examines this machine: runs the probes and the model rows, each in separate processes.
 
     Args:
-      rows: steps to run. steps: how often. where: "gpu" or "cpu", which of the two runs them.
+      rows: models to run. steps: of each run. where: "gpu" or "cpu", which of the two runs them.
       progress: called with one line at each stage.
     """
     checks = []

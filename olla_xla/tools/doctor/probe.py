@@ -138,7 +138,7 @@ PROBES: dict[str, Callable[[], Seen]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a probe and prints what it saw."""
+    """Runs the probe named in `arguments[0]`; prints a JSON object with `passed` and `seen`."""
     passed, seen = PROBES[arguments[0]]()
     print(json.dumps({"passed": passed, "seen": seen}))
     return 0

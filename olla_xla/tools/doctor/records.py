@@ -10,9 +10,10 @@ from olla_xla.tools.measure.records import Comparison
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One check: whether it passed, and what was seen.
+    """One check of a machine.
 
     Attributes:
+      name: of the check. seen: what was found, as text.
       passed: None where it could not be made here.
     """
 
@@ -65,13 +66,13 @@ class RunRow:
 
     @property
     def passed(self) -> bool:
-        """Whether it ran, and gave the same bits."""
+        """Whether the step ran both ways, and gave the same bits."""
         return self.comparison is not None and not self.comparison.difference
 
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """All that was found.
+    """All that was found out about a machine.
 
     Attributes:
       made: when, in UTC. versions: of Python and of packages. machine: system, processor, devices.

@@ -43,7 +43,7 @@ def gpu_kind() -> str:
 
 
 def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Comparison:
-    """Measures a request planned and unplanned, one after the other.
+    """Measures a request planned and unplanned, in fresh processes, one after the other.
 
     Args:
       request: what to run; its `planned` is overridden.
@@ -72,7 +72,7 @@ def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Compari
 
 
 def measure_one(request: RunRequest, progress: Progress) -> Measured:
-    """Measures a request as it is; see `measure`."""
+    """Runs a request in a fresh process, planned or not as it says; raises as `measure`."""
     with tempfile.TemporaryDirectory() as cache:
         return _measure(request, progress, cache)
 

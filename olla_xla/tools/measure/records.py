@@ -21,7 +21,7 @@ class RunRequest:
       model, batch_size, optimizer: which step; see `olla_xla.tools.models`.
       steps: how many, at least 2; 0 only compiles.
       planned: through `olla_xla.plan`, else through `jax.jit`.
-      turns: if not 0, runs that many steps of the plan and of XLA's own executable, in turns
+      turns: if not 0, runs that many steps of the plan and of XLA's own executable, alternately
         (`Recomputation`).
       platform: "cpu" or "gpu".
       xla_flags: flags to add to XLA_FLAGS.
@@ -96,22 +96,22 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """Median step time."""
+        """Median step time in seconds."""
         return statistics.median(self.step_seconds)
 
     @property
     def measured_bytes(self) -> int | None:
-        """The most bytes in use: on a GPU of its allocator, on a CPU resident over the steps."""
+        """Peak bytes in use: of a GPU's allocator, or on a CPU resident over the steps; or None."""
         return self.steps_peak_bytes if self.device_peak_bytes is None else self.device_peak_bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One of two executables that were run in turns.
+    """One of two executables whose steps were run alternately.
 
     Attributes:
       assigned_bytes: XLA's total. predicted_seconds: of a step, by the cost model.
-      step_seconds: measured, by turn. digests: of each leaf after one step from the same arguments.
+      step_seconds: of each step. digests: of each leaf after one step from the same arguments.
     """
 
     assigned_bytes: int
@@ -121,13 +121,13 @@ class Variant:
 
     @property
     def seconds(self) -> float:
-        """Median step time."""
+        """Median step time in seconds."""
         return statistics.median(self.step_seconds)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recomputation:
-    """A plan that computes things again, run in turns with XLA's own executable, which does not.
+    """What was measured of a plan that recomputes, run alternately with XLA's own executable.
 
     Attributes:
       kept: XLA's own. again: the plan.
@@ -147,14 +147,14 @@ class Recomputation:
 
     @property
     def overhead(self) -> float:
-        """Measured time that the plan adds, as a part of an XLA step: median over turns."""
+        """Measured time that the plan adds, as a part of an XLA step: median over step pairs."""
         return statistics.median(self._overheads)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A confidence interval of that median: of 95 %, or the most that so few turns give.
+        """A confidence interval of `overhead`: of 95 %, or the most that so few steps give.
 
-        Of n independent turns, the k-th least and the k-th greatest enclose the median unless fewer
+        Of n independent pairs, the k-th least and the k-th greatest enclose the median unless fewer
         than k are on one side of it, which is binomial, however times are distributed.
         """
         found = self._overheads
@@ -178,7 +178,7 @@ class Recomputation:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A step planned and unplanned.
+    """What was measured of a step planned and unplanned.
 
     Attributes:
       planned, unplanned: what was measured.

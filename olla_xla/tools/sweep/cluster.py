@@ -14,13 +14,14 @@ from olla_xla.version import to_install
 def run_dask(
     grid: Sequence[Cell], settings: SweepSettings, address: str
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Runs cells on the cluster of that scheduler and yields each with its row as it ends.
+    """Runs cells on a Dask cluster, and yields each with its row as it ends.
 
     The workers need olla_xla installed. The cluster decides how many cells run at a time: start
     each worker with one thread for each cell that its memory holds.
 
     Args:
-      grid: what to run. settings: common to all. address: of the scheduler, as tcp://host:8786.
+      grid: what to run. settings: common to all.
+      address: of the cluster's scheduler, as tcp://host:8786.
 
     Raises:
       InputError: Dask is not installed, or there is no scheduler.

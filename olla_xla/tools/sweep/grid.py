@@ -40,7 +40,7 @@ COLUMNS: tuple[str, ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One combination."""
+    """One combination of model, batch size, target, optimizer and mode: a row of a sweep."""
 
     model: str
     batch_size: int

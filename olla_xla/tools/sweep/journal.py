@@ -24,7 +24,7 @@ _FORMAT = "olla_xla.sweep/1"
 
 
 class Journal:
-    """The rows of one sweep.
+    """The rows of one sweep, in two files; rows that are there already are read.
 
     Args:
       path: the CSV file; the JSON lines lie beside it, ending in `.jsonl`.
@@ -62,7 +62,7 @@ class Journal:
         return [cell for cell in self.grid if cell not in self.rows]
 
     def add(self, cell: Cell, row: Mapping[str, Any]) -> None:
-        """Keeps a row. Raises InputError if it cannot be written."""
+        """Adds a cell's row to both files. Raises InputError if they cannot be written."""
         full = {**dataclasses.asdict(cell), **row}
         if unknown := set(full) - set(self._columns):
             raise ValueError(f"no columns {sorted(unknown)}")

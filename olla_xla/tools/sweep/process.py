@@ -20,7 +20,7 @@ KILLED = "killed"
 def run_process(
     cell: Cell, settings: SweepSettings, program: str = "olla_xla.tools.sweep.cell"
 ) -> dict[str, Any]:
-    """Runs a cell in a fresh process; whatever goes wrong is the row's `error`.
+    """Runs a cell in a fresh process; if that fails, the row has `error`, and nothing is raised.
 
     Args:
       cell, settings: the request. program: the module that answers it.
