@@ -42,5 +42,5 @@ def _digested(literal: bytes, salt: bytes) -> bytes:
 
 
 def text_without_constants(stablehlo: str) -> str:
-    """StableHLO without the elements of constants that it has as hexadecimal numbers."""
+    """StableHLO text in which the elements of constants written in hexadecimal are left out."""
     return _LONG_TEXT.sub('dense<"left out">', stablehlo)

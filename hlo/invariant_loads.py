@@ -27,10 +27,10 @@ _PASSED_OVER = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"
 
 
 class InvariantLoads(NamedTuple):
-    """Fusions of an executable.
+    """Fusions of an executable with operands that must not be loaded as invariant.
 
     Attributes:
-      marked: those with operands that they must not read as invariant.
+      marked: how many there are.
       wrong: of these, (fusion, the one that its kernel was compiled for) where that has no mark.
     """
 
@@ -39,7 +39,7 @@ class InvariantLoads(NamedTuple):
 
 
 def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
-    """Finds the marked fusions, and those with a wrong kernel.
+    """Counts fusions marked by `MARK`, and finds those whose kernel was compiled without it.
 
     Args:
       module: the executable's, serialized. executable: as it was read.

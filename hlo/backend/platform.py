@@ -123,11 +123,11 @@ class Platform:
     memory_part: float
 
     def counts(self, space: int) -> bool:
-        """Whether totals count what lies in a memory space, given by XLA's number of it."""
+        """Whether memory totals include buffers in the memory space of this number."""
         if self.memory_spaces is None:
             return space != HOST_MEMORY_SPACE
         return space in self.memory_spaces
 
     def table_bytes(self, entries: int) -> int:
-        """Bytes of a tuple's index table."""
+        """Bytes of a tuple's index table with this many entries."""
         return -(-entries * self.pointer_bytes // self.table_multiple) * self.table_multiple
