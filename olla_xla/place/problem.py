@@ -192,7 +192,7 @@ class Packing:
 
     @property
     def bound(self) -> int:
-        """Lower bound of `height`."""
+        """Bytes below which no packing of all memory spaces together exists."""
         return sum(self.bounds.values())
 
     @property

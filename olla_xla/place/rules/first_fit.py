@@ -19,7 +19,7 @@ def greedy_orders(items: Items) -> dict[str, NDArray[np.int64]]:
 
 
 def first_fit(items: Items, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [items], offsets in bytes; pinned items are placed before all others.
+    """Places items in this order, pinned ones first; int64 [items], offsets in bytes.
 
     Quadratic in the number of items, with a small constant.
     """

@@ -11,7 +11,7 @@ from olla_xla.errors import SolverError
 
 
 def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
-    """The execution sequence: the operators that run at each step, step by step.
+    """The execution order of operators, from those that run at each step of an ILP's solution.
 
     Args:
       running: by step, the operators that create a tensor there. Those of one step do not depend
