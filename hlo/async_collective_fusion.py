@@ -18,7 +18,7 @@ class OwnPart:
     """What a fusion that advances a collective computes beside it.
 
     Attributes:
-      results: numbers of the results that it computes. operands: numbers of those they depend on.
+      results: numbers of these results. operands: numbers of the operands that they depend on.
     """
 
     results: tuple[int, ...]

@@ -135,7 +135,7 @@ def read_dump(
 
 
 def dumped_parts(path: str | Path) -> tuple[bytes, bytes]:
-    """The serialized module and buffer assignment of the same kind of dump. Raises HloError."""
+    """The serialized module and buffer assignment in a dump; otherwise as `read_dump`."""
     try:
         proto = xla_pb2.HloProto.FromString(read_regular(path))
     except Exception as error:

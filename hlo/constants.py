@@ -19,7 +19,7 @@ def without_constants(module: bytes, salt: bytes) -> bytes:
     """A serialized HloModuleProto with digests instead of the elements of its larger constants.
 
     Equal constants stay equal and different ones different, in all modules of one salt; zeros stay
-    zeros. XLA does not accept the result; what only compares constants does.
+    zeros. XLA does not accept the result; code that only compares constants does.
 
     Args:
       salt: at most 64 bytes that nobody knows, so that no digest tells what a constant was.

@@ -64,7 +64,7 @@ def runs_as_one(i: Instruction) -> bool:
 
 
 def one_function(module: Module) -> dict[Computation, tuple[Computation, ...]]:
-    """Computation that such a call runs -> all computations compiled into the same function."""
+    """Computation in a call that `runs_as_one` -> all computations of the outermost such call."""
     calls = [i for c in module.control_computations for i in c.instructions if runs_as_one(i)]
     found: dict[Computation, tuple[Computation, ...]] = {}
     for call in calls:

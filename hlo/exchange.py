@@ -39,9 +39,10 @@ def started_by(i: Instruction) -> Instruction | None:
 
 
 def run_by(i: Instruction) -> Instruction | None:
-    """The collective of `REPEATABLE` that `i` is, or that alone `i` starts; or None.
+    """The collective of `REPEATABLE` that `i` is, or that the async-start `i` wraps; or None.
 
-    None, too, where operands are tuples or an array is not in the default memory space.
+    None, too, if the async-start wraps more than it, if operands are tuples, or if an array is not
+    in the default memory space.
     """
     if i.opcode == "async-start":
         inner = i.called[0]

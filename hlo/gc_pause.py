@@ -50,7 +50,7 @@ os.register_at_fork(after_in_child=_forget)
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Disables cyclic garbage collection inside, half of the time that large modules take."""
+    """Context manager, or decorator, that disables cyclic garbage collection; see `hold`."""
     hold()
     try:
         yield

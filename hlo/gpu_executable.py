@@ -29,7 +29,7 @@ class GpuThunk:
         then its slices are not either.
       accesses: the slices of memory that it reads or writes, in the order of its proto.
       flow: what it does with the thunks in `inner`.
-      inner: sequences of thunks: of a loop condition and body, of a conditional one a branch.
+      inner: nested sequences of thunks: a loop's condition and body, a conditional's branches.
       execution: number that a start and its done share.
       region: of thunks that may run concurrently in a command buffer, or None.
       kernel: name of the function that it launches, which several thunks may share; or "".

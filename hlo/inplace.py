@@ -135,9 +135,9 @@ def can_share(
     target: str,
     pairs: Sequence[Pair],
 ) -> bool:
-    """Whether `user`'s result at `user_index` may overwrite an operand that dies there.
+    """Whether `user`'s result at `user_index` may overwrite `operand` at `operand_index`.
 
-    `pairs` are the user's `in_place_pairs`.
+    The operand must die at `user`, of which `pairs` are the `in_place_pairs`.
     """
     if user.custom_call_target.startswith("__cublas$lt$matmul") and user_index == (1,):
         return False

@@ -31,7 +31,7 @@ class InvariantLoads(NamedTuple):
 
     Attributes:
       marked: how many there are.
-      wrong: of these, (fusion, the one that its kernel was compiled for) where that has no mark.
+      wrong: (one of these, the fusion that its kernel was compiled for) where that lacks a mark.
     """
 
     marked: int

@@ -16,7 +16,7 @@ from hlo.stack_frames import SourceFrame, StackFrames
 
 
 class HloError(ValueError):
-    """Some bytes, a file or a change is no valid HLO module; the message says what to do."""
+    """HLO cannot be read, or not be changed as asked; the message says what to do."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -189,7 +189,7 @@ class Module:
         return self.proto.SerializeToString(deterministic=True)
 
     def stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
-        """The Python calls under which an instruction was traced, the innermost first."""
+        """The Python calls under which it was traced, the innermost first; () if unknown."""
         proto = instruction.proto
         return () if proto is None else self.frames.stack(proto.metadata)
 

@@ -17,16 +17,16 @@ from hlo.rewrite.copies import insert_copies
 
 
 def read_module(path: str | Path, target: str = "cpu") -> bytes:
-    """A serialized, scheduled HloModuleProto from a file of any of the three kinds.
+    """A serialized, scheduled HloModuleProto from a file of HLO text, StableHLO or an HLO proto.
 
-    A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and gets its
+    A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and runs in
     program order.
 
     Args:
       path: of the file. target: "cpu" or "cuda", what the module is for.
 
     Raises:
-      HloError: the file cannot be read or is none of the kinds.
+      HloError: the file cannot be read or is none of these.
     """
     data = read_file(path)
     try:
@@ -76,8 +76,8 @@ def _text(data: bytes) -> str | None:
 def runnable(module: bytes, target: str = "cpu") -> bytes:
     """The module in the form that XLA's own pipeline gives it before it schedules.
 
-    Each computation that runs step by step is called from one place (`hlo.rewrite.calls`), and
-    without a schedule, values that must have one buffer are copied where they are alive together
+    Each control computation is called from one place (`hlo.rewrite.calls`), and without a
+    schedule, values that must have one buffer are copied where they are alive together
     (`hlo.rewrite.copies`). A scheduled module that is so already is returned as it came.
 
     Args:

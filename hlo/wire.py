@@ -68,7 +68,7 @@ class Message:
         return other
 
     def messages(self, number: int) -> list[Message]:
-        """The submessages of a field; changing them changes this message. May raise HloError."""
+        """The submessages of a field; changing them changes this message. Raises HloError."""
         found = []
         for k, (n, kind, value) in enumerate(self._fields):
             if n != number:

@@ -19,7 +19,7 @@ def platform(name: str) -> Platform:
 
 
 def platform_of_jax(name: str) -> Platform:
-    """The platform that JAX names so (`device.platform`). Raises StopIteration if there is none."""
+    """The platform that JAX calls this (`device.platform`). Raises StopIteration if none."""
     return next(p for p in PLATFORMS.values() if name in (p.jax_name, p.name))
 
 

@@ -50,7 +50,7 @@ class Segments:
     """The iterations of a loop, divided into segments that are counted from the end.
 
     Of two arrays of kept states `few` has a slice for each segment, `since` one for each iteration
-    of a segment. Methods add instructions to `inner` that compute an index from one, `iteration`.
+    of a segment. Methods add instructions to `inner` that compute an index from `iteration`.
 
     Args:
       iterations: of the loop. every: iterations of a segment, at least 2 and fewer than there are.
@@ -120,7 +120,7 @@ class Places(NamedTuple):
     """The numbers, in the backward loop's state, of the arrays that hold checkpoints.
 
     Attributes:
-      few, since: for each element in `Checkpoints.kept`; in `since`, -1 where there is no array.
+      few, since: for each of `Checkpoints.kept` (see `Segments`); -1 where `since` is missing.
       residuals: for each of `Checkpoints.residuals`, its array `since`.
     """
 

@@ -43,7 +43,7 @@ class Edit:
     ) -> Edit:
         """Calls `change(proto, *args, **kwargs)`, which changes the copy in place; returns self.
 
-        Few plans have clones, changed loops or sunk moves: those that do import the functions.
+        The caller imports the function, so that other plans need not load its code.
         """
         change(self._proto, *args, **kwargs)
         self._reshaped = None

@@ -32,7 +32,7 @@ class Part:
 
 
 class FusedBody:
-    """Builds a fused computation; its parameters are instructions of the fusion's computation.
+    """Builds a fused computation; parameters stand for instructions outside, beside the fusion.
 
     Most methods add an instruction to the fused computation and return it.
 
@@ -104,7 +104,7 @@ class FusedBody:
     def sliced(
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
     ) -> _Instruction:
-        """Adds a dynamic-slice of `stack`, outside, cast to `whole`: slice `at` along `axis`."""
+        """Adds a dynamic-slice: slice `at` along `axis` of `stack`, outside, cast to `whole`."""
         stack = self.cast(self.parameter(stack), whole)
         part = slice_shape(whole, axis)
         indices = [

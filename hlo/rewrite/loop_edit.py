@@ -27,7 +27,7 @@ class ValueRef:
       whole: shape of the scan residual that this is, if one slice of it is meant; else b"". What
         was made with `slots` has fewer slices.
       axis: the dimension of it that counts slices.
-      part: of all this, if only that is meant.
+      part: a range of all this, if only that is meant.
       copy: which of several arrays that hold the same; all but 0 are copies. Not of a slice.
     """
 

@@ -20,7 +20,7 @@ _Shape = xla_pb2.ShapeProto
 
 @dataclasses.dataclass(frozen=True)
 class LoopSite:
-    """A while loop that is being edited, and where its state begins and ends.
+    """A while loop that is being edited, with the computation that uses its result.
 
     Attributes:
       parent: the computation that uses the loop's result. i: the instruction there that gives it:

@@ -25,7 +25,7 @@ class States:
     """Adds elements to the states of a forward and a backward loop, and removes elements.
 
     Args:
-      module: that has the loops. edit: says which.
+      module: that has the loops. edit: the change that is made.
     """
 
     def __init__(self, module: LoopModule, edit: LoopEdit) -> None:

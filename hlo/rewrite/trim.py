@@ -21,9 +21,9 @@ def without_unread(
     bodies: Mapping[int, xla_pb2.HloComputationProto],
     repeated: Iterable[int],
 ) -> tuple[list[xla_pb2.HloInstructionProto], int]:
-    """The instructions of a computation without clones, and their originals, that nothing reads.
+    """Removes clones, and originals of clones, that nothing reads from a list of instructions.
 
-    Only where an instruction is computed more than once can its readers have gone elsewhere. So
+    Only where an instruction is computed more than once can it have lost its readers. So
     only those, and what forwards their results, are removed; they must be without side effects.
 
     Args:

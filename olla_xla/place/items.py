@@ -118,7 +118,7 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
 
 
 def step_items(problem: PlacementProblem) -> Items:
-    """The items of memory space 0 with a section for every unit of time from 0 on."""
+    """As `items_of` for memory space 0, but with a section for every unit of time from 0 on."""
     items, item = items_of(problem, 0)
     owner, lower, upper, raw = _parts(
         problem, np.flatnonzero((problem.space == 0) & (problem.size > 0)), item

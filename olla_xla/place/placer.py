@@ -244,7 +244,7 @@ def repair(
     portion: float,
     seed: int,
 ) -> tuple[NDArray[np.int64], str]:
-    """Repairs a packing within a fraction of the budget; the lower of the two, its source."""
+    """Repairs `best` within a fraction of the budget; the lower packing, and its source."""
     with budget.portion(portion):
         found = repaired(part, target_height, best, budget, seed)
     if height_of(part, found) < height_of(part, best):
@@ -258,7 +258,7 @@ Rule = Callable[[], NDArray[np.int64]]
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
 ) -> tuple[NDArray[np.int64] | None, str]:
-    """The lowest packing of the rules up to the first that meets the target; its rule's name."""
+    """Runs rules until one meets the target height; the lowest packing, and its rule's name."""
     best: NDArray[np.int64] | None = None
     source = ""
     for name, rule in rules:

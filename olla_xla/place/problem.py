@@ -127,7 +127,7 @@ class PlacementProblem:
                 raise InputError(f"{pair}, but their fixed offsets differ")
 
     def check(self, offsets: NDArray[np.int64]) -> dict[int, int]:
-        """Has the referee judge offsets, int64 [blocks]; returns bytes of each memory space.
+        """Has the referee check offsets, int64 [blocks]; memory space -> bytes that it needs.
 
         Raises:
           CheckError: the offsets break a constraint; the message names the blocks.

@@ -22,7 +22,7 @@ from olla_xla.memory.arrays import GraphArrays, GraphLists
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reduced:
-    """A condensed graph: groups of a graph's operators are its operators.
+    """A condensed graph, whose operators are groups of another graph's operators.
 
     Attributes:
       full: the graph it was made from. arrays: the condensed one; its operators are groups.
@@ -51,7 +51,10 @@ class Reduced:
 
 
 def reduce_graph(full: GraphArrays) -> Reduced:
-    """Groups free operators with a neighbour; the graph's ids must be a topological order."""
+    """Groups free operators with a neighbour; the graph's ids must be a topological order.
+
+    Free are parameters, constants, bitcasts, tuples and get-tuple-elements that make no tensor.
+    """
     group_of, prologue = _groups(full)
     lead = [v for v in range(full.n) if group_of[v] == v]
     if prologue:

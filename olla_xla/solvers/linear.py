@@ -94,7 +94,7 @@ class SolverLimits:
 
 @dataclasses.dataclass(frozen=True)
 class SolverResult:
-    """What a solver found.
+    """How a solve ended, with the best point and the bound.
 
     Attributes:
       status: how it ended.
@@ -221,7 +221,7 @@ class LinearModel:
 
         Args:
           count: how many.
-          lower, upper: their bounds, inclusive.
+          lower, upper: their bounds, inclusive; InputError if they are empty.
           integer: whether they take integer values only.
           cost: their coefficient in the objective.
           name: the name of the k-th of them; called only when a name is asked for.
@@ -288,11 +288,11 @@ class LinearModel:
         self._arrays = None
 
     def fix(self, column: int, value: float) -> None:
-        """Sets both bounds of a variable."""
+        """Fixes a variable at a value, by both of its bounds."""
         self.bound(column, value, value)
 
     def bound(self, column: int, lower: float, upper: float) -> None:
-        """Replaces the bounds of a variable."""
+        """Replaces the bounds of a variable; InputError if `lower` is above `upper`."""
         if lower > upper:
             raise InputError(f"{self.variable_name(column)}: bounds [{lower}, {upper}] are empty")
         self._lower[column], self._upper[column] = lower, upper

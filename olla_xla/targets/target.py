@@ -50,7 +50,7 @@ class Card:
     Attributes:
       name: the target's. kind: as JAX names such a device (`device_kind`).
       memory_bytes: what the device has. bytes_per_second: peak bandwidth of its memory.
-      plugin: the extra of this package with what compiles for it. CUDA 13 knows nothing older than
+      plugin: the extra of this package that brings its compiler. CUDA 13 knows nothing older than
         compute capability 7.5, which leaves "cuda12" for a V100.
       config: of a GPU, the text of its GpuTargetConfigProto, which XLA is given.
     """
@@ -226,7 +226,7 @@ def _cpu(devices: int) -> Target:
 
 
 def installed() -> list[str]:
-    """Targets that commands use by default: "cpu", and "h100" if JAX has its plugin."""
+    """Targets that commands use by default: "cpu", and "h100" if its plugin is installed."""
     return ["cpu", "h100"] if _is_installed(card("h100").plugin) else ["cpu"]
 
 

@@ -26,8 +26,8 @@ class Chip:
     Attributes:
       name: the target's. kind: as JAX names such a device (`device_kind`).
       memory_bytes: HBM of a device that a program may take. bytes_per_second: its peak bandwidth.
-      directions: in how many directions chips are connected.
-      devices: that JAX sees in one chip.
+      directions: dimensions of the network of chips, 2 or 3.
+      devices: how many JAX sees in one chip.
     """
 
     name: str

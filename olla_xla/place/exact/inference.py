@@ -24,7 +24,7 @@ from olla_xla.place.exact.state import (
 
 @jit
 def lift_all(model: Model, state: PlacementState) -> bool:
-    """Raises all items above pinned ones that they cannot lie under; False if that fails."""
+    """Raises least offsets above pinned items that items cannot lie under; False on failure."""
     for i in range(len(model.size)):
         if state.earliest[i] > state.latest[i]:
             return False
@@ -63,7 +63,7 @@ def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
 
 @jit
 def pass_over(model: Model, state: PlacementState, i: int) -> bool:
-    """Raises the least offset of item i, to rest on an item placed later; False on failure."""
+    """Raises item i's least offset so that it rests on an item placed later; False on failure."""
     bound = state.earliest[i]
     hint = state.support[i]
     if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:

@@ -120,7 +120,7 @@ class Search:
         """Looks for a packing within `capacity` bytes.
 
         Args:
-          capacity: bytes. budget: is charged. most: nodes that may be spent here, or None.
+          capacity: bytes. budget: what is left of it. most: nodes that may be spent here, or None.
 
         Returns:
           (FOUND, EXHAUSTED or LIMIT; int64 [items], offsets in bytes, where FOUND).

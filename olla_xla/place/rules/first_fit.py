@@ -13,7 +13,7 @@ _FEW = 128
 
 
 def greedy_orders(items: Items) -> dict[str, NDArray[np.int64]]:
-    """The orders worth trying: by decreasing size, life span, and their product; ties by number."""
+    """Name -> order for `first_fit`: by decreasing size, lifetime or their product; then number."""
     keys = {"size": items.size, "span": items.span, "area": items.size * items.span}
     return {f"greedy_{name}": np.argsort(-key, kind="stable") for name, key in keys.items()}
 

@@ -15,7 +15,7 @@ def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
 
     Args:
       running: by step, the operators that create a tensor there. Those of one step do not depend
-        on each other, by (4); they are taken by number.
+        on each other, by equation (4); they are taken by number.
       n: how many operators there are.
 
     Returns:

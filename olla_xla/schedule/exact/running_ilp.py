@@ -38,7 +38,7 @@ EQUATIONS = ("10", "11", "12")
 
 
 class RunningIlp:
-    """The ILP of a graph; its optimum is the least peak of `olla_xla.memory.lifetimes`.
+    """The integer linear program for a graph's orders; its optimum is the least lifetime peak.
 
     Args:
       graph: to be ordered.

@@ -58,6 +58,8 @@ class Reach:
 class StepSpans:
     """Steps at which operators can run and tensors can be kept; int64, both ends inclusive.
 
+    Numbers such as (10) are equations of the OLLA paper.
+
     Attributes:
       first, last: [n] the earliest and the latest step of each operator, (10).
       useful_first, useful_last: [m] the maximum useful lifetime of each tensor, (11): it can be

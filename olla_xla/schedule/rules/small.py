@@ -15,7 +15,7 @@ def small_first(
     """Changes an order so that operators with small results run as soon as they can.
 
     A small value that is placed above large ones, and outlives them, divides the gap that they
-    leave. No operand lives longer than in the order that is given, and small values alone do.
+    leave. Only small values live longer than in the given order; operands do not.
 
     Args:
       g: the graph. order: of its operators, int64 [n].

@@ -29,7 +29,7 @@ class Cuts:
 
     Attributes:
       graph: the graph. bound: the largest so far (bytes), by one cut or by several together.
-      at: the operator with the largest cut of its own; -1 if none is above the bound given.
+      at: the operator with the largest cut of its own; -1 if none is above the first bound.
     """
 
     def __init__(self, graph: GraphArrays, bound: int = 0) -> None:
