@@ -61,7 +61,7 @@ def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
 
 
 def shared_marks(module: Module) -> dict[str, str]:
-    """Marks for all fusions with the code of one that XLA will mark, so that their kernel has them.
+    """Marks for all fusions with the code of one that XLA will mark, as they share a kernel.
 
     Fusions that differ in constants, for example, count as equal though XLA may distinguish them:
     a superfluous mark only makes a load coherent that need not be.

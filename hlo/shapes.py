@@ -113,7 +113,7 @@ class Shape:
         return (self.num_elements * self.element_bits + 7) // 8
 
     def least_padded(self) -> tuple[int, tuple[int, ...]]:
-        """The fewest bytes that it could take in its tiles, and the order of dimensions for that.
+        """The fewest bytes it could take in its tiles, and the order of dimensions for that.
 
         The order is from the most major dimension to the most minor; its own, if none is better.
         """

@@ -113,7 +113,7 @@ def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] 
 
     Returns:
       The steps, and the element types that converts give, the first one first; None where it does
-      something else, or they cannot be told.
+      something else, or the steps are not known.
     """
     chain: list[Instruction] = []
     while i is not source:

@@ -42,7 +42,7 @@ def text_of(module: Any, *, notes: bool = False) -> str:
 
 
 def text_digest(text: str) -> str:
-    """SHA-256 of a module's text, with a prefix that tells it from other digests."""
+    """SHA-256 of a module's text, with a prefix that no other digest has."""
     return f"{_TEXT}{hashlib.sha256(text.encode()).hexdigest()}"
 
 

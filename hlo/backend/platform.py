@@ -67,7 +67,7 @@ class Platform:
         keep a plan's order of reads and writes.
       memory_scheduler: compiler options of XLA's scheduler for memory, if that is not the default.
       lists_thunks: whether a serialized executable lists its thunks and the bytes they access.
-      autotunes: whether compiling tries kernels on a device unless it is told not to.
+      autotunes: whether compiling tries kernels on a device unless an option forbids it.
       compiles_parts: whether XLA compiles a module that is partitioned already.
       mocks_calls: compiler options with which XLA accepts custom calls whose code is missing.
       refuses_what_does_not_fit: whether compiling ends with an error where the total is more than

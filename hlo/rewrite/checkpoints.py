@@ -159,7 +159,7 @@ class RerunEdit:
         self._places = places
 
     def begin(self) -> dict[str, _Instruction]:
-        """Adds the reads of the states that the iteration needs; name -> added instruction.
+        """Adds reads of kept states, and copies of these to `since`; name -> added read.
 
         Raises:
           HloError: a name is taken already.

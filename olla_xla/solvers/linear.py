@@ -126,7 +126,7 @@ class SolverResult:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearArrays:
-    """A model's data: minimise cost x + offset, row_lower <= A x <= row_upper, lower <= x <= upper.
+    """Model data: minimise cost x + offset, row_lower <= A x <= row_upper, lower <= x <= upper.
 
     Attributes:
       cost, lower, upper: float64 [variables]. integer: bool [variables].
