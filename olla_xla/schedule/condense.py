@@ -39,11 +39,11 @@ class Reduced:
     prologue: bool
 
     def expand(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Turns an order of groups, int64 [groups], into one of operators, int64 [operators]."""
+        """Converts an order of groups, int64 [groups], into one of operators, int64 [operators]."""
         return _gather(np.asarray(order, np.int64), self.member_ptr, self.member_idx)
 
     def contract(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Turns an order of operators, int64 [operators], into one of groups, int64 [groups]."""
+        """Converts an order of operators, int64 [operators], into one of groups, int64 [groups]."""
         place = self.full.positions(order)[self.keys]
         if self.prologue:
             place[0] = -1
