@@ -15,10 +15,10 @@ from hlo.module import Instruction
 
 @dataclasses.dataclass(frozen=True)
 class OwnPart:
-    """What such a fusion does beside the transfer.
+    """What a fusion that advances a collective computes beside it.
 
     Attributes:
-      results: numbers of the results that it computes. operands: numbers of what they are made of.
+      results: numbers of these results. operands: numbers of the operands that they depend on.
     """
 
     results: tuple[int, ...]
@@ -26,8 +26,9 @@ class OwnPart:
 
 
 def own_part(fusion: Instruction) -> OwnPart | None:
-    """The part of a fusion that was there before the transfer; None if it runs no transfer, or the
-    part cannot be separated.
+    """What a fusion computes beside a collective that XLA:TPU put into it.
+
+    None if there is no collective, or nothing else, or both depend on one operand.
     """
     if fusion.opcode != "fusion" or not fusion.shape.is_tuple:
         return None

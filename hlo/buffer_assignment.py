@@ -14,7 +14,7 @@ from hlo.shapes import ShapeIndex
 
 @dataclasses.dataclass(frozen=True)
 class Assigned:
-    """One value's place: instruction and shape index that define it, offset and size in bytes."""
+    """A value's place in an allocation: what defines it, and its offset and size in bytes."""
 
     id: int
     instruction: str
@@ -48,7 +48,7 @@ class Allocation:
 
     @property
     def is_temp(self) -> bool:
-        """True for what XLA reports as temp: neither argument, output nor constant."""
+        """Whether it is neither argument, output, constant nor thread-local, as XLA's "temp"."""
         return not (
             self.is_entry_parameter
             or self.maybe_live_out
@@ -62,7 +62,7 @@ class BufferAssignment:
     """All allocations of one module.
 
     Attributes:
-      target: the name of the platform that it is for. proto: as it was read, if it was.
+      target: the platform's name. proto: what it was read from, or None.
     """
 
     allocations: tuple[Allocation, ...]
@@ -78,7 +78,7 @@ class BufferAssignment:
 
     @property
     def counted(self) -> tuple[Allocation, ...]:
-        """Arguments, outputs and temporaries in the device's main memory."""
+        """Allocations of arguments, outputs and temporaries in the device's main memory."""
         counts = platform(self.target).counts
         return tuple(
             a
@@ -98,20 +98,20 @@ class BufferAssignment:
 
     @property
     def temporary_bytes(self) -> int:
-        """Temporaries on the device, as XLA counts."""
+        """Bytes of temporaries in the device's main memory, as XLA counts them."""
         multiple = platform(self.target).temporaries_multiple
         return sum(-(-a.size // multiple) * multiple for a in self.counted if a.is_temp)
 
     @property
     def total_bytes(self) -> int:
-        """Arguments + outputs - aliases + temp on the device, constants left out, as XLA counts."""
+        """Bytes of arguments + outputs - aliases + temporaries in main memory; no constants."""
         return sum(a.size for a in self.counted if not a.is_temp) + self.temporary_bytes
 
 
 def assignment_from_bytes(
     data: bytes, module: xla_pb2.HloModuleProto, target: str = "cpu"
 ) -> BufferAssignment:
-    """Reads a serialized BufferAssignmentProto of `module`, for a platform. Raises HloError."""
+    """Parses a BufferAssignmentProto of `module`; `target`: platform name. Raises HloError."""
     proto = xla_pb2.BufferAssignmentProto()
     try:
         proto.ParseFromString(data)
@@ -135,7 +135,7 @@ def read_dump(
 
 
 def dumped_parts(path: str | Path) -> tuple[bytes, bytes]:
-    """The same two of a dump, serialized. Raises HloError."""
+    """The serialized module and buffer assignment in a dump; otherwise as `read_dump`."""
     try:
         proto = xla_pb2.HloProto.FromString(read_regular(path))
     except Exception as error:

@@ -19,7 +19,7 @@ def without_constants(module: bytes, salt: bytes) -> bytes:
     """A serialized HloModuleProto with digests instead of the elements of its larger constants.
 
     Equal constants stay equal and different ones different, in all modules of one salt; zeros stay
-    zeros. XLA does not accept the result; what only compares constants does.
+    zeros. XLA does not accept the result; code that only compares constants does.
 
     Args:
       salt: at most 64 bytes that nobody knows, so that no digest tells what a constant was.
@@ -42,5 +42,5 @@ def _digested(literal: bytes, salt: bytes) -> bytes:
 
 
 def text_without_constants(stablehlo: str) -> str:
-    """StableHLO without the elements of constants that it has as hexadecimal numbers."""
+    """StableHLO text in which the elements of constants written in hexadecimal are left out."""
     return _LONG_TEXT.sub('dense<"left out">', stablehlo)

@@ -28,8 +28,9 @@ _TYPES = frozenset({1, 2, 3, 4, 5, 10, 11, 12, 16})
 
 
 class CodeGenerator(enum.Enum):
-    """How XLA:CPU compiles a fusion: in tiles, as one loop, as a loop for each part that is
-    concatenated; or ANY, where XLA chooses and this module cannot tell.
+    """How XLA:CPU compiles a fusion, which can change how results round.
+
+    In TILES, as one LOOP, as a loop for each operand of a concatenate (PARTS); ANY: unknown.
     """
 
     TILES = enum.auto()
@@ -39,7 +40,7 @@ class CodeGenerator(enum.Enum):
 
 
 def code_generator(body: Computation) -> CodeGenerator:
-    """The code generator of a fused computation."""
+    """Which of XLA:CPU's code generators compiles a fused computation."""
     if any(i.opcode in _LOOPED for i in body.instructions):
         return CodeGenerator.PARTS if _ends_in_parts(body) else CodeGenerator.LOOP
     if all(i.opcode in _TILED and i.shape.element_type in _TYPES for i in body.instructions):
@@ -51,7 +52,7 @@ _SMALL_CALL = "xla_cpu_small_call"
 
 
 def runs_as_one(i: Instruction) -> bool:
-    """Whether XLA:CPU makes one function of all that a call runs.
+    """Whether XLA:CPU compiles a call, and all that it runs, into one function.
 
     It puts loops of elementwise operators, whatever their size, and other small ones into
     computations of their own (`SmallWhileLoopHoistingPass`), and compiles these by a third code
@@ -63,7 +64,7 @@ def runs_as_one(i: Instruction) -> bool:
 
 
 def one_function(module: Module) -> dict[Computation, tuple[Computation, ...]]:
-    """Computation in a call that `runs_as_one` -> all computations in the outermost such call."""
+    """Computation in a call that `runs_as_one` -> all computations of the outermost such call."""
     calls = [i for c in module.control_computations for i in c.instructions if runs_as_one(i)]
     found: dict[Computation, tuple[Computation, ...]] = {}
     for call in calls:

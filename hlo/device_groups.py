@@ -22,10 +22,10 @@ _CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
 
 
 def groups_listed(data: bytes) -> bytes:
-    """A key of a serialized instruction that is equal however its groups are written.
+    """A key of a serialized instruction, the same however its device groups are written.
 
     Raises:
-      HloError: it is no instruction.
+      HloError: `data` is no instruction.
     """
     message = Message(data)
     if not message.numbers() & _WAYS:
@@ -38,7 +38,7 @@ def participants(data: bytes) -> bytes:
     """A key of which devices take part together in a serialized collective, whatever it does.
 
     Raises:
-      HloError: it is no instruction.
+      HloError: `data` is no instruction.
     """
     message = Message(data)
     others = message.numbers() - {*_WAYS, _CHANNEL, _PAIRS, _GLOBAL}
@@ -46,9 +46,9 @@ def participants(data: bytes) -> bytes:
 
 
 def device_groups(instruction: Message) -> Groups | None:
-    """The groups, sorted: the order of devices within a group counts, that of the groups does not.
+    """The device groups of a collective, sorted; the order of devices within each is kept.
 
-    None where they are written in a way that is not known here.
+    None where there are none, or they are written in a way that is not known here.
     """
     written = instruction.numbers() & _WAYS
     if len(written) != 1:

@@ -11,10 +11,10 @@ _ID = xla_pb2.HloModuleProto.DESCRIPTOR.fields_by_name["id"].number
 
 
 def module_digest(module: bytes) -> str:
-    """SHA-256 of a serialized HloModuleProto without its id, which differs from process to process.
+    """SHA-256 of a serialized HloModuleProto without its id, which differs between processes.
 
     Raises:
-      HloError: it is no message.
+      HloError: `module` is not a protobuf message.
     """
     message = Message(module)
     message.set_integer(_ID, 0)

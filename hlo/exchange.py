@@ -21,17 +21,17 @@ operand; what follows is the transfer's state."""
 
 
 def is_asynchronous(i: Instruction) -> bool:
-    """Whether it is a part of an asynchronous operation."""
+    """Whether the opcode ends in -start, -update or -done."""
     return i.opcode.endswith(("-start", "-done", "-update"))
 
 
 def is_transfer(i: Instruction) -> bool:
-    """Whether it is a repeatable collective, or a part of an asynchronous operation."""
+    """Whether it is a collective of `REPEATABLE`, or an asynchronous start, update or done."""
     return i.opcode in REPEATABLE or is_asynchronous(i)
 
 
 def started_by(i: Instruction) -> Instruction | None:
-    """The instruction itself, if it starts a transfer of one array in the device's own memory."""
+    """`i` if it starts a transfer of one array in the default memory space; else None."""
     if i.opcode not in STARTS or len(i.operands) != 1 or len(i.shape.elements) < 2:
         return None
     parts = (i.operands[0].shape, *i.shape.elements[:2])
@@ -39,7 +39,11 @@ def started_by(i: Instruction) -> Instruction | None:
 
 
 def run_by(i: Instruction) -> Instruction | None:
-    """The repeatable collective that an instruction runs: itself, or what its start wraps alone."""
+    """The collective of `REPEATABLE` that `i` is, or that the async-start `i` wraps; or None.
+
+    None, too, if the async-start wraps more than it, if operands are tuples, or if an array is not
+    in the default memory space.
+    """
     if i.opcode == "async-start":
         inner = i.called[0]
         root = inner.root
@@ -53,7 +57,7 @@ def run_by(i: Instruction) -> Instruction | None:
 
 
 def asked(i: Instruction) -> bytes:
-    """Of a collective: who takes part, and how. Not on which channel, nor what it gives."""
+    """A key of a collective's devices and options, without channel number and result shape."""
     copy = xla_pb2.HloInstructionProto.FromString(i.attributes)
     copy.ClearField("shape")
     copy.ClearField("backend_config")
@@ -62,7 +66,7 @@ def asked(i: Instruction) -> bytes:
 
 
 def reduction(i: Instruction) -> tuple[Any, ...]:
-    """What a collective reduces with; equal for equal computations, whatever their names are."""
+    """A key of the computations that a collective reduces with, whatever they are named."""
     return tuple(_form(c) for c in i.called)
 
 

@@ -33,7 +33,7 @@ def read_regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
 
 
 def read_own(path: str | os.PathLike[str], largest: int = 2**28) -> bytes:
-    """The same of a file that only this process's effective user and root can have written.
+    """The bytes of a file that only this process's effective user and root can have written.
 
     Its folder and the file belong to one of them, neither group nor others may write to either, and
     the file is no link. Both are checked as they were opened, so neither can be exchanged.
@@ -51,7 +51,7 @@ def read_own(path: str | os.PathLike[str], largest: int = 2**28) -> bytes:
 
 
 def own_folder(path: str | os.PathLike[str]) -> None:
-    """Makes a folder, if need be, that only this process's effective user can write to.
+    """Makes a folder, if it is missing, that only this process's effective user can write to.
 
     Raises:
       OSError: it cannot be made or written to, or is one that others than root may write to.
@@ -71,7 +71,7 @@ def is_own(found: os.stat_result) -> bool:
 
 
 def unpacked(data: bytes, largest: int = LARGEST) -> bytes:
-    """The data that gzip packed; other data as it is.
+    """`data` decompressed if it is in gzip's format; else `data` itself.
 
     Raises:
       OSError: the packed data is damaged, or what it holds is larger than `largest`.

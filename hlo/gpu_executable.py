@@ -21,15 +21,15 @@ from hlo.wire import Message, read_varint
 
 @dataclasses.dataclass(frozen=True)
 class GpuThunk:
-    """One step of an executable.
+    """A thunk: one step that a GPU executable runs, such as a kernel, a copy or a collective.
 
     Attributes:
       name: the HLO instruction that it runs.
       kind: as XLA's proto spells it, "custom_kernel"; "field 99" where it is not known here, and
         then its slices are not either.
-      accesses: its slices, in the order in which its proto has them.
-      flow: what it does with `inner`.
-      inner: sequences of thunks: of a loop condition and body, of a conditional one a branch.
+      accesses: the slices of memory that it reads or writes, in the order of its proto.
+      flow: what it does with the thunks in `inner`.
+      inner: nested sequences of thunks: a loop's condition and body, a conditional's branches.
       execution: number that a start and its done share.
       region: of thunks that may run concurrently in a command buffer, or None.
       kernel: name of the function that it launches, which several thunks may share; or "".
@@ -46,11 +46,11 @@ class GpuThunk:
 
     @property
     def is_known(self) -> bool:
-        """Whether its kind is."""
+        """Whether its kind, and so which memory it accesses, is known here."""
         return not self.kind.startswith("field ")
 
     def below(self) -> Iterator[GpuThunk]:
-        """It and all thunks inside it."""
+        """Yields this thunk and all thunks nested in it, parents first."""
         yield self
         for sequence in self.inner:
             for thunk in sequence:
@@ -62,7 +62,8 @@ class Output:
     """Where the caller finds a result.
 
     Attributes:
-      allocation: its memory. parameter: whose memory it takes over, as (number, index), or None.
+      allocation: number of the allocation. parameter: the argument whose memory it takes over, as
+        (number, index), or None.
     """
 
     allocation: int
@@ -71,7 +72,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class GpuExecutable:
-    """A GPU executable, read.
+    """The content of a serialized GPU executable.
 
     Attributes:
       thunks: of the entry computation, in order.
@@ -104,13 +105,13 @@ class GpuExecutable:
 
 @without_collection()
 def read_gpu_executable(data: bytes, decompress: Decompress | None = None) -> GpuExecutable:
-    """Reads what `serialize` of a GPU's executable gives, of an absent GPU too.
+    """Parses a GPU executable that `serialize` has written, also one compiled for an absent GPU.
 
     Args:
       data: the bytes. decompress: see `read_message`.
 
     Raises:
-      HloError: it is none, or one that another XLA has written otherwise.
+      HloError: it is no GPU executable, or is written in a format that is not known here.
     """
     try:
         return _read(data, decompress)

@@ -22,7 +22,7 @@ class Flow(enum.Enum):
 
 
 class Role(enum.Enum):
-    """What a thunk does with a slice."""
+    """How a thunk accesses a slice of memory."""
 
     READ = enum.auto()
     WRITE = enum.auto()
@@ -35,14 +35,14 @@ Fields = dict[int, tuple[tuple[Path, Role], ...]]
 
 
 class ThunkKind(NamedTuple):
-    """A kind of thunk.
+    """A kind of thunk: which fields of its proto are slices of memory, and what for.
 
     Attributes:
       name: as in the proto.
-      fields: number of a field -> of each slice in one of its messages, the fields on the way to
-        it, and what it is for.
+      fields: number of a field -> for each slice in one of its messages, the path of fields to
+        it, and its role.
       written: number of the field with flags, one for each flagged slice; or 0.
-      kernel: fields on the way to the name of the function that it launches; or ().
+      kernel: path of fields to the name of the function that it launches; or ().
     """
 
     name: str

@@ -29,7 +29,7 @@ _ELEMENTWISE = frozenset(
 
 
 def in_place_pairs(i: Instruction, target: str) -> list[Pair]:
-    """Operands whose buffers the results of `i` must take over."""
+    """Pairs of an operand and a result of `i` to which XLA must give the same buffer."""
     if i.opcode in _DEFAULT_IN_PLACE:
         aside = i.opcode == "all-reduce" and not platform(target).all_reduces_in_place
         return [] if aside else _default_pairs(i)
@@ -93,7 +93,7 @@ def _follow(i: Instruction, index: ShapeIndex, target: str) -> tuple[Instruction
 
 
 def is_elementwise_on(i: Instruction, operand: int) -> bool:
-    """HloInstruction::IsElementwiseOnOperand."""
+    """Whether `i` reads an operand element by element (HloInstruction::IsElementwiseOnOperand)."""
     if i.opcode == "dynamic-update-slice":
         return operand == 0
     if i.opcode == "bitcast-convert":
@@ -135,9 +135,9 @@ def can_share(
     target: str,
     pairs: Sequence[Pair],
 ) -> bool:
-    """Whether `user`'s result at `user_index` may take the buffer of its dying operand.
+    """Whether `user`'s result at `user_index` may overwrite `operand` at `operand_index`.
 
-    `pairs` are the user's `in_place_pairs`.
+    The operand must die at `user`, of which `pairs` are the `in_place_pairs`.
     """
     if user.custom_call_target.startswith("__cublas$lt$matmul") and user_index == (1,):
         return False

@@ -27,11 +27,11 @@ _PASSED_OVER = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"
 
 
 class InvariantLoads(NamedTuple):
-    """Fusions of an executable.
+    """Fusions of an executable with operands that must not be loaded as invariant.
 
     Attributes:
-      marked: those with operands that they must not read as invariant.
-      wrong: of these, (fusion, the one that its kernel was compiled for) where that has no mark.
+      marked: how many there are.
+      wrong: (one of these, the fusion that its kernel was compiled for) where that lacks a mark.
     """
 
     marked: int
@@ -39,7 +39,7 @@ class InvariantLoads(NamedTuple):
 
 
 def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
-    """Finds the marked fusions, and those with a wrong kernel.
+    """Counts fusions marked by `MARK`, and finds those whose kernel was compiled without it.
 
     Args:
       module: the executable's, serialized. executable: as it was read.
@@ -61,7 +61,7 @@ def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
 
 
 def shared_marks(module: Module) -> dict[str, str]:
-    """Marks for all fusions with the code of one that XLA will mark, so that their kernel has them.
+    """Marks for all fusions with the code of one that XLA will mark, as they share a kernel.
 
     Fusions that differ in constants, for example, count as equal though XLA may distinguish them:
     a superfluous mark only makes a load coherent that need not be.

@@ -7,10 +7,10 @@ from typing import Any
 
 
 def hlo_bindings() -> Any:
-    """XLA's modules: reads text and protos, prints. Raises ImportError."""
+    """The module of jaxlib that parses and prints HLO. Raises ImportError."""
     return importlib.import_module("jax._src.lib").hlo
 
 
 def mlir_bindings() -> Any:
-    """XLA's conversions between HLO and StableHLO. Raises ImportError."""
+    """The module of jaxlib that converts between HLO and StableHLO. Raises ImportError."""
     return importlib.import_module("jax._src.lib").xla_client._xla.mlir

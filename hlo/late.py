@@ -34,5 +34,5 @@ class _Late:
 
 
 def late(name: str) -> Any:
-    """Something with the attributes of a module, which is imported when one is first asked for."""
+    """A stand-in for the module of this name, which imports it when an attribute is first read."""
     return _Late(name)

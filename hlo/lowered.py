@@ -41,12 +41,12 @@ _CALLBACK = "CustomSPMDPartitioning"
 
 @dataclasses.dataclass(frozen=True)
 class LoweredModule:
-    """A module that XLA's pipeline is still to compile.
+    """A module in StableHLO that XLA has not compiled yet, and for which devices it is.
 
     Attributes:
       name: the module's.
       stablehlo: text or bytecode.
-      partitions, replicas: the devices that it is for, their product.
+      partitions, replicas: their product is the number of devices.
       is_partitioned: whether it is the program of one of them; else it is that of all together.
       uses_shardy: whether its shardings are Shardy's.
       propagates: by "parameters" and "output", which of them XLA may shard as it likes.
@@ -64,7 +64,7 @@ class LoweredModule:
 
     @property
     def devices(self) -> int:
-        """How many it is for."""
+        """The number of devices that it is for: partitions times replicas."""
         return self.partitions * self.replicas
 
 

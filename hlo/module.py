@@ -16,7 +16,7 @@ from hlo.stack_frames import SourceFrame, StackFrames
 
 
 class HloError(ValueError):
-    """The bytes or the file are not a readable HLO module; the message says what to do."""
+    """HLO cannot be read, or not be changed as asked; the message says what to do."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -69,7 +69,7 @@ class Instruction:
 
     @property
     def attributes(self) -> bytes:
-        """All that defines its result besides operands and callees: equal bytes, same operation."""
+        """A key of the operation: all that defines its result besides operands and callees."""
         assert self.proto is not None
         copy = xla_pb2.HloInstructionProto()
         copy.CopyFrom(self.proto)
@@ -84,7 +84,7 @@ class Instruction:
 
     @property
     def location(self) -> str:
-        """The innermost call under which it was traced as "file:line", or ""."""
+        """The innermost Python call under which it was traced, "file:line"; "" if unknown."""
         proto, frames = self.proto, self.computation.frames
         if proto is None or frames is None or not proto.HasField("metadata"):
             return ""
@@ -92,7 +92,7 @@ class Instruction:
 
     @property
     def stack(self) -> tuple[SourceFrame, ...]:
-        """The Python calls under which it was traced, the innermost first."""
+        """The Python calls under which it was traced, the innermost first; () if unknown."""
         proto, frames = self.proto, self.computation.frames
         if proto is None or frames is None or not proto.HasField("metadata"):
             return ()
@@ -100,12 +100,12 @@ class Instruction:
 
     @property
     def direction(self) -> str:
-        """Of a comparison: "LT" and the like."""
+        """The direction of a comparison, such as "LT"; "" for other opcodes."""
         return "" if self.proto is None else self.proto.comparison_direction
 
     @property
     def integer(self) -> int | None:
-        """The value of a constant that is one integer of 32 or 64 bits."""
+        """The value of a scalar constant of type s32 or s64; None for anything else."""
         if self.opcode != "constant" or self.shape.dimensions or self.proto is None:
             return None
         literal = xla_pb2.LiteralProto.FromString(self.proto.literal)
@@ -114,7 +114,7 @@ class Instruction:
 
     @property
     def called_control(self) -> tuple[Computation, ...]:
-        """Computations it runs step by step: bodies of while, conditional, call and async."""
+        """The computations that a while, conditional, call or async-start runs; else ()."""
         return self.called if self.opcode in _CONTROL_FLOW else ()
 
     @property
@@ -185,22 +185,22 @@ class Module:
 
     @functools.cached_property
     def data(self) -> bytes:
-        """It as a serialized HloModuleProto."""
+        """The module as a serialized HloModuleProto."""
         return self.proto.SerializeToString(deterministic=True)
 
     def stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
-        """The Python calls under which an instruction was traced, the innermost first."""
+        """The Python calls under which it was traced, the innermost first; () if unknown."""
         proto = instruction.proto
         return () if proto is None else self.frames.stack(proto.metadata)
 
     @functools.cached_property
     def donated(self) -> frozenset[tuple[int, ShapeIndex]]:
-        """(parameter number, index) of every argument that an output replaces."""
+        """(parameter number, index) of every argument that an output overwrites."""
         return frozenset(self.aliases.values())
 
     @property
     def order(self) -> dict[str, tuple[str, ...]]:
-        """Computation name -> instruction names in schedule, for all control computations."""
+        """Name of a scheduled control computation -> its instructions' names, in that order."""
         return {
             c.name: tuple(i.name for i in c.schedule)
             for c in self.control_computations
@@ -209,12 +209,12 @@ class Module:
 
     @property
     def has_loops(self) -> bool:
-        """Whether anything that it runs is a loop."""
+        """Whether one of its control computations has a while."""
         return any(i.opcode == "while" for c in self.control_computations for i in c.instructions)
 
     @functools.cached_property
     def control_computations(self) -> list[Computation]:
-        """Computations run step by step: entry, and bodies of while, conditional, call, async.
+        """The entry, and computations that a while, conditional, call or async-start runs.
 
         Callees first, the entry last. Bodies of fusions, reductions and the like are not listed.
         """
@@ -233,7 +233,7 @@ class Module:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Digest of what a plan depends on: names, shapes, operands, control, donation."""
+        """Digest of what a plan depends on: names, opcodes, shapes, operands, control, donation."""
         digest = hashlib.sha256()
         for computation in self.computations:
             parts = [f"{computation.name}{{".encode()]
@@ -267,11 +267,9 @@ _views: weakref.WeakValueDictionary[bytes, Module] = weakref.WeakValueDictionary
 
 
 def module_from_bytes(data: bytes) -> Module:
-    """Reads a serialized HloModuleProto.
+    """Reads a serialized HloModuleProto. Raises HloError when `data` is not one.
 
-    A view must not be changed: all who read the same bytes share it while any of them holds it.
-
-    Raises HloError when `data` is not one.
+    The result must not be changed: all who read the same bytes share it while one of them holds it.
     """
     found = _views.get(data)
     if found is None:
@@ -281,7 +279,7 @@ def module_from_bytes(data: bytes) -> Module:
 
 
 def parse_module_proto(data: bytes) -> xla_pb2.HloModuleProto:
-    """Parses an HloModuleProto, or the module inside an HloProto. Raises HloError."""
+    """Parses a serialized HloModuleProto, or the module in an HloProto. Raises HloError."""
     for message in (xla_pb2.HloModuleProto(), xla_pb2.HloProto()):
         try:
             message.ParseFromString(data)
@@ -301,15 +299,15 @@ def module_from_proto(
     before: Module | None = None,
     changed: Collection[int] = (),
 ) -> Module:
-    """The view of a parsed proto.
+    """Makes a Module, which is a view of a parsed proto.
 
     Args:
       proto: of a module. before: a view of it before it was changed, from which computations that
-        are not run step by step are taken, and not read again.
+        are not control computations are taken, and not read again.
       changed: ids of such computations that are read again, as they were changed.
 
     Raises:
-      HloError: it has dangling ids.
+      HloError: the proto refers to unknown ids, or has a while, call or fusion of a wrong form.
     """
     frames = StackFrames(proto.stack_frame_index) if before is None else before.frames
     computations = {c.id: Computation(c.id, c.name, frames=frames) for c in proto.computations}

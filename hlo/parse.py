@@ -22,7 +22,7 @@ _OTHERS = bytes(set(range(256)) - _STEP.keys())
 
 
 def from_hlo_text(text: str) -> bytes:
-    """Parses HLO text (`compiled.as_text()`, dumps). Raises HloError."""
+    """Parses HLO text (dumps, `as_text()`) to a serialized HloModuleProto. Raises HloError."""
     _check_depth(text)
     if "\nStackFrames" not in text:
         text = _FRAME.sub("", text)  # XLA warns of each frame that is not there
@@ -34,7 +34,7 @@ def from_hlo_text(text: str) -> bytes:
 
 
 def from_stablehlo(text: str) -> bytes:
-    """Converts StableHLO text (`lowered.as_text()`, `lowered.compiler_ir()`). Raises HloError."""
+    """Converts StableHLO text to a serialized HloModuleProto. Raises HloError."""
     _check_depth(text)
     try:
         computation = mlir_bindings().mlir_module_to_xla_computation(
@@ -48,7 +48,7 @@ def from_stablehlo(text: str) -> bytes:
 def message(error: Exception) -> str:
     """The first two lines of an error's message, as XLA says what is wrong in the second one.
 
-    The name of its class where it has none.
+    The name of the error's class if it has no message.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2]) or type(error).__name__

@@ -9,11 +9,10 @@ _BITS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 
 
 def keeps_precision(i: Instruction) -> bool:
-    """Whether a reduce-precision rounds to the precision of its type. JAX marks with such what is
-    saved for a backward pass.
+    """Whether a reduce-precision keeps all bits of exponent and mantissa that its type has.
 
-    It leaves every number as it is, but on some platforms not every NaN
-    (`Platform.keeps_precision`).
+    JAX marks values saved for a backward pass by such ones. They leave every number as it is, but
+    on some platforms not every NaN (`Platform.keeps_precision`).
     """
     assert i.proto is not None
     bits = _BITS.get(i.shape.element_type)

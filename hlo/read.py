@@ -17,16 +17,16 @@ from hlo.rewrite.copies import insert_copies
 
 
 def read_module(path: str | Path, target: str = "cpu") -> bytes:
-    """A serialized, scheduled HloModuleProto from a file of any of the three kinds.
+    """A serialized, scheduled HloModuleProto from a file of HLO text, StableHLO or an HLO proto.
 
-    A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and gets its
+    A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and runs in
     program order.
 
     Args:
       path: of the file. target: "cpu" or "cuda", what the module is for.
 
     Raises:
-      HloError: the file cannot be read or is none of the kinds.
+      HloError: the file cannot be read or is none of these.
     """
     data = read_file(path)
     try:
@@ -38,7 +38,7 @@ def read_module(path: str | Path, target: str = "cpu") -> bytes:
 
 
 def read_file(path: str | Path) -> str | bytes:
-    """What a file holds, text or bytes, decompressed. Raises HloError if it cannot be read."""
+    """A file's content, decompressed: str if it is text, else bytes. Raises HloError."""
     try:
         data = unpacked(read_regular(path))
     except OSError as error:
@@ -50,10 +50,10 @@ def read_file(path: str | Path) -> str | bytes:
 
 
 def to_hlo(data: str | bytes) -> bytes:
-    """A serialized HloModuleProto of what a file holds; as it is there.
+    """A file's content as a serialized HloModuleProto, from HLO text, StableHLO or an HLO proto.
 
     Raises:
-      HloError: it is none of the kinds.
+      HloError: it is none of these.
     """
     if isinstance(data, bytes):
         return parse_module_proto(data).SerializeToString(deterministic=True)
@@ -76,8 +76,8 @@ def _text(data: bytes) -> str | None:
 def runnable(module: bytes, target: str = "cpu") -> bytes:
     """The module in the form that XLA's own pipeline gives it before it schedules.
 
-    Each computation that runs step by step is called from one place (`hlo.rewrite.calls`), and
-    without a schedule, values that must have one buffer are copied where they are alive together
+    Each control computation is called from one place (`hlo.rewrite.calls`), and without a
+    schedule, values that must have one buffer are copied where they are alive together
     (`hlo.rewrite.copies`). A scheduled module that is so already is returned as it came.
 
     Args:
@@ -99,7 +99,7 @@ def runnable(module: bytes, target: str = "cpu") -> bytes:
 
 
 def with_program_order(module: bytes) -> bytes:
-    """Schedules every computation that has no schedule in its program order, that of its ids."""
+    """The serialized module with a schedule, by instruction id, wherever one is missing."""
     proto = parse_module_proto(module)
     view = module_from_proto(proto)
     missing = [c for c in view.control_computations if c.schedule is None]

@@ -28,15 +28,15 @@ _MERGED, _REPLACED = 2, 3  # in split_proto.proto's Record: what its record is t
 def read_message(
     data: bytes, name: str, decompress: Decompress | None = None
 ) -> dict[tuple[int, ...], bytes]:
-    """A message that XLA has split.
+    """Reads a message that XLA has split into records of a Riegeli file.
 
     Args:
       data: the file. name: of the message, as "xla.gpu.GpuExecutableProto".
-      decompress: instead of `unsnapped`, which takes most of the time.
+      decompress: undoes Snappy in place of `unsnapped`, which takes most of the time.
 
     Returns:
-      Field numbers on the way to a field that lies apart -> its bytes; and () -> the rest, a
-      serialized message. Fields of repeated messages that lie apart are left out.
+      Field numbers on the way to a field that is stored apart -> its bytes; and () -> the rest, a
+      serialized message. Fields of repeated messages that are stored apart are left out.
 
     Raises:
       HloError: it is no such file, or is written in a way that is not known here.
@@ -107,7 +107,7 @@ def _simple(chunk: bytes, count: int, decompress: Decompress) -> Iterator[bytes]
 
 
 def unsnapped(data: bytes) -> bytes:
-    """The data that Snappy compressed: literals, and copies of what stands `back` bytes before.
+    """Decompresses data that Snappy compressed.
 
     Raises:
       HloError: `data` was not compressed by Snappy.

@@ -40,7 +40,7 @@ _MOVED = _HANDED_ON - {"convert", "negate", "select"} | {"parameter", "constant"
 
 
 def may_depend_on_memory(i: Instruction, target: str) -> bool:
-    """Whether the bits of what an instruction computes may depend on where its buffers lie.
+    """Whether an instruction's result may round otherwise if its buffers lie elsewhere.
 
     Args:
       i: of a control computation. target: "cpu" or "cuda".
@@ -54,7 +54,7 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
 
 
 def may_depend_on_others(computations: Iterable[Computation]) -> bool:
-    """Whether the bits of what a function computes may depend on what else stands in it.
+    """Whether results of a compiled function may round otherwise if other code is in it, too.
 
     For small arrays LLVM unrolls loops completely. A product may then be fused into an addition of
     another fusion, or no longer be fused if it gets another use. So small arrays must not have both
@@ -62,7 +62,7 @@ def may_depend_on_others(computations: Iterable[Computation]) -> bool:
     choice.
 
     Args:
-      computations: that are compiled together, those that run step by step.
+      computations: control computations that are compiled into the function.
     """
     products = sums = False
     for body in computations:

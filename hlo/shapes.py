@@ -96,7 +96,7 @@ class Shape:
 
     @functools.cached_property
     def bytes(self) -> int:
-        """Bytes of the buffer at this shape alone: of a tuple, its index table."""
+        """Bytes of the buffer for this shape alone; for a tuple, of its index table."""
         if self.is_tuple:
             return POINTER_BYTES * len(self.elements)
         if not self.is_array:
@@ -113,7 +113,7 @@ class Shape:
         return (self.num_elements * self.element_bits + 7) // 8
 
     def least_padded(self) -> tuple[int, tuple[int, ...]]:
-        """The fewest bytes that it could take in its tiles, and the order of dimensions for that.
+        """The fewest bytes it could take in its tiles, and the order of dimensions for that.
 
         The order is from the most major dimension to the most minor; its own, if none is better.
         """
@@ -136,7 +136,7 @@ class Shape:
 
     @property
     def tiled_dimensions(self) -> tuple[int, ...]:
-        """The dimensions that tiles cut, the minormost first; none but on a TPU."""
+        """The dimensions that tiles cut, the minormost first; () if there are no tiles."""
         return self.minor_to_major[: len(self.tiles[0])] if self.tiles else ()
 
     def converted(self, other: Shape) -> Shape:

@@ -15,13 +15,13 @@ class Slice:
 
     @property
     def end(self) -> int:
-        """Offset of the first byte behind it."""
+        """Offset of the first byte after the slice."""
         return self.offset + self.size
 
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """One slice that a thunk names; it may be both read and written (sorting in place)."""
+    """A slice that a thunk reads, writes, or both (sorting in place)."""
 
     slice: Slice
     reads: bool

@@ -21,7 +21,7 @@ class SourceFrame(NamedTuple):
 
 
 class StackFrames:
-    """Resolves OpMetadata to call stacks, from its own fields or the module's stack frame index."""
+    """Finds Python call stacks of operations, from OpMetadata and the module's frame index."""
 
     def __init__(self, index: xla_pb2.StackFrameIndexProto) -> None:
         self._index = index
@@ -29,14 +29,14 @@ class StackFrames:
         self._stacks: dict[int, tuple[SourceFrame, ...]] = {}
 
     def location(self, metadata: xla_pb2.OpMetadata) -> str:
-        """The innermost call as "file:line", or ""."""
+        """The innermost call under which an operation was traced, "file:line"; "" if unknown."""
         if metadata.source_file:
             return f"{metadata.source_file}:{metadata.source_line}"
         frame_id = metadata.stack_frame_id
         return self._frame(frame_id).location if self._is_known(frame_id) else ""
 
     def stack(self, metadata: xla_pb2.OpMetadata) -> tuple[SourceFrame, ...]:
-        """The calls under which an operation was traced, the innermost first."""
+        """The calls under which an operation was traced, the innermost first; () if unknown."""
         first = metadata.stack_frame_id
         if first not in self._stacks:
             self._stacks[first] = self._found(first)

@@ -17,19 +17,19 @@ _MOVING = ("bitcast", "convert", "copy", "transpose")
 
 
 def contiguous(shape: Shape) -> Steps:
-    """Steps of an array as it lies in memory."""
+    """The steps, (count, stride in elements), through an array in the order of its memory."""
     return joined([(shape.num_elements, 1)])
 
 
 def extents(shape: Shape) -> tuple[int, ...]:
-    """The dimensions of an array, the outermost in memory first."""
+    """The extents of an array's dimensions, the outermost in memory first."""
     return tuple(shape.dimensions[k] for k in reversed(shape.minor_to_major))
 
 
 def sliced_outermost(part: Shape, whole: Shape) -> int | None:
-    """The dimension of an array of which a part is one slice, where slices lie in one piece each.
+    """The outermost dimension of `whole` if `part` is one contiguous slice along it.
 
-    None where it is no such part.
+    None where it is not.
     """
     if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
         return None
@@ -39,7 +39,7 @@ def sliced_outermost(part: Shape, whole: Shape) -> int | None:
 
 
 def sliced_axis(part: Shape, whole: Shape) -> int | None:
-    """The dimension of an array of which a part is one slice; None where it is no such part."""
+    """The dimension of `whole` along which `part` is one slice; None where it is not one."""
     if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
         return None
     both = zip(part.dimensions, whole.dimensions, strict=True)
@@ -48,7 +48,7 @@ def sliced_axis(part: Shape, whole: Shape) -> int | None:
 
 
 def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, Steps] | None:
-    """Where in its source one slice of a moved array lies.
+    """Where one slice of a transposed array lies in the array that was transposed, its source.
 
     Args:
       steps: of the array over its source. whole: its shape. cut: along which dimension it is
@@ -85,14 +85,14 @@ def _dimension(shape: Shape, count: int, distance: int) -> int | None:
 
 
 def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Steps over all of an array as a transpose of it: extents of its operand, and dimensions."""
+    """Steps through a whole array as a transpose: (its operand's extents, its dimensions)."""
     outer_first = sorted(range(len(steps)), key=lambda k: -steps[k][1])
     dimensions = tuple(outer_first.index(k) for k in range(len(steps)))
     return tuple(steps[k][0] for k in outer_first), dimensions
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Steps with contiguous ones merged, and those of one element left out."""
+    """The same steps with contiguous ones merged, and those of count 1 left out."""
     found: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:
@@ -105,15 +105,15 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
 
 
 def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
-    """How the result of an instruction steps over its source, and to what it is converted.
+    """The steps of an instruction's result over `source`, and the types to which it converts.
 
     Args:
       i: a bitcast, convert, copy or transpose, a fusion of such, or a chain of them that begins at
-        `source`, which is one array. source: what it moves.
+        `source`. source: an array.
 
     Returns:
       The steps, and the element types that converts give, the first one first; None where it does
-      something else, or they cannot be told.
+      something else, or the steps are not known.
     """
     chain: list[Instruction] = []
     while i is not source:
@@ -142,8 +142,9 @@ def _is_read_otherwise(i: Instruction) -> bool:
 
 
 def within(fusion: Instruction) -> list[Instruction] | None:
-    """The operations inside a fusion from its result back to its one parameter, if they only move
-    and convert.
+    """The instructions of a fusion from its root back to its parameter, which is not included.
+
+    None if one of them is not a bitcast, convert, copy or transpose.
     """
     chain: list[Instruction] = []
     i = fusion.called[0].root

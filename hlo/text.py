@@ -20,13 +20,13 @@ _DONE = re.compile(r", allow_spmd_sharding_propagation_to_(?:parameters|output)=
 
 
 def module_text(module: bytes, *, notes: bool = False) -> str:
-    """What `text_of` gives for a serialized HloModuleProto."""
+    """A serialized HloModuleProto as XLA prints it; see `text_of`."""
     held = hlo_bindings().HloModule.from_serialized_hlo_module_proto(module)
     return text_of(held, notes=notes)
 
 
 def text_of(module: Any, *, notes: bool = False) -> str:
-    """A module that XLA holds, as XLA prints it: constants in full, no locations.
+    """A module object of XLA's as XLA prints it: constants in full, no locations.
 
     Args:
       module: such as `runtime_executable().hlo_modules()` gives.
@@ -42,10 +42,10 @@ def text_of(module: Any, *, notes: bool = False) -> str:
 
 
 def text_digest(text: str) -> str:
-    """The digest of a text, with a prefix that no other digest has."""
+    """SHA-256 of a module's text, with a prefix that no other digest has."""
     return f"{_TEXT}{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def is_text_digest(digest: str) -> bool:
-    """Whether a digest is one of a text."""
+    """Whether `text_digest` made this digest, by its prefix."""
     return digest.startswith(_TEXT)

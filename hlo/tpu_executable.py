@@ -11,10 +11,10 @@ _EXECUTABLE, _PROGRAM, _DUMP, _ASSIGNMENT = 1, 2, 6, 3
 
 
 def read_tpu_assignment(data: bytes) -> bytes:
-    """The BufferAssignmentProto, serialized, in what `serialize` of a TPU's executable gives.
+    """The serialized BufferAssignmentProto in a TPU executable that `serialize` has written.
 
     Raises:
-      HloError: it is no such executable, or one that another libtpu has written otherwise.
+      HloError: it is no such executable, or is written in a format that is not known here.
     """
     try:
         length, start = read_varint(data, 0)  # IFRT's own metadata come first

@@ -8,7 +8,7 @@ from hlo.module import Instruction
 
 
 def trip_count(loop: Instruction) -> int | None:
-    """The trip count that XLA wrote on a while, else the one that its condition says.
+    """The number of iterations of a while: what XLA wrote on it, else what its condition says.
 
     None if neither does. XLA:TPU writes none; its condition compares a counter with a constant.
     """

@@ -32,7 +32,7 @@ class Use:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Value:
-    """One value.
+    """What an instruction defines at one shape index: the content of one buffer.
 
     Attributes:
       id: dense, ordered as XLA orders values (computation, instruction, shape index).
@@ -70,20 +70,20 @@ class Value:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the device's main memory: none where it lies in the host's, or in a core."""
+        """Bytes that it takes in the device's main memory; 0 if it lies in another memory."""
         if not self.counts:
             return 0
         return self.table_bytes or self.shape.bytes
 
     @property
     def color(self) -> int:
-        """XLA's memory space: 0 the device's main memory, 5 the host's."""
+        """XLA's number of its memory space: 0 the device's main memory, 5 the host's."""
         return self.shape.memory_space
 
 
 @dataclasses.dataclass(eq=False)
 class Dataflow:
-    """The analysis of one module.
+    """The values of a module, where they appear, and which of them must share a buffer.
 
     Attributes:
       module: the module analysed.
@@ -99,7 +99,7 @@ class Dataflow:
 
     @functools.cached_property
     def seen_in(self) -> dict[Computation, list[Value]]:
-        """By computation, the values that have a position in it, by id."""
+        """Computation -> the values that have a position in it, by id."""
         found: dict[Computation, list[Value]] = collections.defaultdict(list)
         for value in self.values:
             for computation in dict.fromkeys(i.computation for i, _ in value.positions):
@@ -108,10 +108,10 @@ class Dataflow:
 
 
 def analyse(module: Module, target: str = "cpu") -> Dataflow:
-    """Runs the analysis; `target` is "cpu" or "cuda" (their in-place rules differ slightly).
+    """Finds a module's values and alias sets, by the in-place rules of "cpu" or "cuda".
 
     Raises:
-      HloError: what passes values on has another shape than they have.
+      HloError: an instruction that forwards its operands has another shape than they have.
     """
     return _Analysis(module, target).run()
 

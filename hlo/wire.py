@@ -16,7 +16,7 @@ _LONGEST_VARINT = 10
 
 
 class Message:
-    """A message as the list of its fields, opened only where asked to.
+    """A protobuf message as the list of its fields; submessages are parsed when first asked for.
 
     Raises:
       HloError: the bytes are no message.
@@ -58,7 +58,7 @@ class Message:
         return b"".join(parts)
 
     def numbers(self) -> set[int]:
-        """Numbers of the fields that are there."""
+        """The numbers of the fields that occur."""
         return {number for number, _, _ in self._fields}
 
     def without(self, numbers: Collection[int]) -> Message:
@@ -68,7 +68,7 @@ class Message:
         return other
 
     def messages(self, number: int) -> list[Message]:
-        """The messages of a field, opened; changes to them count."""
+        """The submessages of a field; changing them changes this message. Raises HloError."""
         found = []
         for k, (n, kind, value) in enumerate(self._fields):
             if n != number:
@@ -83,35 +83,35 @@ class Message:
         return found
 
     def message(self, number: int) -> Message:
-        """The only message of a field."""
+        """The submessage of a field. Raises HloError if it does not occur exactly once."""
         found = self.messages(number)
         if len(found) != 1:
             raise HloError(f"field {number} occurs {len(found)} times, not once")
         return found[0]
 
     def blob(self, number: int) -> bytes:
-        """The bytes of a field that is there once at most; b"" if it is not."""
+        """The bytes of a field; b"" if it does not occur. Raises HloError if it occurs twice."""
         found = [v for n, _, v in self._fields if n == number]
         if len(found) > 1 or not all(isinstance(v, bytes) for v in found):
             raise HloError(f"field {number} is not one string of bytes")
         return found[0] if found else b""  # pyright: ignore[reportReturnType]
 
     def set_blob(self, number: int, value: bytes) -> None:
-        """Replaces the bytes of a field that is there."""
+        """Replaces the bytes of a field; one that does not occur is not added."""
         self.blob(number)
         self._fields = [
             (n, kind, value if n == number else v) for n, kind, v in self._fields
         ]  # fmt: skip
 
     def integer(self, number: int) -> int:
-        """An integer that is not negative; 0 if it is not there."""
+        """The non-negative integer in a field; 0 if it does not occur. May raise HloError."""
         found = [v for n, _, v in self._fields if n == number]
         if len(found) > 1 or not all(isinstance(v, int) and v < 2**63 for v in found):
             raise HloError(f"field {number} is not one integer of at least 0")
         return found[0] if found else 0  # pyright: ignore[reportReturnType]
 
     def set_integer(self, number: int, value: int) -> None:
-        """Sets an integer that is not negative."""
+        """Sets a field to a non-negative integer; 0 removes it."""
         if self.integer(number) == value:
             return
         self._fields = [f for f in self._fields if f[0] != number]
@@ -121,7 +121,7 @@ class Message:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a position, and the position behind it. Raises HloError."""
+    """The varint at position `at`, and the position after it. Raises HloError if there is none."""
     if at < len(data) and (value := data[at]) < 128:
         return value, at + 1  # as most are
     value = 0
@@ -136,7 +136,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def slice_ranges(instruction: Any) -> tuple[tuple[int, int, int], ...]:
-    """(start, limit, stride) for each dimension of a slice; of others ().
+    """(start, limit, stride) for each dimension of a slice; () for other opcodes.
 
     Args:
       instruction: an HloInstructionProto.
@@ -162,9 +162,9 @@ INTEGERS = {
 
 
 def scalar_integer(literal: bytes, element_type: int) -> int | None:
-    """The value of a serialized LiteralProto that is one integer, or one pred as 0 or 1.
+    """The integer in a serialized LiteralProto of one element (pred: 0 or 1); else None.
 
-    Raises HloError.
+    Raises HloError if it cannot be read.
     """
     if element_type not in INTEGERS:
         return None
@@ -183,7 +183,7 @@ def scalar_integer(literal: bytes, element_type: int) -> int | None:
 
 
 def is_zero(literal: bytes) -> bool:
-    """Whether all elements of a serialized LiteralProto are zero; not if it cannot be read."""
+    """Whether all elements of a serialized LiteralProto are zero; False if they cannot be read."""
     message = Message(literal)
     try:
         return not any(any(message.blob(n)) for n in message.numbers() - {_LITERAL_SHAPE})
@@ -192,7 +192,7 @@ def is_zero(literal: bytes) -> bool:
 
 
 def varint(value: int) -> bytes:
-    """A number of at least 0 as protobuf writes it."""
+    """A non-negative integer as a protobuf varint."""
     parts = bytearray()
     while value >= 128:
         parts.append(value & 127 | 128)

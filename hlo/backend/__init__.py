@@ -14,18 +14,18 @@ PLATFORMS = {found.name: found for found in (CPU, CUDA, TPU)}
 
 
 def platform(name: str) -> Platform:
-    """The platform of that name. Raises KeyError."""
+    """The platform of this name: "cpu", "cuda" or "tpu". Raises KeyError."""
     return PLATFORMS[name]
 
 
 def platform_of_jax(name: str) -> Platform:
-    """The platform that JAX names so (`device.platform`). Raises KeyError."""
+    """The platform that JAX calls this (`device.platform`). Raises StopIteration if none."""
     return next(p for p in PLATFORMS.values() if name in (p.jax_name, p.name))
 
 
 def is_host(jax_name: str) -> bool:
-    """Whether devices of that platform, as JAX names it, are this machine's own processors.
+    """Whether devices of a JAX platform, such as "gpu", are this machine's own processors.
 
-    A platform that plans are not made for is none.
+    False for platforms without an entry in `PLATFORMS`.
     """
     return any(p.is_host and jax_name in (p.jax_name, p.name) for p in PLATFORMS.values())

@@ -11,7 +11,7 @@ HOST_MEMORY_SPACE = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Platform:
-    """The facts of one of XLA's backends.
+    """Properties of one of XLA's backends on which plans depend.
 
     Referees do not read these: they have XLA's rules a second time, by the platform's name.
 
@@ -39,8 +39,8 @@ class Platform:
         buffers lie.
       keeps_code: whether a fusion rounds as before only if all of it stays as it is, as its
         compiler makes one piece of code of it.
-      keeps_results: whether a fusion of several results is other code with some of them alone,
-        which may round otherwise.
+      keeps_results: whether a fusion of several results may round otherwise, as other code, where
+        only some of them are left.
       keeps_arrays: whether a fusion may round otherwise where its arrays lie in other memory, or
         where it puts what it computes, unless element by element, into another array.
       keeps_precision: whether rounding to the precision of a type leaves its values as they are.
@@ -50,26 +50,26 @@ class Platform:
       allocating_call: target of the custom call that gives memory as it is; "": there is none.
       joins_calls: whether some calls are compiled as one function with all that they run.
       has_dots: whether products of matrices are dots to its code generator; else convolutions.
-      pays_for_layout: whether transposed reads and depthwise convolutions take time of their own.
+      pays_for_layout: whether transposed reads and depthwise convolutions take extra time.
       has_measured_rates: whether its rates are measured on this machine; else they are listed, by
         the name of the device.
-      has_tested_bits: whether results of plans are compared with XLA's own by our tests; else by
-        the first plans of an installation.
+      has_tested_bits: whether our tests compare results of plans with XLA's own, bit for bit; else
+        the first plans of an installation do.
 
-      compile_factor: how many times as long as on other platforms XLA's whole compile is, relative
-        to its seconds up to the schedule: code is generated after that.
-      least_gain: part of XLA's total below which a predicted gain may be none, as assigned totals
+      compile_factor: by what XLA's whole compile time, divided by its time up to the schedule, is
+        larger than on other platforms: code is generated after that.
+      least_gain: fraction of XLA's total; a smaller predicted gain may be none, as assigned totals
         differ that much from predicted ones.
-      renames: whether XLA puts instructions of other names in the place of scheduled ones.
-      changes_loops: whether XLA adds to the states of loops after its scheduler.
-      trims_results: whether XLA takes results that nobody reads out of fusions after its scheduler.
-      computes_again: whether XLA may compute things again after its scheduler, so that a plan's
-        order of reads and writes is to be kept by control edges.
+      renames: whether XLA replaces scheduled instructions by ones of other names.
+      changes_loops: whether XLA adds elements to the states of loops after its scheduler.
+      trims_results: whether XLA removes unread results of fusions after its scheduler.
+      computes_again: whether XLA may rematerialise after its scheduler, so that control edges must
+        keep a plan's order of reads and writes.
       memory_scheduler: compiler options of XLA's scheduler for memory, if that is not the default.
-      lists_thunks: whether an executable, serialized, lists what it runs, and on which bytes.
-      autotunes: whether compiling tries kernels on a device unless it is told not to.
-      compiles_parts: whether it compiles a module that is partitioned already.
-      mocks_calls: compiler options for custom calls whose code is not there.
+      lists_thunks: whether a serialized executable lists its thunks and the bytes they access.
+      autotunes: whether compiling tries kernels on a device unless an option forbids it.
+      compiles_parts: whether XLA compiles a module that is partitioned already.
+      mocks_calls: compiler options with which XLA accepts custom calls whose code is missing.
       refuses_what_does_not_fit: whether compiling ends with an error where the total is more than
         the device has.
       memory_limit_flag: the compiler option that makes XLA rematerialise within a share of the
@@ -123,11 +123,11 @@ class Platform:
     memory_part: float
 
     def counts(self, space: int) -> bool:
-        """Whether totals count what lies in a memory space, given by XLA's number of it."""
+        """Whether memory totals include buffers in the memory space of this number."""
         if self.memory_spaces is None:
             return space != HOST_MEMORY_SPACE
         return space in self.memory_spaces
 
     def table_bytes(self, entries: int) -> int:
-        """Bytes of a tuple's index table."""
+        """Bytes of a tuple's index table with this many entries."""
         return -(-entries * self.pointer_bytes // self.table_multiple) * self.table_multiple

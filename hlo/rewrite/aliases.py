@@ -19,11 +19,11 @@ Alias = tuple[ShapeIndex, int]
 
 
 def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Alias]]) -> set[int]:
-    """Binds results of fusions to the memory of operands.
+    """Makes results of fusions overwrite operands (output_to_operand_aliasing).
 
     Args:
-      proto: a scheduled module; it is changed.
-      aliases: fusion name -> which results overwrite which operands. It is the caller's to see that
+      proto: a scheduled module, changed in place.
+      aliases: fusion name -> which results overwrite which operands. The caller ensures that
         each operand dies at the fusion, under every order that is to run, and may be overwritten.
 
     Returns:
@@ -137,7 +137,7 @@ class _Writer:
 def make_bitcast(
     computation: xla_pb2.HloComputationProto, name: str, shape: xla_pb2.ShapeProto
 ) -> xla_pb2.HloInstructionProto:
-    """A bitcast to a shape, with an id of its own, which is to become part of a computation."""
+    """A new bitcast to `shape`, with a free id of `computation`; the caller sets its operand."""
     bitcast = xla_pb2.HloInstructionProto(name=name, opcode="bitcast")
     bitcast.id = max(i.id for i in computation.instructions) + 1
     bitcast.shape.CopyFrom(shape)

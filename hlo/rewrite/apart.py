@@ -25,16 +25,16 @@ _Instruction = xla_pb2.HloInstructionProto
 
 @without_collection()
 def keep_apart(before: xla_pb2.HloModuleProto, proto: xla_pb2.HloModuleProto, target: str) -> None:
-    """Adds the copies that a change made necessary.
+    """Adds copies where a change of a module made two values of one buffer live together.
 
     Values that were live together before the change are left to XLA, which knows more of branches.
 
     Args:
-      before: the module as XLA scheduled it. proto: with the change, scheduled; it is changed.
+      before: the scheduled module without the change. proto: with it; copies are added in place.
       target: "cpu" or "cuda", whose in-place rules count.
 
     Raises:
-      HloError: copies do not settle it.
+      HloError: copies cannot keep the values apart.
     """
     known: set[Hashable] | None = None
     for _ in range(_ROUNDS):

@@ -15,9 +15,9 @@ _LOCAL = (1 << 32) - 1
 
 
 def without_barriers(data: bytes) -> Module:
-    """A serialized module without optimization barriers in what runs step by step.
+    """Reads a serialized module, and removes its optimization barriers as XLA does later.
 
-    Those that control edges are tied to stay. Raises HloError where it is no module.
+    Barriers in fusions or with control edges stay. Raises HloError if `data` is no module.
     """
     if b"opt-barrier" not in data and b"optimization-barrier" not in data:
         return module_from_bytes(data)

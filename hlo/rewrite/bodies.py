@@ -19,14 +19,14 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Names:
-    """The names that a module has, of computations and instructions."""
+    """The names of a module's computations and instructions, in order to give new ones."""
 
     def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
         self._taken = {c.name for c in proto.computations}
         self._taken.update(i.name for c in proto.computations for i in c.instructions)
 
     def new(self, name: str) -> str:
-        """The name itself if it is free, else one like it."""
+        """`name`, with a number added if it is in use; the result counts as in use from now on."""
         found = name
         for k in itertools.count(1):
             if found not in self._taken:
@@ -37,7 +37,7 @@ class Names:
 
 
 def tuple_element(whole: _Instruction, k: int, names: Names) -> _Instruction:
-    """A get-tuple-element of an instruction, for the computation where that stands."""
+    """A new get-tuple-element of element `k` of `whole`; the caller adds it to a computation."""
     i = _Instruction(
         name=names.new(f"{whole.name}.element"),
         opcode="get-tuple-element",
@@ -49,13 +49,13 @@ def tuple_element(whole: _Instruction, k: int, names: Names) -> _Instruction:
 
 
 class MutableComputation:
-    """A computation that is being changed, with its order.
+    """A scheduled computation that is being edited; `finish` writes the result into the module.
 
     Args:
-      proto: the module. computation: one with a schedule. names: of the module.
+      proto: the module. computation: one of its computations. names: of the module.
 
     Raises:
-      HloError: it has no schedule.
+      HloError: the computation has no schedule.
     """
 
     def __init__(
@@ -79,35 +79,35 @@ class MutableComputation:
         self._elements: dict[int, _Instruction] = {}
 
     def named(self, name: str) -> _Instruction:
-        """An instruction by name."""
+        """The instruction with this name. Raises HloError if there is none."""
         if name not in self._by_name:
             raise HloError(f"{self.computation.name} has no {name}; plan it again")
         return self._by_name[name]
 
     def operands(self, i: _Instruction) -> list[_Instruction]:
-        """What an instruction reads."""
+        """The operands of an instruction, in order."""
         return [self._by_id[k] for k in i.operand_ids]
 
     def instructions(self) -> list[_Instruction]:
-        """Those that are left, in no order."""
+        """All instructions that have not been removed, in no particular order."""
         return [i for i in self._by_id.values() if i.id not in self._dead]
 
     def parameter(self) -> _Instruction:
-        """The only parameter."""
+        """The parameter of a computation that has only one."""
         return next(i for i in self._by_id.values() if i.opcode == "parameter")
 
     def root(self) -> _Instruction:
-        """Whose value is the result."""
+        """The instruction whose value is the computation's result."""
         return self._by_id[self.computation.root_id]
 
     def readers(self, number: int) -> list[_Instruction]:
-        """What reads an instruction."""
+        """All instructions that have the instruction with id `number` as an operand."""
         return [i for i in self.instructions() if number in i.operand_ids]
 
     def add(self, i: _Instruction, *, early: bool = False) -> _Instruction:
-        """Adds an instruction; its place in the order comes from its readers.
+        """Adds an instruction with a new id and returns it; `place_new` schedules it.
 
-        With `early` it comes before all others that were there, but for parameters.
+        With `early` it is scheduled before all older instructions except parameters.
         """
         i.id = self._next
         self._next += 1
@@ -119,7 +119,7 @@ class MutableComputation:
         return i
 
     def element(self, k: int) -> _Instruction:
-        """The get-tuple-element of an element of the state."""
+        """The get-tuple-element of the parameter (a loop's state) at `k`, added if need be."""
         if k not in self._elements:
             parameter = self.parameter()
             found = [
@@ -133,7 +133,7 @@ class MutableComputation:
         return self._elements[k]
 
     def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
-        """The same bytes by another shape."""
+        """Adds a bitcast of `i` to a shape and returns it; `i` itself if it has that shape."""
         if i.shape == shape:
             return i
         cast = _Instruction(
@@ -143,18 +143,18 @@ class MutableComputation:
         return self.add(cast)
 
     def replace(self, old: _Instruction, new: _Instruction) -> None:
-        """Lets all readers of an instruction read another one."""
+        """Makes the readers of `old` read `new`, and makes `new` the root if `old` is the root."""
         for reader in self.readers(old.id):
             reader.operand_ids[:] = [new.id if k == old.id else k for k in reader.operand_ids]
         if self.computation.root_id == old.id:
             self.computation.root_id = new.id
 
     def alive(self, numbers: Iterable[int]) -> str:
-        """The name of the first of these that is still there, or ""."""
+        """The name of the first instruction of these ids that has not been removed, or ""."""
         return next((self._by_id[k].name for k in numbers if k not in self._dead), "")
 
     def sweep(self, lost: Iterable[int]) -> None:
-        """Removes what nothing reads any more, of `lost` and of what that alone needed."""
+        """Removes unread instructions without side effects: those of ids `lost`, then operands."""
         count: dict[int, int] = dict.fromkeys(self._by_id, 0)
         for i in self.instructions():
             for k in set(i.operand_ids):
@@ -174,7 +174,7 @@ class MutableComputation:
         self._bridge_control()
 
     def trim(self, lost: Iterable[int], computations: Mapping[int, _Computation]) -> None:
-        """Drops outputs of fusions that were read by `lost` alone, as XLA would."""
+        """Drops fusion outputs that only removed instructions, of ids `lost`, read, as XLA does."""
         fusions = [
             k
             for number in lost
@@ -185,7 +185,7 @@ class MutableComputation:
         self._trim(dict.fromkeys(fusions), computations)
 
     def trim_new(self, computations: Mapping[int, _Computation]) -> None:
-        """Drops outputs of new fusions that nothing reads, and what was made for these alone."""
+        """Drops unread outputs of added fusions, and added fusions that nothing reads."""
         opcodes = ("fusion", "custom-call")
         made = [k for k in self._new if k not in self._dead and self._by_id[k].opcode in opcodes]
         self._trim(made, computations)
@@ -221,7 +221,7 @@ class MutableComputation:
             i.control_predecessor_ids[:] = sorted(kept)
 
     def place_new(self) -> None:
-        """Puts new instructions into the order, each right before its first reader."""
+        """Schedules each added instruction right before its first reader; removes unread ones."""
         if not self._new:
             return
         step = {k: n for n, k in enumerate(self._order)}
@@ -281,7 +281,7 @@ class MutableComputation:
         return after_needs(order, needs, lambda k: HloError(f"{self._by_id[k].name} reads itself"))
 
     def finish(self) -> None:
-        """Writes the instructions and their order back."""
+        """Writes the instructions, in post-order, and the schedule into the module."""
         kept = post_order(self.instructions())
         if [i.id for i in kept] != [i.id for i in self.computation.instructions]:
             listed = _Computation(instructions=kept)
@@ -293,10 +293,10 @@ class MutableComputation:
 
 
 def list_computations(proto: xla_pb2.HloModuleProto, new: Iterable[_Computation]) -> None:
-    """Lists what the entry computation calls, callees first, and drops all else.
+    """Lists a module's computations, callees first, without those that the entry does not reach.
 
     Args:
-      proto: the module, changed in place. new: computations that are to be added.
+      proto: the module, changed in place. new: computations to add.
     """
     by_id = {c.id: c for c in (*proto.computations, *new)}
     called = {proto.entry_computation_id: None}

@@ -29,7 +29,7 @@ _MARKERS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
 
 
 def is_shared(proto: xla_pb2.HloModuleProto) -> bool:
-    """Whether some computation that runs step by step is called from more than one place."""
+    """Whether a computation run by while, conditional, call or async-start has several callers."""
     computations = {c.id: c for c in proto.computations}
     seen = {proto.entry_computation_id}
     waiting = [proto.entry_computation_id]
@@ -44,11 +44,11 @@ def is_shared(proto: xla_pb2.HloModuleProto) -> bool:
 
 
 def flatten(proto: xla_pb2.HloModuleProto) -> None:
-    """Changes a module so that each computation run step by step is called from one place.
+    """Changes a module so that each computation that control flow runs has one caller.
 
-    A module with a schedule keeps its instructions; shared computations are cloned with their
-    orders. In one without, calls are inlined, marks of sharding and dead code removed, and the
-    instructions of such computations listed and numbered in program order.
+    In a module with a schedule, computations with several callers are cloned with their
+    schedules. In one without, calls are inlined, sharding custom-calls and dead code removed, and
+    instructions listed and numbered in program order. Bodies of fusions and reducers stay shared.
 
     Raises:
       HloError: the module refers to an unknown id.

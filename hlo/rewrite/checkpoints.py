@@ -34,11 +34,11 @@ _Instruction = xla_pb2.HloInstructionProto
 
 
 class Ring(NamedTuple):
-    """An array of slices that every iteration of a loop writes one of.
+    """An array of slices in a loop's state, of which every iteration writes one slice.
 
     Attributes:
-      name: part of the names of what belongs to it. slices: how many.
-      at: makes an iteration's slice index in a fused computation, of the counter outside it.
+      name: suffix for the names of its instructions. slices: how many it has.
+      at: adds the slice index to a fused body, computed from the counter, an instruction outside.
     """
 
     name: str
@@ -47,16 +47,19 @@ class Ring(NamedTuple):
 
 
 class Segments:
-    """The iterations of a loop, divided.
+    """The iterations of a loop, divided into segments that are counted from the end.
+
+    Of two arrays of kept states `few` has a slice for each segment, `since` one for each iteration
+    of a segment. Methods add instructions to `inner` that compute an index from `iteration`.
 
     Args:
       iterations: of the loop. every: iterations of a segment, at least 2 and fewer than there are.
 
     Attributes:
-      every: as given. count: segments.
+      every: as given. count: number of segments.
 
     Raises:
-      HloError: they are too many to be counted in 32 bits, or there is nothing to divide.
+      HloError: `every` is out of range, or the iterations are too many for 32-bit integers.
     """
 
     def __init__(self, iterations: int, every: int) -> None:
@@ -67,35 +70,33 @@ class Segments:
             raise HloError(f"of {iterations} iterations, every {every}th cannot be kept")
 
     def kept(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The slice of `few` that an iteration of the forward loop writes."""
+        """Computes the slice of `few` into which this iteration of the forward loop writes."""
         here = inner.integer("add", iteration, self._missing + self.every - 1)
         segment = inner.integer("divide", here, self.every)
         # Iteration 0 alone has a slice of its own.
         return inner.integer("minimum", segment, iteration)
 
     def since(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The slice of `since` that is an iteration's."""
+        """Computes the slice of `since` that holds the state with which this iteration begins."""
         here = inner.integer("add", iteration, self._missing)
         rest = inner.integer("remainder", here, 2 * self.every)
         back = inner.integer("add", inner.integer("negate", rest), 2 * self.every - 1)
         return inner.integer("minimum", rest, back)
 
     def before(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The slice of `few` for the segment before that of an iteration."""
+        """Computes the slice of `few` that belongs to the segment before this iteration's."""
         here = inner.integer("add", iteration, self._missing)
         return inner.integer("add", inner.integer("divide", here, self.every), -1)
 
     def again(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The iteration that the backward loop runs again when it goes back to an iteration; maybe
-        below 0.
-        """
+        """Computes which iteration the backward loop reruns beside this one; it may be below 0."""
         here = inner.integer("add", iteration, self._missing)
         begin = inner.integer("multiply", inner.integer("divide", here, self.every), 2 * self.every)
         mirrored = inner.integer("subtract", begin, here)
         return inner.integer("add", mirrored, -1 - self._missing)
 
     def after(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The slice of `few` for the state that `again` ends with: the last if it is below 0."""
+        """Computes the slice of `few` for the state after `again`; the last if that is below 0."""
         before_first = inner.integer(
             "minimum", inner.integer("negate", self.again(inner, iteration)), 1
         )
@@ -104,7 +105,7 @@ class Segments:
 
 
 def kept_in(segments: Segments) -> tuple[Ring, Ring]:
-    """The arrays `few` and `since` of the forward loop."""
+    """The arrays `few` and `since` that a forward loop with these segments is to write."""
 
     def few(inner: FusedBody, counter: _Instruction) -> _Instruction:
         return segments.kept(inner, inner.parameter(counter))
@@ -116,11 +117,11 @@ def kept_in(segments: Segments) -> tuple[Ring, Ring]:
 
 
 class Places(NamedTuple):
-    """Which elements of the backward loop's state the arrays are.
+    """The numbers, in the backward loop's state, of the arrays that hold checkpoints.
 
     Attributes:
-      few, since: of each kept element; -1 where the latter is not there.
-      residuals: `since` of each.
+      few, since: for each of `Checkpoints.kept` (see `Segments`); -1 where `since` is missing.
+      residuals: for each of `Checkpoints.residuals`, its array `since`.
     """
 
     few: list[int]
@@ -129,21 +130,21 @@ class Places(NamedTuple):
 
 
 class ModuleChange(Protocol):
-    """What changes a module."""
+    """What `RerunEdit` needs of a module that is being edited, such as `LoopModule`."""
 
     names: Names
 
     def fused_body(self, name: str) -> FusedBody:
-        """A new fused computation, for the fusion of this name."""
+        """Makes a fused computation, empty as yet, for a fusion of this name."""
         ...
 
 
 class RerunEdit:
-    """The iterations that the backward loop runs again.
+    """Makes the backward loop's body run iterations of the forward loop again, from checkpoints.
 
     Args:
-      change: of the module. edit: with checkpoints. body: of the backward loop.
-      places: of the arrays in that loop's state.
+      change: the module. edit: one that has checkpoints. body: of the backward loop.
+      places: of the checkpoints' arrays in that loop's state.
     """
 
     def __init__(
@@ -158,7 +159,11 @@ class RerunEdit:
         self._places = places
 
     def begin(self) -> dict[str, _Instruction]:
-        """What the iteration that is run again begins with, and the one gone back to, by name."""
+        """Adds reads of kept states, and copies of these to `since`; name -> added read.
+
+        Raises:
+          HloError: a name is taken already.
+        """
         made = {}
         if self._checkpoints.again:
             name = self._new(self._checkpoints.again)
@@ -177,7 +182,7 @@ class RerunEdit:
         return made
 
     def end(self, value: Callable[[ValueRef], _Instruction]) -> None:
-        """Keeps what comes of the iteration that is run again; `value` finds it in the body."""
+        """Adds the writes of the rerun iteration's results; `value` finds each instruction."""
         residuals = zip(self._checkpoints.residuals, self._places.residuals, strict=True)
         for residual, since in residuals:
             self._put(since, value(residual.again), self._segments.since)

@@ -29,10 +29,10 @@ _JUST = 2.0**-20
 
 @dataclasses.dataclass(frozen=True)
 class Clone:
-    """One instruction computed once more.
+    """A second copy of an instruction, and the readers that read it instead of the original.
 
     Attributes:
-      name: of the clone, new in the module. original: what it repeats.
+      name: of the clone, new in the module. original: name of the instruction that it repeats.
       operands: names of its operands, in order: the original's, or clones of them.
       readers: (instruction, operand number) of the module's own instructions that read the clone
         instead. Clones name what they read in their own `operands`.
@@ -45,10 +45,10 @@ class Clone:
 
 
 def add_clones(proto: xla_pb2.HloModuleProto, clones: Sequence[Clone]) -> None:
-    """Writes clones into a module, each scheduled right before its first reader.
+    """Adds clones to a module, each scheduled right before its first reader.
 
     Args:
-      proto: a scheduled module; it is changed.
+      proto: a scheduled module, changed in place; what nothing reads any more is removed.
       clones: in an order in which each comes after the clones that it reads.
 
     Raises:

@@ -17,12 +17,12 @@ from hlo.values import Dataflow, Use, Value
 
 @dataclasses.dataclass(frozen=True)
 class CopySite:
-    """Where a value enters the buffer of another, and may be copied before.
+    """A place where a value gets the buffer of another one, unless it is copied first.
 
     Attributes:
-      value: the value there. other: one that has the buffer.
-      computation: where it stands. user: the instruction that takes it as operand number `operand`,
-        or None for the computation's result. index: within that operand or result.
+      value: the value there. other: the value that has the buffer.
+      computation: where it is. user: the instruction that takes `value` as operand `operand`, or
+        None for the computation's result. index: shape index within that operand or result.
     """
 
     value: Value
@@ -34,10 +34,11 @@ class CopySite:
 
 
 def conflicts(dataflow: Dataflow, target: str) -> list[CopySite]:
-    """The sites at which a copy is needed; instructions run as scheduled, else as listed.
+    """The places where a copy is needed, as two values that share a buffer are live together.
 
     Args:
-      dataflow: of a module. target: "cpu" or "cuda", whose in-place rules count.
+      dataflow: of a module; instructions run as scheduled, else as listed.
+      target: "cpu" or "cuda", whose in-place rules count.
     """
     return _Joining(dataflow, target).conflicts()
 

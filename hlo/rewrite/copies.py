@@ -21,15 +21,15 @@ _ROUNDS = 16
 
 
 def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
-    """Adds the copies that a module needs whose instructions are listed in program order.
+    """Adds a copy wherever two values that must share a buffer are live at the same time.
 
     Args:
-      proto: of the module. Each computation run step by step must be called from one place
-        (hlo.flatten).
+      proto: a module without a schedule, changed in place; instructions run as they are listed.
+        Each computation that control flow runs must have one caller (`hlo.rewrite.calls.flatten`).
       target: "cpu" or "cuda", whose in-place rules count: on a GPU all-reduces are in place.
 
     Raises:
-      HloError: the copies do not come to an end.
+      HloError: copies make other copies necessary without end.
     """
     for _ in range(_ROUNDS):
         module = module_from_proto(proto)

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 
 class Edit:
-    """A module that is being changed; if a change raises, it is left half done.
+    """A copy of a module to which changes are made one by one; if one raises, discard the copy.
 
     Args:
       module: a scheduled one, which stays as it is.
@@ -41,23 +41,23 @@ class Edit:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Edit:
-        """Calls `change(proto, *args, **kwargs)`: clones, changed loops, sunk moves.
+        """Calls `change(proto, *args, **kwargs)`, which changes the copy in place; returns self.
 
-        Few plans have any of these, so that those that do import them, and not this file.
+        The caller imports the function, so that other plans need not load its code.
         """
         change(self._proto, *args, **kwargs)
         self._reshaped = None
         return self
 
     def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:
-        """As `hlo.rewrite.aliases.add_aliases`."""
+        """Makes fusions overwrite operands (`hlo.rewrite.aliases.add_aliases`); returns self."""
         reshaped = add_aliases(self._proto, aliases)
         if self._reshaped is not None:
             self._reshaped |= reshaped
         return self
 
     def hold(self, holds: Mapping[str, Sequence[int]]) -> Edit:
-        """As `hlo.rewrite.holds.add_holds`."""
+        """Keeps operands live for longer (`hlo.rewrite.holds.add_holds`); returns self."""
         add_holds(self._proto, holds)
         return self
 
@@ -66,12 +66,12 @@ class Edit:
         order: Mapping[str, Sequence[str]],
         attributes: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Edit:
-        """As `hlo.rewrite.schedule.set_schedule`."""
+        """Sets execution orders (`hlo.rewrite.schedule.set_schedule`); returns self."""
         set_schedule(self._proto, order, attributes)
         return self
 
     def note(self, attributes: Mapping[str, Mapping[str, str]]) -> Edit:
-        """As `hlo.rewrite.schedule.add_notes`."""
+        """Adds frontend attributes (`hlo.rewrite.schedule.add_notes`); returns self."""
         add_notes(self._proto, attributes)
         return self
 
@@ -80,7 +80,7 @@ class Edit:
         buffers: Iterable[list[Value]],
         orders: Mapping[Computation, Sequence[Instruction]],
     ) -> Edit:
-        """As `hlo.rewrite.guards.add_guards`."""
+        """Adds control edges (`hlo.rewrite.guards.add_guards`); returns self."""
         guards.add_guards(self._proto, buffers, orders)
         return self
 
@@ -89,12 +89,12 @@ class Edit:
         return self._proto.SerializeToString(deterministic=True)
 
     def module(self) -> Module:
-        """The changed module; nothing is to be changed any more.
+        """A view of the changed copy, to which no more changes may be made.
 
-        What was not changed of the module as it came is not read again.
+        Unchanged fused computations are those of the original's view.
 
         Raises:
-          HloError: a change left an id that nothing has.
+          HloError: the copy refers to an unknown id.
         """
         if self._reshaped is None:
             return module_from_proto(self._proto)

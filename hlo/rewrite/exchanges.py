@@ -21,11 +21,11 @@ _Computation = xla_pb2.HloComputationProto
 
 
 class Exchanges:
-    """Copies of collectives.
+    """Copies collectives from one computation into another, each with a new channel id.
 
     Args:
-      proto: the module. source: where they stand. body: where the copies go.
-      computations: of the module, by id. new: a new computation for one of this name.
+      proto: the module. source: where the collectives are. body: where the copies are added.
+      computations: of the module, by id. new: makes a computation of this name in it.
       names: of the module.
     """
 
@@ -48,7 +48,7 @@ class Exchanges:
         self._channels = itertools.count(max(used, default=0) + 1)
 
     def is_one(self, i: _Instruction) -> bool:
-        """Whether an instruction is a collective, or starts one."""
+        """Whether an instruction is a collective that can be repeated, or its async-start."""
         if i.opcode == "async-start":
             wrapper = self._computations[i.called_computation_ids[0]]
             return any(k.opcode in REPEATABLE for k in wrapper.instructions)
@@ -57,17 +57,17 @@ class Exchanges:
     def again(
         self, name: str, original: _Instruction, operands: Sequence[_Instruction]
     ) -> _Instruction:
-        """Runs a collective once more.
+        """Adds a copy of a collective, and of its async-done if it is asynchronous.
 
         Args:
-          name: of what gives the result. original: the collective, or its start.
+          name: of the instruction that gives the result. original: the collective or async-start.
           operands: of the copy.
 
         Returns:
-          What gives the result: the copy, or its done.
+          The added instruction that gives the result: the collective, or the async-done.
 
         Raises:
-          HloError: not one done ends a start.
+          HloError: the async-start has no async-done, or several.
         """
         copy = self._copied(original, name)
         copy.operand_ids[:] = [o.id for o in operands]

@@ -18,11 +18,11 @@ _Shape = xla_pb2.ShapeProto
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """An operand of a concatenation, as a range of its result.
+    """An operand of a concatenate, as a range of the result.
 
     Attributes:
-      whole: shape of the result, serialized. shape: of the part. dimension: along which it lies.
-      start: its first index there.
+      whole: serialized shape of the result. shape: of the operand. dimension: the concatenated one.
+      start: index in that dimension at which the operand begins.
     """
 
     whole: bytes
@@ -32,10 +32,12 @@ class Part:
 
 
 class FusedBody:
-    """A fused computation while it is made, of values of a computation that runs step by step.
+    """Builds a fused computation; parameters stand for instructions outside, beside the fusion.
+
+    Most methods add an instruction to the fused computation and return it.
 
     Args:
-      computation: a new one, in the module. names: of the module.
+      computation: a new, empty one. names: of the module.
     """
 
     def __init__(self, computation: _Computation, names: Names) -> None:
@@ -54,14 +56,14 @@ class FusedBody:
         return added
 
     def copied(self, i: _Instruction, operands: Sequence[_Instruction]) -> _Instruction:
-        """A copy of an instruction with other operands."""
+        """Adds a copy of `i` with other operands, and without control predecessors."""
         copy = self._add(i, f"{i.name}.loop")
         copy.operand_ids[:] = [o.id for o in operands]
         del copy.control_predecessor_ids[:]
         return copy
 
     def parameter(self, value: _Instruction) -> _Instruction:
-        """The parameter for a value of the loop's body."""
+        """The parameter for `value`, an instruction outside; added when first asked for."""
         if value.id not in self._parameters:
             i = _Instruction(opcode="parameter", parameter_number=len(self._parameters))
             i.shape.CopyFrom(value.shape)
@@ -69,14 +71,14 @@ class FusedBody:
         return self._parameters[value.id]
 
     def value_of(self, parameter: _Instruction) -> int:
-        """The id of the value that a parameter stands for."""
+        """The id of the outside instruction for which a parameter stands."""
         return next(k for k, i in self._parameters.items() if i.id == parameter.id)
 
     def arrange(self, numbers: Mapping[int, int]) -> None:
-        """Numbers the parameters anew: those of some values first, as another fusion has them.
+        """Renumbers the parameters: first those in `numbers`, in that order, then the others.
 
         Args:
-          numbers: id of a value -> number of the parameter that it is there.
+          numbers: id of an outside instruction -> its parameter number in another fusion.
         """
         last = max(numbers.values(), default=-1) + 1
         found = sorted(self._parameters, key=lambda k: numbers.get(k, last))  # stable
@@ -85,7 +87,7 @@ class FusedBody:
             i.parameter_number = number
 
     def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
-        """The same bytes by another shape."""
+        """Adds a bitcast of `i` to a shape; returns `i` itself if it has that shape."""
         if i.shape == shape:
             return i
         cast = _Instruction(opcode="bitcast", operand_ids=[i.id])
@@ -93,7 +95,7 @@ class FusedBody:
         return self._add(cast, "bitcast.loop")
 
     def converted(self, i: _Instruction, element_type: int) -> _Instruction:
-        """The same values in another type."""
+        """Adds a convert of `i` to an element type, given by XLA's number."""
         convert = _Instruction(opcode="convert", operand_ids=[i.id])
         convert.shape.CopyFrom(i.shape)
         convert.shape.element_type = element_type
@@ -102,7 +104,7 @@ class FusedBody:
     def sliced(
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
     ) -> _Instruction:
-        """One slice of an array of slices, which a bitcast may give another shape."""
+        """Adds a dynamic-slice: slice `at` along `axis` of `stack`, outside, cast to `whole`."""
         stack = self.cast(self.parameter(stack), whole)
         part = slice_shape(whole, axis)
         indices = [
@@ -117,7 +119,7 @@ class FusedBody:
         return self._add(i, "slice.loop")
 
     def part(self, whole: _Instruction, part: Part) -> _Instruction:
-        """A range of a concatenation's result."""
+        """Adds a slice of a concatenation's result: the range that `part` describes."""
         shape = _Shape.FromString(part.shape)
         whole = self.cast(whole, _Shape.FromString(part.whole))
         starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
@@ -130,7 +132,7 @@ class FusedBody:
     def update(
         self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
     ) -> _Instruction:
-        """An array of slices with a value for one of them."""
+        """Adds a dynamic-update-slice: `value` as slice `at` of `stack`, both outside."""
         part = self.cast(self.parameter(value), slice_shape(stack.shape, axis))
         indices = (
             at if k == axis else self._constant(0, at.shape)
@@ -142,7 +144,7 @@ class FusedBody:
         return self._add(i, "update.loop")
 
     def zeros(self, shape: _Shape) -> _Instruction:
-        """An array of zeros."""
+        """Adds an array of this shape that is filled with zeros."""
         number = _Shape(element_type=_S32)
         number.layout.SetInParent()
         zero = self._constant(0, number)
@@ -153,7 +155,7 @@ class FusedBody:
         return self._add(i, "zeros.loop")
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
-        """A counter, times 1 or -1, plus a constant."""
+        """Adds factor * counter + offset; `form` is (1 or -1, offset), the counter is outside."""
         if form not in self._iterations:
             here = self.parameter(counter)
             factor, offset = form
@@ -168,14 +170,14 @@ class FusedBody:
         return self._iterations[form]
 
     def integer(self, opcode: str, one: _Instruction, *others: _Instruction | int) -> _Instruction:
-        """What an operator makes of a scalar integer and others, which may be constants."""
+        """Adds an operator on scalar integers; those given as Python integers become constants."""
         read = [self._constant(o, one.shape) if isinstance(o, int) else o for o in others]
         i = _Instruction(opcode=opcode, operand_ids=[o.id for o in (one, *read)])
         i.shape.CopyFrom(one.shape)
         return self._add(i, f"{opcode}.loop")
 
     def spread(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """An array each slice of which is a value."""
+        """Adds a broadcast of `value` to a shape: every slice along `axis` is equal to `value`."""
         extents = [n for k, n in enumerate(shape.dimensions) if k != axis]
         one = _Shape(element_type=shape.element_type, dimensions=extents, layout=shape.layout)
         one.is_dynamic_dimension[:] = [False] * len(extents)
@@ -200,10 +202,13 @@ class FusedBody:
         return made
 
     def fusion(self, name: str, root: _Instruction, kind: str, like: _Instruction) -> _Instruction:
-        """The fusion of what was made, with the rest as an instruction has it.
+        """Makes a fusion that calls the computation with this root; the caller adds it.
+
+        Args:
+          name, kind: of the fusion. like: an instruction whose other fields are copied.
 
         Raises:
-          HloError: something was made that nothing reads, which XLA does not take.
+          HloError: nothing reads some instruction of the computation, which XLA does not accept.
         """
         made = self._computation.instructions
         read = {k for i in made for k in i.operand_ids} | {root.id}
@@ -220,7 +225,7 @@ class FusedBody:
 
 
 def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
-    """A scalar integer of 32 or 64 bits."""
+    """A new constant: an integer scalar of 32 or 64 bits, as `shape` says."""
     literal = xla_pb2.LiteralProto(shape=shape)
     field = literal.s32s if shape.element_type == _S32 else literal.s64s
     field.append(value)
@@ -230,7 +235,7 @@ def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
 
 
 def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
-    """The shape of one slice of an array of slices."""
+    """A copy of `shape` with an extent of 1 in dimension `axis`."""
     part = _Shape()
     part.CopyFrom(shape)
     part.dimensions[axis] = 1
@@ -238,9 +243,7 @@ def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
 
 
 def stack_shape(shape: bytes, iterations: int) -> bytes:
-    """The shape of an array of slices of so many arrays, serialized, for that of one; slices lie
-    in turn.
-    """
+    """The serialized shape of `iterations` arrays of a serialized shape, stacked in dimension 0."""
     part = _Shape.FromString(shape)
     whole = _Shape(element_type=part.element_type, dimensions=[iterations, *part.dimensions])
     whole.layout.CopyFrom(part.layout)

@@ -32,20 +32,17 @@ Orders = Mapping[Computation, Sequence[Instruction]]
 def add_guards(
     proto: xla_pb2.HloModuleProto, buffers: Iterable[list[Value]], orders: Orders
 ) -> bool:
-    """Adds control edges to a module, from readers of memory to its next writer.
+    """Adds control edges from each reader of a shared buffer to the next writer of the buffer.
 
     A fusion that is bound to overwrite an operand needs a control successor, too: an instruction
-    that forwards its result, which is moved or added right behind it.
+    that forwards its result, which is scheduled, or added, right behind it.
 
     Args:
-      proto: a module, scheduled in these orders; it is changed. buffers: its alias sets.
-      orders: of the computations of the view that the alias sets are of.
+      proto: a scheduled module, changed in place. buffers: sets of values that share a buffer.
+      orders: execution orders of the computations that these values are in, as scheduled.
 
     Returns:
-      Whether anything was needed.
-
-    Raises:
-      HloError: what passes values on has another shape than they have.
+      Whether anything was changed.
     """
     edges, alone = _needed(buffers, orders)
     for computation in proto.computations if edges or alone else ():

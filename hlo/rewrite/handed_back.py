@@ -14,7 +14,7 @@ _TUPLE_SHAPES, _LAYOUT, _MEMORY_SPACE = 4, 5, 8
 
 
 def keep_frame_ids(module: bytes) -> bytes:
-    """A module for XLA to take from a hook, such that its operations keep their source lines.
+    """A module for a hook to return to XLA, so changed that instructions keep source lines.
 
     XLA numbers the frames of a module that a hook returns anew, each after its parents as
     operations name them (HloModule::CanonicalizeStackFrameIds), and then drops the returned
@@ -34,13 +34,13 @@ def keep_frame_ids(module: bytes) -> bytes:
 
 
 def loses_memories(module: bytes) -> bool:
-    """Whether results of a module that a hook hands back would lie in other memory than asked for.
+    """Whether results would change their memory space if a hook returned this module to XLA.
 
     XLA makes the entry's layout anew from its root (UpdateHloModuleFromProto). On a CPU a result in
     `pinned_host` has its memory space in the layout alone, and JAX would find it on the device.
 
     Args:
-      module: a serialized HloModuleProto, as XLA handed it over.
+      module: a serialized HloModuleProto, as XLA gave it to the hook.
     """
     proto = Message(module)
     asked = _memories(Message(proto.blob(_HOST_PROGRAM_SHAPE)))

@@ -17,12 +17,12 @@ _LOCAL = (1 << 32) - 1
 
 
 def hold_name(name: str, operand: int) -> str:
-    """The name of the bitcast that holds an operand of instruction `name`."""
+    """The name of the bitcast that keeps operand number `operand` of instruction `name` live."""
     return f"{name}.holds_{operand}"
 
 
 def add_holds(proto: xla_pb2.HloModuleProto, holds: Mapping[str, Sequence[int]]) -> None:
-    """Adds a bitcast for each operand that is held, scheduled right after its instruction.
+    """Keeps operands live past an instruction, by a bitcast of each scheduled right after it.
 
     Args:
       proto: a scheduled module, changed in place.

@@ -17,17 +17,17 @@ index. One is enough where that cannot change how a fusion rounds.
 
 @dataclasses.dataclass(frozen=True)
 class ValueRef:
-    """Where a value is found in the backward loop's body.
+    """A reference to a value in the backward loop's body, new or there already.
 
     Attributes:
-      made: name of a new instruction; index: of a leaf of it.
+      made: name of a new instruction. index: shape index of a leaf of its result.
       element: else an element of the state, as numbered before the change; new ones follow.
       own: else an instruction of that body as it was, by name.
       iteration: else the iteration of the forward loop, a scalar integer.
       whole: shape of the scan residual that this is, if one slice of it is meant; else b"". What
         was made with `slots` has fewer slices.
       axis: the dimension of it that counts slices.
-      part: of all this, if only that is meant.
+      part: a range of all this, if only that is meant.
       copy: which of several arrays that hold the same; all but 0 are copies. Not of a slice.
     """
 
@@ -44,21 +44,21 @@ class ValueRef:
 
 @dataclasses.dataclass(frozen=True)
 class NewInstruction:
-    """A new instruction of the backward loop's body.
+    """An instruction that is added to the backward loop's body.
 
     Attributes:
       name: new in the module.
       original: instruction of the forward loop's body that it copies; "" for what is `operands[0]`.
       root: of a fusion that changes, the instruction inside that the copy ends with; else "".
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
-      of_slice: `original` stands beside the loops and moves all slices; the copy moves one.
-      beside: `original` stands beside the loops, and is made of constants, which are copied too.
+      of_slice: `original` stands beside the loops and reorders all slices; the copy reorders one.
+      beside: `original` stands beside the loops, and reads only constants, which are copied too.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
       layout: shape in whose layout `operands[0]` is copied; b"" leaves it.
       slots: of a fusion that puts results into scan residuals, each operand that is one, its
         dimension that counts slices, and how many the copy is given instead: 1 or `SLOTS`.
-      results: of a fusion that runs parts of a transfer, numbers of the results that it computes
-        itself (`hlo.async_collective_fusion`): the copy gives these alone. Else empty.
+      results: of a fusion that advances a transfer (`hlo.async_collective_fusion`), numbers of
+        the results that it computes itself: the copy gives these alone. Else empty.
     """
 
     name: str
@@ -75,10 +75,10 @@ class NewInstruction:
 
 @dataclasses.dataclass(frozen=True)
 class NewResidual:
-    """A value of the forward loop's iterations that gets a scan residual.
+    """A value that each iteration of the forward loop shall store in a new scan residual.
 
     Attributes:
-      value: name of the instruction of the forward loop's body that gives it; index: of a leaf.
+      value: name of the instruction of the loop's body that gives it; index: of a leaf of it.
     """
 
     value: str
@@ -87,12 +87,12 @@ class NewResidual:
 
 @dataclasses.dataclass(frozen=True)
 class OperandReplacement:
-    """How an instruction of the backward loop's body reads something else than a scan residual.
+    """Replaces a scan residual as an operand of an instruction in the backward loop's body.
 
     Attributes:
-      reader: its name. operand: number of the operand that is the scan residual.
+      reader: name of the instruction. operand: number of the operand that is the scan residual.
       given: what it reads instead.
-      replaced: whether `given` is its result, so that it is not needed itself.
+      replaced: whether `given` is the reader's result, so that the reader itself is removed.
       axis: the dimension of the operand that counts slices, if it is to be a scan residual still;
         else -1: then it is one slice. slices: that it has then, 1 or `SLOTS`.
     """
@@ -107,8 +107,7 @@ class OperandReplacement:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpointed:
-    """An element of the forward loop's state that is kept as it is at the start of every k-th
-    iteration.
+    """An element of the forward loop's state that is kept at the start of every k-th iteration.
 
     Attributes:
       element: its number. following: its value after the iteration that is run again.
@@ -124,11 +123,10 @@ class Checkpointed:
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """A value of the forward loop's body that is kept for the last iterations, and for those that
-    run again.
+    """A value of the forward loop's body that is kept for few iterations, and else recomputed.
 
     Attributes:
-      value: name of the instruction of the forward loop's body that gives it; index: of a leaf.
+      value: name of the instruction of that body that gives it; index: of a leaf of its result.
       again: its value in the iteration that is run again.
       held: name for its value in the iteration that the backward loop goes back to.
     """
@@ -141,13 +139,13 @@ class Residual:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Elements of the forward loop's state that are kept at every k-th iteration; others run again.
+    """Which values the forward loop keeps at every k-th iteration; iterations between run again.
 
     Attributes:
-      every: iterations from one that is kept to the next; at least 2, and fewer than the loop has.
-      kept: elements; what is run again reads no others that change.
+      every: k, at least 2 and less than the number of iterations.
+      kept: elements of the state; what is run again reads no other elements that change.
       again: name for the number of the iteration that is run again; "" where nothing reads it.
-      residuals: what else is kept, for the iterations since the last that is kept.
+      residuals: other values, kept for the iterations since the last checkpoint.
     """
 
     every: int
@@ -158,21 +156,23 @@ class Checkpoints:
 
 @dataclasses.dataclass(frozen=True)
 class LoopEdit:
-    """A change of a pair of loops.
+    """Removes scan residuals from a pair of while loops, and says what is computed instead.
+
+    A scan residual is an array of which each iteration of the forward loop, the writer, writes one
+    slice, and each iteration of the backward loop, the reader, reads one.
 
     Attributes:
       writer, reader: names of the whiles, both of one computation, or each of one that only runs
         it and is called there.
-      dropped: (element of the writer's state, of the reader's) that go.
-      added: what the reader's state has as new elements: an instruction beside the loops, by name;
-        or a new scan residual of an element of the writer's state as each iteration begins with it,
-        by number, or of what an instruction of its body gives.
-      counter: name of the instruction of the reader's body that has the number of its iteration.
+      dropped: (element of the writer's state, element of the reader's) of each scan residual.
+      added: new elements of the reader's state: an instruction beside the loops, by name; or a new
+        scan residual, of an element of the writer's state at the start of each iteration, by its
+        number, or of a value that its body computes.
+      counter: name of the instruction of the reader's body that counts its iterations.
       iterations: of each loop.
       written, place: (factor, offset) of the slice that an iteration of the writer writes, and of
-        that which one of the reader reads. iteration: of the iteration of the writer that wrote
-        that.
-      made: in an order in which each comes after those that it reads. taken: of the body's own.
+        that which one of the reader reads. iteration: of the writer's iteration that wrote that.
+      made: new instructions, each after those that it reads. taken: changed readers.
       target: "cpu" or "cuda", whose rules say what is overwritten in place.
       checkpoints: what is kept at few iterations, and run again in between; None: nothing.
     """

@@ -20,11 +20,11 @@ _Shape = xla_pb2.ShapeProto
 
 @dataclasses.dataclass(frozen=True)
 class LoopSite:
-    """A loop where it stands.
+    """A while loop that is being edited, with the computation that uses its result.
 
     Attributes:
-      parent: the computation. i: what gives the loop's result there: the while, or the call of
-        `called`, which only runs it. loop: the while.
+      parent: the computation that uses the loop's result. i: the instruction there that gives it:
+        the while, or a call of `called`, which only runs it. loop: the while.
     """
 
     parent: MutableComputation
@@ -33,12 +33,12 @@ class LoopSite:
     called: MutableComputation | None = None
 
     def start(self) -> _Instruction:
-        """The tuple that its state begins as."""
+        """The tuple of the state's initial values."""
         (start,) = self.parent.operands(self.i)
         return start
 
     def whole(self) -> list[_Instruction]:
-        """What has all of its state outside the body and the condition, its start excepted."""
+        """The instructions outside body and condition shaped like the state, except `start`."""
         if self.called is None:
             return [self.loop]
         self.called.computation.ClearField("program_shape")
@@ -46,10 +46,10 @@ class LoopSite:
 
 
 class LoopModule:
-    """A module while loops of it are changed.
+    """A module whose while loops are being edited; `finish` completes it.
 
     Attributes:
-      computations: by id, as the module was. names: those that it has.
+      computations: by id, as the module was. names: those in use.
       thread: the execution thread of new computations.
     """
 
@@ -64,7 +64,7 @@ class LoopModule:
         self.thread = ""
 
     def site(self, name: str) -> LoopSite:
-        """A while, by name, where other loops stand beside it; HloError if there is none."""
+        """The while loop of this name. Raises HloError if there is none, or nothing calls it."""
         home = self.body(self._home(name))
         loop = home.named(name)
         (start,) = home.operands(loop)
@@ -84,13 +84,13 @@ class LoopModule:
         return self._homes[name]
 
     def body(self, computation: _Computation) -> MutableComputation:
-        """A computation with a schedule, open to changes."""
+        """The editor of a scheduled computation: always the same one."""
         if computation.id not in self._bodies:
             self._bodies[computation.id] = MutableComputation(self._proto, computation, self.names)
         return self._bodies[computation.id]
 
     def new_computation(self, name: str) -> _Computation:
-        """A new fused computation."""
+        """Makes an empty fused computation with a new id, and this name if it is free."""
         made = _Computation(
             name=self.names.new(name),
             id=next(self._ids),
@@ -101,22 +101,22 @@ class LoopModule:
         return made
 
     def exchanges(self, source: MutableComputation, body: MutableComputation) -> Exchanges:
-        """What copies collectives of one body into another."""
+        """An object that copies collectives from `source` into `body`."""
         return Exchanges(
             self._proto, source, body, self.computations, self.new_computation, self.names
         )
 
     def fused_body(self, name: str) -> FusedBody:
-        """A new fused computation, for the fusion of this name."""
+        """A builder of a new fused computation, for a fusion of this name."""
         return FusedBody(self.new_computation(f"{name}.computation"), self.names)
 
     def unwritten(
         self, body: MutableComputation, name: str, shape: _Shape, target: str
     ) -> _Instruction:
-        """An array that is written before it is read; zeros where the target must initialise it.
+        """Adds an array that is overwritten before it is read: allocated on TPUs, else zeros.
 
         Args:
-          body: where it stands. name: for it. shape: its own. target: such as "cpu".
+          body: where it is added. name: for it. shape: its own. target: such as "cpu".
         """
         if allocating := platform(target).allocating_call:
             made = _Instruction(
@@ -137,7 +137,7 @@ class LoopModule:
     def leaf(
         self, body: MutableComputation, whole: _Instruction, index: ShapeIndex
     ) -> _Instruction:
-        """What an instruction gives, or an element of it, which may be one of a tuple inside it."""
+        """The leaf of a result at a shape index, by get-tuple-elements that are added to `body`."""
         for k in index:
             whole = body.add(tuple_element(whole, k, self.names))
         return whole
@@ -149,7 +149,7 @@ class LoopModule:
             changed.trim_new(computations)
 
     def finish(self) -> None:
-        """Puts what is new in its place in each computation, and lists new ones."""
+        """Schedules what is new, and writes all edited and new computations into the module."""
         for changed in self._bodies.values():
             changed.place_new()
             changed.finish()

@@ -23,7 +23,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Readers:
-    """What reads scan residuals in the body of the backward loop, and is given something else.
+    """Replaces scan residuals as operands in the backward loop's body.
 
     Args:
       module: of the loops. body: of the backward loop. maker: of new instructions there.
@@ -36,7 +36,7 @@ class Readers:
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 
     def take(self, taken: OperandReplacement) -> None:
-        """Lets an instruction of the body read something else than a scan residual."""
+        """Makes one replacement. Raises HloError if the reader is no fusion that allows it."""
         reader = self._body.named(taken.reader)
         if taken.replaced:
             result = reader

@@ -22,11 +22,10 @@ _Shape = xla_pb2.ShapeProto
 
 
 class States:
-    """What a pair of loops hands from iteration to iteration, which a change adds to and takes
-    from.
+    """Adds elements to the states of a forward and a backward loop, and removes elements.
 
     Args:
-      module: of the loops. edit: the change.
+      module: that has the loops. edit: the change that is made.
     """
 
     def __init__(self, module: LoopModule, edit: LoopEdit) -> None:
@@ -36,11 +35,14 @@ class States:
     def stacked(
         self, writer: LoopSite, body: MutableComputation, kept: int | NewResidual
     ) -> _Instruction:
-        """Makes the forward loop keep an element of its state, or what an instruction of its body
-        gives, from every iteration.
+        """Adds an array to the forward loop in which each iteration stores a value as its slice.
+
+        Args:
+          writer: the forward loop. body: of it.
+          kept: the value, as a number of an element of its state, or of an instruction of its body.
 
         Returns:
-          The array of all iterations' values, read from the loop's result.
+          The get-tuple-element of the loop's result that is the whole array.
         """
 
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
@@ -59,7 +61,11 @@ class States:
         reader: LoopSite,
         source: MutableComputation,
     ) -> Places:
-        """Lets the forward loop keep slices at few iterations; where the backward loop has them."""
+        """Adds arrays of checkpoints to the forward loop `writer`, and its results to `reader`.
+
+        Returns:
+          The arrays' numbers in the state of `reader`, the backward loop.
+        """
         few, since = kept_in(Segments(self._edit.iterations, checkpoints.every))
 
         def place(value: _Instruction, ring: Ring) -> int:
@@ -109,7 +115,7 @@ class States:
         return parent.add(end)
 
     def grow(self, site: LoopSite, value: _Instruction) -> None:
-        """Adds an element to a loop's state, which no iteration changes."""
+        """Adds an element to a loop's state that starts as `value`; no iteration changes it."""
         start, loop = site.start(), site.loop
         for i in (start, *site.whole()):
             i.shape.tuple_shapes.append(value.shape)
@@ -126,9 +132,9 @@ class States:
         root.shape.tuple_shapes.append(value.shape)
 
     def forget(self, site: LoopSite, gone: list[int]) -> None:
-        """Removes elements from the state of a loop whose results are not read any more.
+        """Removes elements, by number, from a loop's state; nothing may read their final values.
 
-        Those that a fusion computes beside other results become arrays of `SLOTS` slices instead.
+        One that a fusion computes beside other results stays, shortened to `SLOTS` slices.
         """
         body = self._module.body(self._module.computations[site.loop.called_computation_ids[0]])
         held = _held(body, gone)
@@ -166,7 +172,7 @@ class States:
         site.parent.trim([begun], self._module.computations)
 
     def shrink(self, site: LoopSite, gone: list[int]) -> None:
-        """Takes elements out of a loop's state; HloError if one is still read."""
+        """Removes elements, by number, from a loop's state. Raises HloError if one is read."""
         parent, start, loop = site.parent, site.start(), site.loop
         begun = [start.operand_ids[k] for k in gone]
         _drop(start.operand_ids, gone)

@@ -26,11 +26,11 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Maker:
-    """Makes new instructions of the backward loop's body.
+    """Adds instructions to the backward loop's body.
 
     Args:
       module: of the loops. edit: the change.
-      body: of the backward loop. source: of the forward loop. parent: where both stand.
+      body: of the backward loop. source: of the forward loop. parent: where both loops are.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class Maker:
         self._exchanges = module.exchanges(source, body)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
-        """Enters instructions made elsewhere, by name, so that later ones may read them."""
+        """Registers instructions added elsewhere, by name, so that a `ValueRef` can name them."""
         self._made.update(made)
 
     def made(self, name: str) -> _Instruction:
-        """What was made, by name."""
+        """The instruction that was added, or registered, under this name."""
         return self._made[name]
 
     def value(self, given: ValueRef) -> _Instruction:
-        """A value in the body."""
+        """The instruction of the body that gives a value; HloError for a slice or a part."""
         if given.copy:
             return self._copy(self.value(dataclasses.replace(given, copy=0)), given.copy)
         if given.iteration:
@@ -81,7 +81,7 @@ class Maker:
         return self._leaves[key]
 
     def make(self, made: NewInstruction) -> None:
-        """Makes one instruction."""
+        """Adds the instruction that `made` describes. Raises HloError if its name is taken."""
         if self._module.names.new(made.name) != made.name:
             raise HloError(f"the module has {made.name} already; plan it again")
         if not made.original:
@@ -225,7 +225,7 @@ class Maker:
         return inner.sliced(array, whole, self._index(inner, self._edit.place), given.axis)
 
     def in_slots(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """An array of few slices, of which the one that an iteration reads is a value."""
+        """Adds an array of few slices along `axis`; the one that an iteration reads is `value`."""
         name = self._module.names.new(f"{value.name}.slots")
         inner = self._module.fused_body(name)
         target = self._edit.target

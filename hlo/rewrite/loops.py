@@ -25,10 +25,10 @@ from hlo.rewrite.walk import put_in_post_order
 
 
 def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
-    """Changes loops of a module; new instructions stand right before their first reader.
+    """Removes scan residuals from pairs of loops, and adds what computes their slices again.
 
     Args:
-      proto: a scheduled module; it is changed.
+      proto: a scheduled module, changed in place. edits: made one after the other.
 
     Raises:
       HloError: a name is unknown or taken, or the loops are not as the edit has them.

@@ -13,8 +13,9 @@ from hlo.module import Instruction, Module
 
 
 def unasked(module: Module) -> list[tuple[int, int, int]]:
-    """(id of a fusion's body, first place, other place) of operands that another place reads
-    otherwise than element by element.
+    """Fusions with a value as two operands, of which only the first is read elementwise.
+
+    XLA's sharing rule looks at the first alone. Returns (body's id, first operand, other operand).
     """
     fusions = (i for c in module.control_computations for i in c.instructions)
     found = []
@@ -35,7 +36,7 @@ def _places(fusion: Instruction) -> list[tuple[int, int]]:
 
 
 def ask_about_others(proto: xla_pb2.HloModuleProto, places: list[tuple[int, int, int]]) -> None:
-    """Exchanges the numbers of two parameters that are given one value, for each of `unasked`."""
+    """Swaps, in place, the numbers of the two parameters in each of `places`, from `unasked`."""
     bodies = {c.id: c for c in proto.computations}
     for body, a, b in places:
         for i in bodies[body].instructions:

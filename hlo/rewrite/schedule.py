@@ -13,13 +13,13 @@ def set_schedule(
     order: Mapping[str, Sequence[str]],
     attributes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
-    """Gives a module execution orders; everything else stays as it came.
+    """Sets execution orders of a module, in place, and adds frontend attributes.
 
     Args:
-      proto: a scheduled module; it is changed.
+      proto: a scheduled module.
       order: computation name -> all its instruction names in execution order. Computations that
         are not named keep their schedule.
-      attributes: instruction name -> frontend attributes to add.
+      attributes: instruction name -> attributes to add, in the computations that `order` names.
 
     Raises:
       HloError: a name is unknown, or an order is not a permutation of the computation.
@@ -46,7 +46,7 @@ def set_schedule(
 
 
 def add_notes(proto: xla_pb2.HloModuleProto, attributes: Mapping[str, Mapping[str, str]]) -> None:
-    """Gives instructions of a module frontend attributes; `attributes` are by name."""
+    """Adds frontend attributes in place; `attributes`: instruction name -> key -> value."""
     for computation in proto.computations:
         for instruction in computation.instructions:
             for key, value in attributes.get(instruction.name, {}).items():

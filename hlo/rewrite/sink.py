@@ -25,14 +25,14 @@ _Shape = xla_pb2.ShapeProto
 
 
 def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) -> None:
-    """Removes instructions that move arrays for loops from a module.
+    """Removes transposes and conversions made for loops, which then slice the original array.
 
     Args:
       proto: a scheduled module, changed in place. names: of instructions that `sinks` finds.
       target: "cpu" or "cuda", whose in-place rules say what must be copied all the same.
 
     Raises:
-      HloError: a name is not of one that `sinks` finds.
+      HloError: `sinks` does not find a name, or others call the computation that slices.
     """
     if not names:
         return

@@ -37,14 +37,14 @@ Loops = list[tuple[Instruction, int]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taken:
-    """A slice that is to be taken from a source.
+    """A dynamic-slice in a loop's body that can take its slice from another array, the source.
 
     Attributes:
       slice: the dynamic-slice. fusion: that it is in; it may run asynchronously, as a contiguous
         copy does, which is then given up. cut: the dimension that it slices.
       axis: the dimension of the source that is sliced instead.
-      extents, dimensions: of a transpose of that slice, whose operand is a bitcast of it, and whose
-        result is one of what is taken now; empty where that is a bitcast of the slice itself.
+      extents, dimensions: of a transpose that follows: its operand is a bitcast of the new slice,
+        and a bitcast of its result is the old one; empty where a bitcast alone is enough.
     """
 
     slice: Instruction
@@ -57,14 +57,14 @@ class Taken:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sink:
-    """Something that moves an array for loops alone, and could go.
+    """An instruction that transposes or converts an array only for loops, and could be removed.
 
     Attributes:
-      move: the instruction; with it go those that only it reads (`gone`), and that move as well.
-      source: what is moved. kinds: element types to which it is converted, one after the other.
+      move: the instruction. gone: `move`, and those before it that only this chain reads.
+      source: the array before `gone`. kinds: element types to which it is converted, in order.
       code: the kind of the fusion that rounds in converting, which must stay the same; or "".
-      loops: each while that it is handed to, and which element of its state it is.
-      slices: what fusions of their bodies take of it.
+      loops: each while that gets the array, and which element of its state it is.
+      slices: the slices that fusions of their bodies take of it.
     """
 
     move: Instruction
@@ -82,7 +82,7 @@ class Sink:
 
 
 def sinks(module: Module, target: str) -> list[Sink]:
-    """All that could go, in the order of the module; `target`: such as "cpu".
+    """All that `sink_moves` can remove, in the module's order; `target`: such as "cpu".
 
     On a TPU there are none: slices lie in tiles, and not every fusion can be compiled.
     """
@@ -237,7 +237,7 @@ def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Sli
 
 
 def parts(computation: Computation, k: int) -> Iterator[Instruction]:
-    """What takes an element out of a loop's state."""
+    """The get-tuple-elements for element `k` of the state, a computation's only parameter."""
     (state,) = computation.parameters
     return (u for u in state.users if u.opcode == "get-tuple-element" and u.tuple_index == k)
 

@@ -18,19 +18,19 @@ _Shape = xla_pb2.ShapeProto
 
 
 def shorten(shape: _Shape, axis: int, slices: int) -> None:
-    """Lets an array have so many slices."""
+    """Reduces a shape's extent along `axis` to at most `slices`, in place."""
     shape.dimensions[axis] = min(shape.dimensions[axis], slices)
 
 
 def parameter_of(body: _Computation, number: int) -> _Instruction:
-    """A parameter, by its number."""
+    """The parameter of a computation with this parameter number."""
     return next(
         i for i in body.instructions if i.opcode == "parameter" and i.parameter_number == number
     )
 
 
 def casts_of(body: _Computation, parameter: _Instruction) -> set[int]:
-    """The ids of a parameter and of bitcasts of it."""
+    """The ids of a parameter, and of all bitcasts that follow it."""
     found = {parameter.id}
     for i in body.instructions:
         if i.opcode == "bitcast" and i.operand_ids[0] in found:
@@ -45,8 +45,9 @@ def shorten_reads(
     axis: int,
     slices: int,
 ) -> None:
-    """Lets a parameter of a fusion that takes slices be of so many, with its casts, in nested
-    fusions too.
+    """Reduces a fused computation's parameter to `slices` along `axis`, in place.
+
+    So are its bitcasts, and the parameters of nested fusions that it is given to.
     """
     behind = casts_of(body, parameter)
     body.ClearField("program_shape")
@@ -61,10 +62,10 @@ def shorten_reads(
 
 
 def update_of(fusion: _Instruction, body: _Computation, operand: int) -> _Instruction:
-    """The dynamic-update-slice of a fusion's operand, which nothing else in the fusion reads.
+    """The dynamic-update-slice that alone reads the fusion's parameter number `operand`.
 
     Raises:
-      HloError: there is none.
+      HloError: something else reads it.
     """
     parameter = parameter_of(body, operand)
     readers = [i for i in body.instructions if parameter.id in i.operand_ids]
@@ -74,7 +75,7 @@ def update_of(fusion: _Instruction, body: _Computation, operand: int) -> _Instru
 
 
 def counts_slices(body: _Computation, update: _Instruction) -> int:
-    """The dimension along which a slice is put into an array."""
+    """The dimension in which a dynamic-update-slice writes one slice; 0 if it writes all."""
     part = next(i for i in body.instructions if i.id == update.operand_ids[1])
     pairs = zip(part.shape.dimensions, update.shape.dimensions, strict=True)
     return next((k for k, (one, whole) in enumerate(pairs) if one != whole), 0)
@@ -83,14 +84,14 @@ def counts_slices(body: _Computation, update: _Instruction) -> int:
 def put_into_slots(
     fusion: _Instruction, body: _Computation, operand: int, axis: int, slices: int = SLOTS
 ) -> _Instruction:
-    """Lets a fusion put a result into an array of few slices; gives the parameter that is this.
+    """Reduces an array into which a fusion writes a slice to few slices; returns its parameter.
 
     Args:
-      fusion: it is changed, as is its computation: body. operand: number of the array among what it
-        is given. axis: the dimension of it that counts slices. slices: that it has then.
+      fusion: changed in place, as is its computation `body`. operand: number of the array among its
+        operands. axis: the dimension that counts slices. slices: how many are left.
 
     Raises:
-      HloError: it does something else with that operand.
+      HloError: the fusion does something else with that operand.
     """
     update, parameter = update_of(fusion, body, operand), parameter_of(body, operand)
     root = next(i for i in body.instructions if i.id == body.root_id)

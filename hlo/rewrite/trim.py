@@ -21,10 +21,10 @@ def without_unread(
     bodies: Mapping[int, xla_pb2.HloComputationProto],
     repeated: Iterable[int],
 ) -> tuple[list[xla_pb2.HloInstructionProto], int]:
-    """The instructions of a computation less what nothing reads.
+    """Removes clones, and originals of clones, that nothing reads from a list of instructions.
 
-    Only where an instruction is computed more than once can its readers have gone elsewhere. So
-    only those, and what hands on their results, are removed; they must be without side effects.
+    Only where an instruction is computed more than once can it have lost its readers. So
+    only those, and what forwards their results, are removed; they must be without side effects.
 
     Args:
       instructions: of one computation, operands before readers. Fusions that lose outputs, and
@@ -178,14 +178,14 @@ def _keep_outputs(
 def without_transfer(
     fusion: xla_pb2.HloInstructionProto, body: xla_pb2.HloComputationProto, results: Sequence[int]
 ) -> list[int]:
-    """Makes of a fusion that runs parts of a transfer what it was before.
+    """Removes the collective from a fusion that advances it, as before XLA:TPU added it.
 
     Args:
-      fusion: see `hlo.async_collective_fusion`. body: its own; both are changed.
-      results: numbers of what it gives beside the transfer.
+      fusion: see `hlo.async_collective_fusion`. body: its own; both are changed in place.
+      results: numbers of the results that do not belong to the collective.
 
     Returns:
-      The numbers of the operands that are left; the fusion is yet to be given them.
+      The numbers of the operands that are left; the caller sets the operands themselves.
     """
     fusion.operand_ids[:] = range(len(fusion.operand_ids))
     fusion.backend_config = b""  # it says which results are the transfer's

@@ -17,11 +17,11 @@ def after_needs(
     needs: Callable[[int], Iterable[int]],
     cycle: Callable[[int], Exception] | None = None,
 ) -> list[int]:
-    """Numbers in their order, each after all that it needs, which is taken in: depth first.
+    """Post-order of a depth-first walk: each number after all that it needs, which are included.
 
     Args:
       numbers: where the walk begins. needs: what each needs, in the order in which it is visited.
-      cycle: the error to raise where a number needs itself; by default that is passed over.
+      cycle: makes the error to raise where a number needs itself; None: such needs are ignored.
     """
     done: dict[int, None] = {}
     begun: set[int] = set()
@@ -45,7 +45,7 @@ def after_needs(
 
 
 def put_in_post_order(computation: xla_pb2.HloComputationProto) -> None:
-    """Lists the instructions of a computation in the order in which XLA will walk them."""
+    """Reorders a computation's list of instructions, in place, into XLA's post-order."""
     listed = [i.id for i in computation.instructions]
     walked = post_order(computation.instructions)
     if [i.id for i in walked] != listed:
@@ -56,7 +56,7 @@ def put_in_post_order(computation: xla_pb2.HloComputationProto) -> None:
 def post_order(
     instructions: Sequence[xla_pb2.HloInstructionProto],
 ) -> list[xla_pb2.HloInstructionProto]:
-    """The order in which XLA will walk the instructions; it decides ties between their buffers."""
+    """The instructions in XLA's post-order; it decides ties between their buffers."""
     by_id = {i.id: i for i in instructions}
     read = {k for i in instructions for k in i.operand_ids}
 

@@ -22,7 +22,10 @@ from olla_xla.place.items import Items, load_bound
 
 @dataclasses.dataclass(frozen=True)
 class Waste:
-    """The section that needs most bytes, of those with a dead stretch that cannot be filled.
+    """The section that needs most bytes, counting the memory that dead stretches waste there.
+
+    A section is a maximal set of items live together (`place.items`); a dead stretch, the sections
+    between two parts of an item, which keeps its offset there.
 
     Attributes:
       bytes: needed there at least (heights rounded up to the grain); 0 if there is none.
@@ -36,14 +39,14 @@ class Waste:
 
 
 def least_height(items: Items) -> int:
-    """A lower bound on any packing's height in bytes, from loads and from dead stretches."""
+    """A lower bound in bytes on the height of any packing, from live bytes and dead stretches."""
     bound = load_bound(items)
     padded = items.grain - 1 if (items.size != items.need).any() else 0
     return max(bound, waste(items, bound + padded).bytes - padded)
 
 
 def waste(items: Items, above: int = 0) -> Waste:
-    """The bytes that dead stretches force, if these are more than `above`."""
+    """The section that needs most bytes, if these are more than `above`; else an empty Waste."""
     owner = items.owner()
     before = np.flatnonzero(owner[1:] == owner[:-1])
     if not len(before):

@@ -17,8 +17,9 @@ from olla_xla.place.problem import PlacementProblem
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Items:
-    """The blocks of one memory space, those of one group joined to one item.
+    """The items to place in one memory space: blocks, those of one group joined to one item.
 
+    A section is a maximal set of blocks that are live together; sections are numbered over time.
     Item i covers sections part_first[p], ..., part_last[p] with part_height[p] bytes for each of
     its parts p in range(part_ptr[i], part_ptr[i + 1]); its parts share no section.
 
@@ -56,7 +57,7 @@ class Items:
         return np.repeat(np.arange(len(self)), np.diff(self.part_ptr))
 
     def loads(self) -> NDArray[np.int64]:
-        """[count] bytes live in each section, heights rounded up."""
+        """int64 [count], bytes live in each section, heights rounded up to `grain`."""
         change = np.zeros(self.count + 1, np.int64)
         np.add.at(change, self.part_first, self.part_height)
         np.subtract.at(change, self.part_last + 1, self.part_height)
@@ -64,7 +65,7 @@ class Items:
 
 
 def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.int64]]:
-    """Joins groups to items and sweeps over time.
+    """Joins the blocks of one memory space into items, and finds the sections.
 
     Returns:
       (items, int64 [blocks], the item of each block of the problem; -1 for blocks of other spaces
@@ -117,7 +118,7 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
 
 
 def step_items(problem: PlacementProblem) -> Items:
-    """The items of memory space 0 with a section for every unit of time from 0 on."""
+    """As `items_of` for memory space 0, but with a section for every unit of time from 0 on."""
     items, item = items_of(problem, 0)
     owner, lower, upper, raw = _parts(
         problem, np.flatnonzero((problem.space == 0) & (problem.size > 0)), item
@@ -185,7 +186,7 @@ def _sweep(
 
 
 def load_bound(items: Items) -> int:
-    """The largest load of any section, in bytes: no packing is lower.
+    """The most bytes live in any section: a lower bound on the height of any packing.
 
     The topmost block of a section needs no padding, so the largest padding there is left out.
     """
@@ -205,7 +206,7 @@ def load_bound(items: Items) -> int:
 
 
 def subset(items: Items, chosen: NDArray[np.int64]) -> Items:
-    """Some of the items (int64 [any], their numbers), with sections that are maximal among them."""
+    """The items of these numbers, int64 [any], with sections that are maximal among them."""
     chosen = np.asarray(chosen, np.int64)
     counts = np.diff(items.part_ptr)[chosen]
     ptr = np.zeros(len(chosen) + 1, np.int64)
@@ -225,7 +226,7 @@ def subset(items: Items, chosen: NDArray[np.int64]) -> Items:
 
 
 def independent(items: Items) -> Sequence[Items]:
-    """The parts into which the items fall at section borders that none of them crosses."""
+    """Splits items at section borders that none of them spans, into parts to pack separately."""
     if not len(items):
         return []
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])

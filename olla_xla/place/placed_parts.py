@@ -20,7 +20,7 @@ FIRST and LAST are sections, as in Items; TOP is one past the part's last byte.
 
 
 class Shapes(NamedTuple):
-    """The items to place, as in Items.
+    """The parts of the items to place, as in Items.
 
     Attributes:
       ptr: int64 [items + 1], item -> parts.
@@ -79,7 +79,7 @@ def fit(
 
 @jit
 def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -> int:
-    """Adds item i at offset x to the placed parts, int64 [5, parts]; returns their number."""
+    """Inserts item i at offset x into `placed`, in place; returns the new number of parts."""
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     width = hi - lo
     at = count
@@ -119,9 +119,7 @@ def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
 def sticking_out(
     offset: NDArray[np.int64], size: NDArray[np.int64], target_height: int, found: NDArray[np.int64]
 ) -> int:
-    """Writes the items whose ends lie above the target height to `found`, ascending; returns how
-    many.
-    """
+    """Writes items that end above the target height to `found`, ascending; returns how many."""
     count = 0
     for i in range(len(offset)):
         if offset[i] + size[i] > target_height:

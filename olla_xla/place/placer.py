@@ -89,7 +89,7 @@ all in bytes) -> its packing."""
 
 
 def place_by(problem: PlacementProblem, place_part: PlacePart, budget: Budget) -> Packing:
-    """Splits a problem into independent parts, has each placed, and joins the offsets.
+    """Splits a problem into independent parts, places each by `place_part`, and joins them.
 
     Args:
       problem: the blocks. place_part: places one part. budget: that of `place_part`.
@@ -128,7 +128,7 @@ _SEVERITY = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartPacking:
-    """One memory space, or a part: its bound in bytes, and as in Packing; int64 [items] offsets."""
+    """A packing of a memory space or part: `bound` in bytes, `offsets` int64 [items] or None."""
 
     bound: int
     status: Status
@@ -167,7 +167,7 @@ def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> P
 
 
 def enough(capacity: int | None) -> StopReason:
-    """Why the search of items that meet their target height ends."""
+    """The stop reason where the target height is met: PROOF, or CAPACITY if there is a capacity."""
     return StopReason.PROOF if capacity is None else StopReason.CAPACITY
 
 
@@ -244,7 +244,7 @@ def repair(
     portion: float,
     seed: int,
 ) -> tuple[NDArray[np.int64], str]:
-    """Repairs the best packing for a fraction of the time; (int64 [items] offsets, source)."""
+    """Repairs `best` within a fraction of the budget; the lower packing, and its source."""
     with budget.portion(portion):
         found = repaired(part, target_height, best, budget, seed)
     if height_of(part, found) < height_of(part, best):
@@ -258,9 +258,7 @@ Rule = Callable[[], NDArray[np.int64]]
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
 ) -> tuple[NDArray[np.int64] | None, str]:
-    """The lowest packing of some rules and the rule's name, up to the first that meets the target
-    height.
-    """
+    """Runs rules until one meets the target height; the lowest packing, and its rule's name."""
     best: NDArray[np.int64] | None = None
     source = ""
     for name, rule in rules:
@@ -276,7 +274,7 @@ def by_rules(
 
 
 def heuristics(part: Items, method: str) -> Sequence[tuple[str, Rule]]:
-    """The heuristics of a method by name; all of them for "auto"."""
+    """(name, function that places `part`) for each heuristic of a method; all for "auto"."""
     orders = greedy_orders(part)
     found: list[tuple[str, Rule]] = [
         (name, lambda order=order: first_fit(part, order)) for name, order in orders.items()

@@ -127,7 +127,7 @@ class PlacementProblem:
                 raise InputError(f"{pair}, but their fixed offsets differ")
 
     def check(self, offsets: NDArray[np.int64]) -> dict[int, int]:
-        """Has the referee judge offsets, int64 [blocks]; returns bytes of each memory space.
+        """Has the referee check offsets, int64 [blocks]; memory space -> bytes that it needs.
 
         Raises:
           CheckError: the offsets break a constraint; the message names the blocks.
@@ -192,7 +192,7 @@ class Packing:
 
     @property
     def bound(self) -> int:
-        """Lower bound of `height`."""
+        """Bytes below which no packing of all memory spaces together exists."""
         return sum(self.bounds.values())
 
     @property

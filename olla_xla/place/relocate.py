@@ -36,7 +36,7 @@ _BY_SIZE, _BY_LENGTH, _BY_AREA = 0, 1, 2
 
 
 class Scratch(NamedTuple):
-    """Scratch space of tries; the first of `taken` is the item that the try is about.
+    """Arrays that tries of `relocate` reuse; the first of `taken` is the item a try is about.
 
     Attributes:
       mark: bool [items], taken out. taken: int64 [items], which ones, as far as filled.
@@ -67,7 +67,7 @@ class _Packing(NamedTuple):
 
 @jit
 def scratch(n: int) -> Scratch:
-    """Scratch space for n items."""
+    """Allocates a Scratch for n items."""
     return Scratch(
         np.zeros(n, np.bool_),
         np.empty(n, np.int64),
@@ -81,11 +81,11 @@ def scratch(n: int) -> Scratch:
 def relocate(
     offset: NDArray[np.int64], shapes: Shapes, target_height: int, tries: int, seed: int
 ) -> tuple[NDArray[np.int64], int]:
-    """Local repair of a packing, in place.
+    """Repairs a packing: takes out a few items at a time and places them again.
 
     Args:
-      offset: int64 [items] bytes. shapes: the items. target_height: bytes. tries: at most.
-      seed: of the random numbers; about how many items are repacked at once depends on it, too.
+      offset: int64 [items] bytes, changed in place. shapes: the items. target_height: bytes.
+      tries: at most. seed: of the random numbers and of how many items are repacked at once.
 
     Returns:
       (the offsets with fewest bytes above the target height, items placed).
@@ -347,7 +347,7 @@ def repack(
     count: int,
     trial: Scratch,
 ) -> tuple[int, float, int, int]:
-    """Places items by their keys; stops once more than `limit` exceeds the target height.
+    """Places items taken out, by their keys, until more than `limit` exceeds the target height.
 
     Args:
       taken: items to place. at: where the first of them is to go, or ANYWHERE.

@@ -39,7 +39,7 @@ def repairable(items: Items) -> bool:
 def repaired(
     items: Items, target_height: int, best: NDArray[np.int64], budget: Budget, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Looks for a packing at most `target_height` bytes high.
+    """Looks, by local changes to a packing, for one at most `target_height` bytes high.
 
     Args:
       items: one independent part, `repairable`. best: int64 [items], a packing.

@@ -29,7 +29,7 @@ _LIMIT = 2**62
 
 
 def read_trace(path: str | os.PathLike[str], *, capacity: int | None = None) -> PlacementProblem:
-    """Reads a trace; a block with an offset is pinned to it.
+    """Reads a placement problem from CSV; a block with an offset is pinned to it.
 
     Args:
       path: CSV file with a header. capacity: bytes, or None to look for the least height.
@@ -127,7 +127,7 @@ def write_trace(
     problem: PlacementProblem,
     offsets: NDArray[np.int64] | None = None,
 ) -> None:
-    """Writes a trace with its offsets; alignments only where one is not 1.
+    """Writes a problem, and its offsets if given, as CSV; alignments only where one is not 1.
 
     Raises:
       InputError: the file cannot be written.

@@ -22,7 +22,7 @@ from olla_xla.memory.arrays import GraphArrays, GraphLists
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reduced:
-    """A graph of groups of operators.
+    """A condensed graph, whose operators are groups of another graph's operators.
 
     Attributes:
       full: the graph it was made from. arrays: the condensed one; its operators are groups.
@@ -39,11 +39,11 @@ class Reduced:
     prologue: bool
 
     def expand(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """The order of all operators, int64 [operators], from one of groups, int64 [groups]."""
+        """Converts an order of groups, int64 [groups], into one of operators, int64 [operators]."""
         return _gather(np.asarray(order, np.int64), self.member_ptr, self.member_idx)
 
     def contract(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """The order of groups, int64 [groups], from one of all operators, int64 [operators]."""
+        """Converts an order of operators, int64 [operators], into one of groups, int64 [groups]."""
         place = self.full.positions(order)[self.keys]
         if self.prologue:
             place[0] = -1
@@ -51,7 +51,10 @@ class Reduced:
 
 
 def reduce_graph(full: GraphArrays) -> Reduced:
-    """Condenses a graph whose ids are a topological order."""
+    """Groups free operators with a neighbour; the graph's ids must be a topological order.
+
+    Free are parameters, constants, bitcasts, tuples and get-tuple-elements that make no tensor.
+    """
     group_of, prologue = _groups(full)
     lead = [v for v in range(full.n) if group_of[v] == v]
     if prologue:

@@ -54,13 +54,16 @@ class _Given:
 
 
 def solve_apart(backend: str, model: LinearModel, limits: SolverLimits) -> SolverResult:
-    """Minimises a model in another process, which ends at the time limit or 2 s after it.
+    """Minimises a model in another process, killed if it still runs 2 s after the time limit.
 
     Args:
       backend: module of the solver. model: the model. limits: the watch is called here.
 
+    Returns:
+      The solver's result; if it was killed, its last point, unchecked, and its best bound.
+
     Raises:
-      SolverError: the process ended without a result.
+      SolverError: the solver failed, or its process ended without a result.
     """
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -117,7 +120,7 @@ def _followed(messages: queue.SimpleQueue[Any], limits: SolverLimits, until: flo
 
 
 def main() -> int:
-    """Solves what comes on stdin; writes what happens to stdout, pickled."""
+    """Reads a pickled model from stdin, solves it, and writes progress and result to stdout."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints goes to stderr
     lock = threading.Lock()

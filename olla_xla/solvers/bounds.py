@@ -16,12 +16,12 @@ _ROUNDING = 1e-6
 
 
 def known(bound: float) -> float:
-    """The bound if it is a finite one, else minus infinity."""
+    """The bound if it is finite and no solver's infinity (1e20 or more), else minus infinity."""
     return bound if -_INFINITE < bound < _INFINITE else -math.inf
 
 
 def whole_units(bound: float) -> int:
-    """The least whole number, not negative, that a bound admits; 0 where nothing is known.
+    """A lower bound rounded up to a whole number, at least 0; 0 where nothing is known.
 
     Example:
       >>> whole_units(2.3), whole_units(2.0000001), whole_units(-math.inf)

@@ -55,7 +55,7 @@ class Status(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class SolverLimits:
-    """What a solver may spend, checked at construction, and who watches it.
+    """What a solver may spend, checked at construction, and callbacks that see its progress.
 
     With `threads=1` and no wall-clock limit reached, equal models and seeds give equal results.
 
@@ -94,7 +94,7 @@ class SolverLimits:
 
 @dataclasses.dataclass(frozen=True)
 class SolverResult:
-    """What a solver found.
+    """How a solve ended, with the best point and the bound.
 
     Attributes:
       status: how it ended.
@@ -126,7 +126,7 @@ class SolverResult:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearArrays:
-    """A model's data: minimise cost x + offset, row_lower <= A x <= row_upper, lower <= x <= upper.
+    """Model data: minimise cost x + offset, row_lower <= A x <= row_upper, lower <= x <= upper.
 
     Attributes:
       cost, lower, upper: float64 [variables]. integer: bool [variables].
@@ -164,10 +164,10 @@ class LinearArrays:
 
 
 class LinearModel:
-    """Minimise a linear objective over variables with bounds, under linear rows.
+    """A (mixed-integer) linear program: minimise over variables with bounds, under linear rows.
 
     Example:
-      >>> model = Model()
+      >>> model = LinearModel()
       >>> x = model.add_variables(2, upper=3, cost=-1)
       >>> model.add_row(x, [1, 2], upper=4, tag="(1)")
       >>> model.variables, model.rows
@@ -217,11 +217,11 @@ class LinearModel:
         cost: float = 0.0,
         name: Callable[[int], str] | None = None,
     ) -> range:
-        """Adds variables of one kind.
+        """Adds variables that have the same bounds, kind and cost.
 
         Args:
           count: how many.
-          lower, upper: their bounds, inclusive.
+          lower, upper: their bounds, inclusive; InputError if they are empty.
           integer: whether they take integer values only.
           cost: their coefficient in the objective.
           name: the name of the k-th of them; called only when a name is asked for.
@@ -288,33 +288,33 @@ class LinearModel:
         self._arrays = None
 
     def fix(self, column: int, value: float) -> None:
-        """Sets both bounds of a variable."""
+        """Fixes a variable at a value, by both of its bounds."""
         self.bound(column, value, value)
 
     def bound(self, column: int, lower: float, upper: float) -> None:
-        """Replaces the bounds of a variable."""
+        """Replaces the bounds of a variable; InputError if `lower` is above `upper`."""
         if lower > upper:
             raise InputError(f"{self.variable_name(column)}: bounds [{lower}, {upper}] are empty")
         self._lower[column], self._upper[column] = lower, upper
         self._arrays = None
 
     def relax(self) -> None:
-        """Lets all variables take fractional values; the optimum becomes a lower bound."""
+        """Makes all variables continuous, in place; the optimum becomes a lower bound."""
         self._integer = [False] * self.variables
         self._arrays = None
 
     def variable_name(self, column: int) -> str:
-        """The name of a variable."""
+        """The name of the variable in a column."""
         k = max(i for i, (first, _) in enumerate(self._blocks) if first <= column)
         first, name = self._blocks[k]
         return name(column - first)
 
     def row_name(self, row: int) -> str:
-        """The tag of a row and its number."""
+        """The tag of a row and its number, such as "(1)#0"."""
         return f"{self._tags[row]}#{row}"
 
     def arrays(self) -> LinearArrays:
-        """The data as arrays; made once, until the model changes."""
+        """The model as arrays, cached until it changes."""
         if self._arrays is None:
             self._arrays = LinearArrays(
                 cost=np.array(self._cost, np.float64),
@@ -336,7 +336,7 @@ class LinearModel:
 
 
 def round_point(arrays: LinearArrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The point, float64 [variables], with its integer variables rounded.
+    """A copy of the point, float64 [variables], with its integer variables rounded.
 
     Raises:
       SolverError: wrong length, a value that is not finite, or an integer variable farther than

@@ -80,7 +80,7 @@ def solve(
 def solve_with(
     model: LinearModel, limits: SolverLimits, solvers: Sequence[tuple[str, Callable[[], Solver]]]
 ) -> SolverResult:
-    """`solve` with solvers given as (name, function that returns the solver)."""
+    """As `solve`, with solvers given as (name, function that returns the solver)."""
     start = _checked_start(model)
     failures: list[str] = []
     for name, load in solvers:

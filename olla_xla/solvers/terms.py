@@ -9,12 +9,12 @@ from olla_xla.solvers.linear import LinearModel
 
 
 class LinearTerms:
-    """A sum of columns with coefficients, and a constant.
+    """A linear expression that is built step by step: columns with coefficients, and a constant.
 
     Example:
-      >>> model = Model()
+      >>> model = LinearModel()
       >>> x = model.add_variable()
-      >>> Terms().plus(x, 2).plus_constant(1).into(model, upper=3)  # 2 x + 1 <= 3
+      >>> LinearTerms().plus(x, 2).plus_constant(1).into(model, upper=3)  # 2 x + 1 <= 3
     """
 
     __slots__ = ("coefficients", "columns", "constant")
@@ -25,13 +25,13 @@ class LinearTerms:
         self.constant = 0
 
     def plus(self, column: int, coefficient: int = 1) -> LinearTerms:
-        """Adds `coefficient` times a column; returns itself."""
+        """Adds `coefficient` times a column, in place; returns self."""
         self.columns.append(column)
         self.coefficients.append(coefficient)
         return self
 
     def plus_constant(self, value: int) -> LinearTerms:
-        """Adds a number; returns itself."""
+        """Adds a number to the constant, in place; returns self."""
         self.constant += value
         return self
 
@@ -43,10 +43,10 @@ class LinearTerms:
         upper: float = math.inf,
         tag: str = "",
     ) -> None:
-        """Adds the row `lower <= self <= upper`, unless it holds whatever the columns are.
+        """Adds the row `lower <= self <= upper` to a model; none if there are no columns.
 
         Raises:
-          SolverError: no column is left, and the constant breaks the row: contradictory data.
+          SolverError: there are no columns, and the constant breaks the row: contradictory data.
         """
         if self.columns:
             model.add_row(

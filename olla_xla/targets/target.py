@@ -45,12 +45,12 @@ TARGETS = {
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A GPU or TPU.
+    """Figures of a GPU or TPU that steps can be compiled for.
 
     Attributes:
       name: the target's. kind: as JAX names such a device (`device_kind`).
       memory_bytes: what the device has. bytes_per_second: peak bandwidth of its memory.
-      plugin: the extra of this package with what compiles for it. CUDA 13 knows nothing older than
+      plugin: the extra of this package that brings its compiler. CUDA 13 knows nothing older than
         compute capability 7.5, which leaves "cuda12" for a V100.
       config: of a GPU, the text of its GpuTargetConfigProto, which XLA is given.
     """
@@ -65,7 +65,7 @@ class Card:
 
 @functools.cache
 def card(name: str) -> Card:
-    """The card of a GPU or TPU target. No plugin is needed.
+    """The figures of a GPU or TPU target, for which no plugin needs to be installed.
 
     Raises:
       InputError: there is no such target.
@@ -90,7 +90,7 @@ def card(name: str) -> Card:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Devices to compile for.
+    """One or more devices to compile a step for; GPUs and TPUs may be absent.
 
     Attributes:
       name: one of `TARGETS`.
@@ -108,11 +108,13 @@ class Target:
 
     @property
     def platform(self) -> str:
-        """The name of its memory rules, one of the values of `TARGETS`."""
+        """The name of the platform whose memory rules hold: "cpu", "cuda" or "tpu"."""
         return TARGETS[self.name]
 
     def place(self, arguments: Any, split: Any = None) -> Any:
-        """A pytree of arrays or `jax.ShapeDtypeStruct` as shapes on the devices.
+        """Replaces a pytree's arrays by `jax.ShapeDtypeStruct`s placed on these devices.
+
+        Without compile-only or several devices the pytree is returned as it is.
 
         Args:
           arguments: the pytree; leaves that are no arrays stay as they are.
@@ -162,7 +164,7 @@ class Target:
 
 
 def prepare_environment(name: str, devices: int = 1) -> None:
-    """Sets what must be set before JAX starts a backend, here and in processes started from here.
+    """Sets environment variables, also for child processes, and JAX options, before JAX starts.
 
     No target needs a GPU or TPU, so JAX is kept from looking for one, and XLA from autotuning.
 
@@ -182,7 +184,7 @@ def prepare_environment(name: str, devices: int = 1) -> None:
 
 
 def target(name: str, devices: int = 1, topology: str = "") -> Target:
-    """The target of that name.
+    """The devices of a target; for GPUs and TPUs compile-only ones, which need JAX's plugin.
 
     Args:
       name: one of `TARGETS`. devices: how many; a GPU's are those of one machine.
@@ -224,7 +226,7 @@ def _cpu(devices: int) -> Target:
 
 
 def installed() -> list[str]:
-    """The targets that commands take by themselves: the CPU, and an H100 if JAX has a plugin."""
+    """Targets that commands use by default: "cpu", and "h100" if its plugin is installed."""
     return ["cpu", "h100"] if _is_installed(card("h100").plugin) else ["cpu"]
 
 

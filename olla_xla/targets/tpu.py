@@ -21,13 +21,13 @@ from olla_xla.version import to_install
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A TPU version.
+    """Figures of one TPU version.
 
     Attributes:
       name: the target's. kind: as JAX names such a device (`device_kind`).
       memory_bytes: HBM of a device that a program may take. bytes_per_second: its peak bandwidth.
-      directions: in how many directions chips are connected.
-      devices: that JAX sees in one chip.
+      directions: dimensions of the network of chips, 2 or 3.
+      devices: how many JAX sees in one chip.
     """
 
     name: str
@@ -66,7 +66,7 @@ _ENVIRONMENT = {
 
 
 def prepare_libtpu() -> None:
-    """Sets environment variables, unless set, with which libtpu looks for no TPU when loaded.
+    """Sets environment variables, unless set, that keep libtpu from looking for a TPU.
 
     On a machine with a TPU nothing is set, since JAX may run on it.
     """
@@ -77,7 +77,7 @@ def prepare_libtpu() -> None:
 
 
 def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
-    """Compile-only devices.
+    """Compile-only devices of a TPU version, as `jax.Device`s.
 
     Args:
       chip: their version. count: how many, if no topology is given.

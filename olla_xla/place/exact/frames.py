@@ -29,7 +29,7 @@ from olla_xla.place.exact.state import (
 
 @jit
 def swap(state: PlacementState, a: int, b: int) -> None:
-    """Exchanges two entries of `waiting`."""
+    """Exchanges entries a and b of `state.waiting`, in place."""
     i, j = state.waiting[a], state.waiting[b]
     state.waiting[a], state.waiting[b] = j, i
     state.slot[j], state.slot[i] = a, b
@@ -37,7 +37,7 @@ def swap(state: PlacementState, a: int, b: int) -> None:
 
 @jit
 def activate(state: PlacementState, frame: int) -> None:
-    """Makes a frame, whose items are still unplaced, the active one."""
+    """Makes a frame, whose items are still unplaced, the one that is searched."""
     state.count[ACTIVE] = frame
     state.frames[frame, START] = state.count[DEPTH]
     state.count[LEVEL] = state.frames[frame, LOWEST]
@@ -46,7 +46,7 @@ def activate(state: PlacementState, frame: int) -> None:
 
 @jit
 def split(model: Model, state: PlacementState) -> None:
-    """Replaces the active frame by independent parts of its unplaced items, small ones first.
+    """Replaces the active frame by one for each independent part of its items, small ones first.
 
     One that cannot be packed then refutes the decisions before the split, however the other parts
     were packed.

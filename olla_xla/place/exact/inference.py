@@ -24,7 +24,7 @@ from olla_xla.place.exact.state import (
 
 @jit
 def lift_all(model: Model, state: PlacementState) -> bool:
-    """Lifts every item above the pinned ones that it cannot lie under; false if that fails."""
+    """Raises least offsets above pinned items that items cannot lie under; False on failure."""
     for i in range(len(model.size)):
         if state.earliest[i] > state.latest[i]:
             return False
@@ -35,7 +35,7 @@ def lift_all(model: Model, state: PlacementState) -> bool:
 
 @jit
 def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
-    """Raises the bound of item i to `least`; false if it then leaves the capacity."""
+    """Raises the least offset of item i to `least` or more; False if i then leaves the capacity."""
     value = max(least, state.earliest[i])
     for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
         e = model.pin_idx[p]
@@ -63,7 +63,7 @@ def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
 
 @jit
 def pass_over(model: Model, state: PlacementState, i: int) -> bool:
-    """Bounds an item passed over, which rests on a neighbour placed later; False on failure."""
+    """Raises item i's least offset so that it rests on an item placed later; False on failure."""
     bound = state.earliest[i]
     hint = state.support[i]
     if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:
@@ -98,7 +98,7 @@ def _end(model: Model, state: PlacementState, e: int) -> int:
 
 @jit
 def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> bool:
-    """Bounds all items passed over so far; false if one cannot be placed any more.
+    """Raises the least offsets of all items passed over; False if one cannot be placed any more.
 
     Args:
       model, state: of the search. rank: int64 [items], the order in which they are tried.

@@ -15,7 +15,7 @@ MAX_PAIRS = 20_000_000
 
 
 class Model(NamedTuple):
-    """Items, sections and who overlaps whom; lists of lists are CSR (`*_ptr`, `*_idx`).
+    """Items, sections and which items overlap, as arrays; lists of lists are CSR (`*_ptr`, ...).
 
     Attributes:
       grain: bytes of which all offsets are multiples.
@@ -70,7 +70,7 @@ def overlapping_pairs(items: Items) -> int:
 
 
 def model_of(items: Items) -> Model:
-    """The arrays for `items`, which should be one independent part."""
+    """Computes the Model of `items`, which should be one independent part."""
     n = len(items)
     width = items.part_last - items.part_first + 1
     owner = np.repeat(items.owner(), width)

@@ -35,11 +35,11 @@ _TRAIL = 4_000_000
 
 
 class Budget:
-    """What a search may still spend.
+    """The seconds and the nodes (placements tried) that a search may still spend.
 
     Args:
-      seconds: wall-clock time. nodes: placements tried, or None; with enough seconds, equal nodes
-        give equal results.
+      seconds: wall-clock time. nodes: at most, or None; with enough seconds, equal nodes give
+        equal results.
     """
 
     def __init__(self, seconds: float, nodes: int | None = None) -> None:
@@ -55,7 +55,7 @@ class Budget:
         return self.deadline - clock.now()
 
     def left(self) -> int:
-        """Nodes that fit in what is left; 0 when it is used up."""
+        """Nodes that fit in the time left, at the measured speed, and the limit; <= 0 if none."""
         seconds = self.seconds()
         if seconds <= 0:
             return 0
@@ -67,14 +67,14 @@ class Budget:
         return 2**62 if self.nodes is None else max(self.nodes - self.spent, 0)
 
     def charge(self, nodes: int, seconds: float) -> None:
-        """Counts nodes, and updates the estimate of nodes a second."""
+        """Counts nodes that took some seconds, and estimates nodes a second from them."""
         self.spent += nodes
         if seconds > 0.01:
             self._rate = nodes / seconds
 
     @contextlib.contextmanager
     def portion(self, part: float) -> Iterator[None]:
-        """Within the block, at most this fraction of the whole budget can be spent."""
+        """Context manager: inside, at most this fraction of the whole budget can be spent."""
         whole = self.deadline, self.nodes
         self.deadline = min(self.deadline, clock.now() + part * self.limit)
         if self.nodes is not None and self.total is not None:
@@ -86,7 +86,7 @@ class Budget:
 
     @property
     def stopped_by(self) -> StopReason:
-        """Which limit is used up."""
+        """TIME_LIMIT if no time is left, else NODE_LIMIT."""
         return StopReason.TIME_LIMIT if self.seconds() <= 0 else StopReason.NODE_LIMIT
 
 
@@ -97,7 +97,7 @@ def searchable(items: Items) -> bool:
 
 
 class Search:
-    """Looks for packings of one independent part; sections keep their weights over all calls.
+    """Looks for packings of one independent part; learns from call to call which sections fail.
 
     Args:
       items: the part.
@@ -120,7 +120,7 @@ class Search:
         """Looks for a packing within `capacity` bytes.
 
         Args:
-          capacity: bytes. budget: is charged. most: nodes that may be spent here, or None.
+          capacity: bytes. budget: what is left of it. most: nodes that may be spent here, or None.
 
         Returns:
           (FOUND, EXHAUSTED or LIMIT; int64 [items], offsets in bytes, where FOUND).

@@ -23,7 +23,7 @@ ITEM, SECOND, OLD_RESTS, OLD_BOUNDS, FRAME, OLD_FRAMES = range(6)
 
 
 class PlacementState(NamedTuple):
-    """The current node; all arrays change in place and are undone from the trails.
+    """A node of the search for a packing; arrays change in place and are undone from the trails.
 
     Attributes:
       rest: [items] highest end of placed blocks below. earliest: [items] bound of the offset.

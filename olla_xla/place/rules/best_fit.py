@@ -19,7 +19,7 @@ from olla_xla.place.items import Items
 
 
 def best_fit(items: Items) -> NDArray[np.int64]:
-    """int64 [items], offsets in bytes; quadratic in the number of items.
+    """Offsets by best fit, int64 [items], in bytes; quadratic in the number of items.
 
     An item of several parts is taken as if it were live from its first to its last section.
 

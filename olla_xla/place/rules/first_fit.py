@@ -13,13 +13,13 @@ _FEW = 128
 
 
 def greedy_orders(items: Items) -> dict[str, NDArray[np.int64]]:
-    """The orders worth trying: by decreasing size, life span, and their product; ties by number."""
+    """Name -> order for `first_fit`: by decreasing size, lifetime or their product; then number."""
     keys = {"size": items.size, "span": items.span, "area": items.size * items.span}
     return {f"greedy_{name}": np.argsort(-key, kind="stable") for name, key in keys.items()}
 
 
 def first_fit(items: Items, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [items], offsets in bytes; pinned items are placed before all others.
+    """Places items in this order, pinned ones first; int64 [items], offsets in bytes.
 
     Quadratic in the number of items, with a small constant.
     """

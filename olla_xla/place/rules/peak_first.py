@@ -19,7 +19,7 @@ from olla_xla.place.items import Items
 
 
 def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
-    """Orders for `first_fit`, int64 [items]; ties by number."""
+    """Orders for `first_fit`, int64 [items], the items of the fullest section first."""
     if not len(items):
         return
     there, pinned, stacks = fullest(items)
@@ -50,5 +50,11 @@ def ordered(
     stack: NDArray[np.int64],
     other: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Always-live items come first: between others they would split the memory of these."""
+    """An order for `first_fit`: always-live items, others of the fullest section, all others.
+
+    Between others, always-live items would split the memory of these.
+
+    Args:
+      there, pinned: of `fullest`. stack: key for items in `there`. other: key for all others.
+    """
     return np.lexsort((other, np.where(there, stack, 0), ~pinned, ~there))

@@ -16,7 +16,7 @@ from olla_xla.problem.graph import TensorGraph
 
 
 def weight_updates(graph: TensorGraph) -> list[int]:
-    """The operators whose results replace arguments: outputs in an argument's buffer; ascending."""
+    """The operators whose results overwrite arguments, such as weight updates; ascending."""
     arguments = {t.buffer for t in graph.tensors if t.live_in}
     return sorted(
         {t.source for t in graph.tensors if t.live_out and not t.live_in and t.buffer in arguments}
@@ -24,7 +24,7 @@ def weight_updates(graph: TensorGraph) -> list[int]:
 
 
 def control_edges(graph: TensorGraph) -> list[tuple[int, int]]:
-    """An edge (update, anchor) for each weight update that has an anchor.
+    """Edges (update, anchor) that make weight updates run early; none for one without an anchor.
 
     The search goes from the update's predecessors to theirs, and stops where one has a successor on
     a higher level than the update that is no update itself. Of these the anchor is the one farthest

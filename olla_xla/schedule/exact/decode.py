@@ -11,11 +11,11 @@ from olla_xla.errors import SolverError
 
 
 def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
-    """The execution sequence: the operators that run at each step, step by step.
+    """The execution order of operators, from those that run at each step of an ILP's solution.
 
     Args:
       running: by step, the operators that create a tensor there. Those of one step do not depend
-        on each other, by (4); they are taken by number.
+        on each other, by equation (4); they are taken by number.
       n: how many operators there are.
 
     Returns:

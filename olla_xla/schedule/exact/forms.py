@@ -30,22 +30,22 @@ _logger = logging.getLogger("olla_xla")
 
 
 class Formulation(Protocol):
-    """A linear model of all orders of a graph, with maps from orders to points and back."""
+    """A linear model of all orders of a graph; maps orders to points (of variables) and back."""
 
     model: LinearModel
     scale: Scale
 
     def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
-        """The point of an order, float64 [variables]."""
+        """The point, float64 [variables], that stands for an order."""
         ...
 
     def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order, int64 [n], of a point, float64 [variables]."""
+        """The order, int64 [n], for which a point, float64 [variables], stands."""
         ...
 
 
 class Task(Protocol):
-    """A form of one graph, ready for solvers.
+    """The problem of a least peak for one graph, stated in one form for solvers.
 
     Attributes:
       scale: of its units. size: `variables`, `rows` and `nonzeros` of a linear model, else zeros.
@@ -55,17 +55,17 @@ class Task(Protocol):
     size: dict[str, int]
 
     def solve(self, limits: SolverLimits, backend: str) -> SolverResult:
-        """What a backend finds. Raises SolverError."""
+        """Runs a backend, given by name. Raises SolverError if it fails."""
         ...
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order, int64 [n], of a point, float64 [variables]."""
+        """The order, int64 [n], for which a point, float64 [variables], stands."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class ProblemForm:
-    """A way to state the problem.
+    """A way to state the problem of a least peak, such as a kind of integer program.
 
     Attributes:
       name: of the form.
@@ -82,10 +82,10 @@ class ProblemForm:
 
 
 class Linear:
-    """A linear form of a graph, for backends of the linear model.
+    """A Task that is a linear model of a graph.
 
     Args:
-      build: makes the form of arrays. prepared: what is ordered. equations: those to use, or None.
+      build: makes the Formulation of arrays. prepared: the graph. equations: those to use, or None.
       bound: a known lower bound on the peak (bytes).
     """
 
@@ -108,11 +108,11 @@ class Linear:
         }
 
     def solve(self, limits: SolverLimits, backend: str) -> SolverResult:
-        """What a backend finds."""
+        """Runs a backend of `olla_xla.solvers.solve`, given by name."""
         return solve(self.built.model, limits, [backend])
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order, int64 [n], of a point, float64 [variables]."""
+        """The order, int64 [n], for which a point, float64 [variables], stands."""
         return self.built.decode(x)
 
 
@@ -122,7 +122,7 @@ RUNNING = ProblemForm("running", lambda *given: Linear(RunningIlp, *given))
 
 @dataclasses.dataclass(frozen=True)
 class ExactOrder:
-    """What a solver found out about a graph.
+    """An order that a solver found, and what it proved about the least peak.
 
     Attributes:
       order: int64 [n], operators in execution order; accepted by the referee.

@@ -9,7 +9,7 @@ from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
 
 def plain_graph(graph: TensorGraph) -> TensorGraph:
-    """A graph that counts what the paper counts.
+    """A copy of a graph with what the OLLA paper counts: operators, tensors and their sizes.
 
     Every tensor lives from its source to its last sink; none is live from the start or to the end,
     none shares memory, operators need none of their own. Precedence that no tensor carries becomes
@@ -36,12 +36,12 @@ def plain_graph(graph: TensorGraph) -> TensorGraph:
 
 
 def with_edges(graph: TensorGraph, edges: Iterable[tuple[int, int]]) -> TensorGraph:
-    """The graph with more precedence."""
+    """A copy of the graph with additional control edges, (before, after)."""
     return dataclasses.replace(graph, edges=(*graph.edges, *edges))
 
 
 def renumbered(graph: TensorGraph, order: Sequence[int]) -> TensorGraph:
-    """The same graph with operator `order[k]` called k."""
+    """A copy of the graph in which operator `order[k]` has the number k."""
     number = {v: k for k, v in enumerate(order)}
     return dataclasses.replace(
         graph,

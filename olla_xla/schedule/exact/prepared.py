@@ -18,7 +18,7 @@ from olla_xla.schedule.rules.greedy import by_priority
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """What a formulation orders.
+    """A graph made ready for a formulation: checked, in topological order, perhaps condensed.
 
     Attributes:
       graph: the graph whose orders the referee judges; plain if `plain` was set.
@@ -41,7 +41,7 @@ def prepare(
     reduce: bool = True,
     start: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> Prepared:
-    """Prepares a graph.
+    """Checks a graph, numbers it in a topological order, and condenses it.
 
     Args:
       graph: the graph. plain: count only what the paper counts (`plain_graph`); not condensed.

@@ -38,7 +38,7 @@ EQUATIONS = ("10", "11", "12")
 
 
 class RunningIlp:
-    """The ILP of a graph; its optimum is the least peak of `olla_xla.memory.lifetimes`.
+    """The integer linear program for a graph's orders; its optimum is the least lifetime peak.
 
     Args:
       graph: to be ordered.
@@ -91,7 +91,7 @@ class RunningIlp:
             self._add_load(t)
 
     def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order, int64 [n], from R of a point, float64 [variables]."""
+        """The order, int64 [n], for which a point, float64 [variables], stands."""
         running: list[list[int]] = [[] for _ in range(self._g.n)]
         for v, columns in enumerate(self._r):
             steps = [t for t, column in columns.items() if x[column] > 0.5]
@@ -99,7 +99,7 @@ class RunningIlp:
         return sequence(running, self._g.n)
 
     def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
-        """The point of an order, float64 [variables], as a warm start."""
+        """The point, float64 [variables], that stands for an order, as a warm start."""
         g, x = self._g, np.zeros(self.model.variables)
         position = g.positions(order)
         for v, columns in enumerate(self._r):
@@ -114,7 +114,7 @@ class RunningIlp:
         return x
 
     def position(self, terms: LinearTerms, v: int, coefficient: int) -> LinearTerms:
-        """Adds the step at which an operator runs."""
+        """Adds `coefficient` times the step at which operator v runs to `terms`; returns it."""
         terms.plus_constant(coefficient * int(self._spans.last[v]))
         for column in self._r[v].values():
             terms.plus(column, -coefficient)

@@ -14,7 +14,7 @@ from olla_xla.solvers.bounds import whole_units
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scale:
-    """A peak of `v` units stands for `base + unit * v` bytes.
+    """A unit for byte sizes in a model: a peak of `v` units stands for `base + unit * v` bytes.
 
     Attributes:
       unit: bytes, the greatest common divisor of all sizes.
@@ -31,7 +31,7 @@ class Scale:
 
     @classmethod
     def of(cls, g: GraphArrays) -> Scale:
-        """The coarsest scale that represents every sum exactly."""
+        """The scale of a graph with the largest unit that represents every sum exactly."""
         base = int(g.transient.min()) if g.n else 0
         extra = g.transient - base
         unit = math.gcd(*g.bytes.tolist(), *extra.tolist()) or 1
@@ -39,11 +39,11 @@ class Scale:
         return cls(unit, base, sizes, extra, int(sizes.sum() + extra.max(initial=0)))
 
     def to_bytes(self, units: float) -> int:
-        """The peak in bytes; never below 0, as in `lifetimes.peak_bytes`."""
+        """A peak in bytes, from units; never below 0, as in `lifetimes.peak_bytes`."""
         return max(self.base + self.unit * round(units), 0)
 
     def to_bytes_up(self, units: float) -> int:
-        """A solver's bound in bytes: of the least whole number of units that it admits."""
+        """A solver's lower bound in bytes, from units, which are rounded up to a whole number."""
         return self.to_bytes(whole_units(units))
 
     def to_units(self, peak_bytes: int) -> int:

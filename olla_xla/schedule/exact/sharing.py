@@ -27,7 +27,7 @@ from olla_xla.solvers.terms import LinearTerms
 
 @dataclasses.dataclass(frozen=True)
 class InPlacePair:
-    """An optional in-place pair.
+    """An output that may take over the memory of an input that dies at its operator.
 
     Attributes:
       operator: source of the output. output, input: tensors. number: its place in GraphArrays.
@@ -41,7 +41,7 @@ class InPlacePair:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sharing:
-    """What can be shared at each operator, whatever the order.
+    """Which outputs can take over which inputs' memory at each operator, whatever the order.
 
     Attributes:
       must: (input, operator): the input's memory passes on if it dies there.
@@ -61,7 +61,7 @@ class Sharing:
 
     @classmethod
     def of(cls, g: GraphArrays, reach: Reach) -> Sharing:
-        """Reads the pairs of a graph; those that no order can share are left out."""
+        """Collects the in-place pairs of a graph, without those that share in no order."""
         must: set[tuple[int, int]] = set()
         optional: dict[int, list[InPlacePair]] = {}
         forced: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -132,7 +132,7 @@ def _is_strict(
 
 
 def shared_pairs(g: GraphArrays, position: NDArray[np.int64], stop: NDArray[np.int64]) -> set[int]:
-    """Numbers of the pairs that share under an order; the evaluator's rule.
+    """Numbers of the in-place pairs that share under an order, as `memory.lifetimes` has it.
 
     Args:
       g: the graph. position: step of each operator.
@@ -153,10 +153,10 @@ def shared_pairs(g: GraphArrays, position: NDArray[np.int64], stop: NDArray[np.i
 
 
 class SharingRows:
-    """The columns G[k,t] and D[a,t] of a model with a step of its own for each operator.
+    """Columns and rows for in-place reuse; G[k,t]: pair k shares at step t; D[a,t]: a dies then.
 
     Args:
-      model: where to add them. sharing: of the graph.
+      model: where they are added. sharing: of the graph.
       first, last: [n] span of each operator.
       runs: `runs(terms, v, t, c)` adds c times "v runs at step t" to an expression.
       has_run: `has_run(terms, v, t, c)` adds c times "v has run by the end of step t".
@@ -188,7 +188,7 @@ class SharingRows:
                     self._add_strict(v, pairs, t)
 
     def relax(self, terms: LinearTerms, a: int, v: int, t: int, coefficient: int) -> LinearTerms:
-        """Adds `coefficient` times "the memory of a passes on at v, which runs at t"."""
+        """Adds `coefficient` times "a passes its memory on at v, run at step t" to `terms`."""
         for p in self.sharing.of_input.get((a, v), ()):
             if (p.number, t) in self.columns:
                 terms.plus(self.columns[p.number, t], coefficient)
@@ -197,7 +197,7 @@ class SharingRows:
     def fill(
         self, x: NDArray[np.float64], g: GraphArrays, position: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Sets the columns of a point to what the evaluator does under an order.
+        """Sets G and D in a point, in place, to what `memory.lifetimes` does under an order.
 
         Args:
           x: the point. g: the graph. position: step of each operator.

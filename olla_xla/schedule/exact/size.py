@@ -9,7 +9,7 @@ from olla_xla.schedule.exact.spans import Reach, spans
 
 
 def coefficients(g: GraphArrays) -> int:
-    """About how many coefficients the rows of the `running` form have, up to twice as many.
+    """An estimate of the coefficients in the rows of the `running` form: up to twice too many.
 
     An operator has one for each step of its span in the row of that step, and two for each pair
     with a direct predecessor; a tensor one in each row of (14) and three for each user.

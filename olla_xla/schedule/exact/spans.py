@@ -26,7 +26,7 @@ class Reach:
 
     @classmethod
     def of(cls, g: GraphArrays) -> Reach:
-        """The transitive closure of all precedence."""
+        """Computes the transitive closure of all precedence in a graph."""
         order = topological_order(g).tolist()
         before, after = [0] * g.n, [0] * g.n
         for v in order:
@@ -42,11 +42,11 @@ class Reach:
         return bool(self.before[v] >> u & 1)
 
     def latest(self, users: list[int]) -> list[int]:
-        """The users that may be the last to run: those before none of the others."""
+        """Those users that may be the last of them to run: no other user must run after them."""
         return [u for u in users if not any(self.before[w] >> u & 1 for w in users)]
 
     def direct(self, g: GraphArrays) -> list[tuple[int, int]]:
-        """The pairs (u, v), u before v, of the transitive reduction."""
+        """The edges (u, v), u before v, of the transitive reduction of all precedence."""
         pairs = []
         for v in range(g.n):
             near = g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]].tolist()
@@ -56,7 +56,9 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepSpans:
-    """Inclusive steps, int64.
+    """Steps at which operators can run and tensors can be kept; int64, both ends inclusive.
+
+    Numbers such as (10) are equations of the OLLA paper.
 
     Attributes:
       first, last: [n] the earliest and the latest step of each operator, (10).
@@ -81,7 +83,7 @@ def spans(
     useful: bool = True,
     held: bool = True,
 ) -> StepSpans:
-    """The spans of a graph.
+    """Computes the StepSpans of a graph.
 
     Args:
       g: the graph.
@@ -118,7 +120,7 @@ def spans(
 
 
 def users_of(g: GraphArrays, e: int) -> list[int]:
-    """The operators at which a tensor that exists before them must be preserved."""
+    """The readers of tensor e without its source; with its source if live from the start."""
     users = set(g.sink_idx[g.sink_ptr[e] : g.sink_ptr[e + 1]].tolist()) - {int(g.source[e])}
     if g.live_in[e]:
         users.add(int(g.source[e]))

@@ -15,12 +15,12 @@ from olla_xla.memory.arrays import GraphArrays, rows, topological_order
 
 
 def post_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Predecessors in index order, roots too."""
+    """The depth-first order, int64 [n], that visits predecessors, and roots, by index."""
     return _visit(g.pred_ptr, g.pred_idx, _sinks_first(g))
 
 
 def dfs_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Predecessors by extra users, then by bytes, both descending, then by index."""
+    """Depth-first order, int64 [n]: predecessors by most extra users, most bytes, then index."""
     made = np.zeros(g.n, np.int64)
     np.add.at(made, g.source, g.bytes)
     extra, total = _needs(topological_order(g), g.pred_ptr, g.pred_idx, g.succ_ptr, made)

@@ -22,7 +22,7 @@ from olla_xla.memory.jit import loop
 
 
 def by_priority(g: GraphArrays, priority: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order that takes the ready operator of least priority, int64 [n]; ties by index."""
+    """The order, int64 [n], that always takes the ready operator of least priority, then index."""
     waiting = np.diff(g.pred_ptr)
     heap = [(int(priority[v]), int(v)) for v in np.flatnonzero(waiting == 0)]
     heapq.heapify(heap)
@@ -38,19 +38,19 @@ def by_priority(g: GraphArrays, priority: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def list_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Most bytes freed first."""
+    """Order, int64 [n]: always the ready operator that frees most bytes, less those it makes."""
     return _forward(g, _state(g))
 
 
 def least_peak_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Least peak so far first."""
+    """Order, int64 [n]: always the ready operator that raises the peak so far least."""
     order, ready = np.empty((2, g.n), np.int64)
     _least_peak(g, _state(g), int(g.bytes[g.live_in].sum()), order, ready)
     return order
 
 
 def backward_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Fewest new input bytes first, from the end."""
+    """Order, int64 [n], made from its end: by fewest new input bytes, less those it makes."""
     waiting = np.diff(g.succ_ptr)
     made = _sum_by(g.source[~g.live_in], g.bytes[~g.live_in], g.n)
     readers = np.repeat(np.arange(g.n), np.diff(g.in_ptr))

@@ -12,10 +12,10 @@ from olla_xla.schedule.rules.greedy import by_priority
 def small_first(
     g: GraphArrays, order: NDArray[np.int64], movable: NDArray[np.bool_], most: int
 ) -> NDArray[np.int64]:
-    """An order in which operators of small results run as soon as they can.
+    """Changes an order so that operators with small results run as soon as they can.
 
     A small value that is placed above large ones, and outlives them, divides the gap that they
-    leave. No operand lives longer than in the order that is given, and small values alone do.
+    leave. Only small values live longer than in the given order; operands do not.
 
     Args:
       g: the graph. order: of its operators, int64 [n].

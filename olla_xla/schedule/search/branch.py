@@ -53,7 +53,7 @@ def branch(
     offer: Callable[[NDArray[np.int64], int], None],
     spend: Callable[[int], None],
 ) -> None:
-    """Raises the bound of `cuts`, and looks for lower peaks on the way.
+    """Raises `cuts.bound`, the peak's lower bound, by branch and bound; may find lower peaks.
 
     Args:
       cuts: of the graph. order: int64 [n], the best known.

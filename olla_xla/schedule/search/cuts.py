@@ -25,11 +25,11 @@ _PATIENCE = 12  # moves without a lower peak before a start is given up
 
 
 class Cuts:
-    """The minimum cuts of one graph, each made once.
+    """The minimum cuts of one graph, by operator: each bounds the peak of all orders from below.
 
     Attributes:
       graph: the graph. bound: the largest so far (bytes), by one cut or by several together.
-      at: the operator with the largest cut of its own; -1 if none is above the bound given.
+      at: the operator with the largest cut of its own; -1 if none is above the first bound.
     """
 
     def __init__(self, graph: GraphArrays, bound: int = 0) -> None:
@@ -54,7 +54,7 @@ class Cuts:
 def improve(
     cuts: Cuts, order: NDArray[np.int64], offer: Callable[[NDArray[np.int64], int], None]
 ) -> tuple[NDArray[np.int64], int]:
-    """Lowers the peak of an order, until it meets the bound or moves no longer lower it.
+    """Lowers the peak of an order by cuts, until it meets the bound or moves no longer lower it.
 
     Args:
       cuts: of the graph. order: int64 [n], legal.
@@ -89,7 +89,7 @@ def improve(
 
 
 def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> None:
-    """Raises the bound as far as cuts can, for an order that cannot be improved any more.
+    """Raises `cuts.bound` as far as cuts of single operators can.
 
     A cut gives no more than the bytes live at its operator in any order. So cuts are made only at
     operators with more bytes live in this order than the bound, the largest first.
@@ -107,7 +107,7 @@ def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> No
 
 
 def needs(g: GraphArrays) -> NDArray[np.int64]:
-    """int64 [n] bytes that each operator reads and makes, and its own transient ones, unshared."""
+    """int64 [n], bytes that each operator reads, makes and uses itself, without in-place reuse."""
     need = g.transient.copy()
     np.add.at(need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])
     np.add.at(need, g.source, np.where(g.live_in, 0, g.bytes))
@@ -115,7 +115,7 @@ def needs(g: GraphArrays) -> NDArray[np.int64]:
 
 
 def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
-    """Raises the bound by sets of operators of which one must run first, and one last.
+    """Raises `cuts.bound` by sets of operators of which one must run first, and one last.
 
     In any order one operator of a set runs before all the others. So the peak is at least the
     minimum, over v in the set, of the least bytes at v with the others after v; likewise for the

@@ -39,11 +39,11 @@ def flattened(
     first: int = 0,
     spend: Callable[[int], None] = lambda moves: None,
 ) -> Iterator[NDArray[np.int64]]:
-    """Makes ever flatter orders, without end; none if fewer than two operators can move.
+    """Yields ever flatter orders, without end; none if fewer than two operators can move.
 
-    Where arguments are dead before another tensor replaces them, rounds alternate: in every second
-    one, their buffers count as occupied at every step. An order that is flat by this count needs
-    no tensor in the memory of a dead argument.
+    An order is flat if few steps come near its peak. Where arguments are dead before another tensor
+    replaces them, rounds alternate: in every second one, their buffers count as occupied at every
+    step. An order that is flat by this count needs no tensor in the memory of a dead argument.
 
     Args:
       graph: the graph. order: operator ids. alignment: sizes are rounded up to it (bytes).

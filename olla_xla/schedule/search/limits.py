@@ -10,7 +10,7 @@ from olla_xla.problem.stop_reason import StopReason
 
 
 class Stop(Exception):
-    """A limit was reached."""
+    """Raised to end the search when a limit is reached; `reason` says which."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason)
@@ -19,7 +19,7 @@ class Stop(Exception):
 
 @dataclasses.dataclass(eq=False)
 class SearchLimits:
-    """How long the search may go on: seconds, and steps or None."""
+    """How long the search may go on: at most `seconds`, and `most_steps` unless that is None."""
 
     seconds: float
     most_steps: int | None

@@ -15,7 +15,7 @@ from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_ar
 def lower_peak(
     run: Run, problem: Problem, groups: NDArray[np.int64], seed: int, *, quick: bool = False
 ) -> NDArray[np.int64]:
-    """Local search for the peak of a problem until it stalls; the best order, int64 [groups].
+    """Local search for a lower peak until it stalls; returns the best order, int64 [groups].
 
     With `quick`, chunks are shorter, so that it stalls sooner: another search follows it.
     """
@@ -46,7 +46,7 @@ def lower_peak(
 
 
 def towards_objective(run: Run) -> None:
-    """Local search for the objective, in several rounds while the graph is small."""
+    """Local search for a lower objective, in rounds; records what it finds in `run`."""
     problems = [run.problem]
     if run.reduced.arrays.live_in.any():
         problems.append(with_arguments_pinned(run.reduced.arrays))

@@ -79,10 +79,14 @@ def late_acceptance_search(
     best: NDArray[np.int64],
     cap: int,
 ) -> tuple[int, int]:
-    """Runs `steps` moves, or fewer if the target is met; returns (peak of best, moves done).
+    """Makes `steps` random moves, or fewer if no step has more than `target` live bytes.
 
-    Steps below `first` are never touched. `best` receives the order with the least peak met; if
-    `cap` is not 0, no step rises above it, and `best` is the order with the least cost.
+    `s` is changed in place; steps below `first` stay. `best` receives the order with the least peak
+    met; if `cap` is not 0, no step rises above it, and `best` is the order with the least cost. The
+    length of `history`, scratch, is how many moves back costs are compared.
+
+    Returns:
+      (peak of `best` in bytes, moves done).
     """
     n = len(s.order)
     scale = 100.0 / max(target, 1)
@@ -127,7 +131,7 @@ def late_acceptance_search(
 
 @loop
 def perturb(p: Problem, s: State, first: int, cap: int) -> int:
-    """Makes a few random moves around the steps with much live memory; returns their number.
+    """Makes a few random moves, in place, around steps with much live memory; returns how many.
 
     A move is left out if it raises a step above `cap` bytes.
     """

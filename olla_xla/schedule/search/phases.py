@@ -36,7 +36,7 @@ def search(
     starts: Mapping[str, Sequence[int] | NDArray[np.int64]],
     **options: Unpack[SearchOptions],
 ) -> SearchResult:
-    """Looks for the order with the least objective, starting from legal orders.
+    """Looks for the order with the least objective (bytes), starting from legal orders.
 
     Args:
       graph: the graph. starts: name -> int64 [n], order of all operators; at least one.

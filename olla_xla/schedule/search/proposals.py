@@ -32,7 +32,7 @@ def _next(random: NDArray[np.uint64]) -> np.uint64:
 
 @inner
 def below(random: NDArray[np.uint64], limit: int) -> Any:
-    """A number in [0, limit)."""
+    """A random number in [0, limit); `random`, the generator's state, is changed in place."""
     return np.int64((_next(random) >> np.uint64(33)) % np.uint64(limit))
 
 
@@ -119,7 +119,7 @@ def _live_tensor(p: Problem, s: State, step: int) -> Any:
 
 @inner
 def propose(p: Problem, s: State, first: int) -> tuple[Any, Any]:
-    """Draws a move into `trial`; its window (lo, hi), both included, or (0, -1) for no move."""
+    """Draws a move into `s.trial`; returns its first and last step (lo, hi), (0, -1) for none."""
     kind = below(s.random, 8)
     s.counters[0] += 1
     if kind < _ANY and s.counters[2]:

@@ -12,7 +12,7 @@ from olla_xla.problem.stop_reason import StopReason
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What the search found.
+    """The best orders that the search found, and the bound that it proved.
 
     Attributes:
       order: int64 [n], all operators. peak_bytes: its lifetime peak.

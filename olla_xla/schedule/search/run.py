@@ -23,7 +23,7 @@ _MIB = 2**20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scored:
-    """An order of groups, int64 [groups], and what it costs in bytes."""
+    """An order of groups, int64 [groups], with its objective and its lifetime peak in bytes."""
 
     groups: NDArray[np.int64]
     objective: int
@@ -31,12 +31,12 @@ class Scored:
 
 
 def rank(scored: Scored) -> tuple[int, int]:
-    """What orders are compared by: the objective, then the lifetime peak."""
+    """The key by which orders are compared: the objective, then the lifetime peak."""
     return scored.objective, scored.peak
 
 
 class Run:
-    """One search: its graph in condensed form, its bound and its best orders."""
+    """One search while it runs: the condensed graph, limits, bound and best orders so far."""
 
     def __init__(self, graph: GraphArrays, options: SearchOptions) -> None:
         self.limits = SearchLimits(options["time_limit"], options.get("step_limit"))
@@ -64,21 +64,21 @@ class Run:
         return self.best_order is not None and self.is_near(self.best_exact[0])
 
     def settled(self) -> bool:
-        """Whether the best objective is within the tolerance of the least expected one."""
+        """Whether the best objective is within the tolerance of the least that is expected."""
         assert self.best_order is not None
         return self.best_exact[0] <= self.expected() * (1 + self.tolerance)
 
     def expected(self) -> int:
-        """The least objective expected (bytes): the least lifetime peak met plus the excess."""
+        """The least objective expected, in bytes: the least lifetime peak met plus `excess`."""
         assert self.least is not None
         return self.least.peak + self.excess
 
     def is_near(self, bytes: int) -> bool:
-        """Whether a peak of `bytes` is within the tolerance of the bound."""
+        """Whether a peak of so many bytes is within the tolerance of the bound."""
         return bytes <= self.cuts.bound * (1 + self.tolerance)
 
     def is_progress(self, value: int, before: int) -> bool:
-        """Whether a value is far enough below the one before to count as progress."""
+        """Whether `value` is below `before` by more than the fraction that counts as progress."""
         return value < before * (1 - self.settings.progress)
 
     def spend_cuts(self, cuts: int = 1) -> None:
@@ -86,7 +86,7 @@ class Run:
         self.limits.spend(cuts * self.settings.cut_steps)
 
     def peak(self, groups: NDArray[np.int64], peak: int | None = None) -> int:
-        """Records an order of groups, int64 [groups], by its lifetime peak, which is returned."""
+        """Records an order of groups, int64 [groups]; returns its lifetime peak in bytes."""
         peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
         if self.least is None or peak < self.least.peak:
             if self.least is not None:
@@ -103,7 +103,7 @@ class Run:
         order: NDArray[np.int64] | None = None,
         value: int | None = None,
     ) -> Scored:
-        """Evaluates an order and keeps it if it is the best.
+        """Evaluates an order, and records it if its objective is the least so far.
 
         Args:
           groups: int64 [groups], the order. order: int64 [n], the same order of all operators;
@@ -124,7 +124,7 @@ class Run:
         return scored
 
     def report(self, phase: str) -> None:
-        """One line of progress."""
+        """Passes one line on how far the search has come to the callback `progress`."""
         assert self.least is not None
         self.progress(
             f"{phase}: {self.best_exact[0] / _MIB:.1f} MB, least peak "
@@ -133,7 +133,7 @@ class Run:
         )
 
     def result(self, reason: StopReason) -> SearchResult:
-        """The best found so far."""
+        """The SearchResult of all that was recorded; `reason`: why the search ended."""
         assert self.best_order is not None and self.least is not None
         at = self.cuts.at
         return SearchResult(

@@ -15,7 +15,7 @@ from olla_xla.memory.jit import inner, loop
 
 
 class Problem(NamedTuple):
-    """The graph, as `GraphArrays` has it; `made`: int64 [n], bytes that appear at an operator."""
+    """A graph's arrays, as in GraphArrays; `made`: int64 [n], bytes that appear at an operator."""
 
     size: NDArray[np.int64]
     source: NDArray[np.int64]
@@ -42,7 +42,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def of(cls, g: GraphArrays) -> Problem:
-        """The arrays of a graph."""
+        """The Problem of a graph."""
         made = np.zeros(g.n, np.int64)
         np.add.at(made, g.source[~g.live_in], g.bytes[~g.live_in])
         fields = {f: getattr(g, f) for f in cls._fields if f not in ("size", "made", "pick")}
@@ -128,7 +128,7 @@ def new_state(problem: Problem, order: NDArray[np.int64], seed: int) -> State:
 
 @loop
 def evaluate(p: Problem, s: State) -> int:
-    """Fills the state from its order; returns the peak."""
+    """Writes live bytes and lifetimes under `s.order` into `s`; returns the peak in bytes."""
     n, m = len(s.order), len(p.size)
     for t in range(n):
         s.place[s.order[t]] = t
@@ -199,7 +199,7 @@ def try_window(p: Problem, s: State, lo: int, hi: int) -> None:
 
 @inner
 def commit_window(p: Problem, s: State, lo: int, hi: int) -> None:
-    """Copies the trial of steps lo to hi, both included, into the state."""
+    """Makes the trial of steps lo to hi, both included, the order of the state, in place."""
     for t in range(lo, hi + 1):
         v = s.trial[t]
         s.order[t] = v

@@ -42,7 +42,7 @@ def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
 
 
 def configured(limits: SolverLimits) -> cp_model.CpSolver:
-    """A solver with these limits."""
+    """A CP-SAT solver with the time, work, threads and seed of `limits`."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.max_time_in_seconds = limits.time_limit
@@ -54,7 +54,7 @@ def configured(limits: SolverLimits) -> cp_model.CpSolver:
 
 
 class Watcher(cp_model.CpSolverSolutionCallback):
-    """Calls a watch at better points and at better bounds."""
+    """A CP-SAT callback that calls a watch at better points and at better bounds."""
 
     def __init__(self, watch: Watch, offset: float) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Watcher(cp_model.CpSolverSolutionCallback):
     def on(
         cls, solver: cp_model.CpSolver, watch: Watch | None, offset: float = 0.0
     ) -> Watcher | None:
-        """One for a solver's next solve, or None without a watch."""
+        """A Watcher for the solver's next solve, or None if `watch` is None."""
         if watch is None:
             return None
         watcher = cls(watch, offset)
