@@ -41,7 +41,7 @@ _FORCED = -1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Closure:
-    """The least live bytes at an operator.
+    """The least live bytes at one operator over all orders, and a set of operators that attains it.
 
     Attributes:
       operator: the operator. bytes: no order has fewer live bytes while it runs.

@@ -10,7 +10,7 @@ from olla_xla.problem.whole_file import written_whole
 
 
 def user_cache() -> Path:
-    """Its path, which need not exist. Raises RuntimeError for a user without a home."""
+    """The path of olla_xla's cache folder, which may not exist. RuntimeError without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "olla_xla"
 
 

@@ -144,7 +144,7 @@ def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
 def peaks(
     steps: Sequence[Graph | Region], outputs: Iterable[Any], part: int, accumulate_dtype: Any
 ) -> list[int]:
-    """For each step, an estimate of the most bytes live in it, without the function's inputs.
+    """For each step, an estimate of its peak in bytes, without the function's inputs.
 
     Args:
       steps: equations that run whole, or regions that run in pieces, one after another.

@@ -17,7 +17,7 @@ from olla_xla.remat.segments.trace import function_of, has_effect, is_variable
 
 
 def hoisted(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The equations with such results made apart, and the outputs by their new names."""
+    """(equations, outputs) with scans' results that need nothing carried in scans of their own."""
     names: dict[Any, Any] = {}
 
     def renamed(atoms: Sequence[Any]) -> list[Any]:

@@ -30,28 +30,27 @@ else:
 
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
-    """The tensor graphs of a scheduled module, callees first, the entry last (XLA's orders)."""
+    """The tensor graphs of a module's computations in XLA's order, callees before callers."""
     planned = PlannedModule(scheduled_module(module), target)
     return [planned.charge(c).graph for c in planned.module.control_computations]
 
 
 def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
-    """Computation name -> instruction names in schedule, for all control computations."""
+    """Computation name -> instruction names as scheduled, for all control computations."""
     return module_from_bytes(module).order
 
 
 def least_overlap(
     module: bytes, plan: Plan, options: PlanOptions, device_kind: str = ""
 ) -> tuple[int, float]:
-    """What is saved if no transfer need overlap with any work.
+    """The memory and time of a plan in which transfers may overlap with any less work.
 
     Args:
-      module: serialized, scheduled module, that `plan` is for. plan: one that keeps it.
+      module: serialized, scheduled module, that `plan` is for. plan: one that keeps overlap.
       options: limits of the search. device_kind: as for `plan_module`.
 
     Returns:
-      Predicted bytes and predicted seconds added, at most; the plan's own bytes and 0 where it
-      would save nothing.
+      (predicted bytes, predicted seconds added); the plan's own bytes and 0 where nothing is saved.
     """
     cost = CostModel(device(plan.target, device_kind), plan.target)
     edited = _edited(scheduled_module(module), plan).module()

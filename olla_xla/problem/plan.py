@@ -52,7 +52,7 @@ class Plan(PlanFields):
         return f"<Plan of {self.module}, {self.target}: {summary.in_a_line(self)}>"
 
     def summary(self) -> str:
-        """What is known of it as a table in plain text, to print; sizes in MB of 2^20 bytes."""
+        """The plan's figures as a table in plain text, to print; sizes in MB of 2^20 bytes."""
         return summary.table(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:

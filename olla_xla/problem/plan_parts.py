@@ -133,12 +133,12 @@ class PlanEdits:
 
     @property
     def recomputed_residuals(self) -> int:
-        """Scan residuals that are computed again."""
+        """The number of scan residuals that are recomputed, not stored."""
         return sum(len(record.dropped) for record in self.loops)
 
     @property
     def added_residuals(self) -> int:
-        """Scan residuals that are stored instead, to compute those from."""
+        """The number of scan residuals that are stored in their place, to recompute them from."""
         return sum(len(record.kept) for record in self.loops)
 
 
@@ -213,7 +213,7 @@ class PlanSearch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
-    """All parts of a plan, and what follows from them."""
+    """All fields of a plan, and figures that are computed from them."""
 
     @property
     def gap(self) -> float:
@@ -231,16 +231,16 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def overhead(self) -> float:
-        """Predicted time that is added, as a fraction of the step's."""
+        """Added predicted time as a fraction of the step's; 0 if that was not computed."""
         return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
 
     @property
     def slowdown(self) -> float:
-        """Predicted time that a run takes longer on a GPU's streams, as a fraction of XLA's own."""
+        """Added predicted time on a GPU's streams, as a fraction of XLA's own; 0 on a CPU."""
         return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
 
     def is_longer(self, seconds: float) -> bool:
-        """Whether a run of so many predicted seconds takes longer than the plan may.
+        """Whether a run of `seconds` (predicted) is slower than the plan may be.
 
         The limit is 1 % more than XLA's own order. It does not apply to plans with `added_seconds`,
         since the options allow these.
@@ -249,10 +249,10 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether it adds or removes instructions."""
+        """Whether the plan adds or removes instructions."""
         return bool(self.clones or self.loops or self.sunk)
 
     @property
     def keeps_xla(self) -> bool:
-        """Whether nothing better than XLA's own order was found, so that this is kept."""
+        """Whether the plan is no better than XLA's own order, so that XLA's order is kept."""
         return self.predicted_bytes >= self.xla_predicted_bytes

@@ -24,11 +24,11 @@ _RUNS = frozenset({"call", "conditional", "while"})
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PeakBody:
-    """A computation that runs where the module's lifetime peak is.
+    """A loop's body or a branch that runs where the module's lifetime peak is.
 
     Attributes:
-      computation: that one. runs: times that it runs in a step.
-      peak: its lifetime peak, in bytes. outside: what the module's peak has beyond that.
+      computation: the body or branch. runs: how often it runs in a step.
+      peak: its lifetime peak, in bytes. outside: the module's peak less that.
       elsewhere: the module's peak if it needed no memory: no change inside it can reach less.
     """
 

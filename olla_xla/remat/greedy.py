@@ -28,7 +28,7 @@ had. Gains only fall; else, of many similar layers all would be evaluated again 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """One choice of evictions.
+    """One set of evictions, with the peak and the time that follow from it.
 
     Attributes:
       peak: lifetime peak in bytes, in the given order. seconds: predicted time added.
@@ -42,7 +42,7 @@ class Point:
 
 
 class Selector:
-    """Searches evictions for one graph. `deadline`: of `clock.now()`, seconds."""
+    """Greedy search for evictions in one graph. `deadline`: a time of `clock.now()`."""
 
     def __init__(self, graph: RematGraph, deadline: float) -> None:
         self.graph = graph
@@ -50,7 +50,7 @@ class Selector:
         self._ratios: dict[int, float] = {}
 
     def point(self, evictions: NDArray[np.int64]) -> Point:
-        """Evaluates evictions."""
+        """The peak, time and bytes moved that follow from these evictions."""
         e = expand(self.graph, evictions)
         return Point(e.peak, e.seconds, e.moved, evictions)
 
@@ -72,7 +72,7 @@ class Selector:
         return self.point(self.thin(chosen, max(target, now.peak)))
 
     def thin(self, evictions: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-        """Takes back evictions that the target does not need, the most expensive first."""
+        """Removes evictions that the target peak does not need, the most expensive first."""
         g = self.graph
         if not len(evictions):
             return evictions

@@ -21,7 +21,7 @@ _LARGEST = 64
 
 @dataclasses.dataclass(frozen=True)
 class TransferredArray:
-    """One array that a transfer gives.
+    """One array among the results of a transfer.
 
     Attributes:
       value: id of its value. transfer: what defines it, the start where that is asynchronous.

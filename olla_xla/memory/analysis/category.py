@@ -26,5 +26,5 @@ class Category(enum.StrEnum):
 
     @property
     def short(self) -> str:
-        """In a word or two, for columns of tables."""
+        """The category's name in a word or two, for columns of tables."""
         return {"ACTIVATIONS": "activations", "AGAIN": "computed again"}.get(self.name, str(self))

@@ -49,11 +49,11 @@ def live_ranges(
     set_ptr: NDArray[np.int64],
     set_idx: NDArray[np.int64],
 ) -> LiveRanges:
-    """The live ranges of all values; those of one alias set are cut so that they do not overlap.
+    """XLA's live ranges of all values; within an alias set they are cut so that none overlap.
 
     Args:
       time: int64 [points], logical time of every reference point. total: the schedule's end.
-      refs: of the values. set_ptr, set_idx: alias set -> values (CSR).
+      refs: reference points of the values. set_ptr, set_idx: alias set -> values (CSR).
     """
     n = len(refs.start)
     ranges = LiveRanges(

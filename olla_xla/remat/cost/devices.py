@@ -102,7 +102,7 @@ SOURCES = {found.name: source for _, found, source in _CARDS}
 
 
 def card_device(kind: str) -> Device | None:
-    """The rates of a GPU or TPU by JAX's name of it (`device_kind`); None if it is not known."""
+    """The rates of a GPU or TPU by its `device_kind` in JAX; None if the kind is not listed."""
     return next((found for pattern, found, _ in _CARDS if re.search(pattern, kind)), None)
 
 

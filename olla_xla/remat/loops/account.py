@@ -13,7 +13,7 @@ from olla_xla.remat.loops.recipe import recipe
 
 @dataclasses.dataclass(frozen=True)
 class ResidualRow:
-    """A scan residual of one loop.
+    """One scan residual that a loop of a plan keeps or recomputes.
 
     Attributes:
       loop: name of the while that writes it. iterations: slices that it has.

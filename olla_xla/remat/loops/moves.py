@@ -25,7 +25,7 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sunk:
-    """A module without instructions that move arrays for loops alone.
+    """A module from which instructions that move arrays for loops alone were removed.
 
     Attributes:
       names: of the removed instructions. module: without them.
@@ -45,7 +45,9 @@ class Sunk:
 
 
 def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
-    """Removes what moves arrays for loops, if the module then takes less memory and no more time.
+    """Removes instructions that move arrays for loops alone; None if that does not pay.
+
+    It pays if the module then takes less memory and no more time.
 
     Args:
       module: a scheduled one, without optimization barriers. target: "cpu" or "cuda".

@@ -26,7 +26,7 @@ class ConcatOperand:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
-    """How to make a value.
+    """How to make one value of the forward loop's iteration in the backward loop.
 
     Attributes:
       node: the value. owner: the instruction that is run again for it.
