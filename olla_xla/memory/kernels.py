@@ -87,7 +87,7 @@ def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) ->
 
 
 def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
-    """The pattern in `kept` that an instruction must have; None where any pattern will do.
+    """Which arrays of an instruction must share memory (its pattern in `kept`); None: any may.
 
     None also for a changed fusion, whose number of arrays is not that of its pattern.
     """
@@ -110,13 +110,13 @@ def overwritten(
 def joined_buffers(
     dataflow: Dataflow, instructions: Iterable[Instruction], kept: Mapping[str, Pattern]
 ) -> dict[int, int]:
-    """Buffers that must be the same memory for kernels to have their patterns in `kept`.
+    """Finds buffers that must be the same memory for kernels to have their patterns in `kept`.
 
     A result that overwrites an operand has the operand's memory, and so have all values in the
     buffer of either, such as a donated argument that the result replaces.
 
     Returns:
-      Buffer -> the one that stands for all that are joined with it; others are by themselves.
+      Buffer -> the one that stands for all that are joined with it; others are not in it.
     """
     found: dict[int, int] = {}
 

@@ -76,7 +76,7 @@ def is_own_file(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_installed(file: str) -> bool:
-    """Whether a file belongs to an installed package, or to Python."""
+    """Whether a file belongs to an installed package or to Python itself."""
     return bool(_INSTALLED.search(file))
 
 
@@ -108,7 +108,7 @@ def source_of(stack: tuple[SourceFrame, ...], op_name: str) -> Source | None:
 
 
 def source_line(i: Instruction) -> str:
-    """The "file:line" that an instruction comes from, or ""."""
+    """The "file:line" that an instruction was traced from (see `Source.line`), or ""."""
     source = source_of(i.stack, i.op_name)
     return "" if source is None else source.line
 

@@ -15,7 +15,7 @@ def user_cache() -> Path:
 
 
 def keep(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Writes a file that `hlo.files.read_own` reads; its folder is made, if need be.
+    """Writes `data` to a file in a folder that only this user can write to; makes the folder.
 
     Raises:
       OSError: it cannot be written, or others may write to the folder.

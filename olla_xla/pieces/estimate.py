@@ -163,7 +163,7 @@ def peaks(
 
 
 def largest(steps: Sequence[Graph | Region], part: int) -> int:
-    """Bytes of the largest value that an equation makes. `part`: number of pieces."""
+    """Bytes of the largest value that any equation makes, if regions run in `part` pieces."""
     most = 0
     for step in steps:
         stacked = {v for v, _ in step.stacked} if isinstance(step, Region) else set()

@@ -66,7 +66,7 @@ class Graph:
         return cls(equations, jaxpr.invars, outputs, rules, constants)
 
     def is_zero(self, atom: Any) -> bool:
-        """Whether an operand is known to be all zeros."""
+        """Whether an operand is known to be all zeros; False if not known."""
         if is_variable(atom):
             return atom in self._zeros
         if atom.aval.dtype == jax.dtypes.float0:

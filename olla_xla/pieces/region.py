@@ -85,8 +85,8 @@ def settled(s: Spread) -> tuple[list[Region], list[int]]:
     before the region, for that equation, and in the region a piece at a time.
 
     Returns:
-      At most one region in which nothing runs twice (the first), and at most one in which something
-      does; and the equations of that kind.
+      (regions, equations): at most one region in which nothing runs twice (the first), and at most
+      one in which something does; the indices of equations that depend on a region and feed it.
     """
     ended: list[int] = []
     regions: list[Region] = []

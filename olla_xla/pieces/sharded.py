@@ -17,7 +17,7 @@ from olla_xla.pieces.region import Region, operands
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """The axes `names` of a mesh over which a region's axis is sharded, `count` devices."""
+    """The devices over which an axis is sharded: `count`, along the axes `names` of `mesh`."""
 
     mesh: Any
     names: tuple[str, ...]

@@ -76,14 +76,14 @@ def solve(
     progress: Progress | None,
     alternative_orders: AlternativeOrders | None = None,
 ) -> Solved:
-    """Finds an order for one computation, given those of its callees.
+    """Finds an order for one computation, with the orders of its callees as they are.
 
     Args:
       estimate: the computation; callees' peaks and bounds are in its module.
       limits: of the search.
       progress: called with one line at each improvement.
-      alternative_orders: gives orders of another scheduler, for the entry computation; asked for if
-        need be.
+      alternative_orders: gives orders of another scheduler, for the entry computation; called only
+        where the total is still far above the bound.
 
     Returns:
       A solution whose predicted total is never above that of XLA's order.

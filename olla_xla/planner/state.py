@@ -80,10 +80,10 @@ class Edits:
     """What passes have changed in a module, beside its order and in-place results.
 
     Attributes:
-      sunk: the module without what moves arrays for loops alone; None where nothing is gone.
+      sunk: the module without instructions that move arrays for loops alone; None: there are none.
       loops: scan residuals that are rematerialised, as in `Plan.loops`.
       clones: what is computed again, in execution order.
-      added_seconds: predicted time that `loops`, `clones` and transfers that hide less add;
+      added_seconds: predicted time that `loops`, `clones` and transfers that overlap with less add;
         exposed_seconds: the part of the last. added_moved_bytes: bytes moved to and from memory,
         likewise. What `sunk` saves is not in them.
       least_stack_bytes, least_added_seconds: as in `Plan`.
@@ -208,7 +208,7 @@ class ModuleState:
             return None
 
     def finished(self) -> Plan:
-        """The plan of the original module, with all edits and what they cost."""
+        """The plan of the module as XLA scheduled it, with all edits and their predicted cost."""
         plan, edits, request = self.ordered, self.edits, self.request
         xla, sunk = self.before_bytes, edits.sunk
         assert xla is not None

@@ -23,13 +23,13 @@ from olla_xla.problem.stop_reason import StopReason
 
 @dataclasses.dataclass(frozen=True)
 class Solved:
-    """The order chosen for one computation; see `Plan` for the fields not named here.
+    """The result of planning one computation: its order, peak and bound, in bytes.
 
-    Attributes:
+    Attributes (the others are as in `Plan`):
       module: the module with the order, its peak and its bound in it; rewritten if there are
         aliases. graph: of the computation in that module. order: of the graph's operators.
       aliases: fusion name -> results bound to operands.
-      proof: what a solver proved, where one was asked.
+      proof: what a solver proved, if one was used.
     """
 
     module: PlannedModule

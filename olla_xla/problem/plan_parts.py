@@ -24,13 +24,13 @@ CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 
 
 class LoopRecord(NamedTuple):
-    """The scan residuals of a pair of loops that are recomputed, and those stored instead.
+    """Which scan residuals of a pair of loops a plan recomputes, and which it stores instead.
 
     Attributes:
       writer, reader: names of the while instructions that write scan residuals and read them.
       dropped: elements of the writer's state that are removed; what was read of them is recomputed.
-      every: iterations from one whose beginning is kept to the next, those between running again; 0
-        keeps all that are needed.
+      every: checkpointed loops: the state is kept at the start of every so many iterations, and the
+        iterations between run again; 0: the loops are not checkpointed.
       kept: scan residuals stored instead: name of the instruction in the writer's body, index of
         the leaf of its result.
     """
@@ -43,7 +43,7 @@ class LoopRecord(NamedTuple):
 
 
 class PlanStatus(enum.StrEnum):
-    """How good a plan is known to be."""
+    """How good a plan is known to be, by its predicted total."""
 
     OPTIMAL = "optimal"
     """Its predicted total is within the tolerance of the bound."""

@@ -22,7 +22,7 @@ _collecting: list[list[Refusal]] = []
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """One proposal of the planner that was refused.
+    """One proposal of the planner that the referee refused.
 
     Attributes:
       what: the proposal. reason: the referee's message.

@@ -40,7 +40,7 @@ class PeakBody:
 
 
 def bodies_at_peak(planned: PlannedModule) -> list[PeakBody]:
-    """The nested computations that run at the module's peak, outermost first.
+    """The loop bodies and branches that run at the module's peak, outermost first.
 
     The list ends before the first one whose number of runs is not known, without which the module's
     peak would be as high, or which a CPU compiles in one function with others: adding to it may

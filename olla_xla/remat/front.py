@@ -54,7 +54,7 @@ class Front:
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
       seconds: for the search of all points; a point that is begun may overrun by `_GRACE` times it.
-      kernels: patterns that its kernels are to have.
+      kernels: kernel name -> which of its arrays must share memory (memory.kernels).
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class Repeat:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RematGraph:
-    """A computation in a fixed order, as arrays; operator k runs at step k.
+    """A computation in a fixed order, and what may be recomputed in it; operator k runs at step k.
 
     Attributes:
       n, m: number of operators and of tensors.
@@ -156,7 +156,8 @@ def remat_graph(
 
     Args:
       dataflow: of the module. lowered: the computation. cost: prices operators.
-      kernels: patterns that kernels are to have; an operand that one overwrites is lost afterwards.
+      kernels: kernel name -> which of its arrays must share memory (memory.kernels); an operand
+        that a kernel must overwrite cannot be read afterwards.
       runs: times that it runs in a step; seconds and bytes moved are multiplied by it.
     """
     arrays = GraphArrays.of(lowered.graph)

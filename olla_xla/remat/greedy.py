@@ -55,7 +55,7 @@ class Selector:
         return Point(e.peak, e.seconds, e.moved, evictions)
 
     def reduce(self, start: NDArray[np.int64], target: int, seconds: float = np.inf) -> Point:
-        """Adds evictions until the peak is at most `target`, or nothing helps any more.
+        """Adds evictions until the peak is at most `target`, or none lowers it; then `thin`s them.
 
         Args:
           start: evictions to begin with. target: bytes.

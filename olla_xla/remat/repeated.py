@@ -37,7 +37,7 @@ class TransferredArray:
 def repeated_results(
     dataflow: Dataflow, instructions: Sequence[Instruction]
 ) -> list[tuple[TransferredArray, ...]]:
-    """Groups of transfers' results with the same bytes, each group in execution order.
+    """Groups of results of transfers that have the same bytes, each group in execution order.
 
     The transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters
     and constants alone, without transfers before it, so that they may run at any earlier time.

@@ -56,7 +56,7 @@ class Snapshot:
 
     @staticmethod
     def of_plan_file(plan: Plan, name: str) -> Snapshot:
-        """The snapshot of a plan; `name` is its file's. Tensors are told apart by name and size."""
+        """The snapshot of a plan; `name` is its file's. Tensors are keyed by name and size."""
         total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
         sums: dict[Key, tuple[int, int]] = {}
         for tensor, (_, size) in plan.offsets.items():

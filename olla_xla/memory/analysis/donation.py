@@ -209,7 +209,7 @@ def _row(leaf: Leaf, outcome: DonationOutcome, output: str, why: str) -> Donatio
 
 
 def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tuple[str, str]:
-    """(path of the output that comes nearest or "", why it does not take an argument's memory).
+    """Why no output takes a donated argument's memory: (path of the nearest output or "", reason).
 
     Args:
       leaf: the argument. free: outputs that take memory of their own. replaced: the others.

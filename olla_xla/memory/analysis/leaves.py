@@ -18,7 +18,7 @@ class HasArgnum(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is in the pytree of arguments."""
+        """The argument's path in the pytree of arguments."""
         ...
 
     @property

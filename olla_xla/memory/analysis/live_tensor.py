@@ -16,29 +16,29 @@ from olla_xla.memory.analysis.origins import Origin, Origins
 
 @dataclasses.dataclass(frozen=True)
 class LiveTensor:
-    """A tensor in memory, or a part of an allocation that nothing uses.
+    """One tensor in memory at some step, or a part of an allocation that nothing uses.
 
     Attributes:
       name: the instruction that makes it, with a tuple index when it has one; "" for unused memory.
       bytes: its size.
-      category: what it is to a train step.
+      category: its role in a train step.
       shape: such as "f32[8,128]"; "" for unused memory.
       operator: what makes it: an HLO opcode, with a fusion's kind or a custom call's target.
-      op_name: JAX's name of that, or "".
-      module: the modules that the op name leads through, such as "ResNet/Conv_0"; where it names
-        none, the layers' classes or the functions that the calls lead through; or "".
+      op_name: JAX's name of the operation that makes it, or "".
+      module: the model modules that the op name leads through, such as "ResNet/Conv_0"; where it
+        names none, the layers' classes or the functions in the call stack; or "".
       argument: the path of the argument that it is, or whose memory it has; or "".
       line: "file:line" of the step's own code that makes it, or reads an argument first; or "".
       caller: "file:line" of the user's code, where `line` is in an installed package; or "".
-      chain: the calls from there to `line`, each "file:line function".
-      via: what the line is taken from, where that does not make the tensor; or "".
+      chain: the calls from `caller` to `line`, each "file:line function".
+      via: the other instruction that `line` was taken from, or "" if it is this tensor's own.
       why: why there is no line, or "".
       start, stop: half-open steps of the schedule between which it has memory.
-      holder: the last that reads it, such as "fusion.7", or "" where it lives to the end.
-      holder_line: the user's line of that, or "".
+      holder: the last instruction that reads it, such as "fusion.7"; "" if it lives to the end.
+      holder_line: the user's line of `holder`, or "".
       padding: bytes of it that only fill whole tiles; none but on a TPU.
-      tighter: the shape of that size whose dimensions lie so that the least is padding, or "" where
-        that is its own. tighter_bytes: of that one.
+      tighter: the same dimensions in the order with the least padding, such as "f32[128,3]"; ""
+        if that is no better. tighter_bytes: its size with padding.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Describer:
         self.paths = {(a.number, a.index): a.path for a in self.arguments}
 
     def category(self, value: Value) -> Category:
-        """The category of a value."""
+        """The category of a value: its role in a train step."""
         return self._categories[value.id]
 
     def origin(self, value: Value) -> Origin:
@@ -185,7 +185,7 @@ def padding_of(value: Value) -> Padding:
 
 
 def operator_kind(i: Instruction) -> str:
-    """An instruction's opcode, with a fusion's kind or a custom call's target."""
+    """An instruction's opcode; for a fusion such as "loop fusion", for a custom call its target."""
     if i.opcode == "fusion" and i.fusion_kind:
         return f"{i.fusion_kind.removeprefix('k').lower()} fusion"
     return i.custom_call_target or i.opcode

@@ -38,7 +38,7 @@ class LoopView:
 
 
 def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
-    """The loops of a module in the order in which they run, outer ones before inner ones."""
+    """The while loops of a module in execution order, outer ones before inner ones."""
     memory, describer = view._occupancy, view._describer
     step = {i: k for k, i in enumerate(memory.instructions) if i is not None}
     in_use = memory.in_use()

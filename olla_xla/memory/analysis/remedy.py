@@ -31,7 +31,7 @@ _SWITCHES = (
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One way to save memory that was compiled and measured by XLA's buffer assignment.
+    """One way to save memory that was tried; sizes are of XLA's buffer assignment.
 
     Attributes:
       setting: what to write, such as "olla_xla.plan(max_overhead=0.2)" or "donate_argnums=0".

@@ -146,12 +146,12 @@ def of_devices(devices: int) -> str:
 
 
 def from_bound(gap: float) -> str:
-    """How far a total is from the bound, such as "1.2 % above".
+    """A gap to the lower bound as text, such as "1.2 % above".
 
     Only a total that changes XLA's operators, as recomputation does, can be below it.
 
     Args:
-      gap: the total over the bound, less 1.
+      gap: total / bound - 1.
     """
     return f"{abs(100 * gap):.1f} % {'below' if gap < 0 else 'above'}"
 

@@ -47,7 +47,7 @@ class Assignment:
 
     Attributes:
       total_bytes: arguments + outputs - aliases + temp.
-      temp_bytes: the heap.
+      temp_bytes: size of the heap of temporaries.
       allocation: int64 [values]; allocations are numbered as made, the heap comes last.
       offset: int64 [values], within its allocation.
       sizes: int64 [allocations].

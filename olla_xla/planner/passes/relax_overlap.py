@@ -135,7 +135,7 @@ def relaxed(
 
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
-    """Start's name -> predicted seconds of work that it overlaps with in `base`, not in `plan`.
+    """Start's name -> predicted seconds of work that overlaps with it in `base`, not in `plan`.
 
     Args:
       module: that both plans are for, with their loops and clones in it. base, plan: the plans.

@@ -107,7 +107,7 @@ def card_device(kind: str) -> Device | None:
 
 
 def device(target: str, kind: str = "") -> Device:
-    """The rates of a target's device.
+    """The rates by which operators are priced for a target.
 
     Args:
       target: "cpu": this machine's, measured; "cuda" and "tpu": as listed.

@@ -32,7 +32,7 @@ _known: weakref.WeakKeyDictionary[Computation, _Known] = weakref.WeakKeyDictiona
 
 
 def on_chip(computation: Computation, capacity: int) -> frozenset[Array]:
-    """The arrays that a computation makes and that are predicted to lie in VMEM.
+    """The arrays of a computation that XLA is predicted to keep in VMEM, not in HBM.
 
     Args:
       computation: one that runs step by step. capacity: of VMEM, in bytes.

@@ -23,7 +23,7 @@ else:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Sustained rates of a device.
+    """Sustained rates of a device, by which operators are priced.
 
     Attributes:
       name: for reports.

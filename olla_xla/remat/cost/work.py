@@ -138,7 +138,7 @@ def _array_bytes(i: Instruction) -> int:
 
 
 def touched(i: Instruction, target: str) -> Iterator[tuple[Array, int]]:
-    """The arrays that an instruction reads and writes, as it names them, with the bytes moved.
+    """The arrays that an instruction reads and writes, each with the bytes of it that are moved.
 
     Of an array that is updated in place only the part that changes is touched. A result that nobody
     reads is not, where XLA takes it out of its fusion.

@@ -32,7 +32,7 @@ class ResidualRow:
 
 
 def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
-    """The scan residuals of the loops that a plan changes, new ones too, largest first.
+    """The scan residuals of the loops that a plan changes, added ones too, largest first.
 
     Args:
       module: as XLA scheduled it. plan: made for it.

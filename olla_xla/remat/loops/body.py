@@ -127,7 +127,7 @@ class LoopBody:
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """What an instruction runs: itself, or the instruction that an asynchronous one wraps."""
+        """The fusion or collective that an asynchronous instruction wraps; else itself."""
         return self.fusions.get(owner) or self.exchanges.get(owner, owner)
 
     def root_of(self, owner: Instruction) -> Node | None:
@@ -230,7 +230,7 @@ class LoopBody:
     # Their numbers.
 
     def attributes(self, i: Instruction) -> bytes:
-        """An operation's attributes, serialized."""
+        """An instruction's `attributes`, serialized; cached."""
         if i not in self._attributes:
             self._attributes[i] = i.attributes
         return self._attributes[i]

@@ -75,7 +75,7 @@ def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
 
 
 def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
-    """Value numbers of scan residuals that need slices only since the last kept iteration."""
+    """Value numbers whose scan residual can be kept for iterations since the last kept one only."""
     wholes = {piece.whole for piece in table.pieces.values()}
     return {
         number

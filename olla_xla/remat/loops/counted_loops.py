@@ -19,11 +19,11 @@ class CountedLoop:
     """A while with a known number of iterations.
 
     Attributes:
-      i: the while. body: its body's nodes.
+      i: the while. body: the nodes of its body.
       site: the instruction that runs it among other loops: the while, or a call of nothing else, as
         XLA:CPU makes of small loops.
       counter: the element that counts from 0 in steps of 1. iterations: how many.
-      start: the initial value of each element of the state.
+      start: the instruction that gives the initial value of each element of the state.
       fixed: elements that no iteration changes.
     """
 

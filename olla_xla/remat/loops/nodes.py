@@ -15,10 +15,10 @@ _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Node:
-    """One leaf of an operation's result.
+    """One leaf (an array) of the result of an instruction in a loop's body or in its fusions.
 
     Attributes:
-      i: the operation. index: of the leaf. shape: of the leaf.
+      i: the instruction. index: tuple index of the leaf. shape: of the leaf.
       owner: the instruction of the body in which it runs; itself outside fusions.
       operands: leaves of its operands, one after the other.
     """

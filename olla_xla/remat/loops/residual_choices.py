@@ -169,7 +169,7 @@ class ResidualChoices:
 
     @property
     def kernels(self) -> Mapping[str, Pattern]:
-        """Kernel name -> the pattern that it must have: as given, or that in XLA's order."""
+        """Kernel name -> which of its arrays must share memory: as given, or as in XLA's order."""
         return self._assigned[1] if self._kernels is None else self._kernels
 
     @functools.cached_property
@@ -188,7 +188,7 @@ class ResidualChoices:
 
     @property
     def thin(self) -> int:
-        """Number of the first choice with checkpointed loops."""
+        """The number of the first choice with checkpointed loops (`remat.loops.checkpoints`)."""
         return len(self._priced)
 
     def __len__(self) -> int:

@@ -97,7 +97,7 @@ def _again(
 
 
 def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
-    """m(v) of algorithm 2: how often each step is recomputed.
+    """How often each step is recomputed with these segments: m(v) of algorithm 2.
 
     A step is recomputed once for every recomputed segment around it, but not where all it makes is
     kept across the segment's end, nor then in the segments inside; and once for every segment that
