@@ -134,7 +134,7 @@ def _reuse(
 
 
 def closure(operators: NDArray[np.bool_], g: GraphArrays, *, forward: bool) -> NDArray[np.bool_]:
-    """Bool [n]: the given operators (bool [n]) and all their descendants, or their ancestors."""
+    """Bool [n]: the operators (bool [n]) and their descendants if `forward`, else ancestors."""
     if forward:
         return _closure(operators, g.succ_ptr, g.succ_idx)
     return _closure(operators, g.pred_ptr, g.pred_idx)

@@ -21,7 +21,7 @@ from olla_xla.memory.lower import LoweredComputation, lower
 
 
 def scheduled_module(data: bytes) -> Module:
-    """Reads a module that is to be planned; optimization barriers are left out (hlo.rewrite).
+    """Reads a scheduled module to be planned, and removes its optimization barriers (hlo.rewrite).
 
     Args:
       data: a serialized HloModuleProto.
@@ -47,8 +47,8 @@ class PlannedModule:
     Args:
       module: a scheduled one (`scheduled_module`). target: "cpu" or "cuda".
       released: names of asynchronous starts that may overlap with less work than in XLA's order.
-      kept: kernel name -> the pattern that it is to have (memory.kernels); graphs then have edges
-        such that it can.
+      kept: kernel name -> which of its arrays must share memory, its pattern (memory.kernels);
+        graphs then have edges such that it can.
 
     Attributes:
       orders: computation -> the order chosen so far (at first XLA's).

@@ -138,7 +138,7 @@ def _sound(s: Spread, members: set[int]) -> set[int]:
 
 
 def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset()) -> list[Region]:
-    """[the region of these equations]; [] if there can be one piece only, or a result is not cut.
+    """[the region of these equations]; [] if it cannot be cut, or one of its results is not cut.
 
     Args:
       members: the equations. first: equations that run before the region, possibly members too; no

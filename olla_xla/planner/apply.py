@@ -59,13 +59,14 @@ def least_overlap(
 
 
 def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
-    """Writes the plan's schedule and in-place results into the module, and notes on instructions.
+    """Writes a plan into the serialized module it was made for; returns the new module.
 
-    Each instruction gets as frontend attributes its step, the bytes it defines, and, where it
-    defines any, the planned offsets of its values in order, separated by commas; the first and the
-    last of each computation also `mark`, if there is one. On a GPU fusions get the marks of
-    `hlo.invariant_loads`, so that no order has XLA load as invariant what is not. On a CPU no
-    fusion writes over what another of its operands still reads (`hlo.rewrite.places`).
+    Clones, changed loops, schedule and in-place results are written. Each instruction gets as
+    frontend attributes its step, the bytes it defines, and, where it defines any, the planned
+    offsets of its values in order, separated by commas; the first and the last of each computation
+    also `mark`, if there is one. On a GPU fusions get the marks of `hlo.invariant_loads`, so that
+    no order has XLA load as invariant what is not. On a CPU no fusion writes over what another of
+    its operands still reads (`hlo.rewrite.places`).
 
     Raises:
       PlanMismatchError: the plan was made for another module.

@@ -66,7 +66,7 @@ class ComputationLimits:
     more_seconds: float = 0.0
 
     def tolerance(self, bound: int) -> float:
-        """The gap at which the search ends, as a fraction of `bound`, in bytes."""
+        """The fraction of `bound` (bytes) by which the total may exceed it when the search ends."""
         return max(self.options.tolerance, self.enough_bytes / max(bound, 1))
 
 

@@ -108,8 +108,8 @@ class ModuleState:
     Attributes:
       request: what was asked for. own: the module as XLA scheduled it, without optimization
         barriers. module: with the edits. edits: what passes have changed in it.
-      kernels: patterns that kernels of it are to have (memory.kernels); None: those that they have
-        in the order that `module` comes with.
+      kernels: kernel name -> which of its arrays must share memory (memory.kernels); None: as in
+        the order that `module` comes with.
       choices: of scan residuals, for the module without `edits.loops` and `edits.clones`; None
         before they are known.
       before_bytes: predicted total of that module in the order that it came with.
@@ -190,8 +190,8 @@ class ModuleState:
         """A plan of `module`, which has other edits; None: no order keeps its kernels' patterns.
 
         Args:
-          module: the edited one. kernels: patterns that its kernels are to have.
-          seconds: of search, at most.
+          module: the edited one. seconds: of search, at most.
+          kernels: kernel name -> which of its arrays must share memory (its pattern).
         """
         request = self.request
         try:

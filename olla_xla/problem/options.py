@@ -85,7 +85,7 @@ class PlanOptions:
 
     @property
     def recomputes(self) -> bool:
-        """Whether values may be recomputed: there is a budget or an overhead, and it is not 0."""
+        """Whether values may be recomputed: a budget or an overhead other than 0 is given."""
         return self.max_overhead != 0 and (
             self.memory_budget is not None or self.max_overhead is not None
         )

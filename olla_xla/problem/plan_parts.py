@@ -144,7 +144,7 @@ class PlanEdits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFigures:
-    """What a plan takes. All totals are arguments + outputs - aliases + temp, in bytes.
+    """The memory that a plan takes, in bytes. Totals are arguments + outputs - aliases + temp.
 
     "predicted" figures come from our simulation of XLA's assignment rule, "assigned" ones from
     XLA's buffer assignment.

@@ -47,6 +47,8 @@ _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
 class Front:
     """Sets of evictions (points) for one computation in one order, each for a lower target peak.
 
+    An eviction drops a tensor, which is recomputed for its next reader (`remat.evictions`).
+
     Attributes:
       body: the loop body or branch whose tensors are evicted; None: the entry computation.
       arguments_stay: whether the graph is one with arguments held (`with_arguments_held`).

@@ -114,9 +114,9 @@ class RematGraph:
 
 
 class GraphFields(NamedTuple):
-    """Those fields of RematGraph that are arrays, which compiled loops take.
+    """The fields of a RematGraph that compiled loops take.
 
-    Attributes:
+    Attributes (the others are as in RematGraph):
       given: bool [n], operators whose results a later transfer repeats: later versions of these
         are that transfer's results, not clones.
     """
@@ -141,7 +141,7 @@ class GraphFields(NamedTuple):
 
     @classmethod
     def of(cls, g: RematGraph) -> GraphFields:
-        """The array fields of a RematGraph."""
+        """Takes these fields from a RematGraph."""
         return cls(*(getattr(g, name) for name in cls._fields))
 
 

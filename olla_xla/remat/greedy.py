@@ -42,7 +42,10 @@ class Point:
 
 
 class Selector:
-    """Greedy search for evictions in one graph. `deadline`: a time of `clock.now()`."""
+    """Greedy search for the evictions in one graph that reduce its peak at the least added time.
+
+    `deadline` is a time of `clock.now()`, in seconds, at which the search ends.
+    """
 
     def __init__(self, graph: RematGraph, deadline: float) -> None:
         self.graph = graph

@@ -20,9 +20,9 @@ _FULL = -1
 
 
 class Evicted(NamedTuple):
-    """For each tensor, the keys over which it is evicted, ascending.
+    """For each tensor, the keys (moments, see `remat.evictions`) over which it is evicted.
 
-    CSR: int64 [m + 1] and [evictions].
+    CSR: int64 [m + 1] and [evictions]; a tensor's keys ascend.
     """
 
     ptr: NDArray[np.int64]
@@ -30,7 +30,7 @@ class Evicted(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """For each tensor a linked list of the keys at which it is read, the last entered first.
+    """For each tensor a linked list of the keys (moments) at which it is read, the last first.
 
     Attributes:
       head: int64 [m], the first entry of each tensor's list, or -1.

@@ -6,7 +6,7 @@ import enum
 
 
 class Category(enum.StrEnum):
-    """What memory is used for; every byte of a total is in one. Charts stack them in this order."""
+    """What memory is used for; each byte of a total is in one. Charts stack them in this order."""
 
     PARAMETERS = "parameters"
     OPTIMIZER = "optimizer state"

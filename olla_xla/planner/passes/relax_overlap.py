@@ -35,8 +35,8 @@ _logger = logging.getLogger("olla_xla")
 def run(state: ModuleState) -> ModuleState:
     """A new state of the least total for which transfers overlap with less work.
 
-    It adds at most the rest of the time allowance. Under a budget, which was met at less cost,
-    `state` is returned.
+    It adds at most the rest of the time allowance. Returns `state` where that saves too little, or
+    under a budget, which was met at less cost.
     """
     request, allowance = state.request, state.allowance_left
     if request.options.budget_bytes is not None or math.isinf(allowance):

@@ -62,8 +62,8 @@ def _choices(state: ModuleState) -> ResidualChoices:
 def run(state: ModuleState) -> ModuleState:
     """A new state that recomputes scan residuals: cheapest within budget, else of least total.
 
-    Returns `state` where no choice is better within the allowance. Of the others that were tried
-    without a budget, the least one that takes less time is its `other`.
+    Where no choice is better within the allowance, only `met` changes. Of the others that were
+    tried without a budget, the least one that takes less time is its `other`.
     """
     choices, budget = state.choices, state.request.options.budget_bytes
     if choices is None:

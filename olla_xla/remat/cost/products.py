@@ -186,7 +186,7 @@ def timed(products: list[Product]) -> Mapping[Product, float]:
 
 
 def measure_products(products: Sequence[Product]) -> list[float]:
-    """Times each product on this machine; returns seconds of one run. Some 0.1 s for each."""
+    """Seconds of one run of each product, measured for some tenths of a second each."""
     import jax
 
     parts = [p.part() for p in products]

@@ -59,6 +59,8 @@ class StateRelation:
 class LoopBody:
     """A loop's body as nodes with value numbers, one node for each leaf of each result.
 
+    Nodes with equal value numbers have equal bits, in the same iteration.
+
     Args:
       computation: the loop's. target: "cpu" or "cuda".
       known: element of the state -> its value when each iteration begins (`Index`).

@@ -29,8 +29,8 @@ class Sunk:
 
     Attributes:
       names: of the removed instructions. module: without them.
-      total, kernels: predicted bytes and kernels' patterns of the original, in XLA's order.
-      seconds, moved: predicted time of a step and bytes moved, of the original.
+      total: predicted bytes of the original in XLA's order. kernels: kernel name -> which of its
+        arrays share memory there. seconds, moved: predicted time of a step and bytes moved, of it.
       less_seconds, less_moved: by how much less the module takes.
     """
 

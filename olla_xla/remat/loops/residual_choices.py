@@ -64,7 +64,7 @@ class ResidualChoice:
         hidden behind other work; on a CPU as `seconds`. moved: bytes, likewise.
       least_stack_bytes: no choice of the same time, added up operator by operator, keeps scan
         residuals of fewer bytes; 0 if not known.
-      kernels: patterns that kernels of the module are to have, copies those of their originals.
+      kernels: kernel name -> which of its arrays must share memory; copies as their originals.
     """
 
     records: tuple[LoopRecord, ...]
@@ -83,11 +83,13 @@ class ResidualChoice:
 
 
 class ResidualChoices:
-    """All choices of scan residuals to recompute in a module, numbered from cheap to small.
+    """All choices of scan residuals to recompute in a module, by number.
+
+    They come in the order of a rising price of memory, then those with checkpointed loops.
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
-      kernels: patterns that kernels are to have; None: those of the module in XLA's order.
+      kernels: kernel name -> which of its arrays must share memory; None: as in XLA's order.
       collectives: whether collectives may run again.
       beside: whether asynchronous operations are priced as overlapping, not one after the other.
 

@@ -115,7 +115,7 @@ def _if_possible(write: Callable[[], ResidualChoice | None]) -> ResidualChoice |
 
 
 def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
-    """Whether the referee accepts a choice; a refusal is noted."""
+    """Whether the referee accepts a choice; either is counted (`problem.refusals`)."""
     try:
         check_rewrite(choices.module.data, choice.module.data, choices.target, loops=True)
         check_executable(choice.module.data, choices.target)

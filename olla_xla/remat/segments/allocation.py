@@ -22,7 +22,8 @@ Allocation = Callable[[jax.stages.Lowered], int]
 def xla_temp_bytes(lowered: jax.stages.Lowered) -> int:
     """Compiles a lowered gradient; returns the bytes of XLA's temporaries.
 
-    InputError: the backend does not report them.
+    Raises:
+      InputError: the backend does not report them.
     """
     analysis = lowered.compile().memory_analysis()
     if analysis is None:
