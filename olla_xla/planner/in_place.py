@@ -122,7 +122,7 @@ class Buffers:
         self._spans = spans
 
     def hand_over(self, a: int, b: int) -> bool:
-        """Like `join`, where `b` takes over the memory of `a` at the step of its last reader."""
+        """Like `join`, but `b` may take over the memory of `a`, whose last reader makes it."""
         start = self._spans[b, 0]
         if self._spans[a, 1] == start + 1:
             self._spans[a, 1] = start

@@ -57,6 +57,9 @@ class Expansion:
 def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
     """Finds the clones and live bytes that evictions and `g.dropped` lead to.
 
+    An eviction (tensor, key) drops a tensor over a moment of the schedule; its next reader then
+    gets a clone of the operator that makes it. The module's docstring defines keys.
+
     Args:
       g: the graph. evictions: int64 [k, 2] of (tensor, key).
     """

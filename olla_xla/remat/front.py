@@ -55,7 +55,7 @@ class Front:
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
-      seconds: for the search of all points; a point that is begun may overrun by `_GRACE` times it.
+      seconds: for the search of all points; a point that is begun may take three times that more.
       kernels: kernel name -> which of its arrays must share memory (memory.kernels).
     """
 
@@ -261,7 +261,7 @@ def _undominated(points: Sequence[Point]) -> list[Point]:
 def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
     """The fronts to search for recomputation: in XLA's order, in the plan's, or in both.
 
-    The plan's is taken if it saves `_SOME_GAIN`, XLA's unless the plan's saves `_CLEAR_GAIN`: an
+    The plan's is taken if it saves 2 % of XLA's total, XLA's unless the plan's saves 10 %: an
     order that saves little may have moved readers away from what they read, which makes
     recomputation more expensive.
 

@@ -114,7 +114,7 @@ class LoopBody:
         self.root = self.leaves(computation.root)
 
     def count(self, known: Mapping[ShapeIndex, NDArray[Any]]) -> None:
-        """Sets `known`, and computes the value numbers of all nodes anew from it."""
+        """Sets `known`, what each iteration's state is, and computes all nodes' value numbers."""
         self.known = known
         self._indices.clear()
         self._lines.clear()
