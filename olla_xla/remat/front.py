@@ -157,8 +157,8 @@ class Front:
     def below(self, peak: int) -> list[Point]:
         """Points whose peak is at most `peak`, cheapest first; no other is cheaper and lower.
 
-        The search ends where no lower peak is reached, after `_PATIENCE` points in a row that add
-        more than 1.25 times the seconds of the cheapest, or when its time is up.
+        The search ends where no lower peak is reached, after four points in a row that add over
+        1.25 times the seconds of the cheapest, or when its time is up.
         """
         first = max(0, math.ceil(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP)))
         found: list[Point] = []
