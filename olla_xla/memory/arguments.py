@@ -24,7 +24,7 @@ _REMEMBERED, _REMEMBERED_BYTES = 16, 2**20
 
 
 def flattened(arguments: tuple[Any, ...]) -> tuple[Kinds, bytes]:
-    """The kinds of arguments, and the words by which they are passed.
+    """The types of a loop's arguments, and the 8-byte words by which machine code takes them.
 
     Raises:
       TypeError: an argument is no array, number, or tuple of these.
@@ -149,7 +149,7 @@ def _tuple(value: tuple[Any, ...]) -> _Tuple:
 
 
 def parameters(kinds: Kinds) -> Iterator[str]:
-    """LLVM's types of the arguments of these kinds."""
+    """The LLVM types of the words that pass arguments of these types, one for each word."""
     for kind in kinds:
         if isinstance(kind, _TupleKind):
             yield from parameters(kind.kinds)
@@ -160,7 +160,7 @@ def parameters(kinds: Kinds) -> Iterator[str]:
 
 
 def spelled(kinds: Kinds) -> list[Any]:
-    """Kinds in a form that is the same in every process."""
+    """`kinds` in a form whose `repr` is the same in every process."""
     parts: list[Any] = []
     for kind in kinds:
         if isinstance(kind, _TupleKind):

@@ -82,7 +82,7 @@ class GraphArrays(NamedTuple):
 
     @classmethod
     def of(cls, graph: TensorGraph | GraphArrays) -> GraphArrays:
-        """The arrays of a graph; arrays are returned as they are."""
+        """The arrays of a tensor graph; a GraphArrays is returned as it is."""
         if isinstance(graph, GraphArrays):
             return graph
         before = graph.predecessors()
@@ -108,7 +108,7 @@ class GraphArrays(NamedTuple):
 
     @classmethod
     def build(cls, lists: GraphLists) -> GraphArrays:
-        """The arrays from lists by operator and by tensor."""
+        """Makes the arrays from lists that are indexed by operator and by tensor."""
         n, m = len(lists.transient), len(lists.bytes)
         reads: list[list[int]] = [[] for _ in range(n)]
         writes: list[list[int]] = [[] for _ in range(n)]
@@ -186,7 +186,7 @@ def _shareable(
 
 
 def csr(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each row starts, and where the last one ends: [rows + 1]; the rows end to end."""
+    """(ptr, idx): the rows end to end in idx; row k is idx[ptr[k] : ptr[k + 1]]."""
     ptr = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=ptr[1:])
     return ptr, np.array([x for row in rows for x in row], np.int64)

@@ -26,14 +26,14 @@ _lock = threading.Lock()
 
 
 def now() -> float:
-    """Seconds on the monotonic clock, less those for which this one stood still."""
+    """Seconds of the monotonic clock, without the time that compiling and loading loops took."""
     state = _state  # read once: other threads replace it
     return (state.since if state.stops else time.monotonic()) - state.before
 
 
 @contextlib.contextmanager
 def stopped() -> Iterator[None]:
-    """A context in which the clock stands still, for all threads: they wait for compiled loops."""
+    """A context in which `now` stands still, for all threads: they wait for compiled loops."""
     _count(1)
     try:
         yield

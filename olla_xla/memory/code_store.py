@@ -38,7 +38,7 @@ _SUFFIX = ".loop"
 
 
 def folders() -> Iterator[Path]:
-    """Where machine code may be kept, the best first: as numba does, or in the user's cache."""
+    """Folders that may hold machine code, the best first: as numba does, or in the user's cache."""
     if chosen := os.environ.get(_FOLDER_VARIABLE):
         yield Path(chosen)
         return
@@ -67,10 +67,11 @@ def _digest(parts: Any) -> str:
 
 
 def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
-    """Digest of a function's code, of all functions that it calls, and of what else they name.
+    """A digest of a function's code, of all functions that it calls, and of the globals they read.
 
     Args:
-      function: the loop. unwrap: the function behind a loop that is called, or None.
+      function: the Python function of a loop.
+      unwrap: gives the Python function of a global that is a loop; None for other globals.
     """
     found: dict[str, Any] = {}
     waits = [function]
@@ -102,16 +103,16 @@ def _stem(name: str, kinds: Any) -> str:
 
 
 def holds(name: str, digest: str) -> bool:
-    """Whether an earlier process left machine code of a loop, for arguments of some kinds."""
+    """Whether machine code of a loop is on disk for arguments of at least one list of types."""
     pattern = f"{name}-{_machine()}-*-{digest}{_SUFFIX}"
     return any(is_own(path.lstat()) for folder in folders() for path in folder.glob(pattern))
 
 
 def load(name: str, kinds: Kinds, digest: str) -> Code | None:
-    """What an earlier process compiled a loop to; None if there is nothing, or not all of it.
+    """Reads the machine code of a loop from disk; None if it is missing or incomplete.
 
     Args:
-      name: the loop's. kinds: of its arguments. digest: of its source.
+      name: the loop's. kinds: types of its arguments. digest: of its source.
     """
     data = read(name, spelled(kinds), digest)
     if data is None:
@@ -123,7 +124,7 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
 
 
 def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
-    """Keeps what a loop was compiled to."""
+    """Writes the machine code of a loop to disk; arguments as for `load`."""
     header = code._asdict()
     header["sizes"] = [len(image) for image in header.pop("images")]
     data = json.dumps(header).encode() + b"\n" + b"".join(code.images)
@@ -131,14 +132,14 @@ def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
 
 
 def drop(name: str, kinds: Kinds, digest: str) -> None:
-    """Removes what was kept of a loop."""
+    """Deletes the machine code of a loop from all folders; arguments as for `load`."""
     for folder in folders():
         with contextlib.suppress(OSError):
             (folder / f"{_stem(name, spelled(kinds))}{digest}{_SUFFIX}").unlink()
 
 
 def read(name: str, kinds: Any, digest: str) -> bytes | None:
-    """What `write` wrote; None where it is not there, not whole, or others may have written it."""
+    """The data that `write` wrote; None if missing, damaged, or if others may have written it."""
     file = f"{_stem(name, kinds)}{digest}{_SUFFIX}"
     for folder in folders():
         with contextlib.suppress(OSError):
@@ -149,12 +150,13 @@ def read(name: str, kinds: Any, digest: str) -> bytes | None:
 
 
 def write(name: str, kinds: Any, digest: str, data: bytes) -> None:
-    """Keeps data of a loop in the first folder that this user, and nobody else, can write to.
+    """Writes data of a loop to the first folder that this user, and nobody else, can write to.
 
-    Files of earlier versions of the loop are removed.
+    Files of earlier versions of the loop are removed. Where no folder can be used, a warning is
+    logged.
 
     Args:
-      name, digest: as for `load`. kinds: of its arguments; what `repr` gives counts.
+      name, digest: as for `load`. kinds: of its arguments; their `repr` is part of the key.
     """
     stem = _stem(name, kinds)
     file = f"{stem}{digest}{_SUFFIX}"

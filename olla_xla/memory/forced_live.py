@@ -38,7 +38,7 @@ class _Block(NamedTuple):
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
-    """The bound in bytes and the (first) operator at which it is attained; (0, -1) if empty."""
+    """(lower bound on the lifetime peak in bytes, first operator that attains it) or (0, -1)."""
     forced = forced_live_bytes(graph)
     if not len(forced):
         return 0, -1

@@ -29,10 +29,10 @@ _logger = logging.getLogger("olla_xla")
 
 
 class CompiledLoop:
-    """A function that numba compiles, or finds on disk, when it is first called.
+    """A function that numba compiles, or loads from disk, when it is first called.
 
     Attributes:
-      interpreted: the Python function, for calls that take less time than to import numba.
+      interpreted: the Python function, for calls that take less time than importing numba.
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
@@ -46,7 +46,7 @@ class CompiledLoop:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """The function's dispatcher of numba. Its first use imports numba, which is slow."""
+        """The function as numba's dispatcher. Its first use imports numba, which is slow."""
         with clock.stopped(), _lock:
             import numba
 
@@ -154,24 +154,24 @@ _compiling = threading.Lock()
 
 
 def has_numba() -> bool:
-    """Whether this process has imported numba, so that calling a loop does not wait for that."""
+    """Whether this process has imported numba."""
     return "numba" in sys.modules
 
 
 def jit(function: Callable[..., Any]) -> CompiledLoop:
-    """Compiles with numba; the machine code is cached on disk wherever a directory allows it."""
+    """Compiles a function with numba at its first call; the machine code is cached on disk."""
     return CompiledLoop(function, cache=True)
 
 
 def loop(function: Callable[..., Any]) -> _Kept:
-    """Compiles without reference counting: for functions that neither make nor return an array.
+    """Compiles, without reference counting, a function that neither makes nor returns an array.
 
-    It takes arrays and numbers, and NamedTuples of them; it returns nothing, a number or a tuple of
-    numbers.
+    Its arguments are arrays, numbers and NamedTuples of them; it returns nothing, a number or a
+    tuple of numbers.
     """
     return _Kept(function, no_cpython_wrapper=True, _nrt=False)
 
 
 def inner(function: Callable[..., Any]) -> CompiledLoop:
-    """A `loop` that only compiled functions call. Called from Python it is interpreted."""
+    """Like `loop`, for functions that only compiled functions call; Python calls interpret it."""
     return _Inner(function, no_cpython_wrapper=True, _nrt=False)

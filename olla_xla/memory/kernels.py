@@ -22,7 +22,7 @@ same slice of memory; its own where none before it is."""
 
 
 def leaves(i: Instruction) -> list[tuple[Instruction, ShapeIndex]]:
-    """The arrays that an instruction reads, operand by operand, and then those that it makes."""
+    """(instruction, tuple index) of each array that `i` reads, by operand, then of its results."""
     return [
         (source, index)
         for source in (*i.operands, i)
@@ -34,12 +34,11 @@ def leaves(i: Instruction) -> list[tuple[Instruction, ShapeIndex]]:
 def find_kernels(
     dataflow: Dataflow, pairs: Sharing, target: str, *, every: bool = False
 ) -> list[Instruction]:
-    """The instructions whose rounding may depend on which of their arrays share memory, where that
-    may depend on the order.
+    """Instructions whose rounding may depend on which of their arrays an order lets share memory.
 
     Args:
       dataflow: of a module. pairs: its in-place candidates. target: "cpu" or "cuda".
-      every: also those whose memory does not depend on the order: that of their copies may.
+      every: also those that share the same memory in any order: their copies may not.
     """
     values = dataflow.values
     if every:
@@ -55,7 +54,7 @@ def find_kernels(
 
 
 def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Pattern:
-    """The pattern of an instruction under a simulated assignment."""
+    """For each array in `leaves(i)`, the position of the first one at the same address."""
     first: dict[tuple[int, int], int] = {}
     found = []
     for k, where in enumerate(leaves(i)):
@@ -73,22 +72,24 @@ def patterns(
     *,
     every: bool = False,
 ) -> dict[str, Pattern]:
-    """Name -> pattern, of all kernels of a module that `find_kernels` finds."""
+    """Name -> `pattern` for each instruction of a module that `find_kernels` finds."""
     found = find_kernels(dataflow, pairs, target, every=every)
     return {i.name: pattern(i, dataflow, assignment) for i in found}
 
 
 def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) -> dict[str, Pattern]:
-    """`kept` with patterns for copies of instructions, each a (name, name of its original), which
-    must round as their originals do.
+    """`kept` with an entry for each copy, equal to its original's, so that both round alike.
+
+    Args:
+      kept: name -> pattern. copies: (name of the copy, name of its original) of instructions.
     """
     return {**kept, **{name: kept[original] for name, original in copies if original in kept}}
 
 
 def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
-    """The pattern that an instruction is to have; None where any will do.
+    """Which arrays of an instruction must share memory (its pattern in `kept`); None: any may.
 
-    Any will also do for a changed fusion that has another number of arrays than its pattern.
+    None also for a changed fusion, whose number of arrays is not that of its pattern.
     """
     own = kept.get(i.name)
     return None if own is None or len(own) != len(leaves(i)) else own
@@ -109,13 +110,13 @@ def overwritten(
 def joined_buffers(
     dataflow: Dataflow, instructions: Iterable[Instruction], kept: Mapping[str, Pattern]
 ) -> dict[int, int]:
-    """Buffers that must be the same memory for kernels to have their patterns in `kept`.
+    """Finds buffers that must be the same memory for kernels to have their patterns in `kept`.
 
     A result that overwrites an operand has the operand's memory, and so have all values in the
     buffer of either, such as a donated argument that the result replaces.
 
     Returns:
-      Buffer -> the one that stands for all that are joined with it; others are by themselves.
+      Buffer -> the one that stands for all that are joined with it; others are not in it.
     """
     found: dict[int, int] = {}
 

@@ -58,7 +58,7 @@ def peak_bytes(graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[
 
 
 def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Bool [pairs]: the graph's pairs at which memory passes on; `position`: [n] steps."""
+    """Bool [pairs]: for which of the graph's pairs memory passes on; `position`: [n] steps."""
     passes = np.empty(len(graph.pair_b), np.bool_)
     spans = np.empty((graph.m, 2), np.int64)
     live_spans(graph, position, spans, passes, np.zeros((2, graph.m), np.bool_))
@@ -73,13 +73,13 @@ def live_spans(
     passes: NDArray[np.bool_],
     met: NDArray[np.bool_],
 ) -> None:
-    """The module's rule, for compiled loops: writes `spans` and `passes`.
+    """Computes `spans` and `passes` in place, by the module's rule; for compiled loops.
 
     Args:
       g: the graph. position: int64 [n], the step of each operator.
       spans: int64 [m, 2], the half-open steps over which each tensor has memory of its own.
       passes: bool [pairs], whether memory passes on by the pair.
-      met: bool [2, m], False at first.
+      met: bool [2, m], False at first; overwritten.
     """
     _uses(g, position, spans)
     given, taken = met[0], met[1]  # a has passed its memory on; b has memory passed on to it

@@ -24,9 +24,9 @@ _ORDERED = (
 
 @dataclasses.dataclass(frozen=True)
 class LoweredComputation:
-    """A computation and its graph; operator k is `instructions[k]`, in XLA's order.
+    """A computation and its tensor graph; operator k is `instructions[k]`, in XLA's order.
 
-    `values` are the ids of the values that the tensors stand for.
+    Tensor k of the graph stands for the value whose id is `values[k]`.
     """
 
     computation: Computation

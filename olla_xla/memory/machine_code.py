@@ -26,12 +26,12 @@ _OK, _NONE = 0, -2  # codes of numba's calling convention: an error is any other
 
 
 class Code(NamedTuple):
-    """The machine code of a loop.
+    """The machine code of a loop for arguments of certain types.
 
     Attributes:
-      result: format of the loop's result, as `struct` has it.
+      result: the format of the loop's result, as for `struct`.
       single: whether the result is one value, no tuple.
-      images: object files: of the loop, and of its entry.
+      images: object files: the loop's, and that of the entry function which reads its arguments.
     """
 
     result: str
@@ -39,7 +39,7 @@ class Code(NamedTuple):
     images: tuple[bytes, ...]
 
     def linked(self, loop: str) -> Callable[[bytes], Any]:
-        """A function of the words that `flattened` makes of arguments of its kinds.
+        """Links the code into this process; returns a function of the words that `flattened` makes.
 
         Args:
           loop: the loop's name, for errors.
@@ -114,7 +114,7 @@ def _link(images: tuple[bytes, ...]) -> int:
 
 
 def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
-    """Compiles a loop for arguments of these types.
+    """Compiles a loop for arguments of these types; returns its machine code.
 
     Args:
       dispatcher: numba's, without entries from Python and without counts of references.

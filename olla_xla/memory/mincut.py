@@ -41,7 +41,7 @@ _FORCED = -1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Closure:
-    """The least live bytes at an operator.
+    """The least live bytes at one operator over all orders, and a set of operators that attains it.
 
     Attributes:
       operator: the operator. bytes: no order has fewer live bytes while it runs.
@@ -134,7 +134,7 @@ def _reuse(
 
 
 def closure(operators: NDArray[np.bool_], g: GraphArrays, *, forward: bool) -> NDArray[np.bool_]:
-    """Bool [n]: the given operators (bool [n]) and all their descendants, or their ancestors."""
+    """Bool [n]: the operators (bool [n]) and their descendants if `forward`, else ancestors."""
     if forward:
         return _closure(operators, g.succ_ptr, g.succ_idx)
     return _closure(operators, g.pred_ptr, g.pred_idx)

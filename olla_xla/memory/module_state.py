@@ -21,7 +21,7 @@ from olla_xla.memory.lower import LoweredComputation, lower
 
 
 def scheduled_module(data: bytes) -> Module:
-    """Reads a module that is to be planned; optimization barriers are left out (hlo.rewrite).
+    """Reads a scheduled module to be planned, and removes its optimization barriers (hlo.rewrite).
 
     Args:
       data: a serialized HloModuleProto.
@@ -42,21 +42,21 @@ def scheduled_module(data: bytes) -> Module:
 
 
 class PlannedModule:
-    """A module while it is planned.
+    """A module with the orders chosen so far, its tensor graphs, and a model of its memory.
 
     Args:
       module: a scheduled one (`scheduled_module`). target: "cpu" or "cuda".
       released: names of asynchronous starts that may overlap with less work than in XLA's order.
-      kept: kernel name -> the pattern that it is to have (memory.kernels); graphs then have edges
-        such that it can.
+      kept: kernel name -> which of its arrays must share memory, its pattern (memory.kernels);
+        graphs then have edges such that it can.
 
     Attributes:
       orders: computation -> the order chosen so far (at first XLA's).
-      peaks: computation -> the lifetime peak that its callers are charged, in bytes.
+      peaks: computation -> its lifetime peak in bytes, which its callers' graphs add.
       leasts: computation -> the least lifetime peak of its orders found so far, in bytes, which may
         not be that of the chosen one.
       bounds: computation -> a lower bound on the lifetime peak of any order, in bytes.
-      kept: kernel name -> the pattern that it is to have.
+      kept: as given; {} for None.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class PlannedModule:
         self.bounds: dict[Computation, int] = {}
 
     def lowered(self, computation: Computation) -> LoweredComputation:
-        """The graph of one computation; its callees must have been charged in `peaks`."""
+        """The graph of one computation; `peaks` must have its callees."""
         result = lower(self.dataflow, computation, self.pairs, self.peaks, self.released, self.kept)
         result.graph.validate()
         return result
 
     def charge(self, computation: Computation) -> LoweredComputation:
-        """Enters in `peaks` the lifetime peak of a computation in its order in the module.
+        """Sets `peaks` of a computation to its lifetime peak in the module's own schedule.
 
-        Its callees must have been charged. Returns its graph.
+        `peaks` must have its callees. Returns its graph.
         """
         lowered = self.lowered(computation)
         order = np.arange(len(lowered.graph.operators))
@@ -99,25 +99,25 @@ class PlannedModule:
         return lowered
 
     def charge_all(self) -> LoweredComputation:
-        """Charges every computation, callees first. Returns the entry's graph."""
+        """Calls `charge` for every computation, callees first. Returns the entry's graph."""
         for computation in self.computations.values():
             lowered = self.charge(computation)
         return lowered
 
     def bounded(self, computation: Computation) -> LoweredComputation:
-        """The graph with callees at their lower bounds, for a bound that holds for all orders."""
+        """A computation's graph with its callees' peaks from `bounds`, to bound all orders."""
         return lower(self.dataflow, computation, self.pairs, self.bounds, self.released, self.kept)
 
     def relaxed(self, computation: Computation) -> LoweredComputation:
-        """The graph with callees in their orders of least peak."""
+        """A computation's graph with its callees' peaks from `leasts`."""
         return lower(self.dataflow, computation, self.pairs, self.leasts, self.released, self.kept)
 
     def simulate(self) -> Assignment:
-        """XLA's buffer assignment, as predicted for the current orders."""
+        """XLA's buffer assignment of the module in `orders`, simulated."""
         return self.model.simulate(self.orders)
 
     def own(self, *, every: bool = False) -> tuple[int, dict[str, Pattern]]:
-        """Predicted total in bytes and patterns of kernels, in the current orders.
+        """(predicted total in bytes, kernel name -> pattern) of the module in `orders`.
 
         Args:
           every: as for `memory.kernels.find_kernels`.
@@ -133,10 +133,10 @@ class PlannedModule:
         orders: Mapping[Computation, Sequence[Instruction]],
         holds: Mapping[str, Sequence[int]] | None = None,
     ) -> PlannedModule:
-        """The module with bound results (hlo.rewrite.aliases) and held operands; peaks are kept.
+        """A new module with results bound to operands and operands held; peaks and bounds are kept.
 
         Args:
-          aliases: fusion name -> its bound results.
+          aliases: fusion name -> its bound results (hlo.rewrite.aliases).
           orders: of every computation, those under which the bindings are safe. They become the
             module's schedule: it says which of two values in one buffer is the earlier.
           holds: instruction name -> operands that must stay in memory (hlo.rewrite.holds).
@@ -145,10 +145,10 @@ class PlannedModule:
         return self._edited(edit.alias(aliases))
 
     def guarded(self) -> PlannedModule:
-        """The module in its orders, with the guards with which XLA gets it (hlo.rewrite.guards).
+        """A new module, scheduled by `orders`, with the guards that XLA gets (hlo.rewrite.guards).
 
-        XLA visits a guarded module in another order, and breaks ties among buffers otherwise. On a
-        platform that rematerialises nothing after its scheduler, there are no guards.
+        XLA visits a guarded module in another order, and breaks ties among buffers otherwise. Where
+        nothing is rematerialised after XLA's scheduler, no guards are needed: it returns itself.
         """
         if not PLATFORMS[self.target].computes_again:
             return self
@@ -174,7 +174,7 @@ class PlannedModule:
     def translated(
         order: Sequence[Instruction], computation: Computation
     ) -> tuple[Instruction, ...]:
-        """An old order for a rewritten module: each added operand runs just before its user."""
+        """`order` for the rewritten `computation`: an added operand runs just before its user."""
         names = {i.name for i in order}
         own = {i.name: i for i in computation.instructions}
         result: list[Instruction] = []

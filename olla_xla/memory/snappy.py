@@ -17,7 +17,7 @@ _MOST = 64
 
 
 def unsnapped(data: bytes) -> bytes:
-    """The data that Snappy compressed.
+    """Decompresses Snappy data.
 
     Raises:
       HloError: `data` was not compressed by Snappy.

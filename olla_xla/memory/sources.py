@@ -45,7 +45,7 @@ _BASES = frozenset(("Functional", "Layer", "Module", "Operation", "Sequential"))
 
 
 class Source(NamedTuple):
-    """Where an operation was written down.
+    """The source line that an operation was traced from, and the calls that led to it.
 
     Attributes:
       line: "file:line" of the step's own code, the innermost; of a library's where it has none.
@@ -66,7 +66,7 @@ class Source(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def is_own_file(file: str) -> bool:
-    """Whether a source file can be part of a step: of no library of building blocks."""
+    """Whether a source file can be a step's own code: no library such as JAX or Flax, no Python."""
     if file in _NO_FILE or file.startswith((_PACKAGE + "/", f"{sys.prefix}/bin/")):
         return False
     standard = f"{sysconfig.get_paths()['stdlib']}/"
@@ -76,16 +76,16 @@ def is_own_file(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_installed(file: str) -> bool:
-    """Whether a file belongs to an installed package, or to Python."""
+    """Whether a file belongs to an installed package or to Python itself."""
     return bool(_INSTALLED.search(file))
 
 
 @functools.lru_cache(maxsize=65536)
 def source_of(stack: tuple[SourceFrame, ...], op_name: str) -> Source | None:
-    """Where an operation comes from, by its call stack, innermost call first; None if unknown.
+    """The source line of an operation by its call stack; None if no call has a known file.
 
     Args:
-      stack: its calls. op_name: JAX's name of it, which says which function was jitted.
+      stack: its calls, innermost first. op_name: JAX's name of it, with the jitted function's.
     """
     inside = _inside(tuple(dict.fromkeys(stack)), op_name)
     own = [frame for frame in inside if is_own_file(frame.file)]
@@ -108,7 +108,7 @@ def source_of(stack: tuple[SourceFrame, ...], op_name: str) -> Source | None:
 
 
 def source_line(i: Instruction) -> str:
-    """The "file:line" that an instruction comes from, or ""."""
+    """The "file:line" that an instruction was traced from (see `Source.line`), or ""."""
     source = source_of(i.stack, i.op_name)
     return "" if source is None else source.line
 

@@ -10,12 +10,12 @@ from olla_xla.problem.whole_file import written_whole
 
 
 def user_cache() -> Path:
-    """Its path, which need not exist. Raises RuntimeError for a user without a home."""
+    """The path of olla_xla's cache folder, which may not exist. RuntimeError without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "olla_xla"
 
 
 def keep(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Writes a file that `hlo.files.read_own` reads; its folder is made, if need be.
+    """Writes `data` to a file in a folder that only this user can write to; makes the folder.
 
     Raises:
       OSError: it cannot be written, or others may write to the folder.

@@ -17,7 +17,7 @@ _HALF = 16
 
 @dataclasses.dataclass(frozen=True)
 class Accumulator:
-    """An accumulator of a sum, in the type in which its parts are added.
+    """Adds up the parts of a sum in a type that may be wider than the sum's.
 
     A float32 accumulator of a bfloat16 sum can be held as two arrays, its upper and lower 16 bits:
     no bit is lost, and in the end the result can take the memory of one of them. A whole float32
@@ -36,19 +36,19 @@ class Accumulator:
 
     @classmethod
     def of(cls, aval: Any, accumulate_dtype: Any, *, in_halves: bool) -> Accumulator:
-        """The accumulator of a sum of this shape and type; in halves if wanted and possible."""
+        """The accumulator of a sum of shape and type `aval`; in halves if wanted and possible."""
         wide = jnp.dtype(accumulator(aval.dtype, accumulate_dtype))
         split = wide == jnp.float32 and aval.dtype == jnp.bfloat16
         return cls(tuple(aval.shape), jnp.dtype(aval.dtype), wide, in_halves and split)
 
     def zeros(self, zero: Any = 0) -> tuple[Any, ...]:
-        """Its arrays before anything is added, filled with this zero unless it is in halves."""
+        """The initial arrays, all zero; they are filled with `zero` unless it is in halves."""
         if not self.in_halves:
             return (jnp.full(self.shape, jnp.asarray(zero).astype(self.wide)),)
         return jnp.zeros(self.shape, jnp.uint16), jnp.zeros(self.shape, jnp.uint16)
 
     def add(self, held: tuple[Any, ...], part: Any) -> tuple[Any, ...]:
-        """Its arrays with a part, of the sum's type, added."""
+        """New arrays: `held` with `part`, an array of the sum's type, added."""
         total = self.total(held) + part.astype(self.wide)
         if not self.in_halves:
             return (total,)
@@ -56,7 +56,7 @@ class Accumulator:
         return (bits >> _HALF).astype(jnp.uint16), bits.astype(jnp.uint16)
 
     def total(self, held: tuple[Any, ...]) -> Any:
-        """The sum in the wide type."""
+        """The sum in the type `wide`, from the arrays `held`."""
         if not self.in_halves:
             return held[0]
         upper, lower = (half.astype(jnp.uint32) for half in held)
@@ -64,7 +64,7 @@ class Accumulator:
 
 
 def zero_after(arrays: Sequence[Any]) -> Any:
-    """An integer zero that is known only once these arrays are there.
+    """An integer zero that XLA can compute only after it has computed `arrays`.
 
     On a CPU XLA runs what depends on nothing first: accumulators of plain zeros would be in memory
     during the loops before their own.

@@ -17,7 +17,7 @@ CALLS = frozenset((*CHECKPOINTS, "cond", "custom_jvp_call", "custom_vjp_call", "
 
 @dataclasses.dataclass(frozen=True)
 class Called:
-    """A jaxpr that an equation calls.
+    """A jaxpr that an equation (scan, while, cond, ...) calls, and how their values correspond.
 
     Attributes:
       jaxpr: what is called.
@@ -39,7 +39,7 @@ class Called:
 
 
 def called_by(e: Any, with_rule: bool) -> list[Called]:
-    """The jaxprs of a call in `CALLS`; none where it cannot be cut.
+    """The jaxprs that an equation of a primitive in `CALLS` calls; [] where it cannot be cut.
 
     Args:
       with_rule: whether a custom derivative's rule is one of them. A rule may call its own function
@@ -73,7 +73,7 @@ def _cond(e: Any) -> list[Called]:
 
 
 def scan_counts(e: Any) -> tuple[int, int]:
-    """How many constants a loop has, and how many values it carries."""
+    """(number of constants, number of carried values) of a scan equation."""
     p = e.params
     if "num_consts" in p:
         return p["num_consts"], p["num_carry"]
@@ -102,7 +102,7 @@ def _while(e: Any) -> list[Called]:
 
 
 def inexact(atoms: Any) -> list[int]:
-    """Indices of the atoms that can have a gradient."""
+    """Indices of the atoms of floating-point or complex type, which can have a gradient."""
     return [i for i, v in enumerate(atoms) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
 
 

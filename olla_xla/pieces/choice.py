@@ -28,7 +28,7 @@ _REGIONS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A function as steps, one after another: equations that run whole, and regions in pieces."""
+    """A function as a sequence of steps: Graphs of equations that run whole, and Regions."""
 
     graph: Graph
     steps: tuple[Graph | Region, ...]
@@ -36,11 +36,11 @@ class Cut:
 
     @property
     def regions(self) -> list[Region]:
-        """What runs in pieces."""
+        """The steps that run in pieces."""
         return [step for step in self.steps if isinstance(step, Region)]
 
     def peaks(self, pieces: int) -> list[int]:
-        """By step, an estimate of the most bytes live in it, without the function's inputs."""
+        """For each step, an estimate of its peak in bytes, without the function's inputs."""
         return peaks(self.steps, self.graph.outputs, pieces, self.accumulate_dtype)
 
     def peak(self, pieces: int) -> int:
@@ -48,7 +48,7 @@ class Cut:
         return max(self.peaks(pieces), default=0)
 
     def with_region(self, k: int, region: Region) -> Cut:
-        """The cut with step k split into a region and the equations before and after it."""
+        """A new cut, in which step k is replaced by a region and the equations around it."""
         graph = region.graph
         results = set(filter(is_variable, graph.outputs))
         after = _range(graph, region.after, results)
@@ -106,12 +106,12 @@ def choose(
     name: str,
     accumulate_dtype: Any,
 ) -> Cut:
-    """The regions that leave the lowest peak by an estimate.
+    """Chooses the regions of a function that leave the lowest estimated peak.
 
     Args:
       seeds: variables and the dimensions along which they are to be cut; None: whatever is best,
         and as many regions as lower the peak.
-      name: of the function, for messages.
+      pieces: number of pieces, or None. name: of the function, for messages.
 
     Raises:
       InputError: nothing can be cut, or nothing would be saved; it names what forbids it.
@@ -254,12 +254,12 @@ def _is_known(graph: Graph, b: Blocked) -> bool:
 
 
 def line_of(e: Any) -> str:
-    """The user's file and line of an equation, for messages."""
+    """The user's "file:line" of an equation, for messages; "an unknown line" if not known."""
     return user_line(e) or "an unknown line"
 
 
 def pieces_for(cut: Cut) -> int:
-    """The fewest pieces, a power of two and at least 2, of which twice as many save little."""
+    """The number of pieces for a cut: the least power of two whose double saves little."""
     units = max(region.units for region in cut.regions)
     whole = peaks((cut.graph,), cut.graph.outputs, 1, cut.accumulate_dtype)[0]
     pieces, known = 2, cut.peak(2)

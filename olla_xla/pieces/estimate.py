@@ -144,7 +144,7 @@ def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
 def peaks(
     steps: Sequence[Graph | Region], outputs: Iterable[Any], part: int, accumulate_dtype: Any
 ) -> list[int]:
-    """For each step, an estimate of the most bytes live in it, without the function's inputs.
+    """For each step, an estimate of its peak in bytes, without the function's inputs.
 
     Args:
       steps: equations that run whole, or regions that run in pieces, one after another.
@@ -163,7 +163,7 @@ def peaks(
 
 
 def largest(steps: Sequence[Graph | Region], part: int) -> int:
-    """Bytes of the largest value that an equation makes. `part`: number of pieces."""
+    """Bytes of the largest value that any equation makes, if regions run in `part` pieces."""
     most = 0
     for step in steps:
         stacked = {v for v, _ in step.stacked} if isinstance(step, Region) else set()

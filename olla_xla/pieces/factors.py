@@ -26,7 +26,7 @@ Dims = tuple[int | None, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """One axis of an equation.
+    """One axis of an equation along which it can be cut into pieces.
 
     Attributes:
       ins, outs: of each operand and result the dimension in which the axis lies, SUM, or None
@@ -79,7 +79,7 @@ _WINDOWS = (
 
 
 def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
-    """The factors of an equation that calls nothing; none where the operation is not known.
+    """The axes along which an equation can be cut; [] for a call or an unknown operation.
 
     Args:
       is_zero: whether an operand is known to be all zeros.
@@ -104,10 +104,10 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
 
 
 def linear_factors(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
-    """Factors that give a sum's parts from parts of sums, for the calls around an equation.
+    """Factors of a linear equation, by which parts of a sum give parts of its result.
 
-    Outside of calls few are worth it (`factors_of`): each piece would do what is done once with the
-    sum. A loop's body has no such place.
+    They are for equations in calls. Outside of calls few are worth it (`factors_of`): each piece
+    would do what is done once with the sum. A loop's body has no such place.
     """
     name, n = e.primitive.name, len(e.invars)
     floats = all(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in e.outvars)

@@ -18,7 +18,7 @@ from olla_xla.remat.segments.trace import has_effect, inlined, is_variable
 
 
 class Graph:
-    """Equations, with the one that makes and those that read each variable."""
+    """The equations of a jaxpr, with the producer and the readers of each variable."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Graph:
 
     @classmethod
     def of(cls, jaxpr: Any, rules: int = 2) -> Graph:
-        """The graph of a closed jaxpr."""
+        """The graph of a closed jaxpr with jitted functions inlined; `rules` as in `__init__`."""
         closed, jaxpr = jaxpr, getattr(jaxpr, "jaxpr", jaxpr)
         equations, outputs, constants = inlined(jaxpr)
         constants.update(zip(jaxpr.constvars, getattr(closed, "consts", ()), strict=True))
@@ -66,7 +66,7 @@ class Graph:
         return cls(equations, jaxpr.invars, outputs, rules, constants)
 
     def is_zero(self, atom: Any) -> bool:
-        """Whether an operand is known to be all zeros."""
+        """Whether an operand is known to be all zeros; False if not known."""
         if is_variable(atom):
             return atom in self._zeros
         if atom.aval.dtype == jax.dtypes.float0:
@@ -74,25 +74,28 @@ class Graph:
         return not atom.aval.shape and bool(atom.val == 0)
 
     def reads(self, i: int) -> set[Any]:
-        """What an equation depends on: variables, and the effect before its own, if it has one."""
+        """The variables that equation i reads, and the last effect before it if it has an effect.
+
+        An effect is represented by the index of its equation.
+        """
         found = set(filter(is_variable, self.equations[i].invars))
         if has_effect(self.equations[i]) and (k := bisect.bisect_left(self._effects, i)):
             found.add(self._effects[k - 1])
         return found
 
     def makes(self, i: int) -> set[Any]:
-        """The variables that an equation makes, and its effect, if it has one: its index."""
+        """The variables that equation i makes, and i itself if it has an effect."""
         e = self.equations[i]
         return {*e.outvars, i} if has_effect(e) else set(e.outvars)
 
     def factors(self, i: int) -> list[Factor]:
-        """The factors of an equation that is no call."""
+        """The axes along which equation i, which is no call, can be cut; cached."""
         if i not in self._factors:
             self._factors[i] = factors_of(self.equations[i], self.is_zero)
         return self._factors[i]
 
     def called(self, i: int) -> list[tuple[Called, Graph]]:
-        """The jaxprs that a call runs, with their graphs."""
+        """(jaxpr, its graph) for each jaxpr that equation i calls; cached."""
         if i not in self._called:
             calls = called_by(self.equations[i], self._rules > 0)
             self._called[i] = [(c, Graph.of(c.jaxpr, self._rules - c.is_rule)) for c in calls]
@@ -101,7 +104,7 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True)
 class Blocked:
-    """An equation that ends a cut: it makes or reads a cut value and has no factor for it.
+    """An equation at which a cut ends: it makes or reads a cut value and has no factor for it.
 
     Attributes:
       equation: its index. value: the variable that is cut. dim: along this dimension.
@@ -114,12 +117,12 @@ class Blocked:
 
 @dataclasses.dataclass
 class Spread:
-    """A cut of a graph.
+    """Which variables and equations of a graph are cut along one axis.
 
     Attributes:
-      cut: by variable, the dimension in which the axis lies, or SUM.
-      chosen: by equation, the factor along which it is cut.
-      blocked: the equations that end it.
+      cut: variable -> the dimension in which the axis lies, or SUM.
+      chosen: index of an equation -> the factor along which it is cut.
+      blocked: the equations at which the cut ends.
     """
 
     graph: Graph
@@ -129,10 +132,10 @@ class Spread:
 
 
 def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) -> Spread:
-    """Cuts everything that can be cut with the seeds.
+    """Extends a cut from the seeds to all variables and equations that can be cut with them.
 
     Args:
-      seeds: variables and the dimensions along which they are to be cut.
+      seeds: variable -> the dimension along which it is to be cut.
       inside_call: the graph's inputs are there in pieces only, so none may be used whole as well.
     """
     s = Spread(graph, {}, {}, [])
@@ -357,7 +360,7 @@ def _seeds_of(
 
 
 def units_of(chosen: Mapping[int, Factor], equations: Sequence[Any]) -> int:
-    """The most equal parts the axis can be cut into: the common divisor of all its dimensions."""
+    """Into how many equal parts the axis can be cut at most: its dimensions' common divisor."""
     units = 0
     for i, f in chosen.items():
         e = equations[i]

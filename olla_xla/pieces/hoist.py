@@ -17,7 +17,11 @@ from olla_xla.remat.segments.trace import function_of, has_effect, is_variable
 
 
 def hoisted(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The equations with such results made apart, and the outputs by their new names."""
+    """Moves scans' results that depend on no carried value into scans of their own.
+
+    Returns:
+      (the new equations, `outputs` as variables of these).
+    """
     names: dict[Any, Any] = {}
 
     def renamed(atoms: Sequence[Any]) -> list[Any]:

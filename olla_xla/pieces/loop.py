@@ -20,10 +20,10 @@ from olla_xla.pieces.sharded import Devices
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """How an axis is cut: `full` pieces of `count` units, and one of `rest` units if that is not 0.
+    """How an axis is cut: `full` pieces of `count` units, and one of `rest` units if not 0.
 
     Attributes:
-      units: the most equal parts the axis can be cut into, on each device where it is sharded.
+      units: number of the most equal parts of the axis, on each device where it is sharded.
       devices: those over which it is sharded, or None. on_cpu: as in `Piece`.
     """
 
@@ -38,12 +38,13 @@ class Pieces:
 
         Args:
           units: of the whole axis. pieces: how many; at most one for each unit is made.
+          devices: over which the axis is sharded, or None.
         """
         units //= 1 if devices is None else devices.count
         return cls(units, -(-units // min(pieces, units)), devices)
 
     def piece(self, count: int, start: Any) -> Piece:
-        """`count` units from unit `start` on; of each device's part where the axis is sharded."""
+        """The piece of `count` units from unit `start` on, in each device's part of the axis."""
         if self.devices is None:
             return Piece(self.units, count, start, self.on_cpu)
         first = jax.lax.axis_index(self.devices.names) * self.units
@@ -51,12 +52,12 @@ class Pieces:
 
     @property
     def full(self) -> int:
-        """How many pieces are of one size."""
+        """The number of pieces of `count` units."""
         return self.units // self.count
 
     @property
     def rest(self) -> int:
-        """Units in the last piece, where that is smaller."""
+        """Units in the last, smaller piece; 0 if there is none."""
         return self.units % self.count
 
     def __len__(self) -> int:
@@ -75,11 +76,12 @@ def run_region(
     accumulate_dtype: Any,
     devices: Devices | None = None,
 ) -> dict[Any, Any]:
-    """The results of a region by variable, run in this many pieces, or in one for each unit.
+    """Runs a region in pieces; returns its results by variable.
 
     Under differentiation a piece is computed again in the backward pass, inside its own iteration.
 
     Args:
+      values: of the region's inputs, by variable. pieces: number; at most one for each unit.
       devices: those over which the axis is sharded; each cuts its own part of it.
     """
     inputs = [v for v, _ in region.cut_inputs]

@@ -12,7 +12,7 @@ _BY_ROWS = Layout((0, 1))
 
 
 def takes_rows(e: Any) -> bool:
-    """Whether a product sums over the rows of two matrices of bfloat16, as a weight's gradient.
+    """Whether a dot_general sums over the rows of two bfloat16 matrices, as a weight's gradient.
 
     XLA's library for CPUs takes a first operand only where its last dimension is summed over. For
     others XLA converts both operands to float32, before a loop if they do not change in it.
@@ -22,7 +22,7 @@ def takes_rows(e: Any) -> bool:
 
 
 def product_of_rows(e: Any, operands: Sequence[Any], start: Any) -> Any:
-    """Such a product; the smaller operand is copied, transposed.
+    """The product of which `takes_rows` is true; the smaller operand is copied, transposed.
 
     Args:
       start: of the piece; the copy depends on it, so that it is not held beyond its iteration.

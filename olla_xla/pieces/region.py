@@ -17,13 +17,13 @@ LIGHT = frozenset(("broadcast_in_dim", "iota"))
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Equations that run a piece at a time, as a step of their own between others.
+    """Equations of a graph that run as one step, a piece at a time.
 
     Attributes:
       members: their indices, ascending. before, after: indices of those that run before and after.
       equations: the members. chosen: by index into `equations`, the factor of each.
       cut_inputs: arrays that are read a piece at a time, and along which dimension.
-      whole_inputs: what each piece reads whole.
+      whole_inputs: arrays that each piece reads whole.
       stacked: results that keep the axis, and in which dimension. sums: those summed over it.
       units: the most equal parts into which the axis can be cut.
       twice: the members that also run whole before the region.
@@ -45,7 +45,7 @@ class Region:
 
 
 def nbytes(v: Any) -> int:
-    """Bytes of a value."""
+    """Bytes of a variable or literal, by its abstract value."""
     return getattr(v.aval, "size", 0) * getattr(getattr(v.aval, "dtype", None), "itemsize", 0)
 
 
@@ -85,8 +85,8 @@ def settled(s: Spread) -> tuple[list[Region], list[int]]:
     before the region, for that equation, and in the region a piece at a time.
 
     Returns:
-      At most one region in which nothing runs twice (the first), and at most one in which something
-      does; and the equations of that kind.
+      (regions, equations): at most one region in which nothing runs twice (the first), and at most
+      one in which something does; the indices of equations that depend on a region and feed it.
     """
     ended: list[int] = []
     regions: list[Region] = []
@@ -138,7 +138,7 @@ def _sound(s: Spread, members: set[int]) -> set[int]:
 
 
 def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset()) -> list[Region]:
-    """The region of these equations; none if there can be one piece only, or a result is not cut.
+    """[the region of these equations]; [] if it cannot be cut, or one of its results is not cut.
 
     Args:
       members: the equations. first: equations that run before the region, possibly members too; no

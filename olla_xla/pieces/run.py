@@ -23,7 +23,7 @@ from olla_xla.remat.segments.trace import is_variable
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of the axis.
+    """One piece of a cut axis: a range of its units.
 
     Attributes:
       units: the most equal parts the axis can be cut into. count: how many of them it holds.
@@ -37,7 +37,7 @@ class Piece:
     on_cpu: bool = False
 
     def size(self, whole: int) -> int:
-        """The piece's size along a dimension of the axis whose whole size this is."""
+        """The piece's size along a dimension that has the size `whole` for the whole axis."""
         return whole // self.units * self.count
 
 
@@ -48,13 +48,13 @@ def run_piece(
     pieces: Mapping[Any, Any],
     piece: Piece,
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Runs equations in order on a piece: those that are chosen are cut, others run as they are.
+    """Runs equations in order on a piece: those in `chosen` are cut, others run as they are.
 
     Args:
       whole, pieces: values by variable, of what is given whole and of what is given for the piece.
 
     Returns:
-      Both, with what the equations make: what is cut or summed is among the pieces.
+      New dicts (whole, pieces) with the results too; those cut or summed are in `pieces`.
     """
     whole, pieces = dict(whole), dict(pieces)
     for i, e in enumerate(equations):

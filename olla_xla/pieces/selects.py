@@ -14,7 +14,7 @@ _DROPPING = (GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 def is_one_each(e: Any) -> bool:
-    """Whether a scatter-add has one index for each row along one dimension, and drops others.
+    """Whether a scatter-add adds to one element of each row, and ignores indices out of range.
 
     So is the gradient of `jnp.take_along_axis` of one element, as of a label's logit.
     """
@@ -30,7 +30,7 @@ def is_one_each(e: Any) -> bool:
 
 
 def with_one_added(e: Any, operand: Any, indices: Any, updates: Any) -> Any:
-    """What such a scatter makes, by a select, which XLA fuses with what is around it.
+    """The result of a scatter-add for which `is_one_each` is true, by a select, which XLA can fuse.
 
     A scatter's result is a buffer of its own: of a loss over a vocabulary the largest.
     """

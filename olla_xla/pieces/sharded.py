@@ -17,19 +17,19 @@ from olla_xla.pieces.region import Region, operands
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """The axes `names` of a mesh over which a region's axis is sharded, `count` devices."""
+    """The devices over which an axis is sharded: `count`, along the axes `names` of `mesh`."""
 
     mesh: Any
     names: tuple[str, ...]
     count: int
 
     def spec(self, d: int) -> PartitionSpec:
-        """The spec of an array whose dimension d is sharded over these axes."""
+        """The PartitionSpec of an array whose dimension d is sharded over these axes."""
         return PartitionSpec(*(None,) * d, self.names)
 
 
 def refuse_explicit(graph: Graph) -> None:
-    """Raises InputError if a value's type holds its sharding: a loop's types would be others."""
+    """Raises InputError if a value's type has a sharding over explicit mesh axes."""
     for v in (*graph.inputs, *(v for e in graph.equations for v in e.outvars)):
         spec = getattr(getattr(v.aval, "sharding", None), "spec", ())
         if any(axes is not None for axes in spec):
@@ -40,10 +40,10 @@ def refuse_explicit(graph: Graph) -> None:
 
 
 def leaf_shardings(args: Any, kwargs: Any, in_shardings: Any = None) -> list[Any]:
-    """The sharding of each leaf of arguments that were given, or None.
+    """The sharding of each leaf of (args, kwargs), or None where it has none.
 
     Args:
-      args, kwargs: arrays, shapes and others. in_shardings: of `jax.jit`; they come first.
+      args, kwargs: arrays, shapes and others. in_shardings: of `jax.jit`; they override a leaf's.
     """
     leaves = jax.tree.leaves((args, kwargs))
     found = [getattr(leaf, "sharding", None) for leaf in leaves]

@@ -26,7 +26,7 @@ Axis = int | tuple[int | None, ...] | None
 
 @dataclasses.dataclass(frozen=True)
 class FissionRegion:
-    """One part of a function that runs in pieces.
+    """One part of a function that runs in pieces, for reports.
 
     Attributes:
       axis: what is cut: the largest value of the region, and its dimension.
@@ -65,7 +65,7 @@ class FissionRegion:
 
 @dataclasses.dataclass(frozen=True)
 class FissionPlan:
-    """What `olla_xla.fission` cuts.
+    """The parts of a function that `olla_xla.fission` runs in pieces, and the estimated gain.
 
     Attributes:
       pieces: how many were given or chosen; a region of fewer units runs in fewer.
@@ -157,11 +157,12 @@ def in_pieces(
     on_cut: Callable[[FissionPlan], None],
     shardings: Sequence[Any] = (),
 ) -> Callable[..., Any]:
-    """`fission(fun, pieces=pieces)`; `on_cut` is called with the plan each time it is traced.
+    """The function that `fission(fun, pieces=pieces)` gives, with a callback and shardings.
 
     A region that has fewer indices than pieces runs in as many as it has.
 
     Args:
+      on_cut: called with the plan each time the function is traced.
       shardings: of the leaves of its arguments, where these are traced without them.
     """
     how = _How(function_name(fun), None, None, None, jnp.dtype(jnp.float32))

@@ -30,28 +30,27 @@ else:
 
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
-    """The tensor graphs of a scheduled module, callees first, the entry last (XLA's orders)."""
+    """The tensor graphs of a module's computations in XLA's order, callees before callers."""
     planned = PlannedModule(scheduled_module(module), target)
     return [planned.charge(c).graph for c in planned.module.control_computations]
 
 
 def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
-    """Computation name -> instruction names in schedule, for all control computations."""
+    """Computation name -> instruction names as scheduled, for all control computations."""
     return module_from_bytes(module).order
 
 
 def least_overlap(
     module: bytes, plan: Plan, options: PlanOptions, device_kind: str = ""
 ) -> tuple[int, float]:
-    """What is saved if no transfer need overlap with any work.
+    """The memory and time of a plan in which transfers may overlap with any less work.
 
     Args:
-      module: serialized, scheduled module, that `plan` is for. plan: one that keeps it.
+      module: serialized, scheduled module, that `plan` is for. plan: one that keeps overlap.
       options: limits of the search. device_kind: as for `plan_module`.
 
     Returns:
-      Predicted bytes and predicted seconds added, at most; the plan's own bytes and 0 where it
-      would save nothing.
+      (predicted bytes, predicted seconds added); the plan's own bytes and 0 where nothing is saved.
     """
     cost = CostModel(device(plan.target, device_kind), plan.target)
     edited = _edited(scheduled_module(module), plan).module()
@@ -60,13 +59,14 @@ def least_overlap(
 
 
 def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
-    """Writes the plan's schedule and in-place results into the module, and notes on instructions.
+    """Writes a plan into the serialized module it was made for; returns the new module.
 
-    Each instruction gets as frontend attributes its step, the bytes it defines, and, where it
-    defines any, the planned offsets of its values in order, separated by commas; the first and the
-    last of each computation also `mark`, if there is one. On a GPU fusions get the marks of
-    `hlo.invariant_loads`, so that no order has XLA load as invariant what is not. On a CPU no
-    fusion writes over what another of its operands still reads (`hlo.rewrite.places`).
+    Clones, changed loops, schedule and in-place results are written. Each instruction gets as
+    frontend attributes its step, the bytes it defines, and, where it defines any, the planned
+    offsets of its values in order, separated by commas; the first and the last of each computation
+    also `mark`, if there is one. On a GPU fusions get the marks of `hlo.invariant_loads`, so that
+    no order has XLA load as invariant what is not. On a CPU no fusion writes over what another of
+    its operands still reads (`hlo.rewrite.places`).
 
     Raises:
       PlanMismatchError: the plan was made for another module.

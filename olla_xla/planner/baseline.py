@@ -17,12 +17,12 @@ from olla_xla.problem.stop_reason import StopReason
 
 @dataclasses.dataclass(frozen=True)
 class BaselineEstimate:
-    """A computation in XLA's order, before any search.
+    """The lifetime peak and lower bound of a computation in XLA's order, before any search.
 
     Attributes:
       work: its graph, with XLA's order. peak: lifetime peak of that, in bytes.
       bound: no order has a smaller one, in bytes.
-      charged: what the module's computations were charged with when it was made.
+      charged: computation -> its peak in `planned.peaks` when this was made.
     """
 
     work: Candidates
@@ -32,7 +32,7 @@ class BaselineEstimate:
 
     @staticmethod
     def at(planned: PlannedModule, computation: Computation) -> BaselineEstimate:
-        """Estimates a computation; its callees must have been estimated or solved."""
+        """Estimates a computation; sets its peak and bound in `planned`, which has its callees'."""
         work = Candidates(planned, planned.lowered(computation))
         charged = dict(planned.peaks)
         peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
@@ -42,17 +42,17 @@ class BaselineEstimate:
         return BaselineEstimate(work, peak, bound, charged)
 
     def is_current(self, planned: PlannedModule) -> bool:
-        """Whether the estimate still holds: same module, and its callees have the same peaks."""
+        """Whether `planned` is the estimate's own module, and its callees' peaks are the same."""
         return planned is self.work.planned and self.is_charged(planned)
 
     def is_charged(self, planned: PlannedModule) -> bool:
-        """Whether its callees' peaks are still what it was charged with."""
+        """Whether the callees' peaks in `planned` are the ones that the estimate used."""
         called = {c for i in self.work.lowered.instructions for c in i.called_control}
         return all(planned.peaks[planned.computations[c.name]] == self.charged[c] for c in called)
 
 
 def unchanged(estimate: BaselineEstimate, total: int) -> Solved:
-    """XLA's own order as the answer; `total` is the module's predicted one."""
+    """A solution that keeps XLA's order; `total`: the module's predicted bytes."""
     work = estimate.work
     work.starts["xla"] = np.arange(work.arrays.n)
     work.scores["xla"] = (total, estimate.peak)

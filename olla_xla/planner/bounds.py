@@ -11,7 +11,7 @@ from olla_xla.schedule.search.result import SearchResult
 
 
 def forced_live(work: Candidates) -> int:
-    """The forced-live bound, with callees at their own bounds."""
+    """The forced-live bound of a computation in bytes, with its callees' peaks at their bounds."""
     planned = work.planned
     called = {c for i in work.lowered.instructions for c in i.called_control}
     if all(planned.bounds[c] == planned.peaks[c] for c in called):
@@ -20,7 +20,7 @@ def forced_live(work: Candidates) -> int:
 
 
 def certified(work: Candidates, found: SearchResult) -> int:
-    """The certified bound, with callees at their own bounds where the search had their peaks."""
+    """The search's lower bound in bytes, computed anew if it used callees' peaks, not bounds."""
     planned, computation = work.planned, work.lowered.computation
     called = {c for i in work.lowered.instructions for c in i.called_control}
     if all(planned.bounds[c] == planned.peaks[c] for c in called):
@@ -33,7 +33,7 @@ def certified(work: Candidates, found: SearchResult) -> int:
 
 
 def least_peak(work: Candidates, *found: SearchResult) -> int:
-    """The least lifetime peak found, with callees in their orders of least peak."""
+    """The least lifetime peak of any search, in bytes, with callees in orders of least peak."""
     least = min(result.least_peak_bytes for result in found)
     planned = work.planned
     called = {c for i in work.lowered.instructions for c in i.called_control}

@@ -23,7 +23,7 @@ def with_chains(
 
     Args:
       work: the computation with its orders and their scores.
-      tolerance: the part of the least total by which bindings must lower it.
+      tolerance: the least saving of a binding, as a fraction of the least total.
       own: the prefix of the names of the search's own orders.
 
     Returns:

@@ -49,14 +49,14 @@ _MORE = 0.01  # a total this much above the bound is worth asking another schedu
 
 @dataclasses.dataclass(frozen=True)
 class ComputationLimits:
-    """Limits of the search for one computation.
+    """Limits of the search for the order of one computation.
 
     Attributes:
-      options: of the whole plan. seconds: how long it may take.
+      options: of the whole plan. seconds: of search, at most.
       enough_bytes: the search ends when the total is no more than this above the bound.
       deadline: best total so far, in bytes -> until when searching is worth it, on the monotonic
         clock; None: no such limit.
-      more_seconds: what asking another scheduler takes.
+      more_seconds: time that another scheduler (`alternative_orders`) needs.
     """
 
     options: PlanOptions
@@ -66,7 +66,7 @@ class ComputationLimits:
     more_seconds: float = 0.0
 
     def tolerance(self, bound: int) -> float:
-        """The part of the bound that the total may lie above it."""
+        """The fraction of `bound` (bytes) by which the total may exceed it when the search ends."""
         return max(self.options.tolerance, self.enough_bytes / max(bound, 1))
 
 
@@ -76,14 +76,14 @@ def solve(
     progress: Progress | None,
     alternative_orders: AlternativeOrders | None = None,
 ) -> Solved:
-    """Finds an order for one computation, given those of its callees.
+    """Finds an order for one computation, with the orders of its callees as they are.
 
     Args:
       estimate: the computation; callees' peaks and bounds are in its module.
       limits: of the search.
       progress: called with one line at each improvement.
-      alternative_orders: gives orders of another scheduler, for the entry computation; asked for if
-        need be.
+      alternative_orders: gives orders of another scheduler, for the entry computation; called only
+        where the total is still far above the bound.
 
     Returns:
       A solution whose predicted total is never above that of XLA's order.

@@ -58,7 +58,7 @@ module's total, and a part of the gap between total and bound."""
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """What a plan may cost, and when it is good enough.
+    """How long a plan may be searched for, and when it is good enough.
 
     Attributes:
       seconds: of search, at most.
@@ -89,10 +89,10 @@ class Effort:
         return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), self.seconds)
 
     def negligible(self, total: int) -> float:
-        """Bytes; a loop or branch that alone could gain less is not searched.
+        """The saving in bytes below which a loop or branch is not searched.
 
         Args:
-          total: bytes of XLA's order.
+          total: predicted bytes of XLA's order.
         """
         least = _NEGLIGIBLE * total
         if self.schedule_seconds is None:
@@ -100,10 +100,11 @@ class Effort:
         return max(least, min(_MINOR * total, _MINOR_PER_GAP * (total - self.bound)))
 
     def until(self, total: int, started: float, now: float) -> float:
-        """Until when a search may go on that has just found the best total so far.
+        """The time at which a search ends unless it finds a total below this one before.
 
         Args:
-          total: bytes. started, now: when it began, and the time, on one clock.
+          total: the best so far, just found, in bytes. started, now: when the search began, and the
+            present time, on one clock; so is the result.
         """
         end = started + self.worth(total)
         if self.schedule_seconds is None:
@@ -113,7 +114,7 @@ class Effort:
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """What an order may take where the options set no limit.
+    """Limits of the time for finding an order where the options set none.
 
     Attributes:
       schedule_seconds: what XLA took to get to its schedule; None where that is not known.
@@ -127,7 +128,7 @@ class Timing:
 
 
 def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effort:
-    """The effort that an order of a module is worth where the caller sets no limit.
+    """The effort that finding an order of a module is worth, by options, time and possible gain.
 
     Args:
       options: with a limit of time or of steps, the search goes on until that is reached.
@@ -150,7 +151,7 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
 def recomputation_limit(
     options: PlanOptions, schedule_seconds: float | None, spent: float, total: int, least: int
 ) -> float:
-    """Until when recomputation may be searched for, in seconds since planning began.
+    """The end of the search for recomputation, in seconds since planning began.
 
     A budget must be met, and may take the whole of a limit; an overhead is worth a part of XLA's
     own time.

@@ -35,10 +35,10 @@ _DEEP = 12
 
 
 def with_recomputation(state: ModuleState, overhead: float) -> int:
-    """Predicted bytes of a step that may take so much longer, roughly; at most its plan's.
+    """A rough estimate of a step's bytes with recomputation; at most those of its plan.
 
     Args:
-      state: an ordered one. overhead: as `max_overhead`.
+      state: one with a plan. overhead: added time, as a fraction of the step's (`max_overhead`).
     """
     plan, cost = state.ordered, state.request.cost
     allowance = overhead * run_seconds(state.own, cost)

@@ -40,7 +40,7 @@ def order_by_ilp(
     seconds: float,
     progress: Progress | None,
 ) -> tuple[SearchResult, Proof]:
-    """The order of least lifetime peak that a solver finds for a computation.
+    """Solves an integer program for the order of a computation with the least lifetime peak.
 
     Args:
       graph: of the computation. start: the search's result for it.

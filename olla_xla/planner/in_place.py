@@ -29,7 +29,7 @@ _SHARE = 1e-4  # bindings smaller than this part of all bytes are not worth thei
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A result of a fusion bound to an operand.
+    """A result of a fusion that is to be written over one of its operands.
 
     Attributes:
       fusion: instruction name. index: of the result. operand: number of the operand.
@@ -50,7 +50,7 @@ def bindings(
     order: Sequence[int] | NDArray[np.int64],
     kept: Mapping[str, Pattern] | None = None,
 ) -> list[Binding]:
-    """The bindings that are safe under an order, the largest first.
+    """Results of fusions that may safely be bound to operands under an order, largest first.
 
     An operand must die at the fusion under this order, the fusion be allowed to overwrite it, and
     the buffers of both, once joined, never hold two live tensors. Arguments are left as they are.
@@ -100,13 +100,13 @@ def _keeps(dataflow: Dataflow, binding: Binding, kept: Mapping[str, Pattern]) ->
 
 
 class Buffers:
-    """Buffers that are joined while no two of their tensors are live at the same time."""
+    """Sets of tensors that share one buffer; two are joined if no two tensors live at once."""
 
     @classmethod
     def under(
         cls, g: GraphArrays, order: Sequence[int] | NDArray[np.int64], is_entry: bool
     ) -> Buffers:
-        """The buffers of a graph under an order.
+        """The buffers of a graph, with lifetimes under an order.
 
         In the entry computation arguments' buffers may be joined too: nothing else reads those that
         are not live to the end.
@@ -122,14 +122,14 @@ class Buffers:
         self._spans = spans
 
     def hand_over(self, a: int, b: int) -> bool:
-        """Joins the buffers of two tensors of which `b` is made by the last reader of `a`."""
+        """Like `join`, but `b` may take over the memory of `a`, whose last reader makes it."""
         start = self._spans[b, 0]
         if self._spans[a, 1] == start + 1:
             self._spans[a, 1] = start
         return self.join(a, b)
 
     def join(self, a: int, b: int) -> bool:
-        """Joins the buffers of two tensors, unless that is not safe."""
+        """Joins the buffers of tensors `a` and `b` if that is safe; returns whether it did."""
         x, y = int(self._owner[a]), int(self._owner[b])
         if x == y or x in self._pinned or y in self._pinned:
             return False
@@ -148,11 +148,12 @@ def choose(
     total: Callable[[Sequence[tuple[int, int]]], int],
     operators: int = 0,
 ) -> tuple[list[Binding], int]:
-    """The bindings that lower the total, and that total.
+    """(the bindings that lower the total, that total in bytes).
 
     Args:
-      found: safe bindings, the largest first. total: bytes with these values' alias sets joined.
-      operators: of the graph, on which the time of `total` depends.
+      found: safe bindings, the largest first.
+      total: gives the total in bytes with the alias sets of these pairs of values joined.
+      operators: number of the graph's operators; the more, the fewer trials.
     """
     trials = max(1, min(_TRIALS, _TRIAL_WORK // max(operators, 1)))
     least = total([])

@@ -32,7 +32,7 @@ _WRITTEN = 3
 
 @dataclasses.dataclass(frozen=True)
 class PatternedModule:
-    """A module whose kernels have the patterns that they are to have.
+    """A module with bindings and holds, such that each kernel has its pattern of shared memory.
 
     Attributes:
       module: with bindings and holds. given: the same with guards, as XLA will get it.
@@ -47,10 +47,11 @@ class PatternedModule:
 
 
 def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedModule | None:
-    """The module in its orders, every kernel with its pattern; None if no such was found.
+    """Binds and holds operands until every kernel has its pattern; None if that fails.
 
     Args:
-      planned: a module. is_own: whether it is XLA's own, which in XLA's order gets no guards.
+      planned: the module in its orders. is_own: whether it is XLA's own, which in XLA's order gets
+        no guards.
     """
     aliases: dict[str, tuple[Alias, ...]] = {}
     holds: dict[str, tuple[int, ...]] = {}

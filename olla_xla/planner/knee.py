@@ -19,7 +19,7 @@ Point = tuple[float, int]
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """The points that no other has less time and fewer bytes than, by rising time; at most four.
+    """The Pareto front of (seconds added, bytes), by rising time; at most four points.
 
     Of more the first and the last are kept, and those without which most would be lost.
     """
@@ -34,7 +34,7 @@ def front(points: Iterable[Point]) -> tuple[Point, ...]:
 
 
 def knee(points: Iterable[Point], step_seconds: float) -> Point:
-    """The last point whose gain a second is above a tenth of the first's.
+    """The last point whose saved bytes a second are above a tenth of the first's.
 
     Args:
       points: the one without added time among them. step_seconds: predicted time of the step.

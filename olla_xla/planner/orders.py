@@ -155,10 +155,11 @@ def plan_order(
 
     Args:
       module: a scheduled one. options: limits and seed. target: "cpu" or "cuda".
-      progress, alternative_orders: see `planner.plan_module`. timing: what it may take.
+      progress, alternative_orders: see `planner.plan_module`. timing: limits of time.
       released: starts of transfers that may hide less than in XLA's order.
-      kept: kernel name -> the pattern that it is to have (memory.kernels); None: XLA's own.
-      seen: gets the entry's graph and order.
+      kept: kernel name -> which of its arrays must share memory, its pattern (memory.kernels);
+        None: as in XLA's order.
+      seen: a list to which the entry's graph and order are appended.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.

@@ -72,14 +72,14 @@ def plan_module(
       target: "cpu" or "cuda".
       xla_bytes: XLA's own assigned total when it is known, for the report.
       alternative_orders: gives orders of another scheduler (computation name -> instruction names);
-        it is asked if the search leaves a total far above the bound, and there is time left for it,
-        as long as XLA took to its schedule.
+        it is called if the search leaves a total far above the bound, and there is time left for
+        it, as long as XLA took to its schedule.
       progress: called with one line at each improvement.
       schedule_seconds: what XLA took to get to its schedule. Without a limit in the options, the
         search takes a time in proportion to it; where it is None, 20 s at most.
       device_kind: JAX's name of the GPU, for the predicted times of recomputation; "": an H100.
-      device_bytes: what a device has. Where the plan would take more, transfers may hide less
-        than in XLA's order, if it fits then and no overhead is set. None: any.
+      device_bytes: a device's memory. Where the plan would take more, transfers may overlap with
+        less than in XLA's order, if it fits then and no overhead is set. None: any.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.

@@ -40,7 +40,7 @@ WORTH = 0.999
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanRequest:
-    """What `plan_module` was called with, and the clock.
+    """The arguments of `plan_module`, with the cost model and the time at which planning began.
 
     Attributes:
       options, target, xla_bytes, alternative_orders, progress, schedule_seconds, device_bytes: as
@@ -59,7 +59,7 @@ class PlanRequest:
     device_bytes: int | None = None
 
     def tell(self, phase: str) -> None:
-        """Reports the phase that begins."""
+        """Calls `progress`, if there is one, with the name of the phase that begins."""
         if self.progress is not None:
             self.progress(phase)
 
@@ -69,7 +69,7 @@ class PlanRequest:
         return clock.now() - self.started
 
     def limited(self, seconds: float) -> PlanOptions:
-        """The options for part of the work: with that part of the time limit, if there is one."""
+        """The options with a time limit of `seconds`; unchanged if they have no time limit."""
         if self.options.time_limit is None:
             return self.options
         return dataclasses.replace(self.options, time_limit=max(seconds, 0.01))
@@ -80,10 +80,10 @@ class Edits:
     """What passes have changed in a module, beside its order and in-place results.
 
     Attributes:
-      sunk: the module without what moves arrays for loops alone; None where nothing is gone.
+      sunk: the module without instructions that move arrays for loops alone; None: there are none.
       loops: scan residuals that are rematerialised, as in `Plan.loops`.
       clones: what is computed again, in execution order.
-      added_seconds: predicted time that `loops`, `clones` and transfers that hide less add;
+      added_seconds: predicted time that `loops`, `clones` and transfers that overlap with less add;
         exposed_seconds: the part of the last. added_moved_bytes: bytes moved to and from memory,
         likewise. What `sunk` saves is not in them.
       least_stack_bytes, least_added_seconds: as in `Plan`.
@@ -103,13 +103,13 @@ class Edits:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModuleState:
-    """A module, and what passes have found for it so far; a pass returns another one.
+    """A module and the results of the passes so far; a pass returns a new state.
 
     Attributes:
       request: what was asked for. own: the module as XLA scheduled it, without optimization
-        barriers. module: with the edits. edits: those.
-      kernels: patterns that kernels of it are to have (memory.kernels); None: those that they have
-        in the order that `module` comes with.
+        barriers. module: with the edits. edits: what passes have changed in it.
+      kernels: kernel name -> which of its arrays must share memory (memory.kernels); None: as in
+        the order that `module` comes with.
       choices: of scan residuals, for the module without `edits.loops` and `edits.clones`; None
         before they are known.
       before_bytes: predicted total of that module in the order that it came with.
@@ -117,7 +117,7 @@ class ModuleState:
       allowance: predicted seconds that recomputation may add in all; None: any.
       other: a state of less predicted time and a larger total, whose time left for recomputation
         may make up for that; None: there is none.
-      met: (predicted seconds added, predicted bytes) of what recomputation was tried.
+      met: (predicted seconds added, predicted bytes) of each recomputation that was tried.
       entry: graph and order of the entry computation, once it has an order.
       limit: seconds since planning began up to which recomputation is looked for; None where
         nothing asks for any.
@@ -139,7 +139,7 @@ class ModuleState:
 
     @property
     def ordered(self) -> Plan:
-        """The plan, which it has by now."""
+        """The state's plan; there must be one."""
         assert self.plan is not None
         return self.plan
 
@@ -151,18 +151,18 @@ class ModuleState:
 
     @property
     def least_worth(self) -> int:
-        """Predicted bytes that a plan for which a step takes longer must stay below."""
+        """Predicted bytes that a plan must stay below to be worth added time."""
         total = self.ordered.predicted_bytes
         return total if self.request.options.budget_bytes is not None else int(total * WORTH)
 
     @property
     def allowance_left(self) -> float:
-        """Predicted seconds that may still be added; infinite where any may."""
+        """Predicted seconds that may still be added; infinite without an allowance."""
         return math.inf if self.allowance is None else self.allowance - self.edits.added_seconds
 
     @functools.cached_property
     def path_seconds(self) -> float:
-        """Predicted time of a run in the plan's order, as `Plan.path_seconds`."""
+        """Predicted seconds of a run in the plan's order on a GPU's streams; 0 on a CPU."""
         request = self.request
         if not platform(request.target).runs_beside:
             return 0.0
@@ -171,7 +171,7 @@ class ModuleState:
 
     @functools.cached_property
     def run_seconds(self) -> float:
-        """The same, but where nothing runs beside, of operators in turn."""
+        """Predicted seconds of a run: on a GPU `path_seconds`, on a CPU the sum over operators."""
         request = self.request
         if platform(request.target).runs_beside:
             return self.path_seconds
@@ -179,7 +179,7 @@ class ModuleState:
 
     @functools.cached_property
     def xla_path_seconds(self) -> float:
-        """The same of XLA's own order, as `Plan.xla_path_seconds`."""
+        """Predicted seconds of a run in XLA's own order on a GPU's streams; 0 on a CPU."""
         request = self.request
         beside = platform(request.target).runs_beside
         return path_seconds(self.own, request.cost) if beside else 0.0
@@ -187,11 +187,11 @@ class ModuleState:
     def ordered_anew(
         self, module: Module, kernels: Mapping[str, Pattern], seconds: float
     ) -> Plan | None:
-        """A plan of the module with other edits; None: no order leaves its kernels as they are.
+        """A plan of `module`, which has other edits; None: no order keeps its kernels' patterns.
 
         Args:
-          module: that one. kernels: patterns that its kernels are to have.
-          seconds: how long it may take.
+          module: the edited one. seconds: of search, at most.
+          kernels: kernel name -> which of its arrays must share memory (its pattern).
         """
         request = self.request
         try:
@@ -208,7 +208,7 @@ class ModuleState:
             return None
 
     def finished(self) -> Plan:
-        """The plan of the original module, with all edits and what they cost."""
+        """The plan of the module as XLA scheduled it, with all edits and their predicted cost."""
         plan, edits, request = self.ordered, self.edits, self.request
         xla, sunk = self.before_bytes, edits.sunk
         assert xla is not None

@@ -54,13 +54,13 @@ def _load() -> None:
 
 
 def loaded() -> None:
-    """Plans a small step, so that all compiled loops are loaded, or compiled where they are new."""
+    """Plans a small step, so that this process has loaded or compiled all compiled loops."""
     with _lock:
         _load()
 
 
 def load_kept() -> None:
-    """The same where an earlier process has compiled the loops, those of local search included."""
+    """Calls `loaded`, and loads local search too, if an earlier process has compiled the loops."""
     if live_spans.is_kept:
         loaded()
         moves.load()

@@ -23,13 +23,13 @@ from olla_xla.problem.stop_reason import StopReason
 
 @dataclasses.dataclass(frozen=True)
 class Solved:
-    """The order chosen for one computation; see `Plan` for the fields not named here.
+    """The result of planning one computation: its order, peak and bound, in bytes.
 
-    Attributes:
+    Attributes (the others are as in `Plan`):
       module: the module with the order, its peak and its bound in it; rewritten if there are
         aliases. graph: of the computation in that module. order: of the graph's operators.
       aliases: fusion name -> results bound to operands.
-      proof: what a solver proved, where one was asked.
+      proof: what a solver proved, if one was used.
     """
 
     module: PlannedModule
@@ -47,7 +47,7 @@ class Solved:
 
 
 class Candidates:
-    """One computation of one module: its graph, and the orders met so far with their scores."""
+    """One computation of a module with its graph and candidate orders, which have scores."""
 
     def __init__(self, planned: PlannedModule, lowered: LoweredComputation) -> None:
         self.planned = planned
@@ -66,7 +66,7 @@ class Candidates:
         return self.lowered.computation is self.planned.module.entry
 
     def add(self, orders: Mapping[str, NDArray[np.int64]]) -> None:
-        """Scores orders of the graph; one that breaks its precedence is repaired first."""
+        """Adds orders (by name) and their scores; an order that breaks an edge is repaired."""
         for name, order in orders.items():
             order = self._legal(order)
             total = self.total(order)
@@ -83,7 +83,7 @@ class Candidates:
         return schedule.by_priority(g, steps)
 
     def total(self, order: NDArray[np.int64]) -> int:
-        """The predicted total of the module with an order (cached)."""
+        """The predicted total in bytes of the module with this order of the computation; cached."""
         key = hashlib.blake2b(order.tobytes(), digest_size=16).digest()
         if key not in self._totals:
             self._totals[key] = self.planned.model.simulate(self.whole(order)).total_bytes
@@ -92,12 +92,12 @@ class Candidates:
     def whole(
         self, order: Sequence[int] | NDArray[np.int64]
     ) -> dict[Computation, tuple[Instruction, ...]]:
-        """The orders of all computations, with this one's as given."""
+        """Computation -> order, for the whole module, with this computation in `order`."""
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
 
     def named(self, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-        """Another scheduler's order, as a start; nothing if it is not one of these instructions.
+        """{"xla_memory": order} of another scheduler; {} if `names` are not these instructions.
 
         That scheduler does not know the edges that are added here (collectives, callbacks,
         bindings), so its order is made legal.
@@ -112,7 +112,7 @@ class Candidates:
         return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
     def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
-        """The solution with the order of that name."""
+        """Enters the order `name` with its peak and bound in the module; returns it as a Solved."""
         order, peak = self.starts[name], self.scores[name][1]
         computation = self.lowered.computation
         bound = min(facts.pop("bound"), peak)

@@ -23,7 +23,7 @@ class Operator:
         peak of the computations it calls adds to them. Negative where its operands and results
         never live together inside.
       free: True when the operator neither reads nor writes memory (parameter, constant, bitcast,
-        tuple, get-tuple-element); it must still stand in the schedule.
+        tuple, get-tuple-element); it must still be in the schedule.
       location: "file.py:line" of the user's source, or "".
       op_name: the JAX op name, or "".
     """
@@ -65,7 +65,7 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class TensorGraph:
-    """The tensor DAG of one computation.
+    """The tensors and operators of one computation, and the order that they require (a DAG).
 
     Operator ids are positions in XLA's own schedule, so `range(len(operators))` is XLA's order.
 
@@ -89,7 +89,7 @@ class TensorGraph:
     inplace: tuple[tuple[int, int], ...] = ()
 
     def validate(self) -> None:
-        """Raises GraphError, naming operators, on negative sizes, unknown ids or a cycle."""
+        """Raises GraphError, which names operators, on negative sizes, unknown ids or a cycle."""
         n, m = len(self.operators), len(self.tensors)
         for tensor in self.tensors:
             if not 0 <= tensor.source < n:
@@ -115,7 +115,7 @@ class TensorGraph:
         self._check_acyclic()
 
     def predecessors(self) -> list[list[int]]:
-        """All direct predecessors of each operator (edges, alias edges, tensor sources)."""
+        """Each operator's direct predecessors, by edges, alias edges and the tensors it reads."""
         before: list[set[int]] = [set() for _ in self.operators]
         for u, v in (*self.edges, *self.alias_edges):
             if u != v:

@@ -24,7 +24,7 @@ from olla_xla.problem.whole_file import written_whole
 def write_graphml(
     path: str | os.PathLike[str], graph: TensorGraph, order: Sequence[int] | None = None
 ) -> None:
-    """Writes a graph.
+    """Writes a tensor graph as GraphML.
 
     Args:
       path: of the file.
@@ -49,7 +49,7 @@ def write_graphml(
 
 
 def read_graphml(path: str | os.PathLike[str]) -> TensorGraph:
-    """Reads a graph: one that `write_graphml` wrote, or any that `from_networkx` takes.
+    """Reads a tensor graph from GraphML: from `write_graphml`, or any that `from_networkx` takes.
 
     Raises:
       InputError: the file cannot be read, is no GraphML, or holds no tensor graph.

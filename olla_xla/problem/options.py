@@ -85,20 +85,20 @@ class PlanOptions:
 
     @property
     def recomputes(self) -> bool:
-        """Whether anything may be computed again."""
+        """Whether values may be recomputed: a budget or an overhead other than 0 is given."""
         return self.max_overhead != 0 and (
             self.memory_budget is not None or self.max_overhead is not None
         )
 
     @property
     def in_proportion(self) -> bool:
-        """Whether planning takes a time in proportion to XLA's own: no limit or budget is given."""
+        """Whether planning time depends on XLA's: no limit or budget, and method "search"."""
         limits = (self.time_limit, self.step_limit, self.memory_budget)
         return limits == (None,) * len(limits) and self.method == "search"
 
     @property
     def is_default(self) -> bool:
-        """Whether neither limits nor recomputation are given, so that a search may end early."""
+        """Whether there is no limit, budget or overhead, so that a search may end early."""
         return self.in_proportion and not self.recomputes
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
 
 
 def parse_overhead(value: float | str, name: str = "max_overhead") -> float:
-    """A part of a step's time, as a user writes it: 0.05, or "5%".
+    """A fraction of a step's time from a number or a percentage: 0.05, or "5%".
 
     Raises:
       InputError: it is neither; the message calls it `name`. A number above 2 is likely meant as

@@ -52,7 +52,7 @@ class Plan(PlanFields):
         return f"<Plan of {self.module}, {self.target}: {summary.in_a_line(self)}>"
 
     def summary(self) -> str:
-        """What is known of it as a table in plain text, to print; sizes in MB of 2^20 bytes."""
+        """The plan's figures as a table in plain text, to print; sizes in MB of 2^20 bytes."""
         return summary.table(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -69,7 +69,7 @@ class Plan(PlanFields):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Reads a plan file.
+        """Reads a plan from a plan file.
 
         Raises:
           PlanFileError: it cannot be read, is not a plan file, or is of another version.
@@ -136,7 +136,7 @@ _FIELDS = (
 
 
 def flat(plan: Plan) -> dict[str, Any]:
-    """The fields of a plan by name, as a plan file has them."""
+    """Field name -> value of a plan, in the order of a plan file."""
     return {name: getattr(plan, name) for name in _FIELDS}
 
 
@@ -148,7 +148,7 @@ def dumps(plan: Plan) -> bytes:
 
 
 def loads(text: bytes | str, name: str = "plan") -> Plan:
-    """Reads the text of a plan file.
+    """Makes a plan from the text of a plan file.
 
     Args:
       text: as `dumps` writes it.

@@ -24,13 +24,13 @@ CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 
 
 class LoopRecord(NamedTuple):
-    """The scan residuals of a pair of loops that are recomputed, and those stored instead.
+    """Which scan residuals of a pair of loops a plan recomputes, and which it stores instead.
 
     Attributes:
       writer, reader: names of the while instructions that write scan residuals and read them.
       dropped: elements of the writer's state that are removed; what was read of them is recomputed.
-      every: iterations from one whose beginning is kept to the next, those between running again; 0
-        keeps all that are needed.
+      every: checkpointed loops: the state is kept at the start of every so many iterations, and the
+        iterations between run again; 0: the loops are not checkpointed.
       kept: scan residuals stored instead: name of the instruction in the writer's body, index of
         the leaf of its result.
     """
@@ -43,7 +43,7 @@ class LoopRecord(NamedTuple):
 
 
 class PlanStatus(enum.StrEnum):
-    """How good a plan is known to be."""
+    """How good a plan is known to be, by its predicted total."""
 
     OPTIMAL = "optimal"
     """Its predicted total is within the tolerance of the bound."""
@@ -133,18 +133,18 @@ class PlanEdits:
 
     @property
     def recomputed_residuals(self) -> int:
-        """Scan residuals that are computed again."""
+        """The number of scan residuals that are recomputed, not stored."""
         return sum(len(record.dropped) for record in self.loops)
 
     @property
     def added_residuals(self) -> int:
-        """Scan residuals that are stored instead, to compute those from."""
+        """The number of scan residuals that are stored in their place, to recompute them from."""
         return sum(len(record.kept) for record in self.loops)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFigures:
-    """What a plan takes. All totals are arguments + outputs - aliases + temp, in bytes.
+    """The memory that a plan takes, in bytes. Totals are arguments + outputs - aliases + temp.
 
     "predicted" figures come from our simulation of XLA's assignment rule, "assigned" ones from
     XLA's buffer assignment.
@@ -213,7 +213,7 @@ class PlanSearch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
-    """All parts of a plan, and what follows from them."""
+    """All fields of a plan, and figures that are computed from them."""
 
     @property
     def gap(self) -> float:
@@ -231,16 +231,16 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def overhead(self) -> float:
-        """Predicted time that is added, as a fraction of the step's."""
+        """Added predicted time as a fraction of the step's; 0 if that was not computed."""
         return self.added_seconds / self.step_seconds if self.step_seconds else 0.0
 
     @property
     def slowdown(self) -> float:
-        """Predicted time that a run takes longer on a GPU's streams, as a fraction of XLA's own."""
+        """Added predicted time on a GPU's streams, as a fraction of XLA's own; 0 on a CPU."""
         return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
 
     def is_longer(self, seconds: float) -> bool:
-        """Whether a run of so many predicted seconds takes longer than the plan may.
+        """Whether a run of `seconds` (predicted) is slower than the plan may be.
 
         The limit is 1 % more than XLA's own order. It does not apply to plans with `added_seconds`,
         since the options allow these.
@@ -249,10 +249,10 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether it adds or removes instructions."""
+        """Whether the plan adds or removes instructions."""
         return bool(self.clones or self.loops or self.sunk)
 
     @property
     def keeps_xla(self) -> bool:
-        """Whether nothing better than XLA's own order was found, so that this is kept."""
+        """Whether the plan is no better than XLA's own order, so that XLA's order is kept."""
         return self.predicted_bytes >= self.xla_predicted_bytes

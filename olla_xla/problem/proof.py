@@ -43,7 +43,7 @@ class Proof:
 
     @property
     def proven_by(self) -> str:
-        """What proved the peak: "cut" before the solver began, "solver", or "" for nothing."""
+        """What proved the least peak: "cut" (the bound at the start), "solver", or ""."""
         if self.peak_bytes > self.bound_bytes:
             return ""
         return "cut" if self.start_bytes <= self.cut_bytes else "solver"

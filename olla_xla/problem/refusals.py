@@ -22,7 +22,7 @@ _collecting: list[list[Refusal]] = []
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """One proposal of the planner that was refused.
+    """One proposal of the planner that the referee refused.
 
     Attributes:
       what: the proposal. reason: the referee's message.
@@ -37,7 +37,7 @@ class Refusal:
 
 @dataclasses.dataclass
 class Tally:
-    """What was proposed while one plan was made.
+    """Counts of the proposals (changed modules, solvers' orders) made for one plan.
 
     Attributes:
       accepted: proposals that the referee accepted.
@@ -49,7 +49,7 @@ class Tally:
 
     @property
     def proposed(self) -> int:
-        """All proposals."""
+        """The number of proposals, accepted or refused."""
         return self.accepted + len(self.errors)
 
 
@@ -58,7 +58,7 @@ _tally: contextvars.ContextVar[Tally | None] = contextvars.ContextVar("tally", d
 
 @contextlib.contextmanager
 def counted() -> Iterator[Tally]:
-    """Counts what is proposed from here to the end of the block, in this thread."""
+    """A context that counts the planner's proposals made in it, in this thread."""
     tally = Tally()
     token = _tally.set(tally)
     try:
@@ -68,13 +68,13 @@ def counted() -> Iterator[Tally]:
 
 
 def accepted() -> None:
-    """Counts a proposal that the referee accepted."""
+    """Adds a proposal that the referee accepted to the count of the `counted` context, if any."""
     if (tally := _tally.get()) is not None:
         tally.accepted += 1
 
 
 def note(what: str, error: Exception) -> None:
-    """Logs and counts a refusal, and adds it to all lists of `collected` in use, of any thread.
+    """Logs a refused proposal, counts it, and adds it to the lists of all `collected` contexts.
 
     An error that is noted again, since the same proposal was asked for again, counts once.
     """
@@ -91,7 +91,7 @@ def note(what: str, error: Exception) -> None:
 
 @contextlib.contextmanager
 def collected() -> Iterator[list[Refusal]]:
-    """The refusals from here to the end of the block, of this process."""
+    """A context that collects all refusals while it lasts, of all threads, in a list."""
     found: list[Refusal] = []
     with _lock:
         _collecting.append(found)

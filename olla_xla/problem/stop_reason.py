@@ -6,7 +6,7 @@ import enum
 class StopReason(enum.StrEnum):
     """Why a search for an order or for offsets ended.
 
-    Members are strings, and stand as such in plan files and in the rows of benchmarks.
+    Members are strings, and are written as such to plan files and to the rows of benchmarks.
     """
 
     PROOF = "proof"

@@ -20,7 +20,7 @@ def in_a_line(plan: PlanFields) -> str:
 
 
 def table(plan: PlanFields) -> str:
-    """What is known of a plan, a line for each figure, in three columns; no newline at the end."""
+    """A plan's figures as a table of three columns, a line each; no newline at the end."""
     kind = "predicted" if plan.assigned_bytes is None else "assigned"
     xla_kind = "predicted" if plan.xla_bytes == plan.xla_predicted_bytes else "assigned"
     if plan.keeps_xla:
@@ -78,7 +78,7 @@ def status_word(plan: PlanFields) -> str:
 
 
 def of_refusals(refused: int, proposed: int) -> str:
-    """How many of the planner's choices the referee refused, in words."""
+    """Text that says how many of the planner's choices the referee refused."""
     return f"{refused:,} of {proposed:,} choices refused by the check"
 
 
@@ -91,7 +91,7 @@ def _stopped(plan: PlanFields) -> str:
 
 
 def of_the_bound(plan: PlanFields) -> str:
-    """What the bound covers, in words: every order, with loops and clones as they are.
+    """Text that says what the lower bound covers: every order, with loops and clones as they are.
 
     A total may lie below it where XLA moves values to another memory after its schedule.
     """
@@ -106,7 +106,7 @@ def of_the_bound(plan: PlanFields) -> str:
 
 
 def what_would_help(plan: PlanFields) -> str:
-    """About what some more time would save of a plan that saves little, in words; or ""."""
+    """Text that says what `max_overhead` would save, where the plan saves little; else ""."""
     if not 0 < plan.recomputed_bytes <= _NOTEWORTHY * _total(plan):
         return ""
     setting = f"max_overhead={HINTED_OVERHEAD:g}"
@@ -114,7 +114,7 @@ def what_would_help(plan: PlanFields) -> str:
 
 
 def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
-    """Rows: what would help, or what less added time than the plan's saves."""
+    """Table rows: what `max_overhead` would save, or the totals of plans with less added time."""
     if hint := what_would_help(plan):
         return [("what would help", "", hint)]
     return [
@@ -125,7 +125,7 @@ def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
-    """The predicted time of a run on a GPU's streams, before and after; nothing for a CPU."""
+    """Table rows: predicted time of a run on a GPU's streams, and XLA's; none for a CPU."""
     if not plan.xla_path_seconds:
         return []
     note = f"predicted; {100 * plan.slowdown:+.2f} %"
@@ -134,7 +134,7 @@ def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def was_searched(plan: PlanFields) -> bool:
-    """Whether an order was looked for: not where there is next to nothing to gain."""
+    """Whether an order was searched for; False where it could save next to nothing."""
     return plan.peak_bytes > 0
 
 

@@ -20,12 +20,12 @@ _BREAKS = re.compile(r"(?<=[ /])|(?<=\])(?=\[)|(?=\[')")
 def text_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> str:
-    """Rows under headings; no newline at the end.
+    """A table in plain text, rows under headings; no newline at the end.
 
     Args:
       headings: one for each column; those that end in a colon are aligned left, without it.
       rows: as many cells each as there are headings.
-      width: characters of a line at most; None: as many as it takes.
+      width: characters of a line at most; None: no limit.
     """
     left = [heading.endswith(":") for heading in headings]
     names = [heading.removesuffix(":") for heading in headings]
@@ -38,7 +38,7 @@ def text_table(
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """A line of text, broken between words where it is longer than a screen is wide."""
+    """The text, broken between words into lines of at most `width` characters; None: unbroken."""
     return text if width is None else "\n".join(_lines(text, width))
 
 

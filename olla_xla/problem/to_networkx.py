@@ -93,7 +93,7 @@ def to_networkx(graph: TensorGraph) -> nx.MultiDiGraph:
 
 
 def from_networkx(g: Any) -> TensorGraph:
-    """The tensor graph of a networkx graph, as `to_networkx` makes it or a simpler one.
+    """Makes a tensor graph from a networkx graph: one of `to_networkx`, or a simpler one.
 
     Operators are numbered in the order of the nodes, as far as dependences allow. What a node or an
     edge does not say has the default of `Operator` and `Tensor`: a node's name is the node itself,

@@ -13,7 +13,7 @@ from pathlib import Path
 def written_whole(
     path: str | os.PathLike[str], mode: int = 0o666, *, follow: bool = True
 ) -> Iterator[Path]:
-    """A temporary path beside a file, to be written within the block; it then replaces the file.
+    """A context that gives a temporary path beside a file; what is written there replaces the file.
 
     The old file stays until the block ends, and also if it raises. The path ends in the file's
     name, for writers that look at the suffix. Nobody else can have made the file there.

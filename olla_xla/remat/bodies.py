@@ -24,11 +24,11 @@ _RUNS = frozenset({"call", "conditional", "while"})
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PeakBody:
-    """A computation that runs where the module's lifetime peak is.
+    """A loop's body or a branch that runs where the module's lifetime peak is.
 
     Attributes:
-      computation: that one. runs: times that it runs in a step.
-      peak: its lifetime peak, in bytes. outside: what the module's peak has beyond that.
+      computation: the body or branch. runs: how often it runs in a step.
+      peak: its lifetime peak, in bytes. outside: the module's peak less that.
       elsewhere: the module's peak if it needed no memory: no change inside it can reach less.
     """
 
@@ -40,7 +40,7 @@ class PeakBody:
 
 
 def bodies_at_peak(planned: PlannedModule) -> list[PeakBody]:
-    """The nested computations that run at the module's peak, outermost first.
+    """The loop bodies and branches that run at the module's peak, outermost first.
 
     The list ends before the first one whose number of runs is not known, without which the module's
     peak would be as high, or which a CPU compiles in one function with others: adding to it may

@@ -23,7 +23,7 @@ from olla_xla.remat.versions import CLONES, SEGMENTS, Evicted, Needs, Versions, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:
-    """What follows from a set of evictions.
+    """The schedule with clones that a set of evictions leads to, and its memory and time.
 
     Attributes:
       feasible: no clone needs a buffer that has been overwritten by then.
@@ -50,12 +50,19 @@ class Expansion:
 
     @property
     def peak(self) -> int:
-        """Largest live bytes."""
+        """The largest of `live`, in bytes."""
         return int(self.live.max(initial=0))
 
 
 def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
-    """Evaluates evictions, int64 [k, 2] of (tensor, key), together with `g.dropped`."""
+    """Finds the clones and live bytes that evictions and `g.dropped` lead to.
+
+    An eviction (tensor, key) drops a tensor over a moment of the schedule; its next reader then
+    gets a clone of the operator that makes it. The module's docstring defines keys.
+
+    Args:
+      g: the graph. evictions: int64 [k, 2] of (tensor, key).
+    """
     evictions = np.concatenate([g.dropped, evictions])
     order = np.lexsort((evictions[:, 1], evictions[:, 0]))
     tensors, keys = evictions[order, 0], evictions[order, 1]

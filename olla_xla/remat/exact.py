@@ -33,7 +33,7 @@ _SMALL = 2e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExactChoice:
-    """The solution of the program.
+    """What the integer program found: the evictions that add the least time.
 
     Attributes:
       result: of the solver; values and bound are predicted seconds added.
@@ -50,7 +50,7 @@ class ExactChoice:
 def choose_exactly(
     g: RematGraph, budget: int, limits: SolverLimits, small: float = _SMALL
 ) -> ExactChoice:
-    """The evictions that keep the lifetime peak within a budget at the least predicted time.
+    """Solves for evictions that keep the lifetime peak within a budget at the least time.
 
     Args:
       g: the problem, in its order. budget: bytes. limits: of the solver.

@@ -45,16 +45,18 @@ _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
 
 
 class Front:
-    """Choices of evictions in one computation of a module in one order, by falling peak.
+    """Sets of evictions (points) for one computation in one order, each for a lower target peak.
+
+    An eviction drops a tensor, which is recomputed for its next reader (`remat.evictions`).
 
     Attributes:
-      body: where it chooses; None: the entry computation.
+      body: the loop body or branch whose tensors are evicted; None: the entry computation.
       arguments_stay: whether the graph is one with arguments held (`with_arguments_held`).
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
-      seconds: how long the walk may take; a choice that is begun may overrun by `_GRACE` times it.
-      kernels: patterns that its kernels are to have.
+      seconds: for the search of all points; a point that is begun may take three times that more.
+      kernels: kernel name -> which of its arrays must share memory (memory.kernels).
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Front:
         self._points: dict[int, Point] = {}  # by target
 
     def if_arguments_stay(self) -> Front | None:
-        """This front if nothing else may use arguments' memory; None if that changes nothing."""
+        """A new front in which arguments' memory is never reused; None if that changes nothing."""
         front = copy.copy(self)
         front.arguments_stay = True
         front._begin(self.graph.with_arguments_held())
@@ -95,9 +97,9 @@ class Front:
         return None if same else front
 
     def bodies(self) -> list[Front]:
-        """Fronts of the loop bodies and branches that run at the module's peak.
+        """New fronts for the loop bodies and branches that run at the module's peak.
 
-        They and this front get equal shares of the time that this front's walk had.
+        They and this front get equal shares of this front's search time.
         """
         found = []
         for body in bodies_at_peak(self.planned):
@@ -111,12 +113,12 @@ class Front:
 
     @property
     def name(self) -> str:
-        """The name of the computation that it chooses in."""
+        """The name of its computation."""
         return (self.planned.module.entry if self.body is None else self.body.computation).name
 
     @property
     def outside(self) -> int:
-        """What the module's peak has beyond that of the computation, in bytes."""
+        """The module's lifetime peak less that of the computation, in bytes; 0 for the entry."""
         return 0 if self.body is None else self.body.outside
 
     @property
@@ -126,19 +128,18 @@ class Front:
 
     @property
     def points(self) -> list[Point]:
-        """The choices that were made so far."""
+        """The points that were searched so far."""
         return list(self._points.values())
 
     def target_bytes(self, k: float) -> int:
-        """The peak that choice number `k` aims at."""
+        """The lifetime peak in bytes that point number `k` aims at; lower for larger `k`."""
         return max(int(self.start.peak * _STEP**k), self._floor)
 
     def point(self, k: float, seconds: float = math.inf) -> Point:
-        """Choice number `k`; its peak may lie above its target where no less was found.
+        """Searches point number `k`; its peak may be above its target where no less was found.
 
         Args:
-          k: number. seconds: added time that is not to be exceeded; a more expensive choice may be
-            left unfinished.
+          k: number. seconds: limit of added time; a more expensive point may be left unfinished.
         """
         if self._deadline == math.inf:
             self._deadline = clock.now() + self._seconds
@@ -154,10 +155,10 @@ class Front:
         return clock.now() >= self._deadline
 
     def below(self, peak: int) -> list[Point]:
-        """Choices whose peak is at most `peak`, cheapest first; no other is cheaper and lower.
+        """Points whose peak is at most `peak`, cheapest first; no other is cheaper and lower.
 
-        The walk ends where no lower peak is reached, after `_PATIENCE` choices in a row that add
-        more than 1.25 times the seconds of the cheapest, or when its time is up.
+        The search ends where no lower peak is reached, after four points in a row that add over
+        1.25 times the seconds of the cheapest, or when its time is up.
         """
         first = max(0, math.ceil(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP)))
         found: list[Point] = []
@@ -175,10 +176,10 @@ class Front:
         return _undominated(found)
 
     def within(self, seconds: float) -> list[Point]:
-        """Choices that add at most `seconds`, lowest peak first.
+        """Points that add at most `seconds`, lowest peak first.
 
         Targets' numbers double until one is too expensive. Between it and the last affordable one
-        bisection follows, down to a part of a step. When time is up, the choices found so far are
+        bisection follows, down to a part of a step. When time is up, the points found so far are
         returned, among them that without evictions.
         """
         low, high = self._halved(0.0, float(_LAST), 1.0, seconds)
@@ -211,21 +212,21 @@ class Front:
         return low, high
 
     def least(self) -> Point:
-        """The choice with the least peak that is known, however expensive."""
+        """The point with the least known peak, however much time it adds."""
         self.point(_LAST)
         return min(self._points.values(), key=lambda p: (p.peak, p.seconds))
 
     def next_target(self, peak: int) -> int:
-        """The least target of the front that is not below a peak."""
+        """The least target of the front that is at least `peak`, in bytes."""
         k = math.floor(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP) + 1e-9)
         return max(self.target_bytes(k), peak)
 
     def refined(self, point: Point, target: int, seconds: float) -> tuple[Point, float]:
-        """The cheapest choice for a target, and a lower bound on the seconds that any choice adds.
+        """The cheapest point for a target, and a lower bound on the seconds that any point adds.
 
-        The integer program (`remat.exact`) is solved within `seconds`; where it finds nothing
-        cheaper, or there is no time for it, the choice stays. The bound is 0 where none is known.
-        None is where transfers are repeated (`remat.repeated`), which the program does not model.
+        The integer program (`remat.exact`) is solved within `seconds`. If it finds nothing cheaper,
+        or `seconds` is too short, it returns `point`. The bound is 0 if none is known, as where
+        transfers are repeated (`remat.repeated`), which the program does not model.
         """
         if seconds < _LEAST_SOLVING:
             return point, 0.0
@@ -242,7 +243,7 @@ class Front:
         return point, max(min(found.result.bound, point.seconds), 0.0)
 
     def write(self, point: Point) -> tuple[Module, tuple[Clone, ...]]:
-        """The module with a choice's clones."""
+        """(the module with a point's clones in it, these clones)."""
         expansion = expand(self.graph, point.evictions)
         made = clones(self.planned.dataflow, self.graph, expansion)
         return Edit(self.module).rewrite(add_clones, made).module(), made
@@ -258,9 +259,9 @@ def _undominated(points: Sequence[Point]) -> list[Point]:
 
 
 def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
-    """Fronts in XLA's order, in the plan's, or in both.
+    """The fronts to search for recomputation: in XLA's order, in the plan's, or in both.
 
-    The plan's is taken if it saves `_SOME_GAIN`, XLA's unless the plan's saves `_CLEAR_GAIN`: an
+    The plan's is taken if it saves 2 % of XLA's total, XLA's unless the plan's saves 10 %: an
     order that saves little may have moved readers away from what they read, which makes
     recomputation more expensive.
 
@@ -269,7 +270,7 @@ def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[
 
     Args:
       module: a scheduled one. base: its plan without recomputation.
-      cost: prices operators. seconds: for all walks together.
+      cost: prices operators. seconds: of search, for all fronts together.
     """
     saved = 1 - base.predicted_bytes / base.xla_predicted_bytes
     orders = []

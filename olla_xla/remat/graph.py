@@ -23,7 +23,7 @@ from olla_xla.remat.repeated import repeated_results
 
 @dataclasses.dataclass(frozen=True)
 class Repeat:
-    """A later transfer's result with the same bytes as an earlier one's.
+    """The result of a transfer that has the same bytes as an earlier transfer's.
 
     Attributes:
       tensor: of the result. since: key from which on it is read instead of the earlier one.
@@ -38,7 +38,7 @@ class Repeat:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RematGraph:
-    """A computation in a fixed order, as arrays; operator k runs at step k.
+    """A computation in a fixed order, and what may be recomputed in it; operator k runs at step k.
 
     Attributes:
       n, m: number of operators and of tensors.
@@ -87,36 +87,36 @@ class RematGraph:
 
     @functools.cached_property
     def dropped(self) -> NDArray[np.int64]:
-        """Evictions that always hold, of what is repeated: int64 [k, 2] of (tensor, key)."""
+        """int64 [k, 2] of (tensor, key): evictions of repeated results, which every choice has."""
         found = [(t, k.since) for t, later in self.repeats.items() for k in later]
         return np.array(found, np.int64).reshape(-1, 2)
 
     @functools.cached_property
     def given(self) -> NDArray[np.bool_]:
-        """Operators with results that are repeated later, bool [n]."""
+        """Bool [n]: operators whose results a later transfer gives again (`repeats`)."""
         found = np.zeros(self.n, np.bool_)
         found[self.source[list(self.repeats)]] = True
         return found
 
     def with_arguments_held(self) -> RematGraph:
-        """The graph of an entry computation whose arguments keep their memory to the end.
+        """A new graph of the entry computation whose arguments keep their memory to the end.
 
-        Only what must share it lies there too. XLA's total counts an argument's bytes however early
-        its last read is, and reuses them only for what happens to fit.
+        Only tensors in an argument's own buffer lie there. XLA's total counts an argument's bytes
+        however early its last read is, and reuses them only for what happens to fit.
         """
         held = int(self.bytes[self.live_in].sum())
         in_arguments = np.isin(self.memory, self.memory[self.live_in])
         return dataclasses.replace(self, held=held, bytes=np.where(in_arguments, 0, self.bytes))
 
     def without_repeats(self) -> RematGraph:
-        """The graph in which results of later transfers keep their own readers, and no others."""
+        """A new graph in which each repeated transfer's result is read by its own readers only."""
         return dataclasses.replace(self, first=np.full(self.m, -1, np.int64), repeats={})
 
 
 class GraphFields(NamedTuple):
-    """The fields of RematGraph that compiled loops take.
+    """The fields of a RematGraph that compiled loops take.
 
-    Attributes:
+    Attributes (the others are as in RematGraph):
       given: bool [n], operators whose results a later transfer repeats: later versions of these
         are that transfer's results, not clones.
     """
@@ -141,7 +141,7 @@ class GraphFields(NamedTuple):
 
     @classmethod
     def of(cls, g: RematGraph) -> GraphFields:
-        """The fields of a graph."""
+        """Takes these fields from a RematGraph."""
         return cls(*(getattr(g, name) for name in cls._fields))
 
 
@@ -152,11 +152,12 @@ def remat_graph(
     kernels: Mapping[str, Pattern] | None = None,
     runs: int = 1,
 ) -> RematGraph:
-    """The problem of one computation in its module's order.
+    """The recomputation problem of one computation, in its order in the module.
 
     Args:
       dataflow: of the module. lowered: the computation. cost: prices operators.
-      kernels: patterns that kernels are to have; an operand that one overwrites is gone afterwards.
+      kernels: kernel name -> which of its arrays must share memory (memory.kernels); an operand
+        that a kernel must overwrite cannot be read afterwards.
       runs: times that it runs in a step; seconds and bytes moved are multiplied by it.
     """
     arrays = GraphArrays.of(lowered.graph)

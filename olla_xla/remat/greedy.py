@@ -28,7 +28,7 @@ had. Gains only fall; else, of many similar layers all would be evaluated again 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """One choice of evictions.
+    """One set of evictions, with the peak and the time that follow from it.
 
     Attributes:
       peak: lifetime peak in bytes, in the given order. seconds: predicted time added.
@@ -42,7 +42,10 @@ class Point:
 
 
 class Selector:
-    """Searches evictions for one graph. `deadline`: of `clock.now()`, seconds."""
+    """Greedy search for the evictions in one graph that reduce its peak at the least added time.
+
+    `deadline` is a time of `clock.now()`, in seconds, at which the search ends.
+    """
 
     def __init__(self, graph: RematGraph, deadline: float) -> None:
         self.graph = graph
@@ -50,12 +53,12 @@ class Selector:
         self._ratios: dict[int, float] = {}
 
     def point(self, evictions: NDArray[np.int64]) -> Point:
-        """Evaluates evictions."""
+        """The peak, time and bytes moved that follow from these evictions."""
         e = expand(self.graph, evictions)
         return Point(e.peak, e.seconds, e.moved, evictions)
 
     def reduce(self, start: NDArray[np.int64], target: int, seconds: float = np.inf) -> Point:
-        """Adds evictions until the peak is at most `target`, or nothing helps any more.
+        """Adds evictions until the peak is at most `target`, or none lowers it; then `thin`s them.
 
         Args:
           start: evictions to begin with. target: bytes.
@@ -72,7 +75,7 @@ class Selector:
         return self.point(self.thin(chosen, max(target, now.peak)))
 
     def thin(self, evictions: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-        """Takes back evictions that the target does not need, the most expensive first."""
+        """Removes evictions that the target peak does not need, the most expensive first."""
         g = self.graph
         if not len(evictions):
             return evictions

@@ -24,14 +24,14 @@ _MOVING = frozenset(
 
 
 def hide_transfers(module: Module, bodies: Collection[str], cost: CostModel) -> Module:
-    """The module with transfers of some computations started where they are hidden.
+    """Moves transfers' starts in some computations so early that other work hides them.
 
     Args:
       module: a scheduled one. bodies: names of the computations, others stay as they are.
       cost: prices operators.
 
     Returns:
-      The module itself where the new orders are not predicted to be faster.
+      A new module; `module` itself where the new orders are not predicted to be faster.
     """
     found = dict(module.order)
     for computation in module.control_computations:

@@ -38,7 +38,7 @@ _ALONE = _PURE - frozenset("bitcast constant get-tuple-element parameter tuple".
 
 
 def recomputable(i: Instruction, target: str) -> bool:
-    """Whether a second run of an instruction gives the same bits and does nothing else.
+    """Whether a second run of an instruction gives the same bits and has no other effect.
 
     Refused are random state, side effects, collectives, host transfers, control flow, custom calls
     that are not known to be pure, updates of an operand in place, and instructions with control
@@ -59,7 +59,7 @@ def recomputable(i: Instruction, target: str) -> bool:
 
 
 def pure(i: Instruction) -> bool:
-    """Whether an instruction gives the same bits whenever it runs, and does nothing else."""
+    """Whether an instruction gives the same bits whenever it runs, and has no other effect."""
     if i.opcode == "fusion":
         if i.fusion_kind == "" or not all(_pure_body(c) for c in i.called):
             return False
@@ -72,12 +72,12 @@ def pure(i: Instruction) -> bool:
 
 
 def pure_but_for_transfer(fusion: Instruction) -> bool:
-    """Whether a fusion that runs parts of a transfer is pure apart from these."""
+    """Whether a fusion that runs parts of a transfer is pure if these parts are left out."""
     return _all_pure([i for i in fusion.called[0].instructions if i.opcode not in REPEATABLE])
 
 
 def repeats(i: Instruction) -> bool:
-    """Whether another instance of it, fused or not, gives the same bits for the same operands."""
+    """Whether copies of an instruction, fused or not, give equal bits for equal operands."""
     if i.opcode == "custom-call":
         return pure(i)
     return i.opcode in _PURE and not i.side_effect and all(_pure_body(c) for c in i.called)

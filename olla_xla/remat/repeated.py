@@ -21,7 +21,7 @@ _LARGEST = 64
 
 @dataclasses.dataclass(frozen=True)
 class TransferredArray:
-    """One array that a transfer gives.
+    """One array among the results of a transfer.
 
     Attributes:
       value: id of its value. transfer: what defines it, the start where that is asynchronous.
@@ -37,7 +37,7 @@ class TransferredArray:
 def repeated_results(
     dataflow: Dataflow, instructions: Sequence[Instruction]
 ) -> list[tuple[TransferredArray, ...]]:
-    """Groups of transfers' results with the same bytes, each group in execution order.
+    """Groups of results of transfers that have the same bytes, each group in execution order.
 
     The transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters
     and constants alone, without transfers before it, so that they may run at any earlier time.

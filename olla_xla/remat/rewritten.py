@@ -12,7 +12,7 @@ from olla_xla.remat.loops.recipe import edits
 
 
 def rewritten(module: Module, plan: Plan) -> Edit:
-    """A module with a plan's sunk moves, changed loops and clones in it.
+    """An edit that writes a plan's removed moves, changed loops and clones into a module.
 
     Raises:
       HloError, PlanMismatchError: the plan is of another module.

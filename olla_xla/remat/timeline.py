@@ -12,7 +12,7 @@ from olla_xla.remat.graph import GraphFields
 
 
 class Steps(NamedTuple):
-    """The new sequence and when versions live in it.
+    """The sequence of operators and clones, and the steps at which tensors' versions live in it.
 
     Attributes:
       keys, operators: int64 [steps].
@@ -32,7 +32,7 @@ class Steps(NamedTuple):
 
 
 def sequence(g: GraphFields, segments: NDArray[np.int64], clones: NDArray[np.int64]) -> Steps:
-    """The sequence: originals in their order, each clone right before its reader.
+    """Merges operators, in their order, and clones, each right before its reader.
 
     Args:
       g: the graph. segments: int64 [segments, 3]. clones: int64 [clones, 2].
@@ -61,11 +61,11 @@ def timeline(
     change: NDArray[np.int64],
     live: NDArray[np.int64],
 ) -> None:
-    """Live bytes at each step of the new sequence.
+    """Adds to `live` the live bytes at each step of the new sequence.
 
     Args:
       g: the graph. steps: the sequence. removed: bool [n], originals that are not in it.
-      given, taken: bool [segments], false. change: int64 [steps + 1], zero.
+      given, taken: bool [segments], false. change: int64 [steps + 1], zero. All three are changed.
       live: int64 [steps], bytes in use at every step (`g.held`), to which live bytes are added.
     """
     total = len(steps.keys)

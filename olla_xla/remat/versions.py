@@ -20,14 +20,17 @@ _FULL = -1
 
 
 class Evicted(NamedTuple):
-    """Tensor -> keys over which it is evicted, ascending (CSR), int64 [m + 1] and [evictions]."""
+    """For each tensor, the keys (moments, see `remat.evictions`) over which it is evicted.
+
+    CSR: int64 [m + 1] and [evictions]; a tensor's keys ascend.
+    """
 
     ptr: NDArray[np.int64]
     key: NDArray[np.int64]
 
 
 class Needs(NamedTuple):
-    """Moments at which tensors are read, a list by tensor: the last entered comes first.
+    """For each tensor a linked list of the keys (moments) at which it is read, the last first.
 
     Attributes:
       head: int64 [m], the first entry of each tensor's list, or -1.
@@ -46,14 +49,14 @@ class Needs(NamedTuple):
 
     @classmethod
     def none(cls, tensors: int, capacity: int) -> Needs:
-        """Empty lists for so many tensors."""
+        """Empty lists for this number of tensors, with room for `capacity` entries in all."""
         lists = (np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64))
         entries = (np.empty(capacity, np.int64), np.empty(capacity, np.int64))
         return cls(*lists, *entries, np.zeros(1, np.int64), np.empty(capacity, np.int64))
 
 
 class Versions(NamedTuple):
-    """What makes tensors, and how long each version of one lives, as far as is known.
+    """The versions of tensors found so far: when each lives, and the clones that make them.
 
     Attributes:
       segments: int64 [capacity, 3] of (tensor, start, end), as in Expansion.
@@ -67,7 +70,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def none(cls, capacity: int) -> Versions:
-        """None so far."""
+        """Empty arrays with room for `capacity` segments and as many clones."""
         segments, clones = np.empty((capacity, 3), np.int64), np.empty((capacity, 2), np.int64)
         return cls(segments, clones, np.zeros(2, np.int64))
 
@@ -82,7 +85,7 @@ def _moment(n: int, k: int) -> int:
 def demand(
     g: GraphFields, evicted: Evicted, needs: Needs, made: Versions, removed: NDArray[np.bool_]
 ) -> bool:
-    """What evictions lead to; operators last to first, so that all readers are known.
+    """Finds the clones and versions that evictions lead to, from the last operator to the first.
 
     Args:
       g: the graph. evicted: what is evicted, and when.

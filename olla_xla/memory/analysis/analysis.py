@@ -33,7 +33,7 @@ FORMAT, VERSION = "olla_xla.analysis", 1
 
 
 class Executable(NamedTuple):
-    """A scheduled module, serialized, and XLA's buffer assignment of it, where that is known."""
+    """A serialized, scheduled HloModuleProto, and XLA's buffer assignment of it (None: unknown)."""
 
     module: bytes
     assignment: BufferAssignment | None = None
@@ -41,24 +41,24 @@ class Executable(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Analysis:
-    """The memory of a step, in XLA's order and planned, and a bound for every order.
+    """The memory that one step takes, in XLA's order and in a plan's, and a bound for every order.
 
     `print(analysis)` shows its tables, and so does a notebook; `repr` is one line.
 
     Attributes:
       title: what was analysed. target: "cpu" or "cuda".
-      xla: XLA's own order. planned: the plan's, or None where nothing was planned.
+      xla: memory in XLA's own order. planned: in the plan's order, or None without a plan.
       bound: no order of XLA's module needs less, or, where the plan changes its operators, of the
-        plan's; with the tensors that prove it.
-      lower_bound_bytes: the best bound known: that, or the plan's.
-      loops: those of XLA's module.
+        plan's module; with the tensors that prove it.
+      lower_bound_bytes: the larger of `bound.bytes` and the plan's own lower bound.
+      loops: the loops of XLA's module.
       donation: what became of donated arguments; None where the arguments are not known.
       plan: the plan, or None.
-      remedy: what would help, where that was tried; else None.
-      available_bytes: the device's memory, where XLA refused the step in its own order for taking
-        more; else None.
-      devices: that run the step; all sizes are of one of them.
-      untrained: what a train step carries of arrays that it does not train; None: nothing.
+      remedy: what would save memory, if remedies were tried; else None.
+      available_bytes: the device's memory, if XLA refused the step in its own order because it
+        needs more; else None.
+      devices: number of devices that run the step; all sizes are of one of them.
+      untrained: outputs of a train step that training never changes, or None.
     """
 
     title: str
@@ -77,17 +77,17 @@ class Analysis:
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
-        """The orders that were looked at, XLA's first."""
+        """The memory in each analysed order: XLA's own, then the plan's if there is one."""
         return (self.xla,) if self.planned is None else (self.xla, self.planned)
 
     @property
     def gap(self) -> float:
-        """How far the last of the orders is above the bound, as a part of the bound."""
+        """How far the last view's total is above the lower bound, as a fraction of the bound."""
         bound = self.lower_bound_bytes
         return self.views[-1].total_bytes / bound - 1 if bound else 0.0
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
-        """As JSON takes it. With `timeline`, the bytes of each category at each step too."""
+        """A dict for JSON. `timeline` adds, for each step, the bytes in use of each category."""
         return {
             "title": self.title,
             "target": self.target,
@@ -104,7 +104,7 @@ class Analysis:
         }
 
     def document(self) -> dict[str, Any]:
-        """What an analysis file holds, which `olla_xla diff` reads."""
+        """The content of an analysis file as a dict for JSON; `olla_xla diff` reads such files."""
         return {"format": FORMAT, "version": VERSION, **self.to_dict()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -112,7 +112,7 @@ class Analysis:
         _write(path, json.dumps(self.document(), indent=1) + "\n")
 
     def html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report: one HTML file that needs nothing else.
+        """Writes the analysis to `path` as one HTML file, which loads no other file.
 
         Raises:
           InputError: the file cannot be written, or bokeh is missing.
@@ -154,19 +154,19 @@ def analyze_module(
     available_bytes: int | None = None,
     devices: int = 1,
 ) -> Analysis:
-    """Analyses a scheduled module.
+    """Analyses the memory that a scheduled module takes.
 
     Args:
-      executable: in XLA's own order. target: "cpu" or "cuda".
-      title: what it is; by default the module's name.
-      planned: the same step with a plan. plan: that plan.
-      leaves: what the function takes and returns, for the donation audit.
-      own_order: what to call the order that the module came with.
-      available_bytes: what the device has, where XLA refused the step.
-      devices: that run the module.
+      executable: the module in XLA's own order. target: "cpu" or "cuda".
+      title: a name for the step; by default the module's name.
+      planned: the same step compiled with a plan. plan: that plan.
+      leaves: (arrays that the function takes, arrays it returns); None: no donation audit.
+      own_order: a name for the order in `executable`.
+      available_bytes: the device's memory, if XLA refused the step for needing more.
+      devices: number of devices that run the module.
 
     Raises:
-      ModuleFormatError: it cannot be read or has no schedule.
+      ModuleFormatError: a module cannot be read or has no schedule.
     """
     with without_collection():
         module = PlannedModule(scheduled_module(executable.module), target)

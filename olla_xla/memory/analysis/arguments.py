@@ -29,14 +29,14 @@ _BATCH = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """One array that a module takes.
+    """One array that a module takes as an argument.
 
     Attributes:
-      number: of the entry parameter. index: within it, () where it is no tuple.
+      number: of the entry parameter. index: tuple index within it, () if it is no tuple.
       path: in the function's arguments, as JAX writes it; "argument 3" where it wrote none.
-      value: the value that it is on entry.
-      category: what it is to a train step.
-      donated: an output takes over its memory, or XLA may.
+      value: the dataflow value that the argument defines.
+      category: its role in a train step.
+      donated: an output takes over its memory, or XLA may reuse it.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Argument:
 
 
 def arguments(dataflow: Dataflow) -> list[Argument]:
-    """The arguments of a module, by number."""
+    """All array arguments of a module with their categories, in the order of entry parameters."""
     module = dataflow.module
     results = _results(dataflow) if _trains(module) else None
     found = []
@@ -96,7 +96,7 @@ def _results(dataflow: Dataflow) -> dict[tuple[str, tuple[int, ...]], set[Phase]
 
 
 def name_category(path: str) -> Category | None:
-    """The category of an argument by the names in its path; None where these say nothing."""
+    """An argument's category by words in its path, such as "opt_state"; None if it has none."""
     words = [word.strip("_") for word in _WORD.findall(path)]
     if any(word in _OPTIMIZER for word in words):
         return Category.OPTIMIZER

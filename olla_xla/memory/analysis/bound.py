@@ -36,7 +36,7 @@ class BoundView:
 
     Attributes:
       bytes: no order needs less.
-      operator: the one at which that holds. operator_line: the user's line of it, or "".
+      operator: the bound is on memory while it runs. operator_line: the user's line of it, or "".
       tensors: what must be in memory while it runs, largest first.
       taken_over_bytes: the most bytes of operands that its results may overwrite; `bytes` is the
         tensors' sum less this.
@@ -56,7 +56,7 @@ class BoundView:
         return {category: sums[category] for category in Category if category in sums}
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """A dict for JSON with all fields and the sums by category."""
         return {
             "bytes": self.bytes,
             "operator": self.operator,
@@ -68,10 +68,10 @@ class BoundView:
 
 
 def bound_view(planned: PlannedModule, describer: Describer | None = None) -> BoundView:
-    """The bound of a module, and what it is made of.
+    """A lower bound on the module's memory in any order, and the tensors that prove it.
 
     Args:
-      planned: the module. describer: of its values, where one is there already.
+      planned: the module. describer: describes its values; None: a new one is made.
     """
     describer = describer or Describer(planned.dataflow, planned.target)
     found: dict[Computation, _Bounded] = {}

@@ -20,7 +20,7 @@ _SCRATCH = frozenset(("s8", "u8"))
 def categories(
     dataflow: Dataflow, origins: Origins, given: Sequence[Argument], target: str
 ) -> list[Category]:
-    """The category of each value, by id.
+    """The `Category` of every value of a module: a list indexed by value id.
 
     An output that replaces an argument has the argument's category. So have copies and slices of an
     argument, in any layout or type, and what loops carry from it to that output. All others are
@@ -29,7 +29,7 @@ def categories(
     workspace.
 
     Args:
-      dataflow: the module's values. origins: of them. given: the module's arguments.
+      dataflow: the module's values. origins: finds their origins. given: the module's arguments.
       target: "cpu" or "cuda".
     """
     kinds = {a.value: a.category for a in given}

@@ -6,7 +6,7 @@ import enum
 
 
 class Category(enum.StrEnum):
-    """What memory is used for; every byte of a total is in one. Charts stack them in this order."""
+    """What memory is used for; each byte of a total is in one. Charts stack them in this order."""
 
     PARAMETERS = "parameters"
     OPTIMIZER = "optimizer state"
@@ -26,5 +26,5 @@ class Category(enum.StrEnum):
 
     @property
     def short(self) -> str:
-        """In a word or two, for columns of tables."""
+        """The category's name in a word or two, for columns of tables."""
         return {"ACTIVATIONS": "activations", "AGAIN": "computed again"}.get(self.name, str(self))

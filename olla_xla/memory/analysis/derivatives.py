@@ -8,7 +8,7 @@ from olla_xla.memory.analysis.reading import MOVING
 
 
 def derivatives(module: Module) -> set[int]:
-    """Numbers of the results that the backward pass makes, with no update in the same fusion."""
+    """Numbers of the module's results that are gradients; updated parameters are not."""
     root = module.entry.root
     assert root is not None
     results = root.operands if root.opcode == "tuple" else [root]

@@ -25,14 +25,14 @@ Key = tuple[str, str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What a step takes, as far as a file or an analysis says.
+    """The memory of one step as read from a plan or an analysis, in a form that can be compared.
 
     Attributes:
       name: of the file or of what was compiled.
       total_bytes: arguments + outputs - aliases + temp.
-      of_plan: whether it is a plan's, with all tensors, or an analysis', with those at the peak.
-      tensors: (category, shape, what) -> (how many, bytes of all).
-      title: of the analysis, or the plan's module. planned: whether it is a planned order's.
+      of_plan: True: from a plan, with all tensors; False: from an analysis, with those at its peak.
+      tensors: (category, shape, argument or operation) -> (number of tensors, bytes of all).
+      title: the analysis' title, or the plan's module name. planned: whether it is a plan's order.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Snapshot:
 
     @staticmethod
     def of_analysis(analysis: Analysis | Mapping[str, Any], name: str) -> Snapshot:
-        """Of an analysis or what `Analysis.to_dict` gives; the planned order where there is one."""
+        """The snapshot of an analysis, or of its `to_dict`; in the planned order if it has one."""
         found = analysis.to_dict() if isinstance(analysis, Analysis) else analysis
         view = found["planned"] or found["xla"]
         sums: dict[Key, tuple[int, int]] = {}
@@ -56,7 +56,7 @@ class Snapshot:
 
     @staticmethod
     def of_plan_file(plan: Plan, name: str) -> Snapshot:
-        """Of a plan."""
+        """The snapshot of a plan; `name` is its file's. Tensors are keyed by name and size."""
         total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
         sums: dict[Key, tuple[int, int]] = {}
         for tensor, (_, size) in plan.offsets.items():
@@ -72,10 +72,10 @@ def _count(sums: dict[Key, tuple[int, int]], key: Key, size: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class TensorChange:
-    """Tensors of one kind that take another amount of memory than before; sizes in bytes.
+    """One kind of tensors whose memory differs between two snapshots.
 
     Attributes:
-      category, shape, what: see the module. before, after: (how many, bytes).
+      category, shape, what: the key of `Snapshot.tensors`. before, after: (number, bytes of all).
     """
 
     category: str
@@ -86,16 +86,16 @@ class TensorChange:
 
     @property
     def bytes(self) -> int:
-        """More bytes than before."""
+        """Bytes after minus bytes before; negative if they take less."""
         return self.after[1] - self.before[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What two snapshots differ by.
+    """What differs between two snapshots.
 
     Attributes:
-      before, after: the two. changes: those of tensors, the largest first.
+      before, after: the snapshots. changes: kinds of tensors that differ, the largest change first.
     """
 
     before: Snapshot
@@ -104,16 +104,16 @@ class Difference:
 
     @property
     def bytes(self) -> int:
-        """How much the total grew."""
+        """Total bytes after minus total bytes before."""
         return self.after.total_bytes - self.before.total_bytes
 
     @property
     def share(self) -> float:
-        """The same as a part of the total before."""
+        """`bytes` as a fraction of the total before."""
         return self.bytes / max(self.before.total_bytes, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """A dict for JSON: both names and totals, and the changes."""
         return {
             "before": {"name": self.before.name, "total_bytes": self.before.total_bytes},
             "after": {"name": self.after.name, "total_bytes": self.after.total_bytes},
@@ -122,7 +122,7 @@ class Difference:
 
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:
-    """What takes more memory, and what less, in the second of two snapshots.
+    """Compares two snapshots, kind of tensor by kind of tensor.
 
     Raises:
       InputError: one is a plan and the other an analysis.
@@ -142,7 +142,7 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
 
 
 def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
-    """Reads a plan or analysis file; None where it is another kind of file.
+    """Reads a plan or analysis file; returns None for a file of any other kind.
 
     Raises:
       InputError: it cannot be read, or is of another version.

@@ -32,7 +32,7 @@ from olla_xla.memory.analysis.memory_view import MemoryView
 
 
 class DonationOutcome(enum.StrEnum):
-    """What became of an argument's memory."""
+    """What became of an argument's memory: whether an output or temporaries use it."""
 
     ALIASED = "aliased"
     """An output takes it over."""
@@ -55,14 +55,14 @@ class DonationOutcome(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class DonationRow:
-    """What became of one argument.
+    """What became of the memory of one argument.
 
     Attributes:
       path: of the argument. type: its dtype and shape. bytes: its size.
       outcome: what became of its memory.
       output: path of the output that takes it over, or could; or "".
-      why: why the outcome is no better, or "".
-      argnum: of the positional argument that it is of; None of a keyword argument.
+      why: why the memory is not reused better, or "".
+      argnum: number of the positional argument that holds it; None for a keyword argument.
     """
 
     path: str
@@ -74,43 +74,43 @@ class DonationRow:
     argnum: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; every field by name."""
+        """A dict for JSON with every field by name."""
         return {**dataclasses.asdict(self), "outcome": str(self.outcome)}
 
 
 @dataclasses.dataclass(frozen=True)
 class DonationAudit:
-    """What became of all arguments; those that were neither donated nor could be are left out.
+    """One row for each argument that was donated, is aliased, or could have been donated.
 
     Attributes:
-      rows: the costly ones first, largest first.
-      least_bytes: what is smaller is no trouble.
+      rows: the costly outcomes first; within one outcome the largest argument first.
+      least_bytes: smaller arguments are not in `trouble`.
     """
 
     rows: tuple[DonationRow, ...]
     least_bytes: int = 0
 
     def count(self, *outcomes: DonationOutcome) -> int:
-        """Arguments with one of these outcomes."""
+        """The number of arguments with one of these outcomes."""
         return sum(row.outcome in outcomes for row in self.rows)
 
     def bytes(self, *outcomes: DonationOutcome) -> int:
-        """Bytes of arguments with one of these outcomes."""
+        """The bytes of all arguments with one of these outcomes."""
         return sum(row.bytes for row in self.rows if row.outcome in outcomes)
 
     @property
     def requested(self) -> int:
-        """Arguments that the caller donated."""
+        """The number of arguments that the caller donated."""
         return len(self.rows) - self.count(DonationOutcome.POSSIBLE)
 
     @property
     def trouble(self) -> tuple[DonationRow, ...]:
-        """The rows that cost memory or a copy, of a thousandth of the step's memory or more."""
+        """The rows that cost memory or a copy and are of at least `least_bytes`."""
         least = max(self.least_bytes, 1)
         return tuple(r for r in self.rows if r.outcome in _COSTLY and r.bytes >= least)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """A dict for JSON: all rows, and for each outcome [number of arguments, bytes]."""
         sums = {str(o): [self.count(o), self.bytes(o)] for o in DonationOutcome if self.count(o)}
         return {
             "requested": self.requested,
@@ -135,11 +135,11 @@ _RANK = {outcome: k for k, outcome in enumerate((*_COSTLY, DonationOutcome.ALIAS
 def audit(
     view: MemoryView, dataflow: Dataflow, taken: Sequence[Leaf], returned: Sequence[Leaf]
 ) -> DonationAudit:
-    """Audits a compiled module.
+    """Finds what became of each donated argument, and which others could be donated.
 
     Args:
-      view: its memory. dataflow: its values.
-      taken, returned: what the function takes and returns.
+      view: the compiled module's memory. dataflow: its values.
+      taken, returned: the arrays that the function takes and returns.
     """
     module = dataflow.module
     outputs = {where: index for index, where in module.aliases.items()}
@@ -209,7 +209,7 @@ def _row(leaf: Leaf, outcome: DonationOutcome, output: str, why: str) -> Donatio
 
 
 def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tuple[str, str]:
-    """(path of the output that comes nearest or "", why it does not take an argument's memory).
+    """Why no output takes a donated argument's memory: (path of the nearest output or "", reason).
 
     Args:
       leaf: the argument. free: outputs that take memory of their own. replaced: the others.

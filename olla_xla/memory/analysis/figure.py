@@ -20,7 +20,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def draw(analysis: Analysis, path: Path) -> None:
-    """Draws each order's memory by category, with totals and bound.
+    """Draws each order's memory over its schedule by category, with its total and the lower bound.
 
     Raises:
       InputError: the suffix is of no known format, or the file cannot be written.

@@ -14,31 +14,31 @@ from hlo.shapes import ShapeIndex
 
 
 class HasArgnum(Protocol):
-    """An argument with its path and number, as `Leaf` has them."""
+    """Anything with the `path` and `argnum` of an argument, such as `Leaf`."""
 
     @property
     def path(self) -> str:
-        """Where it is in the pytree of arguments."""
+        """The argument's path in the pytree of arguments."""
         ...
 
     @property
     def argnum(self) -> int | None:
-        """Its number; None where it was given by keyword."""
+        """The number of its positional argument; None where it was given by keyword."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array that a function takes or returns.
+    """One array that a function takes or returns: a leaf of a pytree.
 
     Attributes:
       path: in the pytree of arguments or results.
-      shape, dtype: as JAX has them. bytes: of it, on one device.
-      donated: by the caller; False for results.
+      shape, dtype: as JAX has them. bytes: its size on one device.
+      donated: whether the caller donated it; False for results.
       number: of the entry parameter, or of the result; None for arguments that are not passed.
-      argnum: of the positional argument that it is of, as `donate_argnums` counts; None of keyword
+      argnum: number of its positional argument, as `donate_argnums` counts; None for keyword
         arguments and results.
-      layout: as text, equal where layouts are. sharding: JAX's, or None.
+      layout: a text that is equal for equal layouts. sharding: JAX's, or None.
     """
 
     path: str
@@ -62,13 +62,13 @@ def not_donated(
     free: Sequence[Leaf],
     aliased: set[tuple[int, ShapeIndex]],
 ) -> list[tuple[Leaf, Leaf]]:
-    """Arguments that were not donated, each with an output that could take over its memory.
+    """(argument, output) pairs: the argument was not donated, but the output could use its memory.
 
     An output at the same place in its pytree comes first, then any of the same type.
 
     Args:
       taken: the arguments. free: outputs that take memory of their own.
-      aliased: (number, index) of the parameters that outputs take over.
+      aliased: (number, index) of the parameters whose memory outputs already take over.
     """
     left = list(free)
     waiting = [
@@ -104,16 +104,16 @@ _RESULT = re.compile(r"^result\[\d+\]")
 
 
 def stands_at(result: Leaf, argument: Leaf) -> bool:
-    """Whether a result has the place in its pytree that an argument has in its own.
+    """Whether `result` is at the same path in the results as `argument` is in its own argument.
 
-    The argument's name is left aside, and the result's number where several are returned.
+    The argument's name is ignored, and the result's number where several are returned.
     """
     place = _ARGUMENT.sub("", argument.path, count=1)
     return place in (result.path.removeprefix("result"), _RESULT.sub("", result.path))
 
 
 def other_form(argument: Leaf, result: Leaf) -> str:
-    """Why an output of the same type cannot take over an argument's memory as it is, or ""."""
+    """Why an output of an argument's type cannot use its memory: layout or sharding; or ""."""
     if argument.layout != result.layout:
         return f"layout: it is laid out {argument.layout}, output {result.path} {result.layout}"
     ours, theirs = argument.sharding, result.sharding
@@ -127,7 +127,7 @@ def _spec(sharding: Any) -> str:
 
 
 def to_donate(leaves: Sequence[HasArgnum]) -> str:
-    """How to donate arguments: "donate_argnums=0", or by name where they are given by keyword."""
+    """The `jax.jit` option that donates these arguments: "donate_argnums=0", or donate_argnames."""
     if any(leaf.argnum is None for leaf in leaves):
         names = dict.fromkeys(_NAME.split(leaf.path, maxsplit=1)[0] for leaf in leaves)
         return f"donate_argnames={_few([repr(name) for name in names])}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def short_line(line: str) -> str:
-    """A "file:line" from the working directory if it lies below it, else its last folders."""
+    """A "file:line" relative to the working directory, or its last three path components."""
     return _short_line(line, os.getcwd())
 
 
@@ -28,6 +28,6 @@ def _short_line(line: str, directory: str) -> str:
 
 
 def short_call(call: str) -> str:
-    """A "file:line function" with the line short."""
+    """A "file:line function" with its "file:line" shortened by `short_line`."""
     line, _, function = call.partition(" ")
     return f"{short_line(line)} {function}".strip()

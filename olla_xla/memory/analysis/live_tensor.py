@@ -16,29 +16,29 @@ from olla_xla.memory.analysis.origins import Origin, Origins
 
 @dataclasses.dataclass(frozen=True)
 class LiveTensor:
-    """A tensor in memory, or a part of an allocation that nothing uses.
+    """One tensor in memory at some step, or a part of an allocation that nothing uses.
 
     Attributes:
       name: the instruction that makes it, with a tuple index when it has one; "" for unused memory.
       bytes: its size.
-      category: what it is to a train step.
+      category: its role in a train step.
       shape: such as "f32[8,128]"; "" for unused memory.
       operator: what makes it: an HLO opcode, with a fusion's kind or a custom call's target.
-      op_name: JAX's name of that, or "".
-      module: the modules that the op name leads through, such as "ResNet/Conv_0"; where it names
-        none, the layers' classes or the functions that the calls lead through; or "".
+      op_name: JAX's name of the operation that makes it, or "".
+      module: the model modules that the op name leads through, such as "ResNet/Conv_0"; where it
+        names none, the layers' classes or the functions in the call stack; or "".
       argument: the path of the argument that it is, or whose memory it has; or "".
       line: "file:line" of the step's own code that makes it, or reads an argument first; or "".
       caller: "file:line" of the user's code, where `line` is in an installed package; or "".
-      chain: the calls from there to `line`, each "file:line function".
-      via: what the line is taken from, where that does not make the tensor; or "".
+      chain: the calls from `caller` to `line`, each "file:line function".
+      via: the other instruction that `line` was taken from, or "" if it is this tensor's own.
       why: why there is no line, or "".
       start, stop: half-open steps of the schedule between which it has memory.
-      holder: the last that reads it, such as "fusion.7", or "" where it lives to the end.
-      holder_line: the user's line of that, or "".
+      holder: the last instruction that reads it, such as "fusion.7"; "" if it lives to the end.
+      holder_line: the user's line of `holder`, or "".
       padding: bytes of it that only fill whole tiles; none but on a TPU.
-      tighter: the shape of that size whose dimensions lie so that the least is padding, or "" where
-        that is its own. tighter_bytes: of that one.
+      tighter: the same dimensions in the order with the least padding, such as "f32[128,3]"; ""
+        if that is no better. tighter_bytes: its size with padding.
     """
 
     name: str
@@ -64,27 +64,27 @@ class LiveTensor:
 
     @property
     def is_found(self) -> bool:
-        """Whether it leads to a line of the user's or to an argument."""
+        """Whether its user line or its argument is known."""
         return bool(self.line or self.argument)
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is an argument of the step itself."""
+        """Whether it is an argument of the step, not an output in an argument's memory."""
         return self.operator == "parameter" and bool(self.argument)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; every field by name."""
+        """A dict for JSON with every field by name."""
         return {**dataclasses.asdict(self), "category": str(self.category)}
 
 
 class Describer:
-    """Describes the values of one module as tensors.
+    """Describes the values of one module: category, source line, argument, model module.
 
     Args:
       dataflow: the module's values. target: "cpu" or "cuda".
 
     Attributes:
-      arguments: the module's. paths: (parameter number, index) -> path, of each of them.
+      arguments: of the module. paths: (parameter number, index) -> path of that argument.
     """
 
     def __init__(self, dataflow: Dataflow, target: str) -> None:
@@ -96,23 +96,23 @@ class Describer:
         self.paths = {(a.number, a.index): a.path for a in self.arguments}
 
     def category(self, value: Value) -> Category:
-        """The category of a value."""
+        """The category of a value: its role in a train step."""
         return self._categories[value.id]
 
     def origin(self, value: Value) -> Origin:
-        """Where a value comes from."""
+        """The op name and source line of a value."""
         return self._origins.of(value)
 
     def maker(self, i: Instruction) -> Origin:
-        """Where an instruction comes from."""
+        """The op name and source line of an instruction."""
         return self._origins.at(i)
 
     def line(self, i: Instruction) -> str:
-        """The user's line of an instruction, or ""."""
+        """The "file:line" of the user's code that an instruction comes from, or ""."""
         return self.maker(i).line
 
     def layer(self, origin: Origin) -> str:
-        """The modules that an op name leads through, else the layers that its calls do; or ""."""
+        """The path of model modules that an origin names, such as "ResNet/Conv_0"; or ""."""
         return module_path(origin.op_name) or origin.layer
 
     def argument(self, value: Value) -> str:
@@ -122,11 +122,11 @@ class Describer:
         return self._by_buffer.get(value.buffer, "") if value.live_out else ""
 
     def tensor(self, value: Value, span: tuple[int, int], last: Instruction | None) -> LiveTensor:
-        """A value as a tensor.
+        """Makes the LiveTensor of a value.
 
         Args:
           value: to describe. span: half-open steps between which it has memory.
-          last: the last that reads it; None where it lives to the end.
+          last: the last instruction that reads it; None if it lives to the end.
         """
         origin, argument = self.origin(value), self.argument(value)
         why = origin.why
@@ -158,12 +158,12 @@ class Describer:
 
 
 class Padding(NamedTuple):
-    """What a tensor takes beyond its elements.
+    """The bytes that a tensor takes beyond its elements, and a shape that would take fewer.
 
     Attributes:
       bytes: that only fill whole tiles; none but on a TPU.
-      tighter: the shape of that size whose dimensions lie so that the least is padding, or "" where
-        that is its own. tighter_bytes: of that one.
+      tighter: the same dimensions in the order with the least padding, such as "f32[128,3]"; ""
+        if that is no better. tighter_bytes: its size with padding.
     """
 
     bytes: int
@@ -172,7 +172,7 @@ class Padding(NamedTuple):
 
 
 def padding_of(value: Value) -> Padding:
-    """What a value takes beyond its elements."""
+    """The padding of a value's shape; all zero where its layout has no tiles."""
     shape = value.shape
     if not shape.tiles:
         return Padding(0, "", 0)
@@ -185,7 +185,7 @@ def padding_of(value: Value) -> Padding:
 
 
 def operator_kind(i: Instruction) -> str:
-    """An instruction's opcode, with a fusion's kind or a custom call's target."""
+    """An instruction's opcode; for a fusion such as "loop fusion", for a custom call its target."""
     if i.opcode == "fusion" and i.fusion_kind:
         return f"{i.fusion_kind.removeprefix('k').lower()} fusion"
     return i.custom_call_target or i.opcode

@@ -14,14 +14,14 @@ from olla_xla.memory.analysis.memory_view import MemoryView
 
 @dataclasses.dataclass(frozen=True)
 class LoopView:
-    """One loop; sizes in bytes.
+    """One while loop of a module; sizes in bytes.
 
     Attributes:
       name: of the HLO instruction. line: the user's line that makes it, or "".
-      start, stop: half-open steps of the schedule at which its body stands, once.
-      trips: how often it runs, or None where XLA does not know.
-      inside_bytes: the most that is in use while it runs.
-      stacks: what it writes slice by slice, largest first.
+      start, stop: half-open steps of the schedule that its body takes, counted for one iteration.
+      trips: number of iterations, or None where XLA does not know.
+      inside_bytes: the most memory in use while it runs.
+      stacks: arrays that it writes slice by slice, largest first.
     """
 
     name: str
@@ -33,12 +33,12 @@ class LoopView:
     stacks: tuple[LiveTensor, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; every field by name."""
+        """A dict for JSON with every field by name."""
         return {**dataclasses.asdict(self), "stacks": [s.to_dict() for s in self.stacks]}
 
 
 def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
-    """The loops of a module in the order in which they run, outer ones before inner ones."""
+    """The while loops of a module in execution order, outer ones before inner ones."""
     memory, describer = view._occupancy, view._describer
     step = {i: k for k, i in enumerate(memory.instructions) if i is not None}
     in_use = memory.in_use()

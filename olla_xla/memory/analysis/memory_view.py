@@ -57,7 +57,7 @@ class MemoryView:
 
     @functools.cached_property
     def timeline(self) -> dict[Category, np.ndarray]:
-        """Category -> int64 [steps], bytes in use. It asks for the origin of every value."""
+        """Category -> int64 [steps], bytes in use. Slow at first: every value gets a category."""
         memory = self._occupancy
         found = np.array([self._describer.category(v).value for v in memory.values])
         lines = {c: memory.in_use(found == c.value) for c in Category if (found == c.value).any()}
@@ -69,13 +69,13 @@ class MemoryView:
         return {category: sums[category] for category in Category if category in sums}
 
     def by_module(self) -> dict[str, int]:
-        """Bytes at the peak by module path, largest first; "" is what stands in no module."""
+        """Model module path -> bytes at the peak, largest first; "" is for tensors of no module."""
         return _largest_first(self._sums(lambda t: t.module or t.argument and "(arguments)"))
 
     def by_line(self) -> dict[str, int]:
         """Bytes at the peak by "file:line" of the user's code that makes them, largest first.
 
-        Arguments, which no line makes, stand together; "" is for what has no line.
+        The key "(arguments)" is for all arguments, "" for what has no known line.
         """
         return _largest_first(self._sums(_made_at))
 
@@ -86,7 +86,7 @@ class MemoryView:
 
     @property
     def found_share(self) -> float:
-        """The part of the total that leads to a line of the user's code or to an argument."""
+        """The fraction of the total that has a known line of the user's code or argument."""
         found = sum(t.bytes for t in self.tensors if t.is_found)
         return found / self.total_bytes if self.total_bytes else 1.0
 
@@ -97,7 +97,7 @@ class MemoryView:
         return dict(sums)
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
-        """As JSON takes it. With `timeline`, the bytes of each category at each step too."""
+        """A dict for JSON. `timeline` adds, for each step, the bytes in use of each category."""
         fields = (
             "name total_bytes assigned live_bytes constant_bytes step steps operator operator_line"
         )
@@ -127,12 +127,12 @@ def memory_view(
     assignment: BufferAssignment | None = None,
     describer: Describer | None = None,
 ) -> MemoryView:
-    """The view of a module under its orders.
+    """The memory of a module in its current orders.
 
     Args:
-      planned: the module. name: of its order.
-      assignment: XLA's own; without it, it is simulated.
-      describer: of its values, where one is there already.
+      planned: the module. name: of its order, for reports.
+      assignment: XLA's buffer assignment; None: it is simulated.
+      describer: describes its values; None: a new one is made.
     """
     describer = describer or Describer(planned.dataflow, planned.target)
     memory = occupancy(planned, assignment)
@@ -184,7 +184,7 @@ def _unused(size: int, argument: str, why: str, steps: int) -> LiveTensor:
 
 
 class TensorSpans:
-    """From when to when tensors have memory, and what reads them last.
+    """Finds at which steps each tensor is in memory, and which instruction reads it last.
 
     What stays in one buffer by XLA's rules (a loop's state, what is written slice by slice) is one
     tensor here, except an argument and the output that replaces it.
@@ -198,7 +198,7 @@ class TensorSpans:
         self._step = {i: step for step, i in enumerate(memory.instructions) if i is not None}
 
     def of(self, k: int) -> tuple[tuple[int, int], Instruction | None]:
-        """(half-open steps, last reader or None) of the value at a position."""
+        """(half-open steps in memory, last reader; None: live to the end) of `memory.values[k]`."""
         memory, value = self._memory, self._memory.values[k]
         members = self._members[value.buffer]
         kept = memory.allocations[memory.allocation[k]].parameter is not None

@@ -22,10 +22,10 @@ from olla_xla.memory.module_state import PlannedModule
 
 @dataclasses.dataclass(frozen=True)
 class OccupiedAllocation:
-    """One allocation of XLA's.
+    """One allocation of XLA's buffer assignment.
 
     Attributes:
-      bytes: its size. base: its place in an address space where allocations lie end to end.
+      bytes: its size. base: its address in a space in which all allocations lie end to end.
       kind: "argument", "output" or "temp".
       parameter: (number, index) of the argument that it holds on entry, or None.
     """
@@ -38,16 +38,16 @@ class OccupiedAllocation:
 
 @dataclasses.dataclass(frozen=True)
 class Occupancy:
-    """Which value has which bytes at which steps.
+    """For each value with memory: its allocation, offset and size, and at which steps it is there.
 
     Attributes:
-      values: with memory, by position in the arrays.
+      values: the values; the arrays below are indexed by position in this tuple.
       allocation: int64 [values], which of `allocations`. offset: int64 [values], bytes within it.
       bytes: int64 [values]. start, stop: int64 [values], half-open steps of the memory's use.
-      allocations: all that count for the total.
-      instructions: what runs at each step; None where nothing does.
+      allocations: those that count for the total.
+      instructions: the one that runs at each step, or None.
       total_bytes: arguments + outputs - aliases + temp.
-      assigned: whether XLA's own assignment says so; otherwise it is simulated.
+      assigned: True: by XLA's own assignment; False: simulated.
     """
 
     values: tuple[Value, ...]
@@ -63,11 +63,11 @@ class Occupancy:
 
     @property
     def steps(self) -> int:
-        """Steps of the schedule."""
+        """The number of steps of the schedule."""
         return len(self.instructions)
 
     def in_use(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """int64 [steps]: bytes in use, or of those values whose weight (int64 [values]) is 1."""
+        """int64 [steps]: bytes in use, or only of values whose weight (int64 [values]) is 1."""
         sizes = self.bytes if weights is None else self.bytes * weights
         change = np.zeros(self.steps + 1, np.int64)
         np.add.at(change, self.start, sizes)
@@ -75,15 +75,15 @@ class Occupancy:
         return np.cumsum(change)[: self.steps]
 
     def at(self, step: int) -> np.ndarray:
-        """int64: positions of the values in memory at a step, ascending."""
+        """int64: positions in `values` of the values in memory at a step, ascending."""
         return np.flatnonzero((self.start <= step) & (step < self.stop))
 
 
 def occupancy(planned: PlannedModule, assignment: BufferAssignment | None = None) -> Occupancy:
-    """The occupancy of a module under its orders.
+    """The memory that each value of a module has in the module's current orders.
 
     Args:
-      planned: the module. assignment: XLA's own of it; without it, it is simulated.
+      planned: the module. assignment: XLA's buffer assignment of it; None: it is simulated.
     """
     simulated = planned.simulate()
     time, clock = planned.model.times(planned.orders)

@@ -42,7 +42,7 @@ _CONTROL = frozenset(
 
 @functools.lru_cache(maxsize=65536)
 def phase_of(op_name: str) -> Phase:
-    """The phase that an op name tells of."""
+    """The phase of a train step that JAX's name of an operation stands for."""
     if "rematted_computation" in op_name:
         return Phase.AGAIN
     if "transpose(" in op_name:
@@ -52,7 +52,7 @@ def phase_of(op_name: str) -> Phase:
 
 @functools.lru_cache(maxsize=65536)
 def module_path(op_name: str) -> str:
-    """The modules that an op name leads through, outermost first: "ResNet/Conv_0", or ""."""
+    """The model modules named in an op name, outermost first: "ResNet/Conv_0"; or ""."""
     found = [_module(part) for part in _parts(op_name)[:-1]]
     return "/".join(part for part in found if part)
 

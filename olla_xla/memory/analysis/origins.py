@@ -20,13 +20,13 @@ _FAR = 4
 
 
 class Origin(NamedTuple):
-    """Where a value comes from.
+    """The JAX operation and the source line that a value comes from.
 
     Attributes:
       op_name: JAX's name of the operation, or "".
-      line: "file:line" of the step's own code, or of a library where that is all; or "".
-      function: that the line is in, or "".
-      via: whose line it is, where it is not the value's own.
+      line: "file:line" of the step's own code, or of a library if only that is known; or "".
+      function: the function that the line is in, or "".
+      via: the other instruction that the line was taken from, or "" if it is the value's own.
       why: why there is no line, or "".
       caller, chain, layer: as in `memory.sources.Source`; "" and () without a line.
     """
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
 
 
 class Origins:
-    """Finds the origins of a module's values."""
+    """Finds the op names and source lines of a module's values; results are cached."""
 
     def __init__(self, dataflow: Dataflow) -> None:
         self._module = dataflow.module
@@ -55,11 +55,11 @@ class Origins:
         self._found: dict[tuple[Instruction, ShapeIndex], Origin] = {}
 
     def of(self, value: Value) -> Origin:
-        """The origin of a value."""
+        """The op name and source line of a value."""
         return self.at(value.instruction, value.index)
 
     def at(self, i: Instruction, index: ShapeIndex = ()) -> Origin:
-        """The origin of what an instruction makes at an index."""
+        """The op name and source line of an instruction's result, or of its part at `index`."""
         if (i, index) not in self._found:
             self._found[i, index] = self._find(i, index)
         return self._found[i, index]

@@ -9,7 +9,7 @@ from olla_xla.memory.analysis.category import Category
 
 
 def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
-    """(name, bytes in each order and in the bound); the last row is the sum of those above."""
+    """Rows (category, bytes at the peak of each order and in the bound); the last is their sum."""
     columns = [view.by_category() for view in analysis.views]
     bound, proof = analysis.bound.by_category(), analysis.bound
     columns.append(bound)

@@ -28,14 +28,14 @@ _FAR = 200
 
 
 class Reading(NamedTuple):
-    """Phases of the operations that read a value, and those of all that its readers lead to."""
+    """`direct`: phases of the operations that read a value; `reached`: also of those downstream."""
 
     direct: frozenset[Phase]
     reached: frozenset[Phase]
 
 
 def reading(dataflow: Dataflow, value: Value) -> Reading:
-    """What reads a value; operations without a name tell nothing."""
+    """The train-step phases of a value's readers; operations without an op name are ignored."""
     direct: set[Phase] = set()
     reached: set[Phase] = set()
     edge, seen = [(value, True)], {value}
@@ -76,7 +76,7 @@ def _steps(dataflow: Dataflow, value: Value) -> Iterator[tuple[list[str], list[V
 
 
 def is_handed_on(i: Instruction) -> bool:
-    """Whether an instruction hands arrays on to other devices as they are, or ends that."""
+    """Whether it is a transfer that only moves arrays, such as an all-gather, its start or done."""
     if i.opcode.endswith("-done") and i.operands:
         i = i.operands[0]
     if i.opcode == "async-start" and i.called and i.called[0].root is not None:

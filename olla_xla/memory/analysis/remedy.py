@@ -31,14 +31,14 @@ _SWITCHES = (
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A remedy that was tried as it is named; all sizes are XLA's.
+    """One way to save memory that was tried; sizes are of XLA's buffer assignment.
 
     Attributes:
       setting: what to write, such as "olla_xla.plan(max_overhead=0.2)" or "donate_argnums=0".
-      bytes: the total with it.
-      added: the predicted time that it adds, as a part of the step's. allowed: that it might.
-      notes: what it makes of the step, and under which conditions it holds.
-      pieces: in how many it runs; 1: it is not cut.
+      bytes: the step's total with it.
+      added: predicted time that it adds, as a fraction of the step's. allowed: the limit for that.
+      notes: its effects and conditions, for the report.
+      pieces: number of pieces that the step is cut into; 1: it is not cut.
     """
 
     setting: str
@@ -49,7 +49,7 @@ class Trial:
     pieces: int = 1
 
     def sentence(self, verb: str = "takes") -> str:
-        """What to write, and what comes of it."""
+        """The setting, its total in MB and its notes, as text; `verb` stands before the total."""
         time = (f"{100 * self.added:+.1f} % predicted time",) if self.allowed else ()
         notes = ", ".join((*time, *self.notes))
         return f"{self.setting} {verb} {_mb(self.bytes)} MB{f' ({notes})' if notes else ''}"
@@ -57,14 +57,14 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """What would help a step, and what was tried.
+    """What most of a step's memory is used for, and which remedies were tried.
 
     Attributes:
-      what: what most of the memory at the peak is used for. what_bytes: of it.
-      is_state: whether that is what the step's arguments hold, which nothing makes again.
-      total_bytes: of the step as it is.
+      what: the use of most memory at the peak. what_bytes: its size.
+      is_state: whether that is arguments (weights, batch), which recomputation cannot save.
+      total_bytes: the step's total without a remedy.
       trials: what was tried, the least total first.
-      not_tried: what could not be.
+      not_tried: names of remedies that could not be tried.
     """
 
     what: str
@@ -76,7 +76,7 @@ class Remedy:
 
     @property
     def helpful(self) -> tuple[Trial, ...]:
-        """The trials that save a twentieth or more, also of those that take less time."""
+        """The trials that save 5 % or more, also over similar trials that allow less added time."""
         found: list[Trial] = []
         for trial in sorted(self.trials, key=lambda trial: (trial.allowed, trial.bytes)):
             alike = [o.bytes for o in found if o.setting[:13] == trial.setting[:13]]
@@ -85,7 +85,7 @@ class Remedy:
         return tuple(sorted(found, key=lambda trial: trial.bytes))
 
     def sentence(self) -> str:
-        """What most of the memory is, what helps or was tried, and what was not tried."""
+        """A line for reports: the use of most memory, what helps, and what was not tried."""
         most = f"{_mb(self.what_bytes)} of {_mb(self.total_bytes)} MB at the peak are {self.what}"
         found = self.helpful
         said = "; ".join(trial.sentence() for trial in found)
@@ -96,17 +96,17 @@ class Remedy:
         return f"{'What' if found else 'Little'} would help: {most}; {said}. Not tried: {rest}."
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; every field by name."""
+        """A dict for JSON with every field by name."""
         return dataclasses.asdict(self)
 
 
 def helps(size: int, total: int) -> bool:
-    """Whether bytes are a twentieth or more below a total."""
+    """Whether `size` is at least 5 % below `total`."""
     return size <= (1 - _WORTH_WHILE) * total
 
 
 def most_used(view: MemoryView) -> tuple[str, int, bool]:
-    """What most of the memory at the peak is used for, its bytes, and whether it is arguments."""
+    """(the use of most memory at the peak, its bytes, whether arguments hold it)."""
     sums = {str(category): size for category, size in view.by_category().items()}
     sums[_STATE] = sums.pop(Category.PARAMETERS, 0) + sums.pop(Category.OPTIMIZER, 0)
     what = max(sums, key=lambda name: sums[name])
@@ -114,7 +114,7 @@ def most_used(view: MemoryView) -> tuple[str, int, bool]:
 
 
 def by_hand(module: Module) -> str:
-    """`jax.checkpoint`, or the switch for it of the library that a module was traced from."""
+    """The user's switch for recomputation: `jax.checkpoint`, or that of a known library."""
     files: set[str] = set()
     for computation in module.control_computations:
         for i in computation.instructions:

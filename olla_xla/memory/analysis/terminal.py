@@ -41,17 +41,17 @@ def megabytes(size: float, digits: int = 1) -> str:
 
 
 def html(analysis: Analysis) -> str:
-    """The tables as HTML, in a monospaced font whatever the page's is."""
+    """The tables of an analysis as an HTML `pre` element in a monospaced font."""
     style = "font-family: ui-monospace, monospace; line-height: 1.3; white-space: pre"
     return f'<pre style="{style}">{escape(text(analysis, width=_NOTEBOOK))}</pre>'
 
 
 def text(analysis: Analysis, count: int = 15, width: int | None = 80) -> str:
-    """The tables as plain text.
+    """The summary lines and tables of an analysis as plain text.
 
     Args:
-      analysis: to be told. count: rows of tensors, modules and lines.
-      width: characters of a line at most; None: as many as it takes.
+      analysis: to show. count: rows of tensors, modules and lines at most.
+      width: characters of a line at most; None: no limit.
     """
     tables = tables_of(analysis, count)
     lines = [wrapped(line, width) for line in headline(analysis)]
@@ -63,7 +63,7 @@ def text(analysis: Analysis, count: int = 15, width: int | None = 80) -> str:
 
 
 class TextTable(NamedTuple):
-    """A table of text cells; headings that end in a colon are aligned left, without it."""
+    """A table of strings; a heading that ends in ":" is left-aligned and shown without it."""
 
     title: str
     headings: tuple[str, ...]
@@ -71,7 +71,7 @@ class TextTable(NamedTuple):
 
 
 def tables_of(analysis: Analysis, count: int = 15) -> list[TextTable]:
-    """The tables, with so many rows of tensors, modules and lines."""
+    """All tables of an analysis; those of tensors, modules and lines have at most `count` rows."""
     last = analysis.views[-1]
     parts = [_categories(analysis), _tensors(last, count)]
     if last.padding > _WORTH_TELLING:
@@ -86,7 +86,7 @@ def tables_of(analysis: Analysis, count: int = 15) -> list[TextTable]:
 
 
 def headline(analysis: Analysis) -> list[str]:
-    """What was analysed, its totals, the bound, and what would help; a line each."""
+    """Lines of text above the tables: title, totals, lower bound, constants, what would help."""
     lines = [analysis.title + of_devices(analysis.devices)]
     for view in analysis.views:
         kind = "assigned" if view.assigned else "predicted"
@@ -128,7 +128,7 @@ def headline(analysis: Analysis) -> list[str]:
 
 
 def bounded(analysis: Analysis) -> str:
-    """What the bound is of: XLA's operators, or those that a plan makes of them."""
+    """What the bound covers: "XLA's operators", or "the plan's operators" if it changes them."""
     changed = analysis.plan is not None and analysis.plan.is_rewritten
     return f"{'the plan' if changed else 'XLA'}'s operators"
 
@@ -141,23 +141,23 @@ def _unsearched(analysis: Analysis) -> str:
 
 
 def of_devices(devices: int) -> str:
-    """That all sizes are of one of several devices, behind a title; or ""."""
+    """A title's ending that says that sizes are of one device: ", one of 8 devices"; "" for one."""
     return f", one of {devices} devices" if devices > 1 else ""
 
 
 def from_bound(gap: float) -> str:
-    """How far a total is from the bound, such as "1.2 % above".
+    """A gap to the lower bound as text, such as "1.2 % above".
 
     Only a total that changes XLA's operators, as recomputation does, can be below it.
 
     Args:
-      gap: the total over the bound, less 1.
+      gap: total / bound - 1.
     """
     return f"{abs(100 * gap):.1f} % {'below' if gap < 0 else 'above'}"
 
 
 def other_memories(view: MemoryView) -> str:
-    """What is assigned in the device's other memories, such as "12.0 MB of VMEM"; or ""."""
+    """The bytes assigned in the device's other memories, such as "12.0 MB of VMEM"; or ""."""
     return ", ".join(f"{megabytes(size)} MB of {name}" for name, size in view.elsewhere.items())
 
 
@@ -176,7 +176,7 @@ def _tensors(view: MemoryView, count: int) -> TextTable:
 
 
 def tensor_rows(view: MemoryView, count: int) -> tuple[str, list[tuple[str, ...]]]:
-    """(title, a row for each kind of tensors at the peak); kinds are of one shape and operation."""
+    """(title, rows): the largest groups of tensors at the peak, alike in shape and operation."""
     kinds: dict[tuple[str, ...], list[int]] = {}
     tensors = [t for t in view.tensors if t.category is not Category.UNUSED]
     for t in tensors:
@@ -218,7 +218,7 @@ def _padding(view: MemoryView, count: int) -> TextTable:
 
 
 def what(tensor: LiveTensor) -> str:
-    """What a tensor is: an argument's path, the step's own line, or why there is neither."""
+    """A tensor's argument path or source line; else its op name, its name or why it has neither."""
     line = short_line(tensor.line)
     if tensor.argument or line:
         return tensor.argument or line
@@ -226,7 +226,7 @@ def what(tensor: LiveTensor) -> str:
 
 
 def where(tensor: LiveTensor) -> str:
-    """Where a tensor comes from: an argument's path, a line, or why there is neither."""
+    """A tensor's argument path and source line, with the caller's; or why neither is known."""
     line = short_line(tensor.line)
     if tensor.caller:
         line = f"{line} (from {short_line(tensor.caller)})"

@@ -19,11 +19,11 @@ _LEARNS = 1
 
 @dataclasses.dataclass(frozen=True)
 class Untrained:
-    """Arrays of a train step that learn nothing.
+    """Outputs of a train step that training never changes.
 
     Attributes:
       bytes: of results that are the same at every step, such as gradients of what is not trained,
-        and of results that replace arguments and that no gradient reaches. paths: of these.
+        and of results that replace arguments and that no gradient reaches. paths: of these results.
     """
 
     bytes: int
@@ -31,10 +31,10 @@ class Untrained:
 
 
 def untrained(module: Module, taken: Sequence[Leaf], returned: Sequence[Leaf]) -> Untrained | None:
-    """What a module carries untrained; None where that is nothing, or it has no derivative.
+    """Finds outputs that training never changes; None: there are none, or no backward pass.
 
     Args:
-      module: of the step. taken, returned: what the function takes and returns.
+      module: of the step. taken, returned: the arrays that the function takes and returns.
     """
     names = (i.op_name for c in module.computations for i in c.instructions)
     if not any(phase_of(name) is Phase.BACKWARD for name in names):

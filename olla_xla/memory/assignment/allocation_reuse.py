@@ -19,7 +19,7 @@ from olla_xla.memory.jit import inner, loop
 
 
 class AliasSetKind(enum.IntEnum):
-    """How an alias set is treated; joined sets have the largest of their kinds."""
+    """How XLA allocates an alias set; a union of sets has the largest of their kinds."""
 
     TEMP = 0
     CONSTANT = 1
@@ -28,11 +28,11 @@ class AliasSetKind(enum.IntEnum):
 
 
 class AliasSets(NamedTuple):
-    """The sets of values that share a buffer whatever the order.
+    """Alias sets: values that share one buffer in every order.
 
     Attributes:
       ptr, idx: set -> values (CSR).
-      bytes: int64 [sets], the largest of its values. kind: int64 [sets], a Kind.
+      bytes: int64 [sets], the largest of its values. kind: int64 [sets], an AliasSetKind.
       live_out, readonly: bool [sets], holds an output; holds an argument that no output replaces.
       operand_ptr, operand_idx: set -> values whose allocations are tried first (CSR).
       color: int64 [sets], memory space. position: int64 [sets], number of its first instruction.
@@ -51,7 +51,7 @@ class AliasSets(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Related values of each value (CSR: int64 [values + 1], int64 [any]).
+    """For each value, others that matter for its place (CSR: int64 [values + 1], int64 [any]).
 
     Attributes:
       share_ptr, share_idx: operands whose memory the value may take over.
@@ -65,7 +65,7 @@ class Links(NamedTuple):
 
 
 class AllocationReuse(NamedTuple):
-    """Which allocation each value has.
+    """The allocation of each value after XLA's reuse of allocations, before the heap is packed.
 
     Attributes:
       allocation: int64 [values], numbered as made; -1 for the heap.
@@ -104,7 +104,7 @@ class _Allocations(NamedTuple):
 def reuse_allocations(
     sets: AliasSets, links: Links, ranges: LiveRanges, order: NDArray[np.int64]
 ) -> AllocationReuse:
-    """Finds the allocation of each alias set in `order`, int64 [sets], the largest first."""
+    """Finds each alias set's allocation; `order`: int64 [sets], in which XLA takes them."""
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
         allocation=np.full(n, -1, np.int64),

@@ -18,7 +18,7 @@ _BEGIN, _END = 0, 1
 
 
 def new_gaps(count: int) -> NDArray[np.int64]:
-    """An index of `count` places, none of them taken: int64 [2 * capacity, 2].
+    """An index of gaps for `count` allocations (places), all empty: int64 [2 * capacity, 2].
 
     Row capacity + k is place k's (earliest begin, latest end), row j that of rows 2j and 2j + 1.
     """
@@ -40,10 +40,10 @@ def put(
     end: NDArray[np.int64],
     clock: int,
 ) -> None:
-    """Enters an allocation at place k.
+    """Enters the gaps between an allocation's values at place k of the index `gaps`.
 
     Args:
-      gaps: the index. k: the place.
+      gaps: the index, changed in place. k: the place.
       members: its values, in the order in which they begin.
       start, end: inclusive live ranges by value id, within [0, clock].
     """
@@ -65,7 +65,7 @@ def put(
 
 @inner
 def previous(gaps: NDArray[np.int64], k: int, start: int, end: int) -> int:
-    """The last allocation before k that may take the live range [start, end]; -1 if none.
+    """The last place before k whose allocation may take the live range [start, end]; -1 if none.
 
     Any may take a live range of one instant.
     """

@@ -29,7 +29,9 @@ def share_in_place(
     share_ptr: NDArray[np.int64],
     share_val: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Replays definitions and frees, letting a value take over a dying operand's memory.
+    """Finds the values that XLA's heap puts into the memory of a dying operand.
+
+    It replays definitions and frees in the order of time.
 
     Args:
       ids: values to place, int64 [k].

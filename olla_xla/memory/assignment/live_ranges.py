@@ -11,7 +11,9 @@ from olla_xla.memory.jit import inner, loop
 
 
 class References(NamedTuple):
-    """The reference points of all values: instructions, then computation starts, then their ends.
+    """The points of the schedule at which values are defined and used, before they have times.
+
+    A point is an instruction's number; then come the starts of computations, then their ends.
 
     Attributes:
       start, end: int64 [values], where a value is defined, and where its definition ends.
@@ -30,7 +32,7 @@ class References(NamedTuple):
 
 
 class LiveRanges(NamedTuple):
-    """When values live.
+    """The live range of each value under a schedule.
 
     Attributes:
       start, end: int64 [values], inclusive logical times.
@@ -49,11 +51,11 @@ def live_ranges(
     set_ptr: NDArray[np.int64],
     set_idx: NDArray[np.int64],
 ) -> LiveRanges:
-    """The live ranges of all values; those of one alias set are cut so that they do not overlap.
+    """XLA's live ranges of all values; within an alias set they are cut so that none overlap.
 
     Args:
       time: int64 [points], logical time of every reference point. total: the schedule's end.
-      refs: of the values. set_ptr, set_idx: alias set -> values (CSR).
+      refs: reference points of the values. set_ptr, set_idx: alias set -> values (CSR).
     """
     n = len(refs.start)
     ranges = LiveRanges(

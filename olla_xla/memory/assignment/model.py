@@ -47,7 +47,7 @@ class Assignment:
 
     Attributes:
       total_bytes: arguments + outputs - aliases + temp.
-      temp_bytes: the heap.
+      temp_bytes: size of the heap of temporaries.
       allocation: int64 [values]; allocations are numbered as made, the heap comes last.
       offset: int64 [values], within its allocation.
       sizes: int64 [allocations].
@@ -64,7 +64,7 @@ class Assignment:
 
 
 class AssignmentModel:
-    """The order-independent part of the simulation for one module."""
+    """Simulates XLA's buffer assignment of one module for any order of its instructions."""
 
     def __init__(self, dataflow: Dataflow, target: str, pairs: Sharing | None = None) -> None:
         self.dataflow = dataflow
@@ -135,7 +135,7 @@ class AssignmentModel:
         return (self._number[user],)
 
     def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
-        """The model with the alias sets of each of these pairs of values (ids) joined into one."""
+        """A new model in which the alias sets of each pair of values (ids) are one set."""
         sets = self._sets
         label = np.arange(len(sets.bytes))
         for a, b in pairs:
@@ -164,7 +164,7 @@ class AssignmentModel:
         return other
 
     def held(self, holds: Iterable[tuple[int, Instruction]]) -> AssignmentModel:
-        """The model with values (ids) live until right after the given instructions."""
+        """A new model in which each value (id) lives until right after the given instruction."""
         holds = list(holds)
         other = copy.copy(self)
         if holds:
@@ -260,7 +260,7 @@ class AssignmentModel:
     # Evaluation.
 
     def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Times:
-        """Logical times of all reference points, callees flattened before their callers."""
+        """Logical times of all reference points; a called computation runs before its caller."""
         n, c = len(self.instructions), len(self.computations)
         time = np.zeros(n + 2 * c, np.int64)
         clock = 0
@@ -283,13 +283,13 @@ class AssignmentModel:
         return time, clock
 
     def simulate(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Assignment:
-        """The buffer assignment of the module under `orders` (every control computation's)."""
+        """The buffer assignment under `orders`, which has every control computation's order."""
         return self._simulate(*self.times(orders), len(self._order))
 
     def estimator(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]
     ) -> Callable[[Order, int | None], int]:
-        """A quicker total for many orders of one computation, the others' orders as given.
+        """A fast function from an order of one computation to the total; other orders are fixed.
 
         Alias sets too small to matter, together less than 0.05% of all bytes, are left out of the
         simulation; their arguments and outputs stay in the total.

@@ -25,7 +25,7 @@ _COLLECTIVES = frozenset(
 
 
 class Starts(NamedTuple):
-    """The asynchronous collectives of a module.
+    """The asynchronous collectives of a module: pairs of a start and its done.
 
     XLA makes one operation of a start and its done if nothing runs in between. It has one tuple
     table where they had several, and takes one step.
@@ -44,7 +44,7 @@ class Starts(NamedTuple):
     work: NDArray[np.int64]
 
     def alone(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The pairs (int64 [any]) that become one; `time` is of each instruction, by number."""
+        """int64: the pairs that XLA joins to one operation; `time` is of each instruction."""
         if not len(self.start):
             return self.start
         at = np.sort(time[self.work])
@@ -52,24 +52,24 @@ class Starts(NamedTuple):
         return np.flatnonzero(begun == ended)
 
     def joined_times(self, time: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [points], `time` without the steps that these pairs (int64 [any]) do not take."""
+        """int64 [points]: `time` when each of the pairs `alone` (int64 [any]) takes one step."""
         gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
         return time - np.searchsorted(gone, time, side="right")
 
     def steps_gone(self, alone: NDArray[np.int64]) -> int:
-        """How many steps the pairs `alone` (int64 [any]) do not take."""
+        """How many steps fewer the schedule has if the pairs `alone` (int64 [any]) are joined."""
         return sum(len(self.steps[k]) for k in alone)
 
     def gone(self, alone: NDArray[np.int64]) -> list[int]:
-        """The tuple tables (value ids) that are not made where these pairs become one."""
+        """Tuple tables (value ids) that do not exist if the pairs `alone` are joined."""
         return [v for k in alone for v in self.tables[k]]
 
 
 def starts(dataflow: Dataflow, numbers: dict[Instruction, int], target: str) -> Starts:
-    """The asynchronous collectives of a module, each with its end; none on a CPU.
+    """The pairs of asynchronous collectives of a module; none on a CPU.
 
     Args:
-      dataflow: of the module. numbers: of instructions. target: "cpu" or "cuda".
+      dataflow: of the module. numbers: instruction -> its number. target: "cpu" or "cuda".
     """
     pairs, work = [], []
     within = {c for i in numbers if _begins(i) for c in i.called_control}
@@ -114,7 +114,7 @@ def _kind(start: Instruction) -> str:
 
 
 def applies(module: Module) -> bool:
-    """Whether reductions, sorts and the like apply a computation of their own."""
+    """Whether any instruction, such as a reduce or a sort, applies a computation to elements."""
     control = list(module.control_computations)
     seen: set[Computation] = set(control)
     for computation in control:  # grows on the way

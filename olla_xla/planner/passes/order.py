@@ -18,7 +18,7 @@ _ORDER_SHARE = 0.4
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The state with a plan of its module; XLA's order competes.
+    """A new state with an order for every computation; XLA's own order is kept if it is best.
 
     Raises:
       KernelError: no order gives its kernels their patterns.

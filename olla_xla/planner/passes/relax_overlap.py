@@ -33,9 +33,10 @@ _logger = logging.getLogger("olla_xla")
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The state with the least total that is found within what is left of the allowance.
+    """A new state of the least total for which transfers overlap with less work.
 
-    Under a budget it is left as it is: the budget was met at less cost.
+    It adds at most the rest of the time allowance. Returns `state` where that saves too little, or
+    under a budget, which was met at less cost.
     """
     request, allowance = state.request, state.allowance_left
     if request.options.budget_bytes is not None or math.isinf(allowance):
@@ -47,7 +48,7 @@ def run(state: ModuleState) -> ModuleState:
 
 
 def to_fit(state: ModuleState) -> ModuleState:
-    """The state, or, where that does not fit a device, one that does.
+    """A new state that fits the device's memory if `state` does not and one is found; else `state`.
 
     A step that does not fit cannot run at all, so any time is allowed for it, unless the options
     say how much.
@@ -88,7 +89,7 @@ def relaxed(
     options: PlanOptions,
     timing: Timing | None = None,
 ) -> tuple[Plan, float] | None:
-    """The least total that is found where transfers may overlap with less work.
+    """A plan of the least total that is found where transfers may overlap with less work.
 
     At first all transfers may. Then the cheapest may that fit the allowance together. Once a choice
     fits, the allowance becomes a part of its time, and this ends where the total grows.
@@ -134,7 +135,7 @@ def relaxed(
 
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
-    """Start's name -> predicted seconds of work that it overlaps with in `base`, not in `plan`.
+    """Start's name -> predicted seconds of work that overlaps with it in `base`, not in `plan`.
 
     Args:
       module: that both plans are for, with their loops and clones in it. base, plan: the plans.

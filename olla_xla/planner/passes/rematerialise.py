@@ -53,9 +53,9 @@ _PLACES = 3
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The state with the cheapest clones that meet the budget, else with the least total.
+    """A new state with clones: the cheapest that meet the budget, else those of least total.
 
-    Itself where none is better within the allowance, or the budget is met.
+    Returns `state` where none is better within the allowance, or the budget is met already.
 
     Raises:
       BudgetError: no choice that was found meets the budget.

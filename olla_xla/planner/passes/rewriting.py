@@ -15,9 +15,9 @@ _NEARLY = 1.02
 
 
 def recomputed(state: ModuleState) -> ModuleState:
-    """The state with what is computed again towards a memory budget, or in an allowance of time.
+    """A new state with values recomputed to meet a memory budget, or within a time allowance.
 
-    Towards the knee it is looked for twice: for where that is, and within its time.
+    For max_overhead="knee" it searches twice: to find the knee, and within its time.
 
     Raises:
       BudgetError: no choice that was found meets the budget.
@@ -55,7 +55,7 @@ def _recomputed(state: ModuleState) -> ModuleState:
 
 
 def free_edits(start: ModuleState) -> Iterator[ModuleState]:
-    """The module with edits that cost nothing, from most of them to none."""
+    """States with edits that add no time, from most edits to none, `start` among them."""
     sunk = sink_moves.run(start)
     yield from scan_residuals.before_order(sunk)
     if sunk is not start:

@@ -21,7 +21,7 @@ _SHARE = 0.5
 
 
 def before_order(state: ModuleState) -> Iterator[ModuleState]:
-    """States to find an order for, the best first: without residuals that are free to drop, as is.
+    """States to find an order for: without scan residuals that are free to drop, then as it is.
 
     The next one is used where kernels cannot keep their patterns in the one before, or where a run
     takes longer, as the dropped work had overlapped with other work. For that case one state has
@@ -60,10 +60,10 @@ def _choices(state: ModuleState) -> ResidualChoices:
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The state with the cheapest choice that meets the budget, else the one of least total.
+    """A new state that recomputes scan residuals: cheapest within budget, else of least total.
 
-    Itself where no choice is better within the allowance. Of the others that were tried without a
-    budget, the least one that takes less time is its `other`.
+    Where no choice is better within the allowance, only `met` changes. Of the others that were
+    tried without a budget, the least one that takes less time is its `other`.
     """
     choices, budget = state.choices, state.request.options.budget_bytes
     if choices is None:

@@ -9,7 +9,7 @@ from olla_xla.remat.loops.moves import without_moves
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The state without them; itself where there are none, or nothing is gained."""
+    """A new state without instructions that move arrays for loops; `state` if nothing is saved."""
     request = state.request
     if not request.options.loops:
         return state

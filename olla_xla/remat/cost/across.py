@@ -39,7 +39,7 @@ _KEPT_BYTES = 32 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Across:
-    """Rates of a CPU for functions that run in pieces.
+    """Measured rates of this machine's CPU at reading arrays transposed.
 
     Attributes:
       held_bytes_per_second: transposed reads with arithmetic of lines that a first cache holds.
@@ -58,11 +58,11 @@ class Across:
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """A read across the layout.
+    """The memory access pattern of a transposed read.
 
     Attributes:
-      rows: how many are touched before one of their lines is again. apart: bytes from one to the
-        next. arrays: how many are read so at once.
+      rows: number of rows touched before a cache line of one is read again. apart: bytes from one
+        row to the next. arrays: how many arrays are read so at once.
     """
 
     rows: int
@@ -71,14 +71,14 @@ class Strides:
 
     @property
     def pages(self) -> float:
-        """How many are touched; of rows shorter than half a page none: those are read ahead."""
+        """Pages touched before one is again; 0 for rows below half a page, which are read ahead."""
         if 2 * self.apart < _PAGE:
             return 0.0
         return self.arrays * self.rows * min(self.apart / _PAGE, 1.0)
 
     @property
     def crowding(self) -> float:
-        """Lines of all rows, as a part of those that a first cache holds where they lie.
+        """Cache lines of all rows, as a multiple of those that a first cache holds at their places.
 
         Rows a multiple of half a page apart have their lines at one place of pages, or at two, and
         these displace one another. What lies at more places was as fast as what is held.
@@ -91,13 +91,13 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class AcrossCost(CostModel):
-    """Prices instructions for a CPU with caches. `products`: seconds of those that were timed."""
+    """A CostModel of a CPU with caches. `products`: matrix product -> measured seconds."""
 
     across: Across
     products: Mapping[Product, float] = dataclasses.field(default_factory=dict)
 
     def seconds(self, i: Instruction) -> float:
-        """Predicted time of an instruction by itself."""
+        """Predicted seconds of an instruction by itself."""
         work = self._as_timed(i)
         exponentials = _exponentials(i)
         rate = self.device.transposed_bytes_per_second
@@ -113,7 +113,7 @@ class AcrossCost(CostModel):
         return priced.seconds(work)
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
-        """Predicted time of one run from call to return; malloc keeps few temporaries."""
+        """Predicted seconds of one run; allocating few temporaries (up to 32 MB) takes no time."""
         return super().run_seconds(module, temp_bytes if temp_bytes > _KEPT_BYTES else 0)
 
     def _rate(self, strides: Strides) -> float:
@@ -151,7 +151,7 @@ def _between(first: float, last: float, size: float, most: float) -> float:
 
 
 def strides_of(i: Instruction) -> Strides:
-    """The transposed read of an instruction that touches the most pages, or the most rows."""
+    """Of the transposed reads of an instruction, that with the most pages, then the most rows."""
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     found = (_strides(k) for k in inside if transposes(k))
     return max(found, key=lambda s: (s.pages, s.rows), default=Strides(1, 0, 1))
@@ -187,11 +187,11 @@ def _exponentials(i: Instruction) -> int:
 
 
 def cost_in_pieces(target: str, kind: str, module: Module) -> CostModel:
-    """The cost model by which a function in pieces is compared with the whole.
+    """The cost model that compares a function cut into pieces with the whole function.
 
     Args:
-      target: "cpu", "cuda" or "tpu". kind: JAX's name of the device. module: whose products are
-        timed where rates are measured, once on a machine.
+      target: "cpu", "cuda" or "tpu". kind: JAX's name of the device. module: on a CPU, its matrix
+        products are timed, once on a machine.
     """
     found = device(target, kind)
     if not platform(target).has_measured_rates:
@@ -206,7 +206,7 @@ def _measured() -> Across:
 
 
 def measure_across() -> Across:
-    """Measures these rates on this machine, in two seconds or three."""
+    """Measures the rates of transposed reads on this machine's CPU, in two or three seconds."""
     import jax
     import jax.numpy as jnp
 

@@ -42,7 +42,7 @@ _thread = threading.local()
 
 
 def is_measuring() -> bool:
-    """Whether this thread runs benchmarks. These are not planned: planning waits for them."""
+    """Whether this thread measures rates, and so must not plan: planning waits for them."""
     return getattr(_thread, "measuring", False)
 
 
@@ -63,7 +63,7 @@ def _calibrated() -> Device:
 def kept[Rates: DataclassInstance](
     name: str, kind: type[Rates], measure: Callable[[], Rates]
 ) -> Rates:
-    """Rates of this machine: from the file of an earlier run, else measured.
+    """Rates of this machine: read from the file `name` in the user's cache, else measured.
 
     The caller holds LOCK. Rates that other processes disturbed are measured again once these rest.
     """

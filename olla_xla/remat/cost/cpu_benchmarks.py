@@ -21,7 +21,7 @@ _ROUNDS, _MOMENT = 8, 0.05  # seconds
 
 
 class Bench:
-    """One benchmark: a jitted function and its arguments; a donated one is handed on."""
+    """A benchmark: a jitted function and its arguments; a donated argument is the last result."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, donate: bool = False) -> None:
         # Not `jax.jit`, which a program may have replaced by what waits for these benchmarks.
@@ -36,7 +36,7 @@ class Bench:
 
     @property
     def seconds(self) -> float:
-        """The first quartile of the runs'."""
+        """Seconds of one run: the first quartile of all runs so far."""
         return first_quartile(self._took)
 
     def _run(self) -> None:
@@ -46,7 +46,7 @@ class Bench:
             self._arguments = (self._result, *self._arguments[1:])
 
     def round(self, seconds: float) -> None:
-        """Runs for so long."""
+        """Runs the function again and again for `seconds`, and notes the time of each run."""
         end = time.perf_counter() + seconds
         while (started := time.perf_counter()) < end:
             self._run()
@@ -54,19 +54,19 @@ class Bench:
 
 
 def first_quartile(seconds: Sequence[float]) -> float:
-    """What a run takes, from several: other load only adds to it, and the least is luck."""
+    """The first quartile of times of runs: other load only adds to them, and the least is luck."""
     return sorted(seconds)[len(seconds) // 4]
 
 
 def in_turns(benches: Collection[Bench], seconds: float = _MOMENT) -> None:
-    """Runs benchmarks in turns, each for so long, so that other load slows all of them alike."""
+    """Runs benchmarks alternately, each for `seconds`, so that other load slows all alike."""
     for _ in range(_ROUNDS):
         for bench in benches:
             bench.round(seconds)
 
 
 def measure_cpu() -> Device:
-    """Measures memory, arithmetic, products, convolutions and the start of an operator."""
+    """Measures this machine's CPU under XLA: rates of memory, arithmetic and matrix products."""
     import jax
     import jax.numpy as jnp
 

@@ -102,12 +102,12 @@ SOURCES = {found.name: source for _, found, source in _CARDS}
 
 
 def card_device(kind: str) -> Device | None:
-    """The rates of a GPU or TPU by JAX's name of it (`device_kind`); None if it is not known."""
+    """The rates of a GPU or TPU by its `device_kind` in JAX; None if the kind is not listed."""
     return next((found for pattern, found, _ in _CARDS if re.search(pattern, kind)), None)
 
 
 def device(target: str, kind: str = "") -> Device:
-    """The rates of a target's device.
+    """The rates by which operators are priced for a target.
 
     Args:
       target: "cpu": this machine's, measured; "cuda" and "tpu": as listed.

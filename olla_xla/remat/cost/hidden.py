@@ -14,9 +14,10 @@ from olla_xla.remat.cost.work import run_work, trips
 def hidden_seconds(
     module: Module, order: Mapping[str, Sequence[str]], cost: CostModel
 ) -> dict[str, float]:
-    """Predicted time of what runs between each start and its done, over one run of a module.
+    """Predicted seconds of the work between each asynchronous start and its done.
 
-    Other transfers use the same link and hide nothing: only their memory traffic counts.
+    The sum is over one run of a module. Other transfers use the same link and hide nothing: only
+    their memory traffic counts.
 
     Args:
       module: the module. order: computation name -> instruction names in execution order; names

@@ -32,7 +32,7 @@ _known: weakref.WeakKeyDictionary[Computation, _Known] = weakref.WeakKeyDictiona
 
 
 def on_chip(computation: Computation, capacity: int) -> frozenset[Array]:
-    """The arrays that a computation makes and that are predicted to lie in VMEM.
+    """The arrays of a computation that XLA is predicted to keep in VMEM, not in HBM.
 
     Args:
       computation: one that runs step by step. capacity: of VMEM, in bytes.
@@ -44,7 +44,7 @@ def on_chip(computation: Computation, capacity: int) -> frozenset[Array]:
 
 
 def leaves_of(i: Instruction, index: ShapeIndex = ()) -> Iterator[Array]:
-    """The arrays that an instruction's result, or the part of it at an index, holds or forwards."""
+    """The arrays, as their makers name them, in an instruction's result or its part at `index`."""
     while i.opcode in _FORWARDS and (i.opcode != "tuple" or index):
         if i.opcode == "get-tuple-element":
             i, index = i.operands[0], (i.tuple_index, *index)

@@ -28,7 +28,7 @@ _TRANSFERS = (
 def path_seconds(
     module: Module, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
 ) -> float:
-    """Predicted seconds of one run.
+    """Predicted seconds of one run of a module on a GPU's streams.
 
     Args:
       module: a scheduled one. cost: prices operators.
@@ -41,7 +41,7 @@ def path_seconds(
 def run_seconds(
     module: Module, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
 ) -> float:
-    """Predicted seconds of one run: on a GPU as its streams run it, else operators in turn."""
+    """Predicted seconds of one run: on a GPU by `path_seconds`, else the sum over operators."""
     beside = platform(cost.target).runs_beside
     return path_seconds(module, cost, order) if beside else cost.step_seconds(module)
 
@@ -52,7 +52,7 @@ def is_transfer(opcode: str) -> bool:
 
 
 def transfers(sequence: Iterable[Instruction]) -> list[tuple[Instruction, Instruction]]:
-    """(done, start) of a sequence's asynchronous transfers, in the order of their dones."""
+    """(done, start) pairs of the asynchronous transfers in a sequence, in the order of dones."""
     pairs = ((i, _start(i)) for i in sequence if i.opcode.endswith("-done"))
     return [(done, start) for done, start in pairs if _is_sent(start)]
 
@@ -72,7 +72,7 @@ def alone_seconds(
 
 
 class Streams:
-    """The clock of a sequence that is issued by the host.
+    """A simulated clock: operations are issued to a main stream and to streams beside it.
 
     Attributes:
       now: seconds at which all that was issued to the main stream has ended.
@@ -86,11 +86,11 @@ class Streams:
         self._beside: dict[object, tuple[float, float]] = {}
 
     def run(self, seconds: float) -> None:
-        """Runs an operation on the main stream."""
+        """Adds an operation of `seconds` to the main stream."""
         self.now += seconds
 
     def start(self, key: object, seconds: float, *, transfer: bool) -> None:
-        """Starts an operation, of so many seconds by itself, on another stream."""
+        """Starts an operation beside the main stream; transfers share one link, in sequence."""
         if transfer:
             self._transferred = max(self.now, self._transferred) + seconds
             self._ends[key] = self._transferred
@@ -98,7 +98,7 @@ class Streams:
             self._beside[key] = self.now, seconds
 
     def done(self, key: object) -> None:
-        """The main stream waits for the operation that was started as `key`."""
+        """Makes the main stream wait for the operation that was started as `key`."""
         if key in self._ends:
             self.now = max(self.now, self._ends.pop(key))
         elif key in self._beside:
@@ -107,7 +107,7 @@ class Streams:
             self.now = max(self.now, begun + starting) + seconds - starting
 
     def finish(self) -> float:
-        """Waits for all that was started; returns `now`."""
+        """Makes the main stream wait for all that was started; returns `now`."""
         for key in (*self._ends, *self._beside):
             self.done(key)
         return self.now

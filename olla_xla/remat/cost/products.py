@@ -34,7 +34,7 @@ _REPEATED, _MOST_REPEATS = 1 << 29, 64
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A product of two arrays, by its dimensions: the result's in order, then those summed over.
+    """A matrix product, by the dimensions of its result in order, then those summed over.
 
     Attributes:
       sizes: of all dimensions. rank: how many of them the result has.
@@ -50,11 +50,11 @@ class Product:
 
     @property
     def operations(self) -> int:
-        """Multiply-adds."""
+        """The number of multiply-adds."""
         return math.prod(self.sizes)
 
     def part(self) -> Product:
-        """This product, or one that is timed in its place: its longest dimensions halved."""
+        """This product, or a smaller one to time in its place, its longest dimensions halved."""
         sizes = list(self.sizes)
         while math.prod(sizes) > _OPERATIONS or self._elements(sizes) > _ELEMENTS:
             longest = sizes.index(max(sizes))
@@ -63,11 +63,11 @@ class Product:
 
     @property
     def repeats(self) -> int:
-        """How often one run of its benchmark computes it: alone, a small one waits for threads."""
+        """How often one run of `bench` computes it, so that starting threads does not dominate."""
         return max(min(_REPEATED // self.operations, _MOST_REPEATS), 1)
 
     def bench(self) -> Bench:
-        """Its benchmark, which writes each result over the one before."""
+        """A benchmark of this product, which writes each result over the one before."""
         import jax
         import jax.numpy as jnp
 
@@ -112,7 +112,7 @@ class _Times:
 
 
 def product_of(i: Instruction) -> Product | None:
-    """The product that an instruction or its fusion computes; None for none, several or others."""
+    """The one matrix product in an instruction or its fusion; None: not one, or not supported."""
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     dots = [k for k in inside if k.opcode == "dot"]
     if len(dots) != 1:
@@ -150,7 +150,7 @@ def product_of(i: Instruction) -> Product | None:
 
 
 def heaviest(module: Module) -> list[Product]:
-    """The products that most of a module's operations on matrices are in, the most first."""
+    """The matrix products with 95 % of a module's operations, at most 16, the most first."""
     total: dict[Product, int] = {}
     for i, times in _run(module.entry, 1):
         if (product := product_of(i)) is not None:
@@ -174,7 +174,7 @@ def _run(computation: Computation, times: int) -> Iterator[tuple[Instruction, in
 
 
 def timed(products: list[Product]) -> Mapping[Product, float]:
-    """Seconds of each, of a run by itself: from the file of an earlier run, else measured.
+    """Product -> seconds of one run, from the file of an earlier measurement, else measured.
 
     The caller holds `calibrate.LOCK`.
     """
@@ -186,7 +186,7 @@ def timed(products: list[Product]) -> Mapping[Product, float]:
 
 
 def measure_products(products: Sequence[Product]) -> list[float]:
-    """Measures seconds of products on this machine, some tenths of a second each."""
+    """Seconds of one run of each product, measured for some tenths of a second each."""
     import jax
 
     parts = [p.part() for p in products]

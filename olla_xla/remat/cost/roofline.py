@@ -23,7 +23,7 @@ else:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Sustained rates of a device.
+    """Sustained rates of a device, by which operators are priced.
 
     Attributes:
       name: for reports.
@@ -56,7 +56,7 @@ class Device:
     near_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work) -> float:
-        """Predicted time of one operator."""
+        """Predicted seconds of one operator that does this work."""
         compute = (
             work.operations / self.operations_per_second
             + work.transcendentals / self.transcendentals_per_second
@@ -92,17 +92,17 @@ H100 = Device(
 
 @dataclasses.dataclass(frozen=True)
 class CostModel:
-    """Prices instructions for one device. `target`: "cpu", "cuda" or "tpu"."""
+    """Predicts the seconds of instructions on one device. `target`: "cpu", "cuda" or "tpu"."""
 
     device: Device
     target: str
 
     def work(self, i: Instruction) -> Work:
-        """What an instruction takes by itself."""
+        """The bytes moved and operations of an instruction by itself."""
         return self._placed(i, frozenset())
 
     def copied_work(self, i: Instruction) -> Work:
-        """What a copy of an instruction takes whose results only its neighbours read."""
+        """The work of a copy of `i` whose results only its neighbours read; they may be in VMEM."""
         if not self.device.near_bytes:
             return self.work(i)
         made = {(i, index) for index, shape in i.shape.indices() if not shape.is_tuple}
@@ -122,13 +122,13 @@ class CostModel:
         return dataclasses.replace(found, near=near)
 
     def copied_seconds(self, i: Instruction) -> float:
-        """Predicted time of such a copy."""
+        """Predicted seconds of a copy of `i` whose results only its neighbours read."""
         if not self.device.near_bytes:
             return self.seconds(i)
         return self.device.seconds(self.copied_work(i))
 
     def nearer_seconds(self, i: Instruction, size: int) -> float:
-        """Predicted time that an instruction saves if so many bytes that it moves were near."""
+        """Predicted seconds that `i` saves if `size` bytes that it moves are in VMEM; else 0."""
         if not self.device.near_bytes:
             return 0.0
         found = self.work(i)
@@ -136,11 +136,11 @@ class CostModel:
         return self.device.seconds(found) - self.device.seconds(near)
 
     def seconds(self, i: Instruction) -> float:
-        """Predicted time of an instruction by itself."""
+        """Predicted seconds of an instruction by itself."""
         return self.device.seconds(self.work(i))
 
     def step_seconds(self, module: Module) -> float:
-        """Predicted time of one run of a module: its operators one after the other."""
+        """Predicted seconds of one run of a module, its operators one after the other."""
         return self._run_seconds(module.entry)
 
     def _run_seconds(self, computation: Computation) -> float:
@@ -157,10 +157,10 @@ class CostModel:
         return total
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
-        """Predicted time of one run from call to return: a step, and getting its temporaries."""
+        """`step_seconds` plus the time to allocate `temp_bytes` of temporaries."""
         return self.step_seconds(module) + temp_bytes / self.device.fresh_bytes_per_second
 
 
 def module_work(module: Module, target: str) -> Work:
-    """What one run of a module takes: `bytes` is the total of bytes moved."""
+    """The sum of the work of all instructions in one run of a module."""
     return sum(run_work(module.entry, lambda i: work(i, target)).values(), Work())

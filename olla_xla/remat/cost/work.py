@@ -48,7 +48,7 @@ _SLICES = ("slice", "dynamic-slice", "gather")
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What running something once takes.
+    """Bytes moved and operations computed by one run of an instruction or module.
 
     Attributes:
       bytes: moved to and from memory. transposed: of these, what a CPU reads across the layout,
@@ -88,7 +88,7 @@ _NOTHING = Work()
 
 
 def work(i: Instruction, target: str) -> Work:
-    """What an instruction takes by itself; of loops, calls and branches, see `run_work`.
+    """The bytes and operations of an instruction by itself; of loops and calls, see `run_work`.
 
     Args:
       i: of a computation that runs step by step. target: "cpu" or "cuda".
@@ -110,10 +110,10 @@ def work(i: Instruction, target: str) -> Work:
 def run_work(
     computation: Computation, price: Callable[[Instruction], Work]
 ) -> dict[Instruction, Work]:
-    """What each instruction takes in one run of a computation, loops with their trips.
+    """Instruction -> its work in one run of a computation; loops count all their iterations.
 
     Args:
-      computation: one that runs step by step. price: what an instruction takes by itself.
+      computation: one that runs step by step. price: gives the work of an instruction by itself.
     """
     result = {}
     for i in computation.instructions:
@@ -128,7 +128,7 @@ def run_work(
 
 
 def trips(i: Instruction) -> int:
-    """How often an instruction runs what it calls: a loop's known trip count, else one."""
+    """How often an instruction runs the computations it calls: a loop's trip count, else 1."""
     known = trip_count(i) if i.opcode == "while" else None
     return 1 if known is None else known
 
@@ -138,7 +138,7 @@ def _array_bytes(i: Instruction) -> int:
 
 
 def touched(i: Instruction, target: str) -> Iterator[tuple[Array, int]]:
-    """The arrays that an instruction reads and writes, as it names them, with the bytes moved.
+    """The arrays that an instruction reads and writes, each with the bytes of it that are moved.
 
     Of an array that is updated in place only the part that changes is touched. A result that nobody
     reads is not, where XLA takes it out of its fusion.
@@ -242,7 +242,7 @@ def _transposed(i: Instruction) -> int:
 
 
 def transposes(i: Instruction) -> bool:
-    """Whether neighbours in the result are no neighbours in the operand."""
+    """Whether neighbouring elements of the result are no neighbours in the operand's layout."""
     if i.opcode not in ("copy", "transpose") or i.shape.is_tuple:
         return False
     source = i.operands[0].shape

@@ -13,7 +13,7 @@ from olla_xla.remat.loops.recipe import recipe
 
 @dataclasses.dataclass(frozen=True)
 class ResidualRow:
-    """A scan residual of one loop.
+    """One scan residual that a loop of a plan keeps or recomputes.
 
     Attributes:
       loop: name of the while that writes it. iterations: slices that it has.
@@ -32,7 +32,7 @@ class ResidualRow:
 
 
 def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
-    """The scan residuals of the loops that a plan changes, new ones too, largest first.
+    """The scan residuals of the loops that a plan changes, added ones too, largest first.
 
     Args:
       module: as XLA scheduled it. plan: made for it.

@@ -29,10 +29,10 @@ _LARGE = 1 << 20
 
 
 class New:
-    """What a change adds to a module.
+    """Collects the instructions and state elements that a change adds to a module.
 
     Args:
-      module: that is changed.
+      module: the one that is changed; its names are taken.
 
     Attributes:
       made: instructions of the backward loop's body. added: elements of its state, as in
@@ -45,7 +45,7 @@ class New:
         self.added: list[str | int | NewResidual] = []
 
     def name(self, name: str) -> str:
-        """The name itself if it is free, else one like it."""
+        """`name`, or `name` with a number if it is taken. The result is taken from then on."""
         for k in itertools.count(1):
             found = name if k == 1 else f"{name}.{k}"
             if found not in self._names:
@@ -55,12 +55,12 @@ class New:
 
 
 class Again:
-    """Makes values of the forward loop's iteration.
+    """Adds instructions to the backward loop's body that recompute the forward loop's values.
 
     Args:
-      pair: of loops. table: of the recipes for its values.
-      kept: scan residuals that stay, by number of their slices.
-      new: what is added. stored: numbers of the values that get a scan residual.
+      pair: the two loops. table: the recipes for the forward loop's values.
+      kept: value number -> scan residual that stays and holds it.
+      new: gets the instructions. stored: value numbers that get a new scan residual.
     """
 
     def __init__(
@@ -330,13 +330,13 @@ class Again:
 
 
 class ReadArrays:
-    """The arrays that a copy reads: as many as its original, even if some hold the same values.
+    """Chooses the operands of a copied fusion, as many different arrays as its original reads.
 
     Args:
-      value: number -> where a value is found.
+      value: value number -> where the value is found.
 
     Attributes:
-      whole: number -> the array that the instruction slices the value from itself; else `value`.
+      whole: value number -> the array that the fusion slices the value from itself; else `value`.
     """
 
     def __init__(self, value: Callable[[int], ValueRef]) -> None:
@@ -345,11 +345,11 @@ class ReadArrays:
         self._used: dict[ValueRef, Hashable] = {}
 
     def keep(self, given: ValueRef, source: Hashable) -> None:
-        """Notes an operand that stays as it is."""
+        """Notes that the copy reads `given` in the place of the original's array `source`."""
         self._used[given] = source
 
     def given(self, source: Hashable, number: int) -> ValueRef:
-        """A value that lay in the array `source`: a copy, if its array stands for another one."""
+        """The operand to read instead of `source`: the value's array, or a copy if it is in use."""
         given = self.whole(number)
         if self._is_free(_array(given), source):
             return given
@@ -375,7 +375,7 @@ def _array(given: ValueRef) -> ValueRef:
 
 
 def uncast(node: Node) -> Node:
-    """The node before bitcasts, in the same array."""
+    """The node that a chain of bitcasts starts from; `node` itself if it is no bitcast."""
     while node.i.opcode == "bitcast":
         (node,) = node.operands
     return node

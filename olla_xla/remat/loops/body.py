@@ -41,12 +41,12 @@ from olla_xla.remat.purity import repeats
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StateRelation:
-    """A loop's state in terms of another loop's.
+    """How the elements of one loop's state follow from another loop's.
 
     Attributes:
       body: of the other loop. elements: element of the state -> the other loop's that it equals.
       counter: the element that counts. iteration: that counter, in terms of the other loop's.
-      slices: dynamic-slice of a scan residual -> number of what the other loop's body wrote there.
+      slices: dynamic-slice of a scan residual -> value number of what the other body wrote there.
     """
 
     body: LoopBody
@@ -57,15 +57,17 @@ class StateRelation:
 
 
 class LoopBody:
-    """The nodes of a computation, by instruction and leaf, those inside fusions included.
+    """A loop's body as nodes with value numbers, one node for each leaf of each result.
+
+    Nodes with equal value numbers have equal bits, in the same iteration.
 
     Args:
       computation: the loop's. target: "cpu" or "cuda".
       known: element of the state -> its value when each iteration begins (`Index`).
       together: whether a CPU compiles all of it as one function, in which no fusion's rounding
         depends on other instructions.
-      terms: by which another loop's numbers are used, so that equal numbers in both bodies mean
-        equal bits; None: numbers of its own.
+      terms: relates it to another loop, so that equal value numbers in both bodies mean equal
+        bits; None: it is numbered by itself.
 
     Attributes:
       exact: whether a fusion must stay as it is to round alike, as on a CPU.
@@ -112,7 +114,7 @@ class LoopBody:
         self.root = self.leaves(computation.root)
 
     def count(self, known: Mapping[ShapeIndex, NDArray[Any]]) -> None:
-        """Sets what is known of the state in each iteration, and numbers all nodes accordingly."""
+        """Sets `known`, what each iteration's state is, and computes all nodes' value numbers."""
         self.known = known
         self._indices.clear()
         self._lines.clear()
@@ -123,15 +125,15 @@ class LoopBody:
             self.number(node)
 
     def leaves(self, i: Instruction) -> dict[ShapeIndex, Node]:
-        """The nodes of an instruction."""
+        """Leaf index -> node, for each array in an instruction's result."""
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """What an instruction runs: itself, or the instruction that an asynchronous one wraps."""
+        """The fusion or collective that an asynchronous instruction wraps; else itself."""
         return self.fusions.get(owner) or self.exchanges.get(owner, owner)
 
     def root_of(self, owner: Instruction) -> Node | None:
-        """The result of what an instruction runs, if that is one array."""
+        """The node of the result of what an instruction runs; None if that is a tuple."""
         i = self.runs(owner)
         return None if i.shape.is_tuple else self.at[i, ()]
 
@@ -230,23 +232,23 @@ class LoopBody:
     # Their numbers.
 
     def attributes(self, i: Instruction) -> bytes:
-        """An operation's attributes, serialized."""
+        """An instruction's `attributes`, serialized; cached."""
         if i not in self._attributes:
             self._attributes[i] = i.attributes
         return self._attributes[i]
 
     def number(self, node: Node) -> int:
-        """A number for the bytes of a node as the rest of the body sees it."""
+        """The value number of a node as a result of its owner: equal numbers mean equal bits."""
         if node not in self._outer:
             self._outer[node] = self._number(node)
         return self._outer[node]
 
     def between(self, number: int, move: Instruction) -> int:
-        """The number of what an instruction outside the loop makes of a numbered value."""
+        """The value number of the result of `move`, outside the loop, applied to value `number`."""
         return self._key("between", number, move)
 
     def moved(self, node: Node) -> bool:
-        """Whether a node only moves, or widens, operands of its owner, or is an affine index."""
+        """Whether a node only moves or widens operands of its owner, or is an affine index."""
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
             moving = node.i.opcode in MOVES or widens(node)
@@ -258,14 +260,14 @@ class LoopBody:
         return self._moved[node]
 
     def copied(self, node: Node) -> bool:
-        """Whether a node is `moved`, or converts a floating-point node that is."""
+        """Whether a node is `moved`, or converts a `moved` node to another floating-point type."""
         node = node.behind
         if converts(node) and node.operands[0].owner is node.owner:
             (node,) = node.operands
         return self.moved(node)
 
     def affine(self, node: Node, *, whole: bool = False) -> Affine | None:
-        """A scalar integer as a multiple of an element of the state, plus a constant.
+        """A scalar integer as a multiple of an element of the state plus a constant, or None.
 
         Args:
           node: the integer. whole: whether that must hold for whole numbers, and not just modulo
@@ -277,7 +279,7 @@ class LoopBody:
         return self._lines[node, whole]
 
     def index(self, node: Node) -> Index:
-        """What is known of a scalar integer."""
+        """A scalar integer's value in each iteration (`Index`); None if nothing is known."""
         if node not in self._indices:
             self._indices[node] = self._index(node)
         return self._indices[node]
@@ -334,7 +336,7 @@ class LoopBody:
         return node in self._ends[node.owner]
 
     def generator(self, fusion: Instruction) -> CodeGenerator | None:
-        """Which of XLA:CPU's code generators compiles a fusion; None where it does not matter."""
+        """XLA:CPU's code generator of a fusion; None if rounding does not depend on it."""
         if fusion.opcode != "fusion" or not (self.exact and platform(self.target).has_tiles):
             return None
         if fusion not in self._generators:
@@ -398,14 +400,14 @@ class LoopBody:
         return self._key("exchanged", asked(i), said, read)
 
     def made_of(self, node: Node) -> tuple[Node, ...]:
-        """Operands that a node's bytes depend on: its own one of a joined collective that moves."""
+        """Operands that a node depends on; a result of a moving collective has one of its own."""
         given, i = node.operands, node.i
         if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
             return (given[node.index[0] if node.index else 0],)
         return given
 
     def handed_on(self, node: Node) -> int:
-        """A number for the elements that a collective hands on, whatever their layout."""
+        """A number that is equal for collectives that give the same elements, in any layout."""
         while node.i.opcode == "copy":
             (node,) = node.operands
         i = node.i

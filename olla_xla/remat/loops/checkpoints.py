@@ -26,8 +26,9 @@ _FEWEST_ITERATIONS = 6  # with fewer, N / k + k is no less than N
 
 
 def can_be_kept(pair: ScanPair) -> bool:
-    """Whether a pair can be checkpointed: its backward loop goes back one iteration at a time, and
-    counter, number of iterations and target permit it.
+    """Whether a pair of loops can be checkpointed: by iterations, counter's type and target.
+
+    Its backward loop must go back one iteration at a time.
     """
     iterations = pair.writer.iterations
     back = Affine((pair.reader.counter,), -1, iterations - 1)
@@ -42,7 +43,7 @@ def can_be_kept(pair: ScanPair) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Thin:
-    """How a loop is checkpointed.
+    """How a loop is checkpointed: which iterations' states are kept.
 
     Attributes:
       iterations: of the loop. every: iterations from one that is kept to the next.
@@ -55,12 +56,12 @@ class Thin:
 
     @property
     def slices(self) -> int:
-        """Slices that are kept of an element of the state."""
+        """The number of slices kept of an element of the state: N / k + k."""
         return -(-self.iterations // self.every) + self.every
 
 
 def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
-    """The number of iterations, from one that is kept to the next, that keeps the fewest bytes."""
+    """The distance in iterations between checkpoints that keeps the fewest bytes."""
     iterations, state = pair.writer.iterations, pair.writer.start
     few = sum(state[k.element].shape.bytes for k in checkpoints.kept)
     since = sum(state[k.element].shape.bytes for k in checkpoints.kept if k.held)
@@ -74,9 +75,7 @@ def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
 
 
 def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
-    """Numbers of scan residuals' slices that can be kept for the iterations since the last that is
-    kept.
-    """
+    """Value numbers whose scan residual can be kept for iterations since the last kept one only."""
     wholes = {piece.whole for piece in table.pieces.values()}
     return {
         number
@@ -88,10 +87,10 @@ def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
 
 
 class Rerun(Again):
-    """The iterations that run again.
+    """Adds instructions that run iterations of the forward loop again from a kept state.
 
     Args:
-      pair: of loops, that `can_be_kept`. new: what a change of them adds.
+      pair: the two loops, for which `can_be_kept` holds. new: gets the instructions.
       every: iterations from one that is kept to the next.
     """
 
@@ -107,9 +106,7 @@ class Rerun(Again):
         self._depends: dict[int, bool] = {}
 
     def held(self, recipe: Recipe) -> ValueRef:
-        """The value of an element of the state at the start of the iteration that the backward loop
-        goes back to.
-        """
+        """A recipe's state element as it begins the iteration that the backward loop is at."""
         (element,) = recipe.node.index
         if element not in self._held:
             self._begin(element)
@@ -117,9 +114,7 @@ class Rerun(Again):
         return ValueRef(made=self._held[element])
 
     def can_make(self, number: int) -> bool:
-        """Whether a rerun iteration gives a value, as an instruction's result, and needs its state
-        for it.
-        """
+        """Whether a rerun iteration computes a value from its state, as an instruction's result."""
         given = number in self._table.given
         return given and self._is_made(number) and self._begins(number)
 
@@ -144,16 +139,14 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """A value, for which `can_make` is true, of the iteration that the backward loop goes back
-        to.
-        """
+        """A value (of which `can_make` is true) of the iteration that the backward loop is at."""
         if number not in self._residuals:
             i, _ = self._table.given[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")
         return ValueRef(made=self._residuals[number])
 
     def checkpoints(self) -> Checkpoints | None:
-        """What must be kept for all values that were asked for; None if no state is.
+        """What must be kept for all values that `held` and `residual` gave; None if no state is.
 
         Raises:
           PlanMismatchError: an iteration cannot be run again.

@@ -33,11 +33,11 @@ _ALL, _NEVER = 1 << 50, 1 << 60
 
 @dataclasses.dataclass(frozen=True)
 class Gone:
-    """The scan residuals that a pair of loops drops, and those that it adds.
+    """Which scan residuals a pair of loops drops, and which it adds.
 
     Attributes:
-      dropped: elements of the forward loop's state. kept: numbers of the values that get a new
-        scan residual instead.
+      dropped: elements of the forward loop's state. kept: value numbers that get a new scan
+        residual instead.
     """
 
     dropped: frozenset[int] = frozenset()
@@ -45,12 +45,12 @@ class Gone:
 
 
 class Choice:
-    """The choice for one pair of loops.
+    """Chooses which scan residuals of one pair of loops to drop, by a price for memory.
 
     Attributes:
       table: of the recipes for its values. prices: of these.
-      needed: numbers of scan residuals' values and of all that they could be made of -> the recipe
-        for it.
+      needed: value number -> its recipe or None, for the values of scan residuals and all values
+        that they could be made of.
     """
 
     def __init__(self, table: RecipeTable, cost: CostModel, *, beside: bool = False) -> None:
@@ -66,12 +66,12 @@ class Choice:
             waiting += recipe.needs if recipe is not None else ()
 
     def gone(self, price: float, thin: Thin | None = None, *, new: bool = True) -> Gone:
-        """What to drop, and what to add.
+        """The scan residuals to drop and to add at a price of memory, by a minimum cut.
 
         Args:
           price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
           thin: how the loops are checkpointed, or None. If they are, a scan residual that cannot be
-            kept so goes wherever it can.
+            kept so is dropped wherever it can be.
           new: whether values in between may get scan residuals, if `thin` is None.
         """
         source, sink = 0, 1
@@ -131,8 +131,7 @@ class Choice:
         return Gone(self.without(made), frozenset(wanted - made))
 
     def recipe(self, number: int, thin: Thin | None = None) -> Recipe | None:
-        """The recipe to make a value, where there is one that may keep less than a scan residual of
-        it.
+        """The recipe for a value; None if there is none, or it keeps no less than a scan residual.
 
         Args:
           number: of `needed`. thin: as for `gone`.
@@ -148,14 +147,14 @@ class Choice:
         return recipe
 
     def can_be_kept(self, number: int) -> bool:
-        """Whether a value of `needed` that no scan residual has can get one."""
+        """Whether a value of `needed` that is in no scan residual can get a new one."""
         if number in self.table.scan_residuals or number in self.table.pieces:
             return False
         recipe = self.needed[number]
         return number in self.table.given and (recipe is None or not recipe.stacked)
 
     def kept_anew(self, number: int) -> tuple[int, float]:
-        """Bytes of a new scan residual, and seconds of a step to write and to read it."""
+        """(bytes of a new scan residual for a value, seconds of a step to write and read it)."""
         i, index = self.table.given[number]
         iterations, size = self.table.pair.writer.iterations, i.shape.at(index).bytes
         return iterations * size, iterations * self.prices.moved_seconds(size)
@@ -179,7 +178,7 @@ class Choice:
         return price * residual.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
-        """The operands that are made again wherever a value is: those in no scan residual.
+        """Operands (value numbers) in no scan residual: they are recomputed whenever `number` is.
 
         Scan residuals are kept or made again by their own choice, and their parts with them.
         """
@@ -194,8 +193,9 @@ class Choice:
         ]
 
     def taken_with(self, number: int) -> list[int]:
-        """The operands that are sliced out of scan residuals that are kept, by operators of their
-        own, wherever a value is made again.
+        """Operands (value numbers) to slice out of scan residuals whenever `number` is recomputed.
+
+        Only those that an operator of its own slices out; a recipe may also slice for itself.
         """
         recipe = self.needed[number]
         if recipe is None or recipe.inside is not None or recipe.between or recipe.narrowed:
@@ -203,12 +203,12 @@ class Choice:
         return [n for n in recipe.needs if n in self.needed and n in self.table.scan_residuals]
 
     def taken_seconds(self, number: int) -> float:
-        """Seconds of a step to take the slices out of a scan residual by an operator of its own."""
+        """Seconds of a step to slice a scan residual by an operator of its own."""
         iterations = self.table.pair.writer.iterations
         return iterations * self.prices.put_seconds(self.table.scan_residuals[number][0])
 
     def without(self, again: Collection[int]) -> frozenset[int]:
-        """The elements of the forward loop's state that go where values are computed again."""
+        """Elements of the forward loop's state to drop if the values `again` are recomputed."""
         gone = {s.written for s in self.table.unread}
         for number, scan_residuals in self.table.scan_residuals.items():
             is_there = number not in self.needed
@@ -217,7 +217,7 @@ class Choice:
         return frozenset(gone)
 
     def is_possible(self, gone: Gone) -> bool:
-        """Whether nothing is made again of what waits for a scan residual that goes."""
+        """Whether no recomputed value must wait for a scan residual that is dropped."""
         table, seen = self.table, set[int]()
         waiting = [n for n in table.scan_residuals if not table.is_kept(n, gone.dropped)]
         while waiting:
@@ -236,9 +236,7 @@ class Choice:
 
     @property
     def free_seconds(self) -> float:
-        """Predicted seconds of a step that all scan residuals take by themselves, those kept twice
-        too.
-        """
+        """Predicted seconds of a step to write and read all scan residuals, duplicates included."""
         iterations = self.table.pair.writer.iterations
         every = [
             s for scan_residuals in self.table.scan_residuals.values() for s in scan_residuals
@@ -248,6 +246,6 @@ class Choice:
 
 
 def run_of(recipe: Recipe) -> tuple[Instruction, Node | None, bool]:
-    """What a recipe runs: once for all recipes for which this is equal."""
+    """A key for the copied instruction of a recipe; recipes with equal keys share one copy."""
     node = recipe.node if recipe.inside is not None or recipe.stacked else None
     return recipe.owner, node, recipe.narrowed

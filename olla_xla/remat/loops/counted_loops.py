@@ -19,11 +19,11 @@ class CountedLoop:
     """A while with a known number of iterations.
 
     Attributes:
-      i: the while. body: its body's nodes.
+      i: the while. body: the nodes of its body.
       site: the instruction that runs it among other loops: the while, or a call of nothing else, as
         XLA:CPU makes of small loops.
       counter: the element that counts from 0 in steps of 1. iterations: how many.
-      start: the initial value of each element of the state.
+      start: the instruction that gives the initial value of each element of the state.
       fixed: elements that no iteration changes.
     """
 
@@ -39,7 +39,7 @@ class CountedLoop:
 def counted_loop(
     i: Instruction, site: Instruction, target: str, *, together: bool
 ) -> CountedLoop | None:
-    """The loop of a while, if its iterations are known and its state is a plain tuple."""
+    """The CountedLoop of a while; None if its trip count is unknown or its form is unusual."""
     body, condition = i.called
     (start,) = site.operands
     if body.root is None or start.opcode != "tuple" or body.root.opcode != "tuple":
@@ -71,7 +71,7 @@ def counted_loop(
 
 
 def instructions_run(module: Module) -> int:
-    """How many instructions a module runs, those of fusions too, and of loops in each iteration."""
+    """How many instructions one run of a module executes, in fusions and in all iterations."""
     found: dict[Computation, int] = {}
     for computation in module.computations:  # callees come first
         found[computation] = sum(

@@ -41,19 +41,19 @@ of an element of the state, or not known.
 
 
 def is_known_type(shape: Shape) -> bool:
-    """Whether it is one integer, or one pred."""
+    """Whether a shape is a scalar of an integer type or pred."""
     return shape.is_array and not shape.dimensions and shape.element_type in INTEGERS
 
 
 def typed(values: Any, element_type: int) -> NDArray[Any]:
-    """Whole numbers as values of an element type, wrapped around."""
+    """Whole numbers as a NumPy array of an XLA element type, wrapped around."""
     _, bits, signed = INTEGERS[element_type]
     name = "bool" if element_type == _PRED else f"{'int' if signed else 'uint'}{bits}"
     return np.asarray(values).astype(name)
 
 
 def affine(index: Index, counter: ShapeIndex | None, *, whole: bool = False) -> Affine | None:
-    """An index as a multiple of the counter or of the element that it is known by, if it is one.
+    """An index as a multiple of the counter, or of its own element, plus a constant; else None.
 
     Args:
       index: to be written so. counter: whose iterations its values belong to.
@@ -77,7 +77,7 @@ def affine(index: Index, counter: ShapeIndex | None, *, whole: bool = False) -> 
 
 
 def result(i: Instruction, shape: Shape, given: list[Index]) -> Index:
-    """What an operation on scalar integers gives for its operands, as XLA defines it."""
+    """The value of an operation on scalar integers, as XLA defines it; None if not known."""
     kind = shape.element_type
     if i.opcode == "constant":
         assert i.proto is not None

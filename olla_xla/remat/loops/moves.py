@@ -25,12 +25,12 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sunk:
-    """A module without instructions that move arrays for loops alone.
+    """A module from which instructions that move arrays for loops alone were removed.
 
     Attributes:
       names: of the removed instructions. module: without them.
-      total, kernels: predicted bytes and kernels' patterns of the original, in XLA's order.
-      seconds, moved: predicted time of a step and bytes moved, of the original.
+      total: predicted bytes of the original in XLA's order. kernels: kernel name -> which of its
+        arrays share memory there. seconds, moved: predicted time of a step and bytes moved, of it.
       less_seconds, less_moved: by how much less the module takes.
     """
 
@@ -45,7 +45,9 @@ class Sunk:
 
 
 def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
-    """Removes what moves arrays for loops, if the module then takes less memory and no more time.
+    """Removes instructions that move arrays for loops alone; None if that does not pay.
+
+    It pays if the module then takes less memory and no more time.
 
     Args:
       module: a scheduled one, without optimization barriers. target: "cpu" or "cuda".

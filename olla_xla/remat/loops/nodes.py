@@ -15,10 +15,10 @@ _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Node:
-    """One leaf of an operation's result.
+    """One leaf (an array) of the result of an instruction in a loop's body or in its fusions.
 
     Attributes:
-      i: the operation. index: of the leaf. shape: of the leaf.
+      i: the instruction. index: tuple index of the leaf. shape: of the leaf.
       owner: the instruction of the body in which it runs; itself outside fusions.
       operands: leaves of its operands, one after the other.
     """
@@ -34,7 +34,7 @@ class Node:
 
     @property
     def behind(self) -> Node:
-        """The node with the same bytes before bitcasts and copies that keep the layout."""
+        """The node that a chain of bitcasts and copies without a change of layout starts from."""
         node = self
         while node.i.opcode in ("bitcast", "copy") and _keeps_bytes(node):
             node = node.operands[0]
@@ -49,7 +49,7 @@ def _keeps_bytes(node: Node) -> bool:
 
 
 def converts(node: Node) -> bool:
-    """Whether it converts floating-point numbers, and keeps their layout."""
+    """Whether a node converts between floating-point types, and keeps the layout."""
     if node.i.opcode != "convert":
         return False
     new, old = node.shape, node.operands[0].shape
@@ -58,7 +58,7 @@ def converts(node: Node) -> bool:
 
 
 def whole_slice(node: Node) -> tuple[int, int] | None:
-    """Of a dynamic-slice of one contiguous slice: its dimension, and how many slices there are.
+    """(dimension, number of slices) of a dynamic-slice of one contiguous slice; else None.
 
     Which bytes these are does not depend on the array's other dimensions.
     """
@@ -70,7 +70,7 @@ def whole_slice(node: Node) -> tuple[int, int] | None:
 
 
 def widens(node: Node) -> bool:
-    """Whether it is its operand in a wider floating-point type, which can be undone."""
+    """Whether a node converts its operand to a wider floating-point type, which can be undone."""
     if node.i.opcode != "convert":
         return False
     new, old = node.shape, node.operands[0].shape
@@ -86,5 +86,5 @@ def is_each(i: Instruction) -> bool:
 
 
 def leaf_indices(shape: Shape) -> list[ShapeIndex]:
-    """The indices of a shape's parts that are not tuples."""
+    """The tuple indices of all arrays in a shape."""
     return [index for index, part in shape.indices() if not part.is_tuple]

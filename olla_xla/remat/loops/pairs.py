@@ -23,7 +23,7 @@ from olla_xla.remat.loops.scan_residuals import (
 
 @dataclasses.dataclass(eq=False)
 class ScanPair:
-    """Two loops of one computation.
+    """A loop that writes scan residuals, and a later loop of the same computation that reads them.
 
     Attributes:
       writer, reader: the loops.
@@ -45,7 +45,7 @@ class ScanPair:
 
 
 def pairs(module: Module, target: str) -> list[ScanPair]:
-    """The pairs of loops of a module, in the order of the readers.
+    """The pairs of loops with scan residuals in a module, in the order of the readers.
 
     Args:
       module: scheduled. target: "cpu" or "cuda".

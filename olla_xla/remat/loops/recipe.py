@@ -34,7 +34,7 @@ from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 
 
 def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[LoopEdit]:
-    """The changes that records of a plan stand for; target: "cpu" or "cuda".
+    """The edits of a module that recompute the scan residuals in a plan's records, one for each.
 
     Raises:
       PlanMismatchError: the module has no such loops or scan residuals.
@@ -55,12 +55,12 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
 
 
 def recipe(module: Module, pair: ScanPair, record: LoopRecord) -> LoopEdit:
-    """The change that recomputes some scan residuals.
+    """The edit of a module that recomputes the scan residuals in one record of a plan.
 
     Args:
-      module: it is of. pair: of loops.
-      record: what goes. With `every`, scan residuals that stay are, where that is possible, kept
-        only for the iterations since the last that is kept (`checkpoints`).
+      module: the module. pair: its two loops.
+      record: what is dropped. With `every`, scan residuals that stay are, where that is possible,
+        kept only for the iterations since the last that is kept (`checkpoints`).
 
     Raises:
       PlanMismatchError: they cannot all be recomputed.

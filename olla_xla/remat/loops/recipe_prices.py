@@ -16,7 +16,7 @@ from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 
 
 class RecipePrices:
-    """The prices for one pair of loops.
+    """Predicted time and memory of recipes and of scan residuals, for one pair of loops.
 
     Args:
       table: of the recipes. cost: prices operators.
@@ -30,7 +30,7 @@ class RecipePrices:
         self._iterations = table.pair.writer.iterations
 
     def seconds(self, recipe: Recipe) -> float:
-        """Predicted time of one more run of a recipe's owner, for one slice."""
+        """Predicted seconds of an iteration to run a recipe's owner once more."""
         if recipe.stacked:
             return self._moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
         if recipe.relaid is not None:
@@ -71,7 +71,7 @@ class RecipePrices:
         return self._cost.device.seconds(Work(bytes=moved, kernels=1))
 
     def saved_seconds(self, residual: ScanResidual) -> float:
-        """Predicted time of an iteration of both loops that a scan residual takes by itself."""
+        """Predicted seconds of an iteration of both loops that dropping a scan residual saves."""
         owner = residual.update.owner
         # An owner of several results may run for the others (`written_together`).
         alone = len(self._table.results(owner)) == 1
@@ -90,10 +90,10 @@ class RecipePrices:
 
     @functools.cached_property
     def written_together(self) -> list[tuple[float, frozenset[int]]]:
-        """Instructions that write several scan residuals and have no other results.
+        """(seconds, value numbers) of instructions that only write scan residuals, several each.
 
-        Of each, the predicted time in an iteration, which is saved if all of them go, and their
-        numbers. A second scan residual of the same slices goes anyway.
+        The seconds are of an iteration, and saved if all of these residuals are dropped. A second
+        scan residual of the same slices is dropped anyway.
         """
         written: dict[Instruction, dict[Node, int | None]] = {}
         for residual in self._table.unread:
@@ -121,19 +121,15 @@ class RecipePrices:
         return seconds - min(self._cost.device.start_seconds, seconds)
 
     def moved_seconds(self, size: int) -> float:
-        """Predicted time of writing and of reading a slice, each by an operator of its own.
-
-        Args:
-          size: of the slice, in bytes.
-        """
+        """Predicted seconds to write and to read a slice of `size` bytes by two operators."""
         return 2 * self._moving_seconds(2 * size)
 
     def put_seconds(self, residual: ScanResidual) -> float:
-        """Predicted time of writing one slice of a scan residual by an operator of its own."""
+        """Predicted seconds to write one slice of a scan residual by an operator of its own."""
         return self._moving_seconds(2 * residual.bytes // self._iterations)
 
     def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
-        """Bytes of the scan residual that a recipe makes, if it makes one.
+        """Bytes of the new scan residual that a recipe needs; 0 if it needs none.
 
         Args:
           recipe: for a value. slices: that it has; None: one for each iteration.

@@ -35,18 +35,17 @@ _NO_RESULTS = frozenset("async-start async-update bitcast constant iota paramete
 
 
 class RecipeTable:
-    """Recipes for all values that a pair's scan residuals hold, and for those that they are made
-    of.
+    """The recipes for all values in a pair's scan residuals, and for the values these depend on.
 
     A collective may run again in the backward loop: all devices run one program, and both loops
     have constant trip counts. So all devices reach it in the same iteration, in the same order.
 
     Args:
-      pair: of loops.
+      pair: the two loops.
       collectives: whether they may run again. No other recipe depends on it.
       gone: elements of the forward loop's state, scan residuals that are not kept; None for all.
 
-    Attributes:
+    Attributes (a number is a value number of the forward loop's body):
       scan_residuals: number -> the scan residuals that hold its value; of these, the first is kept.
       pieces: number -> where a scan residual holds its value as a part, one place each.
       unread: scan residuals that nothing reads.
@@ -86,7 +85,7 @@ class RecipeTable:
             self._narrow(number, residual)
 
     def is_kept(self, number: int, gone: Collection[int]) -> bool:
-        """Whether a scan residual holds a value, where those in `gone` do not stay."""
+        """Whether a scan residual other than those dropped (`gone`) holds the value `number`."""
         return any(s.written not in gone for s in self.scan_residuals.get(number, ()))
 
     def _made_by_reader(self, gone: Collection[int] | None) -> dict[int, Instruction]:
@@ -190,8 +189,7 @@ class RecipeTable:
         self._recipes[number] = None  # or each would be made of the other
 
     def slices(self, number: int, owner: Instruction | None = None) -> int:
-        """Slices of an array in which the backward loop's readers find a value where they had a
-        scan residual: 1 if that cannot change how they round, else `SLOTS`.
+        """Slices of the array that replaces a scan residual: 1 if that rounds alike, else `SLOTS`.
 
         Args:
           number: of the value.
@@ -211,7 +209,7 @@ class RecipeTable:
         return 1 if all(self._settled[i] for i in found) else SLOTS
 
     def number(self, residual: ScanResidual) -> int:
-        """The number of a scan residual's slices, as they are read."""
+        """The value number of a slice of a scan residual, as the backward loop reads it."""
         number = self.body.number(residual.value)
         self._written.setdefault(number, residual)
         for move in residual.moves:
@@ -228,9 +226,7 @@ class RecipeTable:
 
     @functools.cached_property
     def given(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
-        """Number of a value that a scan residual could hold -> the instruction of the body that
-        gives it, and the leaf.
-        """
+        """Value number -> (instruction, leaf) of the body's result that can be stored."""
         found: dict[int, tuple[Instruction, ShapeIndex]] = {}
         for i in self.body.computation.instructions:
             if i.opcode not in PASSING | _NO_RESULTS and not i.opcode.endswith("-start"):
@@ -241,12 +237,12 @@ class RecipeTable:
         return found
 
     def is_there(self, number: int) -> bool:
-        """Whether the backward loop has it, or can have it, without computing anything."""
+        """Whether the backward loop has the value `number` without recomputing or storing it."""
         own = number in self.own or self.is_iteration(number)
         return own or self.element(number) is not None
 
     def is_iteration(self, number: int) -> bool:
-        """Whether it is the number of the forward loop's iteration."""
+        """Whether the value `number` is the forward loop's counter."""
         node = self._values.get(number)
         writer = self.pair.writer
         if node is None or self.body.affine(node) != Affine((writer.counter,), 1, 0):
@@ -254,14 +250,14 @@ class RecipeTable:
         return node.shape.element_type == writer.start[writer.counter].shape.element_type
 
     def element(self, number: int) -> int | None:
-        """The element of the forward loop's state that it is, if no iteration changes that."""
+        """The unchanging element of the forward loop's state that a value is, or None."""
         node = self._values.get(number)
         if node is None or node.i.opcode != "parameter":
             return None
         return node.index[0] if node.index[0] in self.pair.writer.fixed else None
 
     def recipe(self, number: int) -> Recipe | None:
-        """The recipe for a value, or None if there is none."""
+        """The recipe to make the value `number`, or None if it cannot be made."""
         if number not in self._recipes:
             self._recipes[number] = self._find(number)
         return self._recipes[number]
@@ -316,7 +312,7 @@ class RecipeTable:
         return Recipe(node, owner, None, needs, updated=tuple(updated), part=part)
 
     def results(self, owner: Instruction) -> list[Node]:
-        """What an instruction of the forward loop's body gives, leaf by leaf."""
+        """The nodes of what an instruction of the forward loop's body runs, one for each leaf."""
         fusion = self.body.runs(owner)
         return list(self.body.leaves(fusion).values())
 

@@ -11,10 +11,10 @@ from olla_xla.remat.loops.nodes import Node
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConcatOperand:
-    """An operand of a concatenation whose result is a scan residual's slice.
+    """A value that is a part of a scan residual's slice, as an operand of a concatenation.
 
     Attributes:
-      whole: number of the slices. made: the concatenation.
+      whole: value number of the slice. made: the concatenation.
       node: the operand. start: first index of it along the concatenation's dimension.
     """
 
@@ -26,7 +26,7 @@ class ConcatOperand:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
-    """How to make a value.
+    """How to make one value of the forward loop's iteration in the backward loop.
 
     Attributes:
       node: the value. owner: the instruction that is run again for it.

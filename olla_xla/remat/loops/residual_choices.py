@@ -55,7 +55,7 @@ its total."""
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResidualChoice:
-    """A choice, written into the module.
+    """A choice of scan residuals to recompute, and the module with that choice in it.
 
     Attributes:
       records: as `Plan.loops`. module: with the choice. target: "cpu" or "cuda".
@@ -64,7 +64,7 @@ class ResidualChoice:
         hidden behind other work; on a CPU as `seconds`. moved: bytes, likewise.
       least_stack_bytes: no choice of the same time, added up operator by operator, keeps scan
         residuals of fewer bytes; 0 if not known.
-      kernels: patterns that kernels of the module are to have, copies those of their originals.
+      kernels: kernel name -> which of its arrays must share memory; copies as their originals.
     """
 
     records: tuple[LoopRecord, ...]
@@ -78,16 +78,18 @@ class ResidualChoice:
 
     @functools.cached_property
     def total(self) -> int:
-        """Predicted bytes, in XLA's order."""
+        """Predicted total of the module in XLA's order, in bytes."""
         return PlannedModule(self.module, self.target).simulate().total_bytes
 
 
 class ResidualChoices:
-    """The different choices for rising prices of memory, written when they are asked for.
+    """All choices of scan residuals to recompute in a module, by number.
+
+    They come in the order of a rising price of memory, then those with checkpointed loops.
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
-      kernels: patterns that kernels are to have; None: those of the module in XLA's order.
+      kernels: kernel name -> which of its arrays must share memory; None: as in XLA's order.
       collectives: whether collectives may run again.
       beside: whether asynchronous operations are priced as overlapping, not one after the other.
 
@@ -143,7 +145,7 @@ class ResidualChoices:
 
     @functools.cached_property
     def beside(self) -> ResidualChoices:
-        """The same choices, with asynchronous operations priced as overlapping."""
+        """New choices for the same module, with asynchronous operations priced as overlapping."""
         return ResidualChoices(
             self.module, self.target, self._cost, self._kernels,
             collectives=self._collectives, beside=True,
@@ -164,12 +166,12 @@ class ResidualChoices:
 
     @property
     def total(self) -> int:
-        """Predicted bytes of the module as it is, in XLA's order."""
+        """Predicted total of the unchanged module in XLA's order, in bytes."""
         return self._assigned[0]
 
     @property
     def kernels(self) -> Mapping[str, Pattern]:
-        """By name, the patterns that kernels are to have: those in XLA's own order."""
+        """Kernel name -> which of its arrays must share memory: as given, or as in XLA's order."""
         return self._assigned[1] if self._kernels is None else self._kernels
 
     @functools.cached_property
@@ -188,19 +190,19 @@ class ResidualChoices:
 
     @property
     def thin(self) -> int:
-        """Number of the first choice with checkpointed loops."""
+        """The number of the first choice with checkpointed loops (`remat.loops.checkpoints`)."""
         return len(self._priced)
 
     def __len__(self) -> int:
         return len(self._priced) + len(self._thin)
 
     def choice(self, k: int) -> ResidualChoice:
-        """Choice number `k`."""
+        """Choice number `k`, written into the module."""
         count = len(self._priced)
         return self._written(self._priced[k] if k < count else self._thin[k - count])
 
     def gone(self, k: int) -> int:
-        """Bytes of the scan residuals that choice number `k` does not keep whole."""
+        """Bytes of the scan residuals that choice number `k` drops, or keeps only parts of."""
         count = len(self._priced)
         records = self._priced[k] if k < count else self._thin[k - count]
         gone = {record[:2]: record.dropped for record in records}
@@ -212,8 +214,7 @@ class ResidualChoices:
         )
 
     def within(self, allowance: float) -> ResidualChoice | None:
-        """The choice that keeps the fewest bytes of scan residuals where so many seconds may be
-        added.
+        """The choice with the fewest bytes of scan residuals that adds at most `allowance` seconds.
 
         The integer program adds up times of operators. It is solved again with an allowance
         corrected by how much the changed module's time differs. A choice that takes too long is not
@@ -249,7 +250,7 @@ class ResidualChoices:
         return best
 
     def meeting(self, budget: int) -> ResidualChoice | None:
-        """The choice that adds the least time of those whose total meets a budget in bytes.
+        """The choice that adds the least time of those whose total is at most `budget` bytes.
 
         The integer program adds up the bytes of scan residuals. It is solved again with a limit
         corrected by how far the changed module's total is from the budget. None where no choice

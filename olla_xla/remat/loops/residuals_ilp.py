@@ -23,7 +23,7 @@ _UNIT = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class Least:
-    """What an integer program found.
+    """The choice that an integer program found, and its bound.
 
     Attributes:
       gone: of each pair, what it drops and adds.
@@ -42,7 +42,7 @@ class Least:
 def least(
     choices: Sequence[Choice], allowance: float, limits: SolverLimits = _LIMITS
 ) -> Least | None:
-    """Keeps the fewest bytes of scan residuals.
+    """Solves for the fewest bytes of scan residuals within an allowance of time.
 
     Args:
       choices: one for each pair of loops. allowance: seconds that may be added to the step, as the
@@ -56,7 +56,7 @@ def least(
 
 
 def quickest(choices: Sequence[Choice], most: int, limits: SolverLimits = _LIMITS) -> Least | None:
-    """Adds the least time where at most so many bytes of scan residuals stay.
+    """Solves for the least added time that keeps at most `most` bytes of scan residuals.
 
     Args:
       choices: one for each pair of loops. most: bytes, new scan residuals too. limits: of the

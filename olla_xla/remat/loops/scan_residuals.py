@@ -15,7 +15,7 @@ from olla_xla.remat.loops.nodes import Node
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Read:
-    """One slice that the backward loop takes.
+    """One slice of a scan residual that the backward loop reads in each iteration.
 
     Attributes:
       node: the dynamic-slice.
@@ -25,7 +25,7 @@ class Read:
 
     @property
     def owner(self) -> Instruction:
-        """The instruction of the body that takes it."""
+        """The instruction of the backward loop's body that reads the slice."""
         return self.node.owner
 
 
@@ -53,19 +53,18 @@ class ScanResidual:
 
     @property
     def bytes(self) -> int:
-        """Of the whole."""
+        """Bytes of all slices together."""
         return self.whole.bytes
 
 
 class NotAResidual(Exception):
-    """Why an element of a state is no scan residual that could be recomputed."""
+    """Raised for a state element that is no scan residual, or none that can be recomputed."""
 
 
 def residual_of(
     writer: CountedLoop, reader: CountedLoop, w: int, readers: list[int]
 ) -> tuple[ScanResidual, Affine, Affine | None]:
-    """A scan residual, the slice of it that an iteration writes, and the one that is read, if any
-    is.
+    """(scan residual, index of the slice that an iteration writes, and of the one read or None).
 
     Args:
       writer, reader: the loops. w: an element of the writer's state.
@@ -98,7 +97,7 @@ def residual_of(
 
 
 def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
-    """A loop element's initial value before any moves, and these moves in order."""
+    """(what a loop element's initial value is moved from, the moves of it, the first one first)."""
     moves: list[Instruction] = []
     while start.opcode == "bitcast" or _moves(start):
         if start.opcode != "bitcast":
@@ -146,8 +145,7 @@ def _only_between(writer: CountedLoop, reader: CountedLoop, w: int, r: int) -> N
 
 
 def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
-    """The update of a scan residual in each iteration, the slice that it writes, and along which
-    dimension.
+    """(the update in each iteration, the index that it writes, the dimension of that index).
 
     Raises:
       NotAResidual: no iteration writes just its own slice.
@@ -224,7 +222,7 @@ def _is_replaceable(body: LoopBody, node: Node) -> bool:
 
 
 def only_hands_on(node: Node, result: Node | None) -> bool:
-    """Whether an instruction's result is a node, apart from bitcasts."""
+    """Whether `result` is `node`, or bitcasts of it."""
     while result is not None and result is not node and result.i.opcode == "bitcast":
         result = result.operands[0]
     return result is node

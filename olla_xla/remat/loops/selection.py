@@ -18,13 +18,10 @@ TRIES = 3
 
 
 def free(choices: ResidualChoices) -> ResidualChoice | None:
-    """Recomputes scan residuals at no cost: the choice of least predicted time, if it takes less
-    memory.
+    """The choice of least predicted time that adds none; None if no such choice saves memory.
 
     Free are scan residuals that duplicate another one, those that nothing reads, and those whose
     slices take longer to write and to read than to compute again.
-
-    Returns None where there are none, or they save no memory.
     """
     written = [choice for k in range(choices.free) if (choice := _written(choices, k)) is not None]
     for choice in sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds):
@@ -34,7 +31,7 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
 
 
 def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
-    """The choice that keeps the fewest bytes of residuals, if it adds at most so many seconds."""
+    """The choice with the fewest bytes of scan residuals; None if it adds more than `allowance`."""
     choice = _written(choices, choices.thin - 1) if choices.thin else None
     return choice if choice is not None and choice.path_seconds <= allowance else None
 
@@ -42,11 +39,11 @@ def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
 def to_try(
     choices: ResidualChoices, budget: int | None, allowance: float | None
 ) -> Iterator[tuple[ResidualChoice, bool]]:
-    """The choices that promise most, each with whether it is one of least total, tried last.
+    """The most promising choices, best first, each with whether it was added for its low total.
 
     For a budget, the cheapest come first, the integer program's that meets it in XLA's order too.
     Under an allowance the integer program's choice for it is among them; without a budget it comes
-    first, and the one without new residuals second.
+    first, and the one without new residuals second. Choices of low total come last.
     """
 
     def allowed(k: int) -> ResidualChoice | None:
@@ -118,7 +115,7 @@ def _if_possible(write: Callable[[], ResidualChoice | None]) -> ResidualChoice |
 
 
 def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
-    """Whether the referee accepts a choice."""
+    """Whether the referee accepts a choice; either is counted (`problem.refusals`)."""
     try:
         check_rewrite(choices.module.data, choice.module.data, choices.target, loops=True)
         check_executable(choice.module.data, choices.target)

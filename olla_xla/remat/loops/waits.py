@@ -12,7 +12,7 @@ from olla_xla.remat.loops.nodes import Node
 
 
 class Waits:
-    """Which slices of scan residuals the instructions of a loop's body wait for.
+    """Finds which slices of scan residuals must be there before an instruction can run.
 
     Args:
       body: of the loop. slices: dynamic-slices of scan residuals.
@@ -42,8 +42,9 @@ class Waits:
         return parts
 
     def joined_with(self, i: Instruction, node: Node) -> list[Instruction] | None:
-        """The slices that an instruction waits for without its result being made of them, because
-        a collective transfers both together; None if it waits for others too.
+        """Slices that `i` waits for only because a collective transfers them with what it needs.
+
+        None if it also waits for slices for another reason.
         """
         if self._before[i] != self._read[node]:
             return None

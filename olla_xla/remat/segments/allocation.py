@@ -20,7 +20,11 @@ Allocation = Callable[[jax.stages.Lowered], int]
 
 
 def xla_temp_bytes(lowered: jax.stages.Lowered) -> int:
-    """XLA's temporaries, by its buffer assignment: the gradient is compiled for it."""
+    """Compiles a lowered gradient; returns the bytes of XLA's temporaries.
+
+    Raises:
+      InputError: the backend does not report them.
+    """
     analysis = lowered.compile().memory_analysis()
     if analysis is None:
         raise InputError(
@@ -34,13 +38,13 @@ def least_budget(
     values: Sequence[Any],
     allocation: Allocation,
 ) -> int:
-    """The budget whose gradient takes least; of equals the first.
+    """The budget whose gradient needs the fewest bytes; of equal ones the first.
 
     Args:
-      functions: by budget, the function with its segments.
+      functions: budget -> the function cut into segments with it.
       values: what they are called with: arrays or their shapes. The gradient is taken in all that
         have one.
-      allocation: bytes of a lowered gradient.
+      allocation: gives the bytes of a lowered gradient.
 
     Raises:
       InputError: the gradient cannot be lowered or compiled by itself.

@@ -22,7 +22,7 @@ GRID = 6
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """Steps [start, stop) of a walk.
+    """Steps [start, stop) of a walk, which become one `jax.checkpoint`.
 
     Attributes:
       recomputed: its results are dropped after the forward pass but for what crosses its end, and
@@ -40,7 +40,7 @@ class Segment:
 
 
 def candidates(walk: Walk, window: int) -> NDArray[np.bool_]:
-    """bool[n]: candidate split points (the set C of algorithm 3): where few bytes cross.
+    """bool[n]: after which steps a cut may be, where few bytes cross (set C of algorithm 3).
 
     A cut is one if no other, among those within `window` bytes of steps before and after it, is
     crossed by less; of equals every one is. Where the walk says which cuts are allowed, all those
@@ -80,14 +80,14 @@ def _range_minimum(
 def close_segments(
     sizes: NDArray[np.int64], candidate: NDArray[np.bool_], budget: float
 ) -> list[int]:
-    """Algorithm 3: walk on, and cut at a candidate once the segment's size passes the budget.
+    """Algorithm 3: cuts at the first candidate where the segment's size passes the budget.
 
     Args:
       sizes: int64[n], bytes of each step.
       candidate: bool[n], where a cut may be.
       budget: B, bytes.
 
-    Returns the cuts, ascending.
+    Returns the steps after which to cut, ascending.
     """
     cuts, size = [], 0
     for step, (more, may) in enumerate(zip(sizes.tolist(), candidate.tolist(), strict=True)):
@@ -99,7 +99,7 @@ def close_segments(
 
 
 def cost(walk: Walk, cuts: list[int]) -> tuple[int, int]:
-    """Algorithm 3's x and y: bytes kept across cuts, each value once; the largest part's."""
+    """(bytes kept across cuts, bytes of the largest part): x and y of algorithm 3."""
     x = int(walk.value_bytes[walk.stored(cuts)].sum())
     return x, max(_part_bytes(walk, cuts), default=0)
 
@@ -117,7 +117,7 @@ def plan_segments(
     splits: int = 1,
     loss_last: bool = False,
 ) -> tuple[Segment, ...]:
-    """Cuts a walk into segments.
+    """Cuts a walk into segments to be recomputed one at a time in the backward pass.
 
     Args:
       walk: the forward pass.
@@ -143,7 +143,7 @@ def plan_segments(
 
 
 def budget_choices(walk: Walk, depth: int, loss_last: bool) -> dict[int, tuple[Segment, ...]]:
-    """The budgets of the grid (bytes), each with the segments it gives; equal ones once."""
+    """Budget in bytes -> the segments that it gives; one budget for equal segments."""
     found: dict[int, tuple[Segment, ...]] = {}
     for b in map(int, _budgets(walk, depth)):
         segments = _cut(walk, depth, b, loss_last)

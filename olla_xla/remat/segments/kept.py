@@ -26,10 +26,10 @@ def kept_bytes(
     *,
     fused: bool,
 ) -> int:
-    """Bytes that the gradient in all arguments keeps for its backward pass, without arguments.
+    """Bytes that a function's gradient keeps for its backward pass, arguments not counted.
 
     Args:
-      function: of arrays, gives arrays.
+      function: of arrays, gives arrays; differentiated in all arguments.
       values: what it is called with: arrays or their shapes.
       fused: leave out what XLA recomputes, in the kernels that read it, from what is kept anyway.
         XLA cannot do so across the ends of a `jax.checkpoint`.

@@ -17,12 +17,12 @@ before it make, they are n^2."""
 
 
 def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
-    """Segments that keep what has count 0, and nothing else: m(v) of algorithm 2 as input.
+    """Segments that keep the results of steps of count 0 only: m(v) of algorithm 2 as input.
 
     A step of count 0 ends a segment, which is recomputed from the one before; steps of count 1 end
     its inner segments, and so on. What crosses a segment's end and has a greater count is not kept
     for it: the segment that reads it makes it once more, from what is kept (`Segment.again`). The
-    last step of all is made again with its segment. `mirror_counts` says what comes of it.
+    last step of all is made again with its segment. `mirror_counts` gives the resulting counts.
 
     Args:
       walk: the forward pass.
@@ -97,7 +97,7 @@ def _again(
 
 
 def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
-    """m(v) of algorithm 2: how often each step is recomputed.
+    """How often each step is recomputed with these segments: m(v) of algorithm 2.
 
     A step is recomputed once for every recomputed segment around it, but not where all it makes is
     kept across the segment's end, nor then in the segments inside; and once for every segment that

@@ -36,13 +36,13 @@ _MOVABLE = _VIEWS | {
 
 @dataclasses.dataclass(frozen=True)
 class TracedFunction:
-    """A traced function as a list of equations.
+    """A traced function: the equations of its jaxpr, most calls inlined, and their Walk.
 
     Attributes:
       inputs, outputs: variables (outputs: or literals); constants of the trace count as inputs.
       equations: in an order in which every variable is defined before it is used.
       walk: the equations as steps.
-      constants: values of the last inputs, which calls that are inlined hold themselves.
+      constants: values of the last inputs, the constants of inlined calls.
     """
 
     inputs: tuple[Any, ...]
@@ -53,7 +53,7 @@ class TracedFunction:
 
 
 class Inlined(NamedTuple):
-    """Equations and outputs of a jaxpr; values of variables that inlined calls hold themselves."""
+    """A jaxpr with calls inlined; `constants`: variable -> value, for constants of these calls."""
 
     equations: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -62,13 +62,13 @@ class Inlined(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An equation, for callers who choose cuts and recomputation themselves.
+    """One equation, as passed to the caller's `candidates` and `mirror` functions.
 
     Attributes:
       index: its place among the equations. primitive: its name, such as "dot_general".
       name: given by `jax.ad_checkpoint.checkpoint_name`, or "".
       scope: the names of modules and functions around it, such as "block_3/conv".
-      bytes: what it makes. crossing_bytes: what a cut after it would keep.
+      bytes: of its results. crossing_bytes: of the values that cross a cut after it.
     """
 
     index: int
@@ -80,7 +80,7 @@ class Step:
 
 
 def steps_of(program: TracedFunction) -> list[Step]:
-    """The equations of a program, in order."""
+    """The equations of a program as Steps, in order."""
     sizes, crossing = program.walk.sizes.tolist(), program.walk.crossing().tolist()
     return [
         Step(
@@ -96,7 +96,7 @@ def steps_of(program: TracedFunction) -> list[Step]:
 
 
 def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
-    """The program of a jaxpr (its constants, if any, come first among the inputs).
+    """Makes a TracedFunction of a jaxpr; its constants, if any, are the first inputs.
 
     Calls of jitted functions are inlined unless they are small or shard their arguments.
     Results that `policy` keeps count as no bytes of a step: recomputing frees none of them.
@@ -112,7 +112,7 @@ def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
 
 
 def inlined(jaxpr: Any) -> Inlined:
-    """A jaxpr with all calls of jitted functions inlined, small ones too.
+    """Inlines all calls of jitted functions in a jaxpr, small ones too.
 
     Calls stay that shard their arguments or say how they are compiled.
     """
@@ -122,7 +122,7 @@ def inlined(jaxpr: Any) -> Inlined:
 def function_of(
     equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> Callable[..., list[Any]]:
-    """The function of a range of equations, from values of `inputs` to a list of `outputs`."""
+    """A function that runs equations: from values of `inputs` to a list of those of `outputs`."""
     effects = frozenset().union(*(e.effects for e in equations))
     names = core.DebugInfo("checkpoint", "segment", ("",) * len(inputs), ("",) * len(outputs))
     jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
@@ -131,7 +131,7 @@ def function_of(
 
 
 def user_line(e: Any) -> str | None:
-    """The user's file and line of an equation, or None where only libraries' are known."""
+    """The user's "file:line" of an equation; None where only libraries' lines are known."""
     traceback = e.source_info.traceback
     for frame in () if traceback is None else traceback.frames:
         path = frame.file_name.replace("\\", "/")
@@ -145,7 +145,7 @@ _LIBRARIES = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/")
 
 
 def is_variable(atom: Any) -> bool:
-    """Whether an operand is a variable, not a literal."""
+    """Whether an operand of an equation is a variable, not a literal."""
     return not isinstance(atom, core.Literal)
 
 
@@ -184,7 +184,7 @@ class _Sizes:
 
 
 def bytes_of(aval: Any) -> int:
-    """Bytes of an array of such an abstract value; 0 for what is no array."""
+    """The size in bytes of an abstract value; 0 for what is no array."""
     size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
     return size * getattr(dtype, "itemsize", 0)
 
@@ -259,7 +259,10 @@ def _plain_call(e: Any) -> Any:
 
 
 def has_effect(e: Any) -> bool:
-    """Whether it has an effect that must not happen twice; naming a mapped axis is none."""
+    """Whether an equation has a side effect that must not happen twice.
+
+    That it names a mapped axis is no such effect.
+    """
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in e.effects)
 
 
@@ -321,8 +324,8 @@ class TracedCall:
     """A function, traced for some arguments.
 
     Attributes:
-      jaxpr: of its arrays. shapes: what it gives, as a pytree of shapes.
-      arrays: of each leaf of (args, kwargs), whether it is an array.
+      jaxpr: of its array arguments. shapes: its results, as a pytree of shapes.
+      arrays: for each leaf of (args, kwargs), whether it is an array.
       values: of the jaxpr's constants and arguments.
     """
 
@@ -333,14 +336,14 @@ class TracedCall:
 
     @property
     def result(self) -> Any:
-        """The tree of what it gives."""
+        """The pytree structure of the function's result."""
         return jax.tree.structure(self.shapes)
 
 
 def traced_call(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TracedCall:
-    """Traces a function. Arguments that are no arrays are fixed by the trace."""
+    """Traces a function. Arguments that are no arrays, such as numbers, become constants."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     arrays = [_is_array(leaf) for leaf in leaves]
 

@@ -112,7 +112,7 @@ def sublinear(
 
 @dataclasses.dataclass(frozen=True)
 class SegmentPlan:
-    """How a function was cut.
+    """The segments into which `sublinear` cuts a function.
 
     Attributes:
       segments: ranges of equations; see `olla_xla.remat.segments.budget.Segment`.
@@ -138,7 +138,7 @@ def explain(
     mirror: Callable[[Step], int] | None = None,
     **kwargs: Any,
 ) -> SegmentPlan:
-    """How `sublinear(fun, ...)` would cut the function for these arguments (arrays or shapes)."""
+    """The plan by which `sublinear(fun, ...)` cuts the function for these arguments or shapes."""
     how = _checked(fun, budget, keep, depth, splits, candidates, mirror)
     traced = _trace(fun, how, args, kwargs)
     return SegmentPlan(

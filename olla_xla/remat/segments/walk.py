@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """Steps and values. Arguments are no values: they are in memory whatever is recomputed.
+    """A program's steps, and the values that pass from one step to another.
+
+    Arguments are not among the values: they are in memory whatever is recomputed.
 
     Attributes:
       sizes: int64[n], bytes that each step makes and a backward pass may need.
@@ -41,7 +43,7 @@ class Walk:
         values: Sequence[tuple[int, int, Sequence[int]]],
         fixed: Sequence[int] = (),
     ) -> Walk:
-        """A walk from bytes of steps, (bytes, source, reading steps) of values, fixed steps."""
+        """Makes a walk. `values`: (bytes, step that makes it, steps that read it) of each."""
         flags = np.zeros(len(sizes), np.bool_)
         flags[list(fixed)] = True
         return cls(
@@ -57,7 +59,7 @@ class Walk:
         return len(self.sizes)
 
     def part(self, start: int, stop: int) -> Walk:
-        """Steps [start, stop) as a walk of their own; what comes in from before is an argument."""
+        """A new walk of steps [start, stop); values made before it count as arguments."""
         inside = (self.source >= start) & (self.source < stop)
         number = np.cumsum(inside) - 1
         uses = inside[self.use_value] & (self.use_step >= start) & (self.use_step < stop)

@@ -29,7 +29,7 @@ from olla_xla.memory.analysis.terminal import (
 
 
 def page(analysis: Analysis) -> str:
-    """The report of an analysis as HTML; it fetches nothing."""
+    """The text of an HTML page that shows an analysis; it loads nothing from elsewhere."""
     texts = Texts()
     data = {
         "views": [view_tables(view, texts) for view in analysis.views],

@@ -37,7 +37,7 @@ _ZOOMS = "ctrl"
 
 
 def sampled(view: MemoryView) -> np.ndarray:
-    """int64: the steps to draw, ascending, the peak among them."""
+    """int64: at most 1500 steps to draw, ascending; of each range the step with the most memory."""
     steps, run = view.steps, -(-view.steps // _SAMPLES)
     in_use = _in_use(view)
     if run <= 1:
@@ -46,7 +46,7 @@ def sampled(view: MemoryView) -> np.ndarray:
 
 
 def plots(analysis: Analysis) -> Column:
-    """The plots of all orders below each other; the script shows one order's."""
+    """Bokeh plots of memory and addresses over time for each order; the page shows one order."""
     parts: list[Any] = []
     top = max(view.total_bytes for view in analysis.views) / MEGABYTE
     for number, view in enumerate(analysis.views):

@@ -18,14 +18,14 @@ _NEIGHBOURS = 24
 
 
 class Texts:
-    """Texts by number; number 0 is ""."""
+    """A table of distinct strings, each with a number, so that JSON holds each once; 0 is ""."""
 
     def __init__(self) -> None:
         self.all: list[str] = [""]
         self._number = {"": 0}
 
     def number(self, text: str) -> int:
-        """The number of a text."""
+        """The number of a string; a new string is added to the table."""
         if text not in self._number:
             self._number[text] = len(self.all)
             self.all.append(text)
@@ -33,11 +33,12 @@ class Texts:
 
 
 def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
-    """An order's tensors as columns; texts are numbers in `texts`, and `-1` is none.
+    """One order's tensors as columns of a table, a dict for JSON; strings are added to `texts`.
 
-    `start` and `stop` are the half-open steps at which a rectangle is in memory, `to` is when the
-    last of its buffer ends; `made` lists the tensors made from it; `padding` is bytes that only
-    fill whole tiles, and `tighter` the shape that would take less.
+    Columns of strings hold their numbers in `texts`. A row is a rectangle of addresses and steps:
+    `start` and `stop` are the half-open steps at which it is in memory, `to` is when the last of
+    its buffer ends; `made` lists the rows of tensors that its readers make; `padding` is bytes that
+    only fill whole tiles, and `tighter` the shape that would take less.
     """
     memory, describer = view._occupancy, view._describer
     spans = TensorSpans(memory)
