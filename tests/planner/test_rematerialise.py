@@ -192,7 +192,9 @@ def test_more_is_looked_for_where_choices_take_less_than_their_price(tried):
 
 def asked_for(budget, total=1000):
     return SimpleNamespace(
-        request=SimpleNamespace(options=SimpleNamespace(budget_bytes=budget)),
+        request=SimpleNamespace(
+            options=SimpleNamespace(budget_bytes=budget), tell=lambda phase: None
+        ),
         ordered=SimpleNamespace(predicted_bytes=total),
         module=SimpleNamespace(entry=SimpleNamespace(name="main")),
     )
