@@ -10,7 +10,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine draws examples slowly; that says nothing of a strategy.
-settings.register_profile("here", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.register_profile(
+    "here",
+    suppress_health_check=[HealthCheck.too_slow],
+    deadline=None,
+    max_examples=int(os.environ.get("OLLA_XLA_EXAMPLES", "40")),
+)
 settings.load_profile("here")
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -32,7 +32,7 @@ def lives(*rows):
     return TensorGraph("main", operators, tensors, edges)
 
 
-@settings(deadline=None, max_examples=200, derandomize=True, database=None)
+@settings(deadline=None, max_examples=80, derandomize=True, database=None)
 @given(
     tensor_graphs(),
     st.sampled_from([1, 2]),
@@ -93,7 +93,7 @@ def test_operators_are_hastened_where_more_dies():
     assert (peak_bytes(graph, range(4)), peak_bytes(graph, better)) == (160, 104)
 
 
-@settings(deadline=None, max_examples=150, derandomize=True, database=None)
+@settings(deadline=None, max_examples=60, derandomize=True, database=None)
 @given(tensor_graphs())
 def test_hastened_orders_are_orders(graph):
     for order in (next(all_orders(graph)), range(len(graph.operators))):
@@ -115,7 +115,7 @@ def test_dead_stretches_are_ended():
     check_placement(graph, other, {k: (x, sizes[k]) for k, x in offsets.items()}, height)
 
 
-@settings(deadline=None, max_examples=100, derandomize=True, database=None)
+@settings(deadline=None, max_examples=50, derandomize=True, database=None)
 @given(tensor_graphs())
 def test_arena_is_never_larger_than_without(graph):
     order = next(all_orders(graph))

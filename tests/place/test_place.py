@@ -24,7 +24,7 @@ from olla_xla.solvers.linear import Status
 DATA = Path(__file__).parents[2] / "benchmarks" / "minimalloc"
 
 slow = settings(
-    max_examples=600,
+    max_examples=300,
     deadline=None,
     derandomize=True,
     database=None,

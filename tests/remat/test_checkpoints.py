@@ -258,7 +258,7 @@ def unread(edit):
 @pytest.mark.parametrize("limit", ["overhead", "budget"])
 @pytest.mark.optimized
 def test_a_plan_keeps_few_turns(limit):
-    turns = 300
+    turns = 120
     least = thinnest("neural_ode", turns).total
     options = {"max_overhead": 1.0} if limit == "overhead" else {"memory_budget": least}
     step, arguments = PROGRAMS["neural_ode"](turns)

@@ -147,7 +147,7 @@ class Expressions:
         self.made.append((kind, index, numbers, values))
 
 
-@pytest.mark.parametrize("turns", [1, 2, 9, 128, 300])
+@pytest.mark.parametrize("turns", [1, 2, 9, 60])
 def test_what_is_known_is_true(turns):
     read = 0
     for seed in range(20):

@@ -24,7 +24,7 @@ from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.solvers.linear import SolverLimits, Status, violation
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
-EXAMPLES = int(os.environ.get("OLLA_XLA_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("OLLA_XLA_EXAMPLES", "40"))
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -45,7 +45,7 @@ def test_every_form_and_backend_finds_the_optimum(graph):
             assert found.peak_bytes == found.bound_bytes == optima.get(form, optimum), (form, found)
 
 
-@settings(SLOW, max_examples=60)
+@settings(SLOW, max_examples=40)
 @given(tensor_graphs(max_operators=7))
 def test_minimum_cuts_leave_the_optimum(graph):
     for form in ("running", "plain", "intervals"):
@@ -54,7 +54,7 @@ def test_minimum_cuts_leave_the_optimum(graph):
         assert (found.status, found.peak_bytes) == (Status.OPTIMAL, optimum)
 
 
-@settings(SLOW, max_examples=60)
+@settings(SLOW, max_examples=40)
 @given(tensor_graphs(max_operators=6), st.data())
 def test_no_switch_of_an_equation_changes_the_optimum(graph, data):
     # (2) to (5) define the problem; the other equations only make it smaller or tighter.
@@ -67,7 +67,7 @@ def test_no_switch_of_an_equation_changes_the_optimum(graph, data):
         assert (found.status, found.peak_bytes) == (Status.OPTIMAL, expected), (form, off)
 
 
-@settings(SLOW, max_examples=60)
+@settings(SLOW, max_examples=40)
 @given(tensor_graphs(max_operators=6), st.sampled_from(sorted(DEFINING)))
 def test_without_a_defining_equation_the_value_is_a_bound(graph, off):
     arrays = GraphArrays.of(graph)
@@ -101,7 +101,7 @@ def test_what_is_no_plain_graph():
             LifetimeIlp(graph, plain=True)
 
 
-@settings(SLOW, max_examples=200)
+@settings(SLOW, max_examples=80)
 @given(tensor_graphs(max_operators=9), st.integers(0, 10**6))
 def test_the_point_of_an_order_is_feasible_and_comes_back(graph, pick):
     orders = [order for _, order in zip(range(50), all_orders(graph), strict=False)]
