@@ -79,7 +79,7 @@ def unshared(monkeypatch):
 @pytest.fixture
 def any_choices_will_do(monkeypatch):
     """Integer programs of recomputation end early, or are left out: for tests of what follows."""
-    limits = SolverLimits(time_limit=20.0, node_limit=50)
+    limits = SolverLimits(time_limit=2.0, node_limit=50)
     monkeypatch.setattr("olla_xla.remat.loops.residuals_ilp._LIMITS", limits)
     monkeypatch.setattr("olla_xla.remat.front._LEAST_SOLVING", math.inf)
 
