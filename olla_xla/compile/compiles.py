@@ -123,8 +123,7 @@ class Compiles:
           key: under which JAX's persistent cache may have the executable, or "".
           answer: gets the platform's name and the module as XLA scheduled it, serialized.
 
-        Raises:
-          OllaError: XLA hands over no module on this backend.
+        Raises OllaError if XLA hands over no module on this backend.
         """
         asked: list[str] = []
 

@@ -157,8 +157,7 @@ def plan_order(
       module: a scheduled one. options: limits and seed. target: "cpu" or "cuda".
       progress, alternative_orders: see `planner.plan_module`. timing: limits of time.
       released: starts of transfers that may hide less than in XLA's order.
-      kept: kernel name -> which of its arrays must share memory, its pattern (memory.kernels);
-        None: as in XLA's order.
+      kept: kernel name -> which of its arrays must share memory; None: as in XLA's order.
       seen: a list to which the entry's graph and order are appended.
 
     Returns:
