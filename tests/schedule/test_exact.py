@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import os
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.solvers.linear import SolverLimits, Status, violation
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
-EXAMPLES = int(os.environ.get("OLLA_XLA_EXAMPLES", "40"))
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -32,7 +30,7 @@ def _optimum(graph: TensorGraph) -> int:
     return min(oracle_peak(graph, order) for order in all_orders(graph))
 
 
-@settings(SLOW, max_examples=EXAMPLES)
+@settings(SLOW)
 @given(tensor_graphs(max_operators=8))
 def test_every_form_and_backend_finds_the_optimum(graph):
     optima = {"plain": _optimum(plain_graph(graph))}

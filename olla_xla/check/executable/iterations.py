@@ -24,7 +24,7 @@ from olla_xla.errors import CheckError
 
 MOST_STEPS = 1 << 22
 """Limit for the steps of all iterations of a module's loops; each follows from an instruction."""
-_UNFOLLOWED = 8  # steps that take the time of an operation in a loop that is not followed
+_STEPS_AN_OPERATION = 8  # that take as long as one in a loop that is not followed
 
 _STATE = hashed(b"iteration")
 
@@ -38,6 +38,7 @@ class Loops:
     def __init__(self) -> None:
         self._programs: dict[Op, tuple[_Program, _Program] | None] = {}
         self._stateful: dict[Op, bool] = {}
+        self._sizes: dict[Op, int] = {}
         self._steps = 0
         self._marks: set[bytes] = set()
 
@@ -60,7 +61,9 @@ class Loops:
         made = self._made(numbering, op, start)
         found = None if made is None else self._iterated(numbering, op, start, *made)
         if found is None:
-            self._steps += _UNFOLLOWED * _size(op)
+            if op not in self._sizes:
+                self._sizes[op] = _size(op)
+            self._steps += _STEPS_AN_OPERATION * self._sizes[op]
         return found
 
     def _iterated(

@@ -21,8 +21,8 @@ from olla_xla.problem.summary import (
 _NOTEWORTHY = 0.0005
 """A saving below this fraction of XLA's total counts as none: it is printed as 0.0 %."""
 
-_CONTENT = {
-    PlanStatus.OPTIMAL: "of the least that any order needs",
+_CONTENT: Mapping[str, str] = {
+    PlanStatus.OPTIMAL: "no order has a smaller lifetime peak",
     PlanStatus.FEASIBLE: "not proven optimal",
     PlanStatus.XLA: "XLA's own order is kept",
 }
@@ -81,8 +81,7 @@ def plan_table(
         rows.append(("constants", _mb(constant_bytes), "of the executable, in no total"))
     rows += [*of_recomputation(plan), *of_the_path(plan)]
     word = status_word(plan)
-    proven = "no order has a smaller lifetime peak"
-    content = proven if word == PlanStatus.OPTIMAL else _CONTENT[plan.status]
+    content = _CONTENT.get(word, "of the least that any order needs")
     stopped = f"{content}; stopped by {plan.stopped_by.replace('_', ' ')}"
     note = f"of planning; {seconds(all_seconds)} s in all"
     rows.append(("time", f"{seconds(plan.seconds)} s", note))
