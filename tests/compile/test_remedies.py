@@ -50,7 +50,8 @@ def test_scan_residuals():
     line = found.sentence()
     assert "are arrays filled by loops; " in line and "\n" not in line
     pieces = next(trial for trial in found.helpful if trial.pieces > 1)
-    assert pieces.setting == "olla_xla.fission" and pieces.bytes < trial.bytes
+    assert pieces.setting == f"olla_xla.fission(pieces={pieces.pieces})"
+    assert pieces.bytes < trial.bytes
     assert line.endswith(
         "Not tried: jax.checkpoint by hand, several of these together, offloading, a smaller batch."
     )
