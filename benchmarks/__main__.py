@@ -12,8 +12,6 @@ from benchmarks.commands import COMMANDS
 from benchmarks.refused import watched
 from olla_xla.cli.program import CommandLine
 
-__all__ = ["main"]
-
 _SHOWN = 5
 
 _program = CommandLine(

@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-__all__ = ["DECODERS", "Decoder", "train_step"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:

@@ -14,8 +14,6 @@ import optax
 from benchmarks.library_steps import made_optimizer, updated
 from benchmarks.schedule import Case
 
-__all__ = ["CASES", "bert", "layers_10", "layers_20", "layers_40"]
-
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 _WIDTH, _RATE = 64, 0.1

@@ -10,8 +10,6 @@ from hlo.module import module_from_bytes, parse_module_proto
 from hlo.slices import Slice
 from olla_xla.errors import CheckError
 
-__all__ = ["dumped_assignment", "same_places"]
-
 
 def dumped_assignment(folder: Path, module: bytes) -> tuple[bytes, bytes]:
     """The module and its buffer assignment, both serialized, of the last compile in a folder.

@@ -31,8 +31,6 @@ from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.errors import OllaError
 from olla_xla.tools import models
 
-__all__ = ["Row", "measure"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:

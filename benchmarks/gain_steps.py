@@ -16,8 +16,6 @@ import optax
 
 from benchmarks.remedy_steps import STEPS
 
-__all__ = ["fsdp_transformer", "library_decoder", "remedy_step", "unrolled_lstm"]
-
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 

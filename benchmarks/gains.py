@@ -21,8 +21,6 @@ from olla_xla import targets
 from olla_xla.errors import InputError
 from olla_xla.tools import models
 
-__all__ = ["LEDGER", "Found", "Row", "faults", "improved", "planned", "read", "write"]
-
 LEDGER = Path(__file__).with_name("gains.toml")
 
 _ABOVE = 0.003

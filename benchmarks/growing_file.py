@@ -8,8 +8,6 @@ from pathlib import Path
 from olla_xla.cli.files import check_writable, write_text
 from olla_xla.errors import InputError
 
-__all__ = ["GrowingFile", "earlier_rows", "read_text"]
-
 
 def read_text(path: str) -> str:
     """A file's text. Raises InputError if it cannot be read."""

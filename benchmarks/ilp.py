@@ -20,8 +20,6 @@ from olla_xla.schedule.exact import ExactOrder, plain_graph
 from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING_EQUATIONS
 from olla_xla.solvers.linear import SolverLimits, Status
 
-__all__ = ["Agreement", "Solve", "agreement", "as_json", "switches"]
-
 _SWITCHED = {
     "running": RUNNING_EQUATIONS,
     "lifetimes": tuple(e for e in EQUATIONS if e not in DEFINING),

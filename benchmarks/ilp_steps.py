@@ -42,8 +42,6 @@ from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.result import SearchResult
 from olla_xla.solvers.linear import SolverLimits, Status
 
-__all__ = ["STEPS", "Key", "StepRow", "keys", "orders", "places", "rows_from_json"]
-
 STEPS = tuple(
     f"{model}/4/{optimizer}/{target}"
     for model in (

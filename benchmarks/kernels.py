@@ -27,8 +27,6 @@ from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.tools import models
 
-__all__ = ["KernelsRow", "measure"]
-
 
 @dataclasses.dataclass(frozen=True)
 class KernelsRow:

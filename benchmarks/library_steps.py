@@ -19,22 +19,6 @@ import numpy as np
 from benchmarks.schedule import Case
 from olla_xla.errors import InputError
 
-__all__ = [
-    "CASES",
-    "blackjax_nuts",
-    "diffrax_ode",
-    "equinox_mlp",
-    "haiku_lstm",
-    "jraph_network",
-    "linen_attention",
-    "made_optimizer",
-    "nnx_convolutions",
-    "numpyro_svi",
-    "optimistix_fit",
-    "tinygp_fit",
-    "updated",
-]
-
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 

@@ -19,8 +19,6 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.variants import StepVariant, StepVariants
 
-__all__ = ["CASES", "LoopsRow", "as_json", "checkpointed_scans", "loops"]
-
 CASES = (Case("llama_scan_saved", 8, "adam", "h100"), Case("gpt_scan", 8, "adam", "h100"))
 """Scans over layers without `jax.checkpoint`."""
 

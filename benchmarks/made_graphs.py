@@ -13,8 +13,6 @@ from olla_xla.check.graph import lifetime_peak
 from olla_xla.errors import InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
-__all__ = ["brute_force", "random_graph", "train_step"]
-
 _STATE = 3  # arrays of state for each weight: itself and Adam's two moments
 
 

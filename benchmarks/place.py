@@ -36,25 +36,6 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Status
 from olla_xla.tools.assignment_report import live_bytes
 
-__all__ = [
-    "PLANS",
-    "InstanceRow",
-    "PlanRow",
-    "PlannedStep",
-    "ProgramRow",
-    "RandomRow",
-    "as_json",
-    "instances",
-    "measure_instance",
-    "measure_plan",
-    "measure_programs",
-    "measure_random",
-    "planned_step",
-    "programs_from_json",
-    "simulated_heap",
-    "warm_up",
-]
-
 PLANS = tuple(
     Case(model, batch_size, optimizer, target)
     for target in ("cpu", "h100")

@@ -14,8 +14,6 @@ from olla_xla.place.items import items_of
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["Blocks", "blocks_of", "graph_problem", "inside_name", "load_of", "offsets_by_name"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:

@@ -25,16 +25,6 @@ from benchmarks.profile_replay.replay import LearningAllocator
 from benchmarks.recordings.recording import Event, Recording
 from olla_xla.errors import CheckError
 
-__all__ = [
-    "LOOPS",
-    "RequestLog",
-    "Row",
-    "learn",
-    "measure",
-    "record",
-    "replayed",
-]
-
 _BATCH, _WIDTH = 32, 256
 _ITERATIONS = 20
 _LENGTHS = (10, 40)

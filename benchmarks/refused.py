@@ -12,8 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["VARIABLE", "watch", "watched"]
-
 VARIABLE = "BENCHMARK_REFUSALS"
 """Environment variable: the file to which every process of a benchmark adds refusals."""
 

@@ -14,8 +14,6 @@ from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.plan_store import process_store
 from olla_xla.memory.analysis.remedy import Trial
 
-__all__ = ["Row", "tried"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-__all__ = ["STEPS", "Step"]
-
 
 class Step(NamedTuple):
     """A step to be jitted.

@@ -30,8 +30,6 @@ from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
 
-__all__ = ["CASES", "Row", "as_json", "make_module", "measure", "plan_here", "within_limits"]
-
 CASES = (
     "synthetic/5",
     "synthetic/16",

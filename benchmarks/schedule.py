@@ -27,18 +27,6 @@ from olla_xla.tools import models
 if TYPE_CHECKING:
     from olla_xla.compile.capture import Compiled
 
-__all__ = [
-    "CASES",
-    "SCANS",
-    "Case",
-    "Row",
-    "Summary",
-    "capture_case",
-    "measure",
-    "parse_cases",
-    "summarise",
-]
-
 _SHORT = 10.0  # seconds after which no plan may be above XLA's order
 _COMPUTE = {"resnet50": "momentum", "vgg11": "sgd"}
 

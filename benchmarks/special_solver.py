@@ -11,8 +11,6 @@ from typing import Any
 from olla_xla.errors import InputError
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
-__all__ = ["solve_special"]
-
 
 def solve_special(
     registry: Mapping[str, str], model: Any, limits: SolverLimits | None, backend: str

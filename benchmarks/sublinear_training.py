@@ -32,19 +32,6 @@ from hlo.parse import from_stablehlo
 from olla_xla.errors import OllaError
 from olla_xla.remat.segments.transform import sublinear
 
-__all__ = [
-    "MemoryRow",
-    "Network",
-    "TimeRow",
-    "as_json",
-    "layers",
-    "lstm",
-    "measure_memory",
-    "measure_time",
-    "misses",
-    "resnet",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Network:

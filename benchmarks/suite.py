@@ -29,8 +29,6 @@ from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.targets.target import Target
 
-__all__ = ["SuitePlan", "SuiteRow", "asked", "dumps", "filled", "say", "say_plans", "suite_row"]
-
 _KINDS = (".hlo", ".txt", ".pb", ".mlir")
 _SCHEDULED = "it has a schedule: XLA's pipeline is behind it; olla_xla plan --hlo takes it as it is"
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from olla_xla.errors import OllaError
 
-__all__ = ["worker_lines"]
-
 
 def worker_lines(module: str, about: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
     """Runs a module in a process of its own; yields what it prints, as it prints it.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
-
 COMMANDS: dict[str, str] = {
     "schedule": "orders of real train steps: bound, gap, total, seconds",
     "first_call": "what planning adds to a first call, against jax.jit, in fresh processes",

@@ -15,8 +15,6 @@ from olla_xla.errors import InputError
 from olla_xla.tools.measure.processes import measure_one
 from olla_xla.tools.measure.records import RunRequest
 
-__all__ = ["define_flags", "run"]
-
 _CASES = (
     "mlp/2048/momentum",
     "resnet50/4/momentum",

@@ -51,8 +51,6 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.step import plan_model
 
-__all__ = ["define_flags", "run"]
-
 _SHAPE = re.compile(r"([a-z]+[0-9]*)\[([0-9,\s]*)\]")
 _SHORT = {"f": "float", "i": "int", "u": "uint", "c": "complex", "bf": "bfloat", "pred": "bool"}
 

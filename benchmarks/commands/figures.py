@@ -33,8 +33,6 @@ from olla_xla.place.trace import read_trace
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.tools import models
 
-__all__ = ["define_flags", "run"]
-
 Row = Mapping[str, str]
 
 

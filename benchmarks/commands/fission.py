@@ -24,8 +24,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
 from olla_xla.errors import InputError
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -20,8 +20,6 @@ from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 
-__all__ = ["define_flags", "run"]
-
 _GOOD = ("cut", "refused")
 
 

@@ -16,8 +16,6 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import OllaError
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

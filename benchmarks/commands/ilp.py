@@ -35,8 +35,6 @@ from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import SolverLimits
 
-__all__ = ["define_flags", "run"]
-
 _PARTS = ("switches", "orders", "places", "random")
 
 

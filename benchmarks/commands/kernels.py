@@ -21,8 +21,6 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import OllaError
 
-__all__ = ["define_flags", "run"]
-
 _SCANS = tuple(
     Case(model, batch_size, "adam", target)
     for target in ("cpu", "h100")

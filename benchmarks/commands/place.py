@@ -32,8 +32,6 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
 
-__all__ = ["define_flags", "run"]
-
 _PARTS = ("instances", "plans", "programs", "random")
 
 

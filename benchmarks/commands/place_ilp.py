@@ -26,8 +26,6 @@ from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.solve import BACKENDS
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -17,8 +17,6 @@ from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 
-__all__ = ["define_flags", "run"]
-
 _WITHIN = 0.05
 """Part of a total by which what is said may be off."""
 

@@ -20,8 +20,6 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 from olla_xla.targets.target import TARGETS
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -20,8 +20,6 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
-__all__ = ["define_flags", "run"]
-
 _SAMPLES = 50
 
 

@@ -22,8 +22,6 @@ from olla_xla.tools.sweep.journal import Journal
 from olla_xla.tools.sweep.local import run_local
 from olla_xla.tools.sweep.process import run_process
 
-__all__ = ["define_flags", "run"]
-
 _MODE = "eager"
 
 

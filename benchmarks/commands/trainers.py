@@ -20,8 +20,6 @@ from benchmarks.trainers.rows import trainer_row
 from olla_xla.cli.commands import shared
 from olla_xla.errors import InputError
 
-__all__ = ["define_flags", "run"]
-
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""

@@ -10,8 +10,6 @@ import bisect
 import dataclasses
 from typing import Protocol
 
-__all__ = ["Allocator", "BlockSplittingAllocator", "PowerOfTwoAllocator"]
-
 MIN_BLOCK = 512
 """Every request is rounded up to a multiple of this (bytes), as in PyTorch."""
 SMALL_REQUEST = 1 << 20

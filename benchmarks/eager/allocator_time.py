@@ -18,8 +18,6 @@ from benchmarks.eager.compiled_allocator import CompiledAllocator
 from benchmarks.eager.graph import Program
 from benchmarks.eager.requests import eager_requests
 
-__all__ = ["allocator_time", "caching_seconds", "malloc_seconds"]
-
 _REPEATS = 5
 
 

@@ -12,8 +12,6 @@ from olla_xla.tools import models
 from olla_xla.tools.sweep.cell import answer
 from olla_xla.tools.sweep.grid import KEY, Cell, SweepSettings
 
-__all__ = ["COLUMNS", "unfused"]
-
 COLUMNS: tuple[str, ...] = (
     *KEY,
     *(field.name for field in dataclasses.fields(Unfused)),

@@ -21,8 +21,6 @@ from benchmarks.eager.allocator import (
     WHOLE_REQUEST,
 )
 
-__all__ = ["CompiledAllocator"]
-
 _NONE = -1
 _SIZE, _SEGMENT, _OFFSET, _BEFORE, _AFTER, _FREE, _FIELDS = range(7)
 _RESERVED, _ALLOCATED, _SEGMENTS, _USED, _COUNTS = range(5)

@@ -10,8 +10,6 @@ from benchmarks.eager.graph import Program
 from benchmarks.eager.static import EXTERNAL, Assignment, ancestors, external
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["coloured", "induced_edges", "with_plan"]
-
 
 def coloured(program: Program) -> Assignment:
     """Storages as colours of the graph of conflicts: tensors live at the same time differ.

@@ -14,18 +14,6 @@ from hlo.module import Module
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem, place
 
-__all__ = [
-    "MODES",
-    "PLANNERS",
-    "Estimate",
-    "Estimates",
-    "assignment",
-    "best_fit",
-    "estimate",
-    "of_mode",
-    "profile",
-]
-
 MODES = ("training", "inference")
 _ENCOURAGED = "encouraged"
 _STATIC: dict[str, tuple[bool, bool, str | None]] = {

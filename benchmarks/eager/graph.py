@@ -16,8 +16,6 @@ from hlo.shapes import ShapeIndex
 from olla_xla.errors import InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
-__all__ = ["Program", "forward_only", "program"]
-
 _VIEWS = frozenset("reshape broadcast transpose slice bitcast".split())
 _FORWARDING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
 _UPDATES = frozenset(("dynamic-update-slice", "scatter"))

@@ -28,8 +28,6 @@ from olla_xla.schedule.search import phases
 from olla_xla.solvers.linear import SolverLimits, Status
 from olla_xla.tools import models
 
-__all__ = ["Known", "Row", "measure", "rows_from_json"]
-
 _MOST = 8_000_000  # coefficients of the largest linear program that is built, as in a plan
 _SEARCH_SECONDS = 10.0
 _NEAR = 1.01  # of the least peak that is known: the paper's "within 1 %"

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from benchmarks.eager.allocator import Allocator, BlockSplittingAllocator, PowerOfTwoAllocator
 from benchmarks.eager.graph import Program
 
-__all__ = ["ALLOCATORS", "EagerRun", "eager_requests", "loop_requests", "run_eagerly"]
-
 ALLOCATORS: dict[str, type[BlockSplittingAllocator] | type[PowerOfTwoAllocator]] = {
     "block splitting": BlockSplittingAllocator,
     "power of two": PowerOfTwoAllocator,

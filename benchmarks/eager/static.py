@@ -16,8 +16,6 @@ from benchmarks.eager.graph import Program
 from olla_xla.errors import InputError
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["EXTERNAL", "PARALLEL", "Assignment", "ancestors", "assign", "colours", "external"]
-
 EXTERNAL = -1
 """Storage of a tensor that is not planned."""
 PARALLEL = ("colour", "ancestors")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from olla_xla.errors import CheckError
 from olla_xla.problem.graph import Tensor, TensorGraph
 
-__all__ = ["check_storages"]
-
 
 def check_storages(
     graph: TensorGraph,

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from benchmarks.eager.estimate import Estimate, Estimates
 from olla_xla.errors import InputError
 
-__all__ = ["ModelEstimates", "from_json", "to_json"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ModelEstimates:

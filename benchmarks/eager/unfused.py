@@ -29,15 +29,6 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.search import phases
 from olla_xla.tools.models import BuiltModel, tracing
 
-__all__ = [
-    "LOOP_STEPS",
-    "Unfused",
-    "load_machine_code",
-    "plan_program",
-    "plan_unfused",
-    "standing_graph",
-]
-
 LOOP_STEPS = 3
 """Steps of a training loop after which an allocator's reserve hardly grows."""
 

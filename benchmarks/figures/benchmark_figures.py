@@ -28,15 +28,6 @@ from benchmarks.figures.published import (
 )
 from olla_xla.errors import InputError
 
-__all__ = [
-    "Chart",
-    "estimate_charts",
-    "profile_charts",
-    "sublinear_charts",
-    "write_csv",
-    "write_png",
-]
-
 _MB = 2**20
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.figures.published import TOTAL_REDUCTION
 
-__all__ = ["Comparison", "comparisons"]
-
 Row = Mapping[str, str]
 
 WORSE = 0.0005

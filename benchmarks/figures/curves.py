@@ -28,23 +28,6 @@ from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 
-__all__ = [
-    "BestFit",
-    "Curve",
-    "Point",
-    "best_fits",
-    "estimated_best_fits",
-    "hardest",
-    "order_curve",
-    "place_curve",
-    "read_curves",
-    "row_of",
-    "write_best_fit_csv",
-    "write_best_fit_png",
-    "write_curves_csv",
-    "write_curves_png",
-]
-
 Row = Mapping[str, str]
 
 _ORDER_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)

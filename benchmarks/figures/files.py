@@ -10,8 +10,6 @@ from typing import Any
 from olla_xla.errors import InputError
 from olla_xla.problem.whole_file import written_whole
 
-__all__ = ["new_canvas", "save_png", "write_table"]
-
 
 def new_canvas(width: float, height: float) -> Any:
     """A matplotlib figure of that many inches. Raises InputError if matplotlib is missing."""

@@ -22,8 +22,6 @@ from olla_xla.place.items import items_of
 from olla_xla.place.placer import place
 from olla_xla.place.problem import PlacementProblem
 
-__all__ = ["EXAMPLE", "Step", "Way", "best_fit_steps", "draw_steps", "draw_ways", "ways"]
-
 EXAMPLE = PlacementProblem.of(
     [0, 1, 2, 3, 4, 5], [9, 4, 7, 6, 10, 8], [2, 3, 2, 1, 2, 3], names=list("abcdef")
 )

@@ -7,20 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = [
-    "FRAGMENTATION",
-    "LAYERS_1000",
-    "LESS_BY_PROFILE",
-    "LESS_IN_INFERENCE",
-    "LESS_IN_RECURRENT_INFERENCE",
-    "LSTMS_SAY",
-    "MARK_STYLES",
-    "Mark",
-    "REORDERING",
-    "TIME_OF_SUBLINEAR",
-    "TOTAL_REDUCTION",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Mark:

@@ -26,20 +26,6 @@ from benchmarks.figures.published import (
 from olla_xla.errors import InputError
 from olla_xla.tools.sweep import grid
 
-__all__ = [
-    "COLUMNS",
-    "FIGURES",
-    "STEPS",
-    "Figure",
-    "Series",
-    "mean_lines",
-    "planning_seconds",
-    "read_rows",
-    "series",
-    "write_csv",
-    "write_png",
-]
-
 Row = Mapping[str, str]
 
 

@@ -13,8 +13,6 @@ from jax import lax
 
 import olla_xla
 
-__all__ = ["arguments", "errors", "forms", "shapes"]
-
 
 def _sum_of_losses(w: Any, x: Any, y: Any) -> Any:
     logits = (x @ w).astype(jnp.float32)

@@ -16,8 +16,6 @@ from jax import lax
 import olla_xla
 from olla_xla.errors import InputError
 
-__all__ = ["MIXING", "ROW_BY_ROW", "Program", "arguments", "check", "programs"]
-
 ROWS, WIDTH, WIDE = 24, 8, 256
 TOLERANCE = 1e-4
 """By which results may differ, beside one and the largest of them: sums are added otherwise."""

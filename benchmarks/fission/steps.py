@@ -15,8 +15,6 @@ from jax import lax
 
 from examples.zoo import common, llama
 
-__all__ = ["LARGE", "STEPS", "Step"]
-
 
 class Step(NamedTuple):
     """A function, its arguments, and the number of pieces into which it is cut."""

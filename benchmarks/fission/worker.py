@@ -23,8 +23,6 @@ from olla_xla.remat.cost.across import AcrossCost, measure_across
 from olla_xla.remat.cost.cpu_benchmarks import first_quartile, measure_cpu
 from olla_xla.remat.cost.products import heaviest, measure_products
 
-__all__ = ["measured", "timed"]
-
 _ANEW = 5  # how often the machine's rates are measured
 
 

@@ -11,8 +11,6 @@ from olla_xla.solvers.backends.cpsat import Watcher, configured
 from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
-__all__ = ["solve"]
-
 
 def solve(model: IntervalModel, limits: SolverLimits) -> SolverResult:
     """Minimises the peak; `x` of the result is the step of each job.

@@ -22,8 +22,6 @@ from olla_xla.schedule.exact.prepared import Prepared
 from olla_xla.schedule.exact.scale import Scale
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
-__all__ = ["FORMS", "form_named", "least_peak"]
-
 _SOLVERS = {"cpsat": "benchmarks.ilp_forms.cpsat_intervals"}
 
 

@@ -18,8 +18,6 @@ from olla_xla.schedule.exact.scale import Scale
 from olla_xla.schedule.exact.sharing import InPlacePair, Sharing
 from olla_xla.schedule.exact.spans import Reach, spans, users_of
 
-__all__ = ["interval_model", "order_of_steps"]
-
 
 def interval_model(
     g: GraphArrays, *, bound_bytes: int = 0, start: Sequence[int] | np.ndarray | None = None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["Interval", "IntervalModel", "Option"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Interval:

@@ -34,8 +34,6 @@ from olla_xla.schedule.exact.spans import Reach, spans
 from olla_xla.solvers.linear import LinearModel
 from olla_xla.solvers.terms import LinearTerms
 
-__all__ = ["DEFINING", "EQUATIONS", "LifetimeIlp"]
-
 EQUATIONS = ("1", "2", "3", "4", "5", "10", "11", "12")
 """The equations that can be switched off."""
 

@@ -12,8 +12,6 @@ from olla_xla.schedule.exact.prepared import prepare
 from olla_xla.solvers.linear import SolverLimits
 from olla_xla.solvers.solve import solve
 
-__all__ = ["relaxed_bound"]
-
 _ROUNDING = 1e-6  # by which fraction a floating-point optimum may be too high
 
 

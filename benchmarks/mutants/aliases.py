@@ -12,8 +12,6 @@ from hlo.module import module_from_bytes
 from hlo.rewrite.edit import Edit
 from hlo.shapes import Shape, ShapeIndex
 
-__all__ = ["bind", "bindings", "bound_and_late", "is_needed", "read_inside", "read_later"]
-
 Binding = tuple[Any, Any, ShapeIndex, int]
 """(computation, fusion, index of the result, operand number)."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from benchmarks.mutants.draft import Draft
 from hlo.wire import Message, read_varint, varint
 
-__all__ = ["attribute", "configuration", "constant", "fusion", "remade_part"]
-
 _LITERAL, _DIRECTION, _SLICES = 8, 63, 17  # fields of HloInstructionProto
 _PACKED_INTEGERS = (2, 4, 5, 6, 7)  # of LiteralProto: preds, s32s, s64s, u32s, u64s
 _FLOATS, _DOUBLES = 8, 9

@@ -17,8 +17,6 @@ from examples.zoo.llama import LlamaConfig
 from examples.zoo.transformer import TransformerConfig
 from olla_xla.problem.options import PlanOptions
 
-__all__ = ["CASES", "Built", "Case"]
-
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """(function, example arguments, arguments for jax.jit)."""
 

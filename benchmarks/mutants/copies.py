@@ -12,8 +12,6 @@ import random
 from benchmarks.mutants import order
 from benchmarks.mutants.draft import Draft
 
-__all__ = ["behind_writer", "lost_copy", "shuffled"]
-
 _MOST = 4  # copies left out at once
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from hlo.module import parse_module_proto
 from hlo.shapes import Shape, shape_from_proto
 
-__all__ = ["Draft", "Source", "is_legal", "passes_on"]
-
 _LOCAL = (1 << 32) - 1
 _PASSED_ON = frozenset("bitcast get-tuple-element tuple parameter constant".split())
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from benchmarks.mutants.cases import CASES
 
-__all__ = ["UNMUTATED", "Row", "run"]
-
 UNMUTATED = ("xla", "planned", "read back")
 """Kinds of the rows that have no fault: XLA's own module, the planned one, and that as text."""
 

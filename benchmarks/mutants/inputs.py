@@ -10,8 +10,6 @@ import numpy as np
 
 from benchmarks.mutants.programs import SEEN
 
-__all__ = ["arguments", "outputs"]
-
 
 def arguments(shapes: Any, seed: int) -> Any:
     """Small positive floats (valid second moments too), integers below ten, all of one seed."""

@@ -18,8 +18,6 @@ from benchmarks.mutants import (
 )
 from benchmarks.mutants.draft import Draft
 
-__all__ = ["KINDS", "OVERLAP", "Kind", "mutated"]
-
 Seed = Callable[[Draft, random.Random], str | None]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from benchmarks.mutants.draft import Draft, passes_on
 
-__all__ = ["any_operand", "clone_operand", "exchanged", "fused_operand", "index", "remade_operand"]
-
 Choice = tuple[Any, int, list[Any]]
 """(instruction, operand number, what it could read instead)."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from benchmarks.mutants.draft import Draft, passes_on
 from benchmarks.mutants.sharing import overwrites
 
-__all__ = ["before_operand", "behind_writer", "delay", "effects", "lost_edge", "shuffled"]
-
 
 def behind_writer(draft: Draft, rng: random.Random) -> str | None:
     """Moves a reader, and what follows from it, behind the instruction that overwrites it."""

@@ -8,8 +8,6 @@ from benchmarks.relocation import slices
 from benchmarks.relocation.executable import CpuExecutable
 from hlo.slices import Slice
 
-__all__ = ["overlapped"]
-
 
 def overlapped(data: bytes, seed: str) -> tuple[str, bytes] | None:
     """A serialized executable with one of its buffers moved onto another.

@@ -17,8 +17,6 @@ from hlo.rounding import may_depend_on_memory
 from olla_xla.memory.kernels import overwritten
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 
-__all__ = ["bound", "freed", "held", "read_late"]
-
 
 def _kernels(draft: Draft) -> set[str]:
     """Names of the kernels whose rounding may depend on memory."""

@@ -9,21 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = [
-    "SEEN",
-    "branching",
-    "callbacks",
-    "dropout",
-    "looped",
-    "mixed",
-    "nested",
-    "recurrent",
-    "scanned",
-    "unrolled",
-    "updates",
-    "variances",
-]
-
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 SEEN: list[str] = []

@@ -12,8 +12,6 @@ from typing import Any
 
 from benchmarks.mutants.draft import Draft, Source
 
-__all__ = ["Overwrite", "overwrites"]
-
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
 
 

@@ -32,8 +32,6 @@ from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.capture import Compiled, capture, compile_rewritten
 from olla_xla.errors import CheckError, OllaError
 
-__all__ = ["Mutant", "Subject"]
-
 Mutant = tuple[str, int, str, bytes]
 """(kind, number of the try, what was done, module or executable)."""
 

@@ -15,8 +15,6 @@ from hlo.module import HloError
 from hlo.parse import from_hlo_text
 from hlo.text import module_text
 
-__all__ = ["FAULTS", "LAYOUTS", "Fault", "read_back"]
-
 _TRIES = 8
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from benchmarks.mutants.draft import Draft
 
-__all__ = ["donation", "loop_state", "results"]
-
 
 def loop_state(draft: Draft, rng: random.Random) -> str | None:
     """Exchanges two elements of a loop's initial or next state, or two reads of its state."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from benchmarks.mutants.cases import CASES
 from benchmarks.mutants.subject import Subject
 
-__all__ = ["main"]
-
 
 def main(request: str) -> None:
     """Judges what a request asks for; every line printed is a JSON object.

@@ -35,8 +35,6 @@ from olla_xla.errors import InputError
 from olla_xla.place.placer import place
 from olla_xla.place.problem import PlacementProblem
 
-__all__ = ["PlannedAllocator", "Recorder"]
-
 
 class Recorder:
     """Records the requests of one iteration; time advances by one at each request and release."""

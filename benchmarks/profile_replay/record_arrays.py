@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["RecordedArray", "Records", "recorded"]
-
 
 class Records(Protocol):
     """Receives allocations and releases, such as a `Recorder`."""

@@ -29,8 +29,6 @@ from olla_xla.errors import InputError, LimitError
 from olla_xla.place.placer import place
 from olla_xla.place.problem import PlacementProblem
 
-__all__ = ["LearningAllocator"]
-
 
 @dataclasses.dataclass(slots=True)
 class _Node:

@@ -11,15 +11,6 @@ import numpy as np
 
 from benchmarks.random_programs.spec import Arithmetic
 
-__all__ = [
-    "OPERATIONS",
-    "SIZES",
-    "arithmetic_batch",
-    "arithmetic_layer",
-    "arithmetic_loss",
-    "arithmetic_parameters",
-]
-
 SIZES = [(31, 45, 3), (64, 64, 4), (7, 19, 5), (128, 16, 2), (5, 8, 3)]
 """Rows, width and layers: odd, as code for tiles and vectors has an end then, and even."""
 

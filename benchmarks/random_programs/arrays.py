@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from benchmarks.random_programs.environment import Operator
 
-__all__ = ["ARRAYS"]
-
 
 def _split(env: Any, node: Any, values: Any) -> list[Any]:
     low, high = jnp.split(values[0], 2, axis=node.k % 2)

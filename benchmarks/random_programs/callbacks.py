@@ -13,8 +13,6 @@ from jax.experimental import io_callback
 
 from benchmarks.random_programs.environment import Operator
 
-__all__ = ["CALLBACKS", "Seen", "seen", "watch"]
-
 Seen = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """What ordered io_callbacks saw, and ordered debug.callbacks, each in order; what others saw,
 sorted. JAX orders effects of one kind only, by a token: jit itself exchanges two kinds."""

@@ -22,8 +22,6 @@ from olla_xla.compile.plan_store import process_store
 from olla_xla.errors import BudgetError
 from olla_xla.problem import refusals
 
-__all__ = ["FAILURES", "Outcome", "Reference", "check", "check_case", "forget"]
-
 FAILURES = ("wrong", "refused", "larger", "failed", "crashed")
 """Kinds of outcomes that must not be."""
 

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 
 from benchmarks.random_programs.environment import Operator
 
-__all__ = ["CONTROL", "DERIVATIVES"]
-
 _UNROLLED = (2, 3)
 """Of a scan's numbers `k` those with two steps in one turn: of four, and of five."""
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from benchmarks.random_programs.spec import ConvNet
 
-__all__ = ["conv_batch", "conv_loss", "conv_parameters"]
-
 _CLASSES = 10
 _FORM = ("NHWC", "HWIO", "NHWC")
 

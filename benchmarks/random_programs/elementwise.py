@@ -11,8 +11,6 @@ import jax.numpy as jnp
 
 from benchmarks.random_programs.environment import Operator
 
-__all__ = ["ELEMENTWISE"]
-
 _ONE: dict[str, Callable[[Any], Any]] = {
     "tanh": jnp.tanh,
     "sigmoid": jax.nn.sigmoid,

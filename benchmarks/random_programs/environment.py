@@ -11,8 +11,6 @@ import jax
 
 from benchmarks.random_programs.spec import Node
 
-__all__ = ["Environment", "Operator", "run_nodes"]
-
 
 @dataclasses.dataclass
 class Environment:

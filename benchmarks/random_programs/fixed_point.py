@@ -11,14 +11,6 @@ import numpy as np
 
 from benchmarks.random_programs.spec import FixedPoint
 
-__all__ = [
-    "FIXED_FORMS",
-    "FIXED_MAPS",
-    "fixed_batch",
-    "fixed_loss",
-    "fixed_parameters",
-]
-
 FIXED_FORMS = ("scan", "chunks", "rewound", "unrolled", "implicit", "last", "fori")
 """How a point is found and differentiated: through a scan; a scan of scans that now and then
 measures an error; a while loop whose own derivative runs it backwards; unrolled; a while loop with

@@ -17,8 +17,6 @@ from benchmarks.random_programs.narrow import TYPES
 from benchmarks.random_programs.nested import NESTED
 from benchmarks.random_programs.spec import Graph
 
-__all__ = ["OPERATORS", "graph_batch", "graph_loss", "graph_next", "graph_parameters"]
-
 OPERATORS: dict[str, Operator] = {
     **ELEMENTWISE,
     **ARRAYS,

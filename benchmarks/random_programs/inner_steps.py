@@ -10,15 +10,6 @@ import numpy as np
 
 from benchmarks.random_programs.spec import InnerSteps
 
-__all__ = [
-    "INNER_FORMS",
-    "INNER_OPTIMIZERS",
-    "inner_batch",
-    "inner_loss",
-    "inner_next",
-    "inner_parameters",
-]
-
 INNER_FORMS = ("scan", "fori", "unrolled", "scan_jit")
 INNER_OPTIMIZERS = ("sgd", "momentum", "adam", "rms")
 

@@ -12,17 +12,6 @@ from benchmarks.random_programs.environment import Environment
 from benchmarks.random_programs.graph import OPERATORS
 from benchmarks.random_programs.spec import Layered
 
-__all__ = [
-    "BRANCHES",
-    "CARRIES",
-    "LAYERED_FORMS",
-    "LAYOUTS",
-    "RECOMPUTED",
-    "layered_batch",
-    "layered_loss",
-    "layered_parameters",
-]
-
 LAYERED_FORMS = ("scan", "reverse", "fori", "scan_jit", "unrolled", "unrolled_jit")
 LAYOUTS = ("plain", "shared", "transposed", "both", "last", "joined", "backwards")
 """How the stack is kept: as it is read, one matrix for all layers and no bias, turned, read both

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from benchmarks.random_programs.environment import Operator
 
-__all__ = ["LINEAR"]
-
 
 def _matmul(env: Any, node: Any, values: Any) -> list[Any]:
     return [values[0] @ env.weight(node.k)]

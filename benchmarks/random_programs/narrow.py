@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from benchmarks.random_programs.environment import Operator
 
-__all__ = ["TYPES"]
-
 
 def _int4(env: Any, node: Any, values: Any) -> list[Any]:
     """Rounded to four bits and back; the gradient goes past."""

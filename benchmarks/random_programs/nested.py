@@ -10,8 +10,6 @@ import jax.numpy as jnp
 
 from benchmarks.random_programs.environment import Operator
 
-__all__ = ["NESTED"]
-
 _MOST = 3
 
 

@@ -7,8 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["OPTIMIZERS", "clipped", "optimizer_state", "updated"]
-
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 """Names."""
 

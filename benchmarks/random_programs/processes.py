@@ -22,8 +22,6 @@ from typing import Any
 from benchmarks.random_programs.search import Share
 from benchmarks.random_programs.sharded import with_devices
 
-__all__ = ["run", "shares"]
-
 _SHARE = 60  # programs of one process; a fresh one takes some seconds to start
 _WORKER = "benchmarks.random_programs.worker"
 _SILENT_SECONDS = 600.0

@@ -10,8 +10,6 @@ import numpy as np
 
 from benchmarks.random_programs.spec import Recurrent
 
-__all__ = ["recurrent_batch", "recurrent_loss", "recurrent_parameters"]
-
 _GATES = {"lstm": 4, "gru": 3, "plain": 1}
 
 

@@ -19,8 +19,6 @@ from benchmarks.random_programs import check, strategies
 from benchmarks.random_programs.spec import Case
 from benchmarks.random_programs.text import to_text
 
-__all__ = ["Share", "drawn", "run_share", "smallest"]
-
 _FORGET_EVERY = 30  # programs; executables pile up, but what JAX has traced of its own serves again
 
 

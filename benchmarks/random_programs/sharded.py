@@ -12,15 +12,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks.random_programs.spec import Sharded
 
-__all__ = [
-    "EXCHANGES",
-    "sharded_batch",
-    "sharded_loss",
-    "sharded_options",
-    "sharded_parameters",
-    "with_devices",
-]
-
 _DEVICES = 4
 _AXIS = "d"
 

@@ -8,26 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = [
-    "Arithmetic",
-    "Body",
-    "Case",
-    "ConvNet",
-    "FixedPoint",
-    "Graph",
-    "InnerSteps",
-    "Layered",
-    "Node",
-    "Program",
-    "Recurrent",
-    "Settings",
-    "Sharded",
-    "Term",
-    "Transformer",
-    "Update",
-    "Updates",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Node:

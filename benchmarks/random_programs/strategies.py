@@ -49,8 +49,6 @@ from benchmarks.random_programs.terms import KEPT, TERMS, USES
 from benchmarks.random_programs.training import EXTRAS
 from benchmarks.random_programs.updates import UPDATES
 
-__all__ = ["bodies", "cases", "programs", "settings"]
-
 _pick = st.sampled_from
 # Values made just now, the first ones, and any between: readers near and far apart.
 _read = st.one_of(st.integers(-4, -1), st.integers(0, 3), st.integers(0, 60))

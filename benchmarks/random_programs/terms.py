@@ -15,8 +15,6 @@ import jax.numpy as jnp
 
 from benchmarks.random_programs.spec import Term
 
-__all__ = ["KEPT", "TERMS", "USES", "kept_terms", "loss_with_terms", "terms_state"]
-
 TERMS: dict[str, Callable[[Any, Any, float], Any]] = {
     "mean": lambda a, b, k: k * a.mean(),
     "square": lambda a, b, k: k * (a**2).mean(),

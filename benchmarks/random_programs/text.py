@@ -9,12 +9,10 @@ from typing import Any
 from benchmarks.random_programs import spec
 from olla_xla.errors import InputError
 
-__all__ = ["from_text", "to_text"]
-
 _CLASSES = {
     name: found
-    for name in spec.__all__
-    if isinstance(found := getattr(spec, name), type) and dataclasses.is_dataclass(found)
+    for name, found in vars(spec).items()
+    if isinstance(found, type) and dataclasses.is_dataclass(found)
 }
 
 

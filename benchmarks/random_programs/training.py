@@ -38,8 +38,6 @@ from benchmarks.random_programs.spec import (
     Updates,
 )
 
-__all__ = ["EXTRAS", "Built", "build"]
-
 EXTRAS = (
     "pass_input",  # the batch is a result, unchanged
     "pass_parameter",  # so is a parameter, as it was before the step

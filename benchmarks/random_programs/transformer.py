@@ -10,8 +10,6 @@ import numpy as np
 
 from benchmarks.random_programs.spec import Transformer
 
-__all__ = ["transformer_batch", "transformer_loss", "transformer_parameters"]
-
 _ACTIVATIONS = {
     "silu": jax.nn.silu,
     "gelu": jax.nn.gelu,

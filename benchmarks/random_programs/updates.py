@@ -10,8 +10,6 @@ import numpy as np
 
 from benchmarks.random_programs.spec import Update, Updates
 
-__all__ = ["UPDATES", "updates_batch", "updates_next", "updates_parameters"]
-
 UPDATES = ("set", "set_rows", "add", "scatter", "swap", "decay", "copy", "read", "shift", "write")
 """What an update may do."""
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from benchmarks.random_programs.search import Share, run_share
 
-__all__ = ["main"]
-
 
 def main(request: str) -> None:
     """Runs the share that the request describes."""

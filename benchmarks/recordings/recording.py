@@ -9,8 +9,6 @@ import os
 from olla_xla.errors import InputError
 from olla_xla.problem.whole_file import written_whole
 
-__all__ = ["Event", "Recording", "read_recording", "write_recording"]
-
 Event = tuple[int, int]
 """A request's number and its bytes, or -1 where it is released."""
 

@@ -15,8 +15,6 @@ import os
 from benchmarks.recordings.recording import Event, Recording
 from olla_xla.errors import InputError
 
-__all__ = ["MARKER", "TorchTrace", "read_torch_trace"]
-
 MARKER = "iteration"
 """What the names of iterations begin with; those of one name share a profile."""
 

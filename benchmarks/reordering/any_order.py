@@ -29,8 +29,6 @@ from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search.flatten import flattened
 from olla_xla.solvers.linear import Status
 
-__all__ = ["place_reordered"]
-
 _GLANCE = 0.2
 """Part of the time limit that each order gets at first."""
 

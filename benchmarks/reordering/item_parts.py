@@ -12,8 +12,6 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import passes_on
 from olla_xla.place.placed_parts import Shapes
 
-__all__ = ["HandOvers", "ItemParts", "item_parts"]
-
 
 class HandOvers(NamedTuple):
     """Which pairs of the graph memory passes on by, and must go on doing so.

@@ -25,8 +25,6 @@ from olla_xla.place.placed_parts import LOWEST, fit, put
 from olla_xla.place.relocate import relocate
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["repaired_together"]
-
 _TRIES = 2000
 """Of local repair, between moves of operators."""
 

@@ -20,8 +20,6 @@ from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["GraphPlacement", "checked", "place_graph"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Placement:

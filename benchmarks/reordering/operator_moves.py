@@ -27,8 +27,6 @@ from olla_xla.place.placed_parts import (
 )
 from olla_xla.place.relocate import ANYWHERE, Scratch, repack, scratch
 
-__all__ = ["Order", "move"]
-
 _MOVES = 500
 """Of operators, between tries of local repair."""
 

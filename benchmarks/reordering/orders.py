@@ -20,8 +20,6 @@ from olla_xla.place.dead_space import Waste, waste
 from olla_xla.place.items import Items, step_items
 from olla_xla.place.problem import PlacementProblem
 
-__all__ = ["delayed", "hastened", "postponed", "relieved"]
-
 
 def delayed(arrays: GraphArrays, order: Sequence[int]) -> list[int]:
     """Every operator right before the first that needs it, unless more dies there than is made.

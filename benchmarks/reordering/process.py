@@ -22,8 +22,6 @@ from olla_xla.errors import OllaError
 from olla_xla.place.placer import place
 from olla_xla.problem.graph import TensorGraph
 
-__all__ = ["Arena", "arenas"]
-
 _ORDERS_SECONDS = 10.0
 """The time limit of `place_reordered`, for each order that it tries."""
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from benchmarks.place_ilp.arenas import PlacedBy
 from olla_xla.cli.report.tables import Table
 
-__all__ = ["places_table"]
-
 
 def places_table(rows: Sequence[PlacedBy]) -> Table:
     """A line for each way to an arena; bytes."""

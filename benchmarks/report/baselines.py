@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from benchmarks.eager.stored import ModelEstimates
     from benchmarks.sublinear_training import MemoryRow, TimeRow
 
-__all__ = ["edges_table", "estimate_table", "meeting_table", "memory_table", "time_table"]
-
 
 def estimate_table(found: Estimates, title: str) -> Table:
     """A line for each baseline; sizes in MB."""

@@ -8,8 +8,6 @@ from benchmarks.schedule import Row, Summary
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
-__all__ = ["schedule_summary", "schedule_table"]
-
 
 def schedule_table(rows: Sequence[Row]) -> Table:
     """A line for each case; sizes in MB."""

@@ -8,8 +8,6 @@ from benchmarks.figures.comparisons import Comparison
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import percent
 
-__all__ = ["comparison_table", "model_table"]
-
 _HEADINGS = (
     "what:",
     "target:",

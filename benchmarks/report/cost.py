@@ -10,8 +10,6 @@ from olla_xla.cli.report.measured import prediction
 from olla_xla.cli.report.tables import Table
 from olla_xla.tools.measure.records import Measured, RunRequest
 
-__all__ = ["cost_summary", "cost_table"]
-
 
 def cost_table(rows: Sequence[tuple[RunRequest, Measured]]) -> Table:
     """Predicted and measured step times of several models in XLA's order."""

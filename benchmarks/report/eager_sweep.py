@@ -8,8 +8,6 @@ from typing import Any
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 
-__all__ = ["eager_table"]
-
 _HEADINGS = (
     "model:", "batch", "optimizer:", "eager", "planned", "less %", "bound", "gap %", "order s",
     "error:",

@@ -9,8 +9,6 @@ from benchmarks.first_call import Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
-__all__ = ["first_call_table"]
-
 
 def first_call_table(rows: Sequence[Row]) -> Table:
     """A line for each step, and the median of all ratios; sizes in MB."""

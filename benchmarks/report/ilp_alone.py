@@ -8,8 +8,6 @@ from benchmarks.eager.ilp_alone import Known, Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 
-__all__ = ["ilp_alone_table"]
-
 
 def ilp_alone_table(rows: Sequence[Row]) -> Table:
     """A line for each program: its gap to the least known peak, by limit."""

@@ -8,8 +8,6 @@ from benchmarks.loops import LoopsRow
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
-__all__ = ["loops_summary", "loops_table"]
-
 _HEADINGS = (
     "way:",
     "total",

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from benchmarks.mutants.driver import UNMUTATED, Row
 from olla_xla.cli.report.tables import Table
 
-__all__ = ["kinds_table", "unmutated_table", "wrong_lines"]
-
 
 def kinds_table(rows: Sequence[Row]) -> Table:
     """A line for each kind of fault, and one for all."""

@@ -12,15 +12,6 @@ from olla_xla.solvers.linear import Status
 if TYPE_CHECKING:
     from benchmarks.place import InstanceRow, PlanRow, ProgramRow, RandomRow
 
-__all__ = [
-    "compared_table",
-    "instance_table",
-    "plans_table",
-    "programs_table",
-    "random_line",
-    "summary_line",
-]
-
 
 def instance_table(rows: Sequence[InstanceRow]) -> Table:
     """MiniMalloc's instances, in their own units."""

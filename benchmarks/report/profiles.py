@@ -8,8 +8,6 @@ from benchmarks.profiles import Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
 
-__all__ = ["profiles_table"]
-
 
 def profiles_table(rows: Sequence[Row]) -> Table:
     """A line for each loop; MB, and microseconds for one request or release."""

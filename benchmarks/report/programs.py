@@ -10,8 +10,6 @@ from benchmarks.random_programs.check import FAILURES
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import percent
 
-__all__ = ["Tally", "tally_table"]
-
 
 @dataclasses.dataclass
 class Tally:

@@ -8,8 +8,6 @@ from benchmarks.remedies import Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
-__all__ = ["remedies_line", "remedies_table"]
-
 
 def remedies_table(rows: Sequence[Row]) -> Table:
     """A line for each remedy; totals in MB."""

@@ -8,8 +8,6 @@ from benchmarks.sharded.job import Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
-__all__ = ["sharded_table"]
-
 _SAME = {True: "yes", False: "NO", None: "-"}
 
 

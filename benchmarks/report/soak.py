@@ -8,8 +8,6 @@ from benchmarks.soak.job import Curve
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
 
-__all__ = ["soak_table"]
-
 
 def soak_table(curves: Sequence[tuple[Curve, str]]) -> Table:
     """One line for each curve, with the reason if it fails; sizes in MB."""

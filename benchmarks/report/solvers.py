@@ -11,8 +11,6 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 from olla_xla.solvers.linear import Status
 
-__all__ = ["agreement_table", "programs_table", "scale_table", "solve_table", "steps_table"]
-
 
 def scale_table(rows: Sequence[ScaleRow]) -> Table:
     """A line for each case; sizes in MB."""

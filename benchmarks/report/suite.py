@@ -8,8 +8,6 @@ from benchmarks.suite import SuitePlan, SuiteRow
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 
-__all__ = ["suite_notes", "suite_table"]
-
 
 def suite_table(rows: Sequence[SuiteRow], overheads: Sequence[float], target: str) -> Table:
     """A line for each dump; a column for each plan, then what the plans add, in the same order."""

@@ -9,8 +9,6 @@ from benchmarks.thunks.rows import Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
-__all__ = ["faults_table", "in_pairs", "summary_table", "thunks_table"]
-
 
 def thunks_table(rows: Sequence[Row]) -> Table:
     """A line for each executable."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from benchmarks.together.job import Row
 from olla_xla.cli.report.tables import Table
 
-__all__ = ["together_table"]
-
 
 def together_table(rows: Sequence[Row]) -> Table:
     """A line for each case and number of processes, over all its runs; sizes in bytes."""

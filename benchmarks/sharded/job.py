@@ -10,8 +10,6 @@ from benchmarks.sharded.steps import STEPS, Sizes
 from benchmarks.worker_lines import worker_lines
 from olla_xla.errors import InputError
 
-__all__ = ["Row", "run_steps"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:

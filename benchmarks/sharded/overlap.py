@@ -10,8 +10,6 @@ from hlo.module import Module
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 
-__all__ = ["Overlap", "overlap"]
-
 _COLLECTIVES = (
     "all-gather all-reduce all-to-all collective-broadcast collective-permute ragged-all-to-all "
     "recv reduce-scatter send"

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["STEPS", "Sizes", "Step"]
-
 P = PartitionSpec
 _RATE, _KEPT = 0.01, 0.9
 

@@ -30,8 +30,6 @@ from olla_xla.compile.capture import capture
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
-__all__ = ["main"]
-
 _RUNS = 3
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from benchmarks.figures.files import new_canvas, save_png
 from benchmarks.soak.job import Curve
 
-__all__ = ["write_curves_png"]
-
 _PANELS = (
     ("resident_bytes", 2.0**-20, "resident, MB"),
     ("first_seconds", 1.0, "first call, s"),

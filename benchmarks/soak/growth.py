@@ -10,8 +10,6 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["growth", "slope"]
-
 
 def slope(counts: Sequence[int], values: Sequence[float]) -> float:
     """The growth of a value for each count, the median slope; 0 for fewer than two samples."""

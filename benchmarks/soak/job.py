@@ -11,8 +11,6 @@ from benchmarks.soak.worker import PARTS
 from benchmarks.worker_lines import worker_lines
 from olla_xla.errors import InputError
 
-__all__ = ["Curve", "Sample", "soak"]
-
 _MORE_MEMORY = 0.02
 """Part of its resident memory that a process may grow by in its second half: malloc's noise."""
 _MORE_SECONDS = 0.5  # likewise of the seconds of a call, on a machine that does other things too

@@ -19,8 +19,6 @@ import olla_xla
 from olla_xla.compile.process_memory import give_memory_back, status_bytes
 from olla_xla.errors import CheckError
 
-__all__ = ["PARTS", "main"]
-
 _WIDTH, _BRANCHES, _ROWS = 64, 6, 128
 _CALLS = 20
 """Calls of one signature that are timed together."""

@@ -21,8 +21,6 @@ from olla_xla.remat.cost.path import Streams, is_transfer
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import trips
 
-__all__ = ["Durations", "durations"]
-
 
 class Durations(NamedTuple):
     """Predicted seconds of one run: of the thunks as issued, and of the longest chain of them."""

@@ -16,8 +16,6 @@ from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.slices import Access, Slice
 
-__all__ = ["KINDS", "Mutant", "mutants"]
-
 Path = tuple[int, ...]
 """Where a sequence of thunks is: thunk, sequence within it, thunk, and so on; () the outermost."""
 

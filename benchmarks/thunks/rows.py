@@ -35,8 +35,6 @@ from olla_xla.problem.plan import LONGEST_PATH
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 
-__all__ = ["NotCompiledError", "Row", "is_worse", "measured"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:

@@ -20,8 +20,6 @@ from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 
-__all__ = ["Lower", "Step", "steps"]
-
 Lower = Callable[[PlanOptions | None], Any]
 """Lowers a step: planned with options, or by `jax.jit` with None."""
 

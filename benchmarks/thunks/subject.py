@@ -15,8 +15,6 @@ from olla_xla.check.executable.program import Op, read_program
 from olla_xla.check.executable.values import Frame, Value, follow, resolve
 from olla_xla.errors import CheckError
 
-__all__ = ["Subject"]
-
 
 class Subject:
     """An executable with its module.

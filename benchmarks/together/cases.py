@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from olla_xla.errors import InputError
 
-__all__ = ["CASES", "Case", "parse_cases"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Case:

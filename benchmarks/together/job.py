@@ -14,8 +14,6 @@ from typing import Any
 
 from benchmarks.together.cases import Case
 
-__all__ = ["Row", "run_cases"]
-
 _WORKER = "benchmarks.together.worker"
 _START_SECONDS, _CASE_SECONDS = 120.0, 60.0
 """A job that takes longer than this, and as much for each case, hangs and is killed."""

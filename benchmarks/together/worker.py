@@ -28,8 +28,6 @@ from olla_xla.compile.jax_private import distributed_client
 from olla_xla.compile.plan_store import process_store
 from olla_xla.errors import PlanFileError
 
-__all__ = ["main"]
-
 _WIDTH, _BRANCHES, _ROWS = 64, 6, 512
 _STEPS = 2
 _READY_SECONDS = 60.0

@@ -13,8 +13,6 @@ import optax
 from benchmarks.trainers import TrainerStep
 from olla_xla.targets.target import Target
 
-__all__ = ["step"]
-
 _LAYERS, _HEADS, _WIDTH, _LENGTH, _WORDS = 6, 8, 512, 512, 32_000
 
 

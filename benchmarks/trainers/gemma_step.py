@@ -16,8 +16,6 @@ from gemma.gm.nn import _modules  # pyright: ignore[reportMissingImports]
 from benchmarks.trainers import TrainerStep
 from olla_xla.targets.target import Target
 
-__all__ = ["step"]
-
 _LENGTH = 1024
 
 

@@ -13,8 +13,6 @@ import jax.numpy as jnp
 from benchmarks.trainers import TrainerStep
 from olla_xla.targets.target import Target
 
-__all__ = ["step"]
-
 _SIDE, _CLASSES = 224, 1000
 
 

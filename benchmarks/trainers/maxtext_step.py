@@ -19,8 +19,6 @@ from maxtext.utils import maxtext_utils  # pyright: ignore[reportMissingImports]
 from benchmarks.trainers import TrainerStep
 from olla_xla.targets.target import Target
 
-__all__ = ["step"]
-
 _FIXED = {
     "run_name": "bench",
     "attention": "dot_product",

@@ -27,8 +27,6 @@ from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
-__all__ = ["trainer_row"]
-
 
 def trainer_row(
     trainer: Trainer,
