@@ -1,7 +1,5 @@
 """Orders of an array's elements as steps, beside NumPy's own transposes and reshapes."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -134,79 +132,6 @@ class Elements(ElementNumbering):
 
 
 ARRAY = b"array".ljust(16, b"\0")
-
-
-def moved(numbering, begun, moves):
-    """The number after some casts and transposes, and where in the array each element is from."""
-    number, at, values = ARRAY, begun, row(begun)
-    for kind, new, dimensions in moves:
-        if kind == "cast":
-            number = numbering.cast(number, at, new)
-            there = memory(at, values)
-            inverse = np.argsort(memory(new, row(new)))
-            values = there[inverse].reshape(new.dimensions)
-        else:
-            number = numbering.arranged(number, at, orders.permuted(at, dimensions), new)
-            values = values.transpose(dimensions)
-        at = new
-    return number, memory(at, values).tobytes(), at
-
-
-@st.composite
-def chains(draw, begun):
-    """Casts and transposes one after the other: (kind, shape that is got, dimensions)."""
-    at, found = begun, []
-    for _ in range(draw(st.integers(0, 3))):
-        if draw(st.booleans()):
-            other = draw(st.sampled_from([(12,), (3, 4), (2, 6), (2, 3, 2), (4, 3), (1, 12)]))
-            new = draw(shapes(st.just(other)))
-            found.append(("cast", new, ()))
-        else:
-            dimensions = draw(st.permutations(range(len(at.dimensions))))
-            extents = [at.dimensions[k] for k in dimensions]
-            new = draw(shapes(st.just(extents)))
-            found.append(("transpose", new, tuple(dimensions)))
-        at = new
-    return found
-
-
-@given(st.data())
-def test_one_number_says_one_order_of_elements(data):
-    """Of an array that is moved in several ways, all seen by one shape at last."""
-    numbering = Elements("cuda")
-    begun = data.draw(shapes(st.just((3, 4))))
-    seen = {}
-    for chain in (data.draw(chains(begun)) for _ in range(4)):
-        number, elements, at = moved(numbering, begun, chain)
-        number = numbering.cast(number, at, shape(12))
-        assert seen.setdefault(number, elements) == elements, chain
-    identity = memory(begun, row(begun)).tobytes()
-    plain = numbering.cast(ARRAY, begun, shape(12))
-    assert seen.get(plain, identity) == identity
-
-
-def test_there_and_back_again_is_nothing():
-    numbering = Elements("cuda")
-    wide, flat = shape(3, 4), shape(12)
-    there = numbering.cast(ARRAY, wide, flat)
-    assert there != ARRAY and numbering.unmoved(there) == ARRAY
-    assert numbering.cast(there, flat, wide) == ARRAY
-    turned = shape(4, 3)
-    across = numbering.arranged(ARRAY, wide, orders.permuted(wide, (1, 0)), turned)
-    assert across != ARRAY and numbering.unmoved(across) == ARRAY
-    assert numbering.arranged(across, turned, orders.permuted(turned, (1, 0)), wide) == ARRAY
-    assert numbering.cast(ARRAY, wide, shape(1, 3, 4, 1)) != ARRAY
-
-
-def test_a_transpose_is_what_a_layout_does():
-    numbering = Elements("cuda")
-    wide, turned = shape(3, 4), shape(4, 3)
-    across = numbering.arranged(ARRAY, wide, orders.permuted(wide, (1, 0)), turned)
-    assert numbering.cast(ARRAY, wide, shape(4, 3, layout=(0, 1))) == across
-    assert numbering.cast(ARRAY, shape(3, 4, layout=(0, 1)), turned) == across
-    for first, second in itertools.permutations([shape(2, 6), shape(6, 2)]):
-        through = numbering.cast(numbering.cast(ARRAY, wide, first), first, second)
-        assert through == numbering.cast(ARRAY, wide, second)
 
 
 def test_what_a_fusion_computes_is_computed_where_it_lies_too():

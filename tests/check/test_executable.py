@@ -14,7 +14,6 @@ from olla_xla.check.executable import (
     check_executable,
     check_places,
     check_planned,
-    check_rewrite,
 )
 from olla_xla.check.executable import results_digest as digest_for
 from olla_xla.errors import CheckError
@@ -326,21 +325,6 @@ def test_an_order_must_keep_dependences():
     assert "is not in the schedule" in verdict(proto.SerializeToString())
 
 
-def test_lost_control_edges_are_named():
-    text = """
-ENTRY e {{
-  a = f32[64] parameter(0)
-  s = f32[64] sine(a)
-  c = f32[64] cosine(a){after}
-  ROOT r = f32[64] add(s, c)
-}}"""
-    kept = module(text.format(after=", control-predecessors={s}"))
-    check_rewrite(kept, kept, "cpu")
-    with pytest.raises(CheckError, match=r"c\S* must run after s"):
-        check_rewrite(kept, module(text.format(after="")), "cpu")
-    check_rewrite(module(text.format(after="")), kept, "cpu")
-
-
 def test_what_leaves_the_results_alone_leaves_the_digest():
     plain = """
 ENTRY e {
@@ -479,13 +463,6 @@ def test_places_are_found_by_the_executables_own_ids():
     with pytest.raises(CheckError, match="no memory"):
         check_places(accepted, data, "cpu", assignment=assignment)
     check_places(accepted, final, "cpu", assignment=assignment)
-
-
-def test_what_is_accepted_keeps_its_donations():
-    data = module(SAFE["bound to a dying operand"])
-    accepted = check_planned(data, data, "cpu")
-    with pytest.raises(CheckError, match="memory of 1 of 1 donated arguments"):
-        check_places(accepted, data, "cpu", donated=frozenset({(0, ())}))
 
 
 @pytest.mark.parametrize("target", ["cpu", CUDA])

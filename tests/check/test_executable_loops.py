@@ -109,13 +109,6 @@ def test_a_slice_is_what_its_turn_wrote():
     assert results_digest(before) == results_digest(after)
 
 
-def test_stacks_may_be_written_from_the_end():
-    before = module(writer(at="back"), reader(READ))
-    after = module(writer(at="back", second=False), reader(AGAIN, second=False), second=False)
-    assert results_digest(before) == results_digest(after)
-    assert results_digest(before) != results_digest(module(writer(), reader(READ)))
-
-
 def told(text, call='() custom-call(x), custom_call_target="tell"'):
     """A writing loop in which each iteration calls back to the host."""
     call = f"  told = {call}, custom_call_has_side_effect=true\n"

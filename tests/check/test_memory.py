@@ -48,14 +48,6 @@ def objection(text, where, attributes=""):
     return ""
 
 
-def test_apart_there_is_nothing_to_say():
-    assert objection(THREE, {}) == ""
-
-
-def test_memory_may_be_used_again_once_it_is_read():
-    assert objection(THREE, {"a": (1, 0), "d": (1, 0)}) == ""
-
-
 @pytest.mark.parametrize("start", [0, 4, 60, 64])
 def test_one_shared_byte_is_an_overlap(start):
     found = objection(THREE, {"a": (1, 0), "b": (1, start)})
@@ -63,19 +55,6 @@ def test_one_shared_byte_is_an_overlap(start):
         assert found == ""
     else:
         assert found == "b writes b over a before reading it"
-
-
-def test_elementwise_a_result_may_lie_over_an_operand_but_not_beside_it():
-    assert objection(THREE, {"a": (1, 0), "c": (1, 0)}) == ""
-    found = objection(THREE, {"a": (1, 0), "c": (1, 32)})
-    assert found == "c writes c over a before reading it"
-
-
-def test_what_is_read_later_must_still_be_there():
-    text = THREE.replace("add(a, b)", "reverse(b), dimensions={0}").replace(
-        "reverse(c), dimensions={0} }", "add(c, a) }"
-    )
-    assert objection(text, {"a": (1, 0), "c": (1, 32)}) == "d reads a, but c has written over it"
 
 
 def test_arguments_that_are_not_donated_are_the_callers():
@@ -107,13 +86,6 @@ def test_what_a_branch_writes_on_its_way_is_written():
 def test_results_of_branches_lie_where_they_are_looked_for():
     found = objection(BRANCH, {"q": (2, 0), "r": (2, 0)})
     assert "results of q and of a branch, have different addresses" in found
-
-
-def test_every_value_has_a_place():
-    program = read_program(from_hlo_text("HloModule m, is_scheduled=true\n" + THREE))
-    values = follow(program)
-    with pytest.raises(CheckError, match="XLA assigned no memory to p"):
-        assigned_places(values, {})
 
 
 def test_what_xla_must_share_is_one_buffer():

@@ -133,18 +133,6 @@ def test_what_no_iteration_changes_is_what_it_was():
 # A scan residual's slices, and what its loop wrote.
 
 
-def direct(value, **options):
-    return results_digest(module(writer(**options), reader(value)))
-
-
-def test_whose_a_slice_is_does_not_depend_on_where_it_lies():
-    """Written from the end and read from the beginning, or the other way round."""
-    mirrored = READ.replace("other, k", "other, j")
-    assert direct(READ, at="back") == direct(mirrored)
-    assert direct(READ) == direct(mirrored, at="back")
-    assert direct(READ) != direct(READ, at="back")
-
-
 def test_a_loop_that_goes_on_longer_writes_the_last_slice_twice():
     """The fourth of its iterations writes over what the third one wrote: XLA moves the index."""
     found = []
@@ -157,16 +145,3 @@ def test_a_loop_that_goes_on_longer_writes_the_last_slice_twice():
         found.append(results_digest(module(before, reader(READ))))
         assert found[-1] == results_digest(module(again, reader(AGAIN, second=False), second=False))
     assert found[0] != found[1]
-
-
-@pytest.mark.parametrize("at", ["shifted", "twice", "one"])
-def test_a_slice_that_no_iteration_writes_is_what_it_was(at):
-    """So it is not what is computed again from the other array's slice."""
-    lines = "  shifted = s32[] subtract(i, one)\n  twice = s32[] multiply(i, last)\n"
-    before, again = (
-        writer(at=at, second=second).replace("  n = s32[] add", f"{lines}  n = s32[] add")
-        for second in (True, False)
-    )
-    assert results_digest(module(before, reader(READ))) != results_digest(
-        module(again, reader(AGAIN, second=False), second=False)
-    )

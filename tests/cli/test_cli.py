@@ -274,29 +274,6 @@ def test_misuse_is_one_line_and_exit_code_2(capsys, arguments, message):
     assert code == 2 and message in only_error(err)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\x00\x01\x02 not a module", b"hello\n", b"module {", b"\x1f\x8b\x08"]
-)
-def test_files_that_hold_no_module(capsys, tmp_path, content):
-    path = tmp_path / "module"
-    path.write_bytes(content)
-    for command in ("plan", "analyze"):
-        code, _, err = run(capsys, command, f"--hlo={path}")
-        assert code == 2 and "module" in only_error(err)
-
-
-def test_a_truncated_proto(capsys, tmp_path):
-    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    compiled = jax.jit(lambda x: x @ x).lower(shape).compile()
-    proto = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
-    path = tmp_path / "module.pb"
-    path.write_bytes(proto)
-    assert run(capsys, "plan", f"--hlo={path}", *LIMITS)[0] == 0
-    path.write_bytes(proto[: len(proto) // 2])
-    code, _, err = run(capsys, "plan", f"--hlo={path}")
-    assert code == 2 and "truncated" in only_error(err)
-
-
 @pytest.fixture
 def unjittable(tmp_path):
     """A folder with a model whose step branches on a value."""

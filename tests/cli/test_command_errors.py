@@ -3,8 +3,8 @@
 import pytest
 from absl import flags
 
-from olla_xla.cli.commands import analyze, check, diff, fit, plan
-from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
+from olla_xla.cli.commands import check
+from olla_xla.errors import InputError
 
 pytestmark = pytest.mark.quick
 
@@ -14,44 +14,6 @@ def parsed(command, *arguments):
     command.define_flags(values)
     values(["made", *arguments])
     return values
-
-
-@pytest.mark.parametrize("command", [analyze, plan])
-@pytest.mark.parametrize("arguments", [[], ["--model=mlp", "--hlo=x.txt"]])
-def test_a_model_or_a_module(command, arguments):
-    with pytest.raises(InputError, match="give either --model=NAME or --hlo=FILE"):
-        command.run(parsed(command, *arguments))
-
-
-@pytest.mark.parametrize("flag", ["html", "figure"])
-def test_a_report_that_cannot_be_written(tmp_path, flag):
-    path = tmp_path / "none" / "report"
-    with pytest.raises(InputError, match="no such folder"):
-        analyze.run(parsed(analyze, "--model=mlp", f"--{flag}={path}"))
-
-
-def test_plan_files(tmp_path):
-    with pytest.raises(PlanFileError, match="no such folder"):
-        plan.run(parsed(plan, "--model=mlp", f"--plan_out={tmp_path / 'none' / 'x.plan'}"))
-    with pytest.raises(PlanFileError):
-        plan.run(parsed(plan, "--model=mlp", f"--plan={tmp_path / 'none.plan'}"))
-
-
-def test_a_budget_for_pieces():
-    with pytest.raises(InputError, match="--memory_budget=BYTES"):
-        fit.run(parsed(fit, "--model=mlp"))
-
-
-def test_a_version_of_jax_needs_a_model():
-    with pytest.raises(InputError, match=r"jax==0\.11\.2: give --model=NAME"):
-        diff._snapshot(parsed(diff), "jax==0.11.2")
-
-
-def test_a_file_that_is_no_module(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_text("not a module")
-    with pytest.raises(ModuleFormatError, match="x.txt"):
-        diff._snapshot(parsed(diff), str(path))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """A program of commands that are given: what it is called with, its exit codes, and its JSON."""
 
-import json
 import sys
 import types
 
 import pytest
 from absl import flags
 
-from olla_xla.cli import document, program
+from olla_xla.cli import program
 from olla_xla.cli.program import CommandLine
 from olla_xla.errors import CheckError, InputError, OllaError
 
@@ -95,48 +94,6 @@ def test_an_old_jax_is_said_before_a_command_is_imported(called, monkeypatch):
     monkeypatch.setattr(program, "old_jax", lambda: "jax is too old")
     assert called(lambda values: 0, "do_it") == (2, "", "made do_it: jax is too old\n")
     assert called(lambda values: 0, "--version")[0] == 0
-
-
-def found(values):
-    document.add(bytes=values.batch_size)
-    document.add_table("t", ["name:", "MB"], [["x", "1.0"]])
-    print("a table")
-    return 1
-
-
-WHOLE = {"bytes": 4, "tables": [{"title": "t", "columns": ["name", "MB"], "rows": [["x", "1.0"]]}]}
-
-
-def test_json_alone_is_on_stdout(called):
-    code, out, err = called(found, "do_it", "--json")
-    assert code == 1 and json.loads(out) == WHOLE and err == "a table\n"
-
-
-def test_json_in_a_file(called, tmp_path):
-    path = tmp_path / "found.json"
-    code, out, err = called(found, "do_it", f"--json={path}")
-    assert (code, out, err) == (1, "a table\n", "") and json.loads(path.read_text()) == WHOLE
-    code, out, _ = called(found, "do_it", f"--json={tmp_path / 'none' / 'found.json'}")
-    assert (code, out) == (2, ""), "nothing is done if the file cannot be written"
-
-
-def test_without_json_nothing_is_kept(called):
-    assert called(found, "do_it") == (1, "a table\n", "")
-
-
-def test_help_leaves_out_what_few_need(called):
-    code, out, _ = called(found, "do_it", "--help")
-    assert code == 0 and "And says so." in out
-    assert "--batch_size: Examples. (default '4')" in out and "--[no]loops" not in out
-    assert "made do_it --helpfull lists 1 more" in out
-    out = called(found, "do_it", "--helpfull")[1]
-    assert "--[no]loops: Rarely set. (default 'true')" in out and "lists" not in out
-
-
-def test_the_overview(called):
-    code, out, _ = called(found, "--help")
-    assert code == 0 and out.index("  do_it  does it") < out.index("Further:") < out.index("  rare")
-    assert called(found)[0] == 2, "without a command"
 
 
 def test_a_closed_pipe_is_silent(called, monkeypatch):

@@ -146,22 +146,6 @@ def test_files_may_be_gzipped(tmp_path):
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"hello, world", "not HLO text, StableHLO or an HLO proto"),
-        (b"\x00\x01\x02\xff\xfe", "not an HLO module proto"),
-        (b"HloModule broken\n\nENTRY main {\n  a = ", "not HLO text that XLA can parse"),
-        (b"module @x { func.func bogus", "not StableHLO that XLA can convert"),
-    ],
-)
-def test_what_is_no_module_is_said_in_a_line(tmp_path, content, message):
-    path = written(tmp_path, content)
-    with pytest.raises(HloError, match=message) as error:
-        read(path)
-    assert "\n" not in str(error.value) and str(path) in str(error.value)
-
-
 def test_what_only_its_own_process_can_partition_is_refused(tmp_path):
     called = 'custom-call(a), custom_call_target="CustomSPMDPartitioning"'
     head = f"{HEAD}, num_partitions=2"

@@ -23,11 +23,6 @@ def view(*lines):
     return types.SimpleNamespace(steps=steps, timeline=timeline)
 
 
-def test_short_schedules_are_drawn_whole():
-    assert plots.sampled(view([5, 1, 9])).tolist() == [0, 1, 2]
-    assert plots.sampled(view()).tolist() == [0, 1, 2, 3], "a step may take nothing at all"
-
-
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 20))
 def test_of_each_run_of_steps_the_largest_is_drawn(sizes, most):
     with pytest.MonkeyPatch.context() as patch:
@@ -48,21 +43,3 @@ def test_data_comes_back_as_it_was():
     assert json.loads(gzip.decompress(base64.b64decode(text))) == data
     assert "<" not in text
     assert base64.b64decode(text)[4:8] == bytes(4), "no time: the same data gives the same page"
-
-
-def test_rows_of_the_donation_audit():
-    row = types.SimpleNamespace(path="x", type="f32[2]", bytes=8, outcome="lost", why="too small")
-    audit = types.SimpleNamespace(trouble=[row])
-    found = page._donation(types.SimpleNamespace(donation=audit))
-    assert found == [["x", "f32[2]", 8, "lost", "too small"]]
-
-
-@pytest.mark.parametrize("name", ["report.html", "report.css", "report.js"])
-def test_files_are_there(name):
-    assert page._file(name)
-
-
-def test_every_part_of_the_page_is_filled_in():
-    parts = set("TITLE CERTIFICATE CATEGORIES STYLE BOKEH ITEM DATA SCRIPT".split())
-    text = page._file("report.html")
-    assert all(f"@{name}@" in text for name in parts)

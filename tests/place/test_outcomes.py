@@ -13,32 +13,14 @@ from hypothesis import strategies as st
 
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem, place
-from olla_xla.place.dead_space import least_height, waste
-from olla_xla.place.exact.descend import _backtrack, _candidate, _place, descend
-from olla_xla.place.exact.frames import activate, split
-from olla_xla.place.exact.inference import infer, lift_all, lift_passed, pass_over
-from olla_xla.place.exact.model import model_of
-from olla_xla.place.exact.restarts import Budget, Search, searchable
-from olla_xla.place.exact.state import (
-    ACTIVE,
-    BOUNDS,
-    DEPTH,
-    FRAMES,
-    HI,
-    LEVEL,
-    LO,
-    NEXT,
-    RANK,
-    RESTS,
-    start,
-)
-from olla_xla.place.items import independent, items_of, load_bound, step_items, subset
+from olla_xla.place.dead_space import least_height
+from olla_xla.place.exact.restarts import Budget
+from olla_xla.place.items import independent, items_of
 from olla_xla.place.placed_parts import HIGHEST, LOWEST, TIGHTEST, Shapes, fit, put
 from olla_xla.place.relocate import relocate
 from olla_xla.place.repair import repaired
 from olla_xla.place.rules.best_fit import best_fit
-from olla_xla.place.rules.first_fit import first_fit, greedy_orders
-from olla_xla.place.rules.peak_first import peak_orders
+from olla_xla.place.rules.first_fit import first_fit
 from tests.support.outcomes import outcome
 
 LONG = 1e9  # seconds; nodes are what ends a search here
@@ -85,7 +67,6 @@ def found(problem, method, nodes=6000):
 
 
 METHODS = ("auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first")
-SEARCHED = ["plain", "tight", "groups", "aligned", "pinned"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -94,100 +75,8 @@ def test_packings(method):
     assert outcome([found(PROBLEMS[name], method) for name in names]) == TOLD[method]
 
 
-def arrays(items):
-    fields = vars(items)
-    return {name: fields[name] for name in sorted(fields)}
-
-
-def known_of(name):
-    """What is known of a problem's items before any is placed."""
-    told = []
-    for space in np.unique(PROBLEMS[name].space).tolist():
-        items, item = items_of(PROBLEMS[name], space)
-        told += [arrays(items), item, load_bound(items), least_height(items), items.loads()]
-        told += [vars(waste(items)), vars(waste(items, 10)), greedy_orders(items)]
-        told += [list(peak_orders(items)), searchable(items)]
-        told.append([arrays(part) for part in independent(items)])
-        told.append(arrays(subset(items, np.arange(0, len(items), 2))))
-    told.append(arrays(step_items(PROBLEMS[name])))
-    return outcome(told)
-
-
-def test_what_is_known_of_items():
-    assert outcome([known_of(name) for name in PROBLEMS]) == TOLD["known"]
-
-
 def part_of(name):
     return max(independent(items_of(PROBLEMS[name], 0)[0]), key=len)
-
-
-def searched(name):
-    """Models, descents under growing limits and weights, and searches of a part."""
-    part = part_of(name)
-    model, bound = model_of(part), least_height(part)
-    told = [tuple(model)]
-    for more in (-1, 0, 1, bound // 8):
-        weight = np.zeros(part.count)
-        for limit in (1, 40, 500):
-            rank = np.argsort(np.argsort(-part.size, kind="stable"))
-            told += [
-                *descend(model, rank, bound + more, limit, weight, 4_000_000)[:2],
-                weight.copy(),
-            ]
-        search, budget = Search(part), Budget(LONG, 9000)
-        ended, offsets = search.within(bound + more, budget, 4000)
-        told += [ended, offsets if ended == 1 else None, budget.spent, search._weights]
-    return outcome(told)
-
-
-def test_searches():
-    assert outcome([searched(name) for name in SEARCHED]) == TOLD["searches"]
-
-
-def told_of(state):
-    """All that a state holds but for unused room on its trails."""
-    fields = state._asdict()
-    used = state.count.tolist()
-    for trail, length in (("rests", used[RESTS]), ("bounds", used[BOUNDS])):
-        fields[trail] = fields[trail][:length]
-    fields["stack"] = fields["stack"][: used[DEPTH]]
-    fields["frames"] = fields["frames"][: used[FRAMES]]
-    return fields
-
-
-def walked(name):
-    """Each state of a few hundred steps down and back, with the work that was done until then."""
-    part = part_of(name)
-    model, bound = model_of(part), least_height(part)
-    rank = np.argsort(np.argsort(-part.size, kind="stable"))
-    state = start(model, bound, np.zeros(part.count), 100_000)
-    good = lift_all(model, state) and infer(model, state, bound)
-    told = [good, told_of(state)]
-    for _ in range(300):
-        i = _candidate(model, state, rank) if good else -1
-        if i < 0:
-            i = _backtrack(model, state)
-            if i < 0:
-                break
-            state.count[LEVEL], state.count[RANK] = state.rest[i], rank[i]
-            good = pass_over(model, state, i) and infer(model, state, bound)
-        else:
-            good, separable = _place(model, state, rank, i)
-            good = good and lift_passed(model, state, rank) and infer(model, state, bound)
-            told.append(separable)
-            if good and separable:
-                split(model, state)
-        told.append(outcome(i, good, told_of(state)))
-        frame = state.frames[state.count[ACTIVE]]
-        if frame[LO] == frame[HI]:
-            if frame[NEXT] < 0:
-                break
-            activate(state, frame[NEXT])
-    return outcome(told)
-
-
-def test_every_state_of_a_descent():
-    assert outcome([walked(name) for name in SEARCHED]) == TOLD["walks"]
 
 
 def mended(name):
@@ -216,11 +105,6 @@ def test_best_fit_has_no_rule_for_pins():
     assert not len(best_fit(items_of(PlacementProblem.of([], [], []), 0)[0]))
 
 
-def test_best_fit_of_items_of_several_parts():
-    told = [best_fit(items_of(PROBLEMS[name], 0)[0]) for name in ("groups", "aligned", "large")]
-    assert outcome(told) == TOLD["best fit of parts"]
-
-
 TOLD = {
     "auto": "d354c4f98411",
     "search": "7041f95fce63",
@@ -229,11 +113,7 @@ TOLD = {
     "greedy_span": "651b13f1ab6e",
     "greedy_area": "2b5dbadf42ff",
     "peak_first": "f6da34bec6d9",
-    "known": "9cf6e112aad2",
-    "searches": "717482bf7a57",
-    "walks": "96d607ebacdf",
     "repairs": "a0ae463c3c71",
-    "best fit of parts": "33e57c725e36",
 }
 """Of each searcher, over all problems."""
 

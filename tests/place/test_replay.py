@@ -1,7 +1,6 @@
 """Replay that learns its profiles: places hold, arenas are small, nothing is asked of callers."""
 
 import doctest
-import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,9 @@ from hypothesis import strategies as st
 
 from benchmarks import profiles
 from benchmarks.profile_replay import replay
-from benchmarks.profile_replay.profile import PlannedAllocator
 from benchmarks.profile_replay.replay import LearningAllocator
 from benchmarks.recordings.recording import read_recording
 from olla_xla.errors import InputError, LimitError
-from olla_xla.place import PlacementProblem, placer
 
 
 def run(allocator, sizes, freed=()):
@@ -149,41 +146,3 @@ def test_misuse():
 
 def test_the_example_holds():
     assert doctest.testmod(replay).failed == 0
-
-
-def test_loops_of_the_documents():
-    """A loop's lengths make the requests and states that the stored rows have: 4 a step, and 1."""
-    stored = Path(__file__).parents[2] / "docs" / "figures" / "papers" / "profile.json"
-    rows = {row["loop"]: row for row in json.loads(stored.read_text())}
-    assert set(rows) == set(profiles.LOOPS)
-    for name in (name for name in rows if name.startswith("inference")):
-        row = rows[name]
-        ran = list(profiles._iterations(name, 0, profiles._ITERATIONS))
-        assert (len(ran), len({key for *_, key in ran})) == (row["iterations"], row["profiles"])
-        assert sum(4 * len(inputs) + 1 for _, inputs, *_ in ran) == row["requests"]
-        for _, inputs, weights, _ in ran:
-            assert inputs.shape[1:] == (32, 256) and 4 * inputs[0].nbytes == row["live_bytes"]
-            assert [w.shape for w in weights] == [(256, 256)] * 2
-            assert weights[0].std() == pytest.approx(0.05, rel=0.05)
-
-
-def test_64_iterations_are_remembered(monkeypatch):
-    """By default, and each placement has a second; a place alone has ten."""
-    asked = []
-    budget = placer.Budget
-    monkeypatch.setattr(
-        replay, "_placed", lambda profile, *given: asked.append(given[-1]) or [0] * 66
-    )
-    allocator = LearningAllocator()
-    for size in range(66):
-        allocator.begin()
-        allocator.free(allocator.allocate(size)[0])
-    allocator.begin()
-    assert (allocator.recorded, allocator.profiles) == (66, 64)
-    limits = {"time_limit": 1.0, "node_limit": None}
-    assert all(given == limits for given in asked)
-    asked.clear()
-    monkeypatch.setattr(placer, "Budget", lambda *given: asked.append(given) or budget(*given))
-    PlannedAllocator(profiles._profile([(0, 8), (0, -1)]))
-    placer.place(PlacementProblem.of([0], [1], [4]))
-    assert asked == [(1.0, None), (10.0, None)]

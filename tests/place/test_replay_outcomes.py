@@ -4,9 +4,6 @@ Seconds are left out, and placements are counted: no machine is too slow for the
 """
 
 import dataclasses
-import functools
-import itertools
-import types
 
 import numpy as np
 import pytest
@@ -138,43 +135,6 @@ def test_the_caching_allocator_gets_back_what_is_released():
     assert (found.live_bytes, found.caching_bytes) == (17 << 20, 32 << 20)
 
 
-def test_random_recordings_with_a_clock(monkeypatch):
-    """Rows to the last number; each look at the clock takes a second, malloc what it is asked."""
-    clock = itertools.count(0.0)
-    fake = types.SimpleNamespace(perf_counter=lambda: next(clock))
-    monkeypatch.setattr(profiles, "time", fake)
-    monkeypatch.setattr(profiles, "malloc_seconds", lambda asked, sizes: len(asked) + sum(sizes))
-    for module, name in ((profiles, "PlannedAllocator"), (profiles, "LearningAllocator")):
-        kind = functools.partial(getattr(module, name), time_limit=LONG, node_limit=300)
-        monkeypatch.setattr(module, name, kind)
-    told = []
-    for seed in range(12):
-        iterations = tuple(loop(seed, 6))
-        keys = tuple(int(k) for k in np.random.default_rng(seed).integers(0, 2, 6))
-        told.append(repr(profiles.replayed(Recording("r", iterations, keys))))
-        told.append(repr(profiles.learn(iterations)[1:]))
-    assert outcome(told) == "017e7d9eeba1"
-    # The step itself is timed over its iterations, of which the median counts.
-    took = iter([3.0, 1.0, 9.0])
-    times = iter([0.0, 3.0, 10.0, 11.0, 20.0, 29.0])
-    monkeypatch.setattr(fake, "perf_counter", lambda: next(times))
-    monkeypatch.setattr(profiles, "record", lambda name, seed: (name, seed))
-    monkeypatch.setattr(profiles, "replayed", lambda recording: Timed(recording))
-    monkeypatch.setattr(
-        profiles, "_iterations",
-        lambda *given: [(lambda *_: next(took), given, None, 0)] * 3,
-    )  # fmt: skip
-    row = profiles.measure("training, one length", 5)
-    assert (row.recording, row.step_seconds) == (("training, one length", 5), 3.0)
-    assert next(took, None) is None  # each ran
-
-
-@dataclasses.dataclass
-class Timed:
-    recording: tuple
-    step_seconds: float | None = None
-
-
 def test_a_first_iteration_needs_no_beginning():
     allocator = LearningAllocator(most_profiles=1)
     allocator.begin()
@@ -216,43 +176,6 @@ def test_requests_that_are_none():
     assert PlannedAllocator(PlacementProblem.of([], [], [])).arena_bytes == 0
 
 
-@pytest.mark.parametrize("train", [False, True])
-def test_what_a_translation_decodes(monkeypatch, train):
-    """From the last state of what was read, three steps for four, by a plain second writing."""
-    seen = []
-    fake = types.SimpleNamespace(tanh=lambda x: seen.append(np.tanh(x)) or seen[-1])
-    monkeypatch.setattr(profiles, "np", fake)
-    random = np.random.default_rng(0)
-    inputs, weights = random.standard_normal((8, 2, 4)), list(random.standard_normal((2, 4, 4)))
-    profiles._translating(inputs, weights, train)
-    assert len(seen) == 8 + 6
-    last = state = seen[7]
-    for found in seen[8:]:
-        state = np.tanh(state @ weights[1] + last)
-        assert np.array_equal(found, state)
-
-
-def test_loops_are_recorded_from_seed_0(monkeypatch):
-    """20 iterations, unless other numbers are given."""
-    asked = []
-    monkeypatch.setattr(profiles, "_iterations", lambda *given: asked.append(given) or [])
-    profiles.record("one")
-    profiles.record("two", 5, 7)
-    monkeypatch.setattr(profiles, "record", lambda *given: asked.append(given))
-    monkeypatch.setattr(profiles, "replayed", lambda recording: Timed(()))
-    monkeypatch.setattr(profiles.statistics, "median", lambda seconds: 0.0)
-    profiles.measure("three")
-    assert asked == [("one", 0, 20), ("two", 5, 7), ("three", 0), ("three", 0, 20)]
-
-
-def test_requests_end_to_end():
-    iterations = [[(0, 8), (1, 0), (0, -1)], [(0, 4), (0, -1)]]
-    assert profiles._numbered(iterations) == ([1, 2, -1, 3, -3], [8, 1, 4])
-    flat = list(profiles._flat(iterations))
-    assert [row[:2] for row in flat] == [(0, 8), (1, 0), (0, -1), (0, 4), (0, -1)]
-    assert flat[0][2] is flat[2][2] and flat[0][2] is not flat[3][2]
-
-
 def test_places_that_overlap_are_seen():
     places = profiles._Places()
     places.take(0, 8, 8)
@@ -289,119 +212,6 @@ def test_every_place_that_is_served_is_looked_at(monkeypatch):
         replay([apart, apart])
         with pytest.raises(CheckError, match="request 1 at 0"):
             replay([apart, meet])
-
-
-def test_loops_that_are_recorded(monkeypatch):
-    """How many iterations, of which lengths and profiles; what each asks for."""
-    monkeypatch.setattr(profiles, "_WIDTH", 4)
-    monkeypatch.setattr(profiles, "_BATCH", 2)
-    found = {name: profiles.record(name) for name in profiles.LOOPS}
-    assert {len(found[name].iterations) for name in found if "ten" not in name} == {20}
-    for name, recording in found.items():
-        own = recording.profiles
-        if "one length" in name or "changing" in name:
-            assert set(own) == {0}
-        elif "four" in name:
-            assert set(own) <= {10, 20, 30, 40}
-        else:
-            rounds = [sorted(own[k : k + 10]) for k in range(0, 40, 10)]
-            assert rounds == [list(range(13, 41, 3))] * 4
-        for events in recording.iterations:  # all that is made is released
-            assert sorted(k for k, size in events if size >= 0) == sorted(
-                k for k, size in events if size < 0
-            )
-    steps = {
-        name: len(recording.iterations[0]) // 2
-        for name, recording in found.items()
-        if name.endswith("one length")
-    }
-    # One state in front, then four arrays a step.
-    assert steps["inference, one length"] == 1 + 4 * 40
-    assert steps["seq2seq inference, one length"] == 1 + 4 * 40 + 3 * 30
-    assert steps == STEPS
-    # In inference a state, two products and their sum are live at a time, whatever the length.
-    most = {name: most_live(found[name].iterations[0]) for name in steps}
-    assert most == MOST
-    assert set(map(len, found["inference, changing lengths"].iterations)) <= {
-        2 * (1 + 4 * length) for length in range(10, 40)
-    }
-
-
-def most_live(events):
-    live = most = 0
-    for _, size in events:
-        live += 1 if size >= 0 else -1
-        most = max(most, live)
-    return most
-
-
-MOST = {
-    "training, one length": 45,
-    "inference, one length": 4,
-    "seq2seq training, one length": 76,
-    "seq2seq inference, one length": 4,
-}
-STEPS = {
-    "training, one length": 404,
-    "inference, one length": 161,
-    "seq2seq training, one length": 647,
-    "seq2seq inference, one length": 251,
-}
-
-
-def test_states_of_a_recurrent_network():
-    """As NumPy has them; the last alone unless all are to be kept."""
-    random = np.random.default_rng(0)
-    inputs, u, w = (random.standard_normal(shape) for shape in ((5, 2, 3), (3, 3), (3, 3)))
-    expected = [inputs[0] @ u]
-    for x in inputs:
-        expected.append(np.tanh(x @ u + expected[-1] @ w))
-    found = profiles._forward(inputs, [u, w], keep=True)
-    assert np.array_equal(found, expected)
-    (last,) = profiles._forward(inputs, [u, w], keep=False)
-    assert np.array_equal(last, expected[-1])
-
-
-class Kept(np.ndarray):
-    """Notes each array that begins as nothing, for what is summed up in it."""
-
-    begun: list[np.ndarray] = []
-
-    def __mul__(self, other):
-        made = np.asarray(super().__mul__(other))
-        if isinstance(other, float) and other == 0.0:
-            self.begun.append(made)
-        return made.view(type(self)) if made.shape != (3, 3) else made
-
-
-@pytest.mark.parametrize("translates", [False, True])
-def test_gradients_are_those_of_small_differences(translates):
-    """Half the square of what the last state is off 1; the first state is given."""
-    random = np.random.default_rng(3)
-    inputs, u, w = (random.standard_normal(shape) for shape in ((5, 2, 3), (3, 3), (3, 3)))
-    given = inputs[0] @ u
-
-    def half(u, w):
-        state = given
-        for x in inputs:
-            state = np.tanh(x @ u + state @ w)
-        if translates:
-            last = state
-            for _ in range(3):  # three quarters of five steps
-                state = np.tanh(state @ w + last)
-        return ((state - 1) ** 2).sum() / 2
-
-    Kept.begun.clear()
-    run = profiles._translation_training if translates else profiles._training
-    run(inputs.view(Kept), [u.view(Kept), w.view(Kept)])
-    sums = [made for made in Kept.begun if made.shape == (3, 3)]
-    assert len(sums) == 2
-    for k, found in enumerate(sums):
-        for at in np.ndindex(3, 3):
-            step = np.zeros((2, 3, 3))
-            step[k][at] = 1e-6
-            above, below = half(u + step[0], w + step[1]), half(u - step[0], w - step[1])
-            assert found[at] == pytest.approx((above - below) / 2e-6, abs=1e-6)
 
 
 def test_arrays_are_recorded_once():

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from jax.extend import xla
 
-from hlo.module import HloError, module_from_bytes
-from hlo.parse import from_hlo_text
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
@@ -19,64 +17,6 @@ from olla_xla.planner import apply_plan, in_place, plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.search import phases
 from tests.support.compiles import h100_device
-from tests.support.rewrites import with_aliases
-
-TEXT = """
-HloModule chain, is_scheduled=true, entry_computation_layout={(f32[64,32]{1,0})->f32[]}
-
-double {
-  p = f32[64,32]{1,0} parameter(0)
-  b = f32[2048]{0} bitcast(p)
-  ROOT d = f32[2048]{0} add(b, b)
-}
-
-sum {
-  x = f32[] parameter(0)
-  y = f32[] parameter(1)
-  ROOT s = f32[] add(x, y)
-}
-
-ENTRY main {
-  a = f32[64,32]{1,0} parameter(0)
-  t = f32[64,32]{1,0} tanh(a)
-  f = f32[2048]{0} fusion(t), kind=kLoop, calls=double
-  z = f32[] constant(0)
-  ROOT r = f32[] reduce(f, z), dimensions={0}, to_apply=sum
-}
-"""
-
-
-def test_a_binding_between_shapes_goes_through_bitcasts():
-    data = with_aliases(from_hlo_text(TEXT), {"f": (((), 0),)})
-    module = module_from_bytes(data)
-    fusion = next(i for i in module.entry.instructions if i.name == "f")
-    assert fusion.aliasing == (((), 0, ()),)
-    (operand,) = fusion.operands
-    assert operand.opcode == "bitcast" and operand.operands[0].name == "t"
-    assert operand.shape.dimensions == fusion.shape.dimensions == (2048,)
-    (parameter,) = fusion.called[0].parameters
-    assert parameter.shape.dimensions == (2048,)
-    assert [u.opcode for u in parameter.users] == ["bitcast"]
-    assert parameter.users[0].shape.dimensions == (64, 32)
-    schedule = [i.name for i in module.entry.schedule]
-    assert schedule.index(operand.name) == schedule.index("f") - 1
-    planned = PlannedModule(scheduled_module(data), "cuda")
-    buffers = {v.name: v.buffer for v in planned.dataflow.values}
-    assert buffers["t"] == buffers["f"]
-
-
-@pytest.mark.parametrize(
-    ("aliases", "message"),
-    [
-        ({"nobody": (((), 0),)}, "no instruction nobody"),
-        ({"t": (((), 0),)}, "not a fusion"),
-        ({"f": (((), 3),)}, "operand 3"),
-        ({"f": (((1,), 0),)}, "no result"),
-    ],
-)
-def test_wrong_bindings_are_refused(aliases, message):
-    with pytest.raises(HloError, match=message):
-        with_aliases(from_hlo_text(TEXT), aliases)
 
 
 def test_choice_keeps_what_lowers_the_total():

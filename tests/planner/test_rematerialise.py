@@ -200,11 +200,6 @@ def asked_for(budget, total=1000):
     )
 
 
-def test_a_budget_that_is_met_needs_nothing(monkeypatch):
-    state = asked_for(1000)
-    assert rematerialise.run(state) is state
-
-
 def test_loops_bodies_come_first_where_the_entry_alone_does_not_do(monkeypatch):
     state, lowered, done, tries = asked_for(800), asked_for(800, total=900), [], []
 

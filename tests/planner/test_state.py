@@ -1,7 +1,6 @@
 """A module while it is planned: what is left of times and allowances, and the plan at the end."""
 
 import dataclasses
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +9,7 @@ from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from hlo.read import with_program_order
 from hlo.rewrite.clones import Clone
-from olla_xla.errors import KernelError
 from olla_xla.memory import clock
-from olla_xla.planner import state as planner_state
 from olla_xla.planner.passes import rewriting
 from olla_xla.planner.state import WORTH, Edits, ModuleState, PlanRequest
 from olla_xla.problem.options import PlanOptions
@@ -54,51 +51,10 @@ def state(plan=PLAN, request=(), **fields):
     return ModuleState(asked, MODULE, MODULE, plan=plan, before_bytes=100_000, **fields)
 
 
-def test_part_of_the_work_has_part_of_the_time():
-    free, limited = PlanOptions(), PlanOptions(time_limit=8.0, step_limit=3)
-    assert state(request={"options": free}).request.limited(2.0) is free
-    asked = state(request={"options": limited}).request
-    assert asked.limited(2.0) == dataclasses.replace(limited, time_limit=2.0)
-    assert asked.limited(-3.0).time_limit == 0.01
-    assert 7.0 < state(request={"started": clock.now() - 7}).request.elapsed < 8.0
-
-
-def test_what_is_left_for_recomputation():
-    begun = {"started": clock.now() - 7}
-    assert 2.0 < state(request=begun, limit=10.0).seconds_left <= 3.0
-    assert state(request=begun, limit=5.0).seconds_left == 0.1
-    spent = Edits(added_seconds=0.25)
-    assert state(allowance=1.0, edits=spent).allowance_left == 0.75
-    assert state(allowance=None, edits=spent).allowance_left == math.inf
-
-
 def test_more_time_is_worth_a_thousandth_unless_there_is_a_budget():
     assert state().least_worth == int(10_000 * WORTH) < 10_000
     budget = {"options": PlanOptions(memory_budget=1)}
     assert state(request=budget).least_worth == 10_000
-
-
-def test_an_order_for_edits_is_asked_for_with_what_is_left(monkeypatch, caplog):
-    asked = []
-
-    def plan_order(module, options, target, *, progress, timing, kept):
-        asked.append((module, options.time_limit, target, timing.seconds, kept))
-        if kept is None:
-            raise KernelError("other kernels")
-        return PLAN
-
-    def timing(schedule, seconds):
-        return SimpleNamespace(seconds=(schedule, seconds))
-
-    monkeypatch.setattr(planner_state, "plan_order", plan_order)
-    monkeypatch.setattr(planner_state, "Timing", timing)
-    request = {"options": PlanOptions(time_limit=9.0), "schedule_seconds": 0.5}
-    one = state(request=request)
-    assert one.ordered_anew(MODULE, {}, 2.0) is PLAN
-    assert asked == [(MODULE, 2.0, "cpu", (0.5, 2.0), {})]
-    with caplog.at_level("INFO", "olla_xla"):
-        assert one.ordered_anew(MODULE, None, 2.0) is None
-    assert "other kernels" in caplog.text
 
 
 def test_a_plan_without_edits_is_the_modules_own():
@@ -107,11 +63,6 @@ def test_a_plan_without_edits_is_the_modules_own():
     assert plan.xla_bytes == plan.xla_predicted_bytes == 100_000
     assert (plan.status, plan.source, plan.time_limit) == (PlanStatus.XLA, "xla", 5.0)
     assert (plan.step_seconds, plan.moved_bytes, plan.clones, plan.loops) == (0.0, 0, (), ())
-
-
-def test_what_xla_assigned_is_kept_beside_what_is_predicted():
-    plan = state(request={"xla_bytes": 123_456}).finished()
-    assert (plan.xla_bytes, plan.xla_predicted_bytes) == (123_456, 100_000)
 
 
 def test_edits_are_told_with_what_they_cost():
@@ -148,21 +99,6 @@ def test_what_moves_arrays_for_loops_alone_is_subtracted():
     assert plan.sunk == ("copy",) and plan.xla_predicted_bytes == 90_000
     assert (plan.step_seconds, plan.moved_bytes) == (2.0, 64)
     assert (plan.added_seconds, plan.added_moved_bytes) == (0.25, 4)
-
-
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
-def test_times_of_runs_are_those_of_what_runs_beside(monkeypatch, target):
-    seen = []
-
-    def path_seconds(module, cost, order=None):
-        seen.append(order)
-        return 3.0 if order else 4.0
-
-    monkeypatch.setattr(planner_state, "path_seconds", path_seconds)
-    plan = state(request={"target": target}).finished()
-    expected = (3.0, 4.0) if target == "cuda" else (0.0, 0.0)
-    assert (plan.path_seconds, plan.xla_path_seconds) == expected
-    assert seen == ([PLAN.order, None] if target == "cuda" else [])
 
 
 @pytest.mark.parametrize(("first", "second"), [(9, 7), (7, 9), (7, 7)])

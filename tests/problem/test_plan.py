@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -94,40 +93,6 @@ def test_round_trip_is_exact(plan):
 def test_numbers_of_numpy_are_numbers():
     plan = dataclasses.replace(PLAN, tolerance=np.float64(PLAN.tolerance))
     assert plan_file.dumps(plan) == plan_file.dumps(PLAN)
-
-
-def test_a_plan_is_printed_in_a_line():
-    plan = dataclasses.replace(
-        PLAN, xla_bytes=19_700_000, xla_predicted_bytes=19_700_000, predicted_bytes=16_900_000,
-        lower_bound_bytes=16_850_000, seconds=3.04,
-    )  # fmt: skip
-    assert repr(plan) == ("<Plan of jit_step, cpu: 16.1 MB instead of 18.8, bound 16.1, 3.0 s>"), (
-        "of a plan with any number of operators"
-    )
-    assigned = dataclasses.replace(plan, assigned_bytes=17_000_000)
-    assert "16.2 MB instead of 18.8" in repr(assigned), "the assigned total, where it is known"
-    kept = dataclasses.replace(plan, predicted_bytes=19_700_000, lower_bound_bytes=2**17)
-    assert repr(kept) == "<Plan of jit_step, cpu: 18.8 MB, XLA's own order, bound 0.125, 3.0 s>"
-
-
-def test_summary_has_what_is_known():
-    lines = PLAN.summary().splitlines()
-    assert lines[0] == "jit_step, cpu"
-    cells = [re.split(r"  +", line) for line in lines[1:]]
-    found = {name: rest for name, *rest in cells}
-    assert found["XLA's own order"][1] == "assigned", "another total than the predicted one"
-    assert found["planned"][1] == "predicted; -22.2 %"
-    assert found["computed again"] == ["2", "instructions"]
-    assert found["results bound in place"] == ["2"] and "scan residuals recomputed" not in found
-    assert found["status"] == ["feasible", "XLA's order; stopped by step limit"]
-    starts = {
-        line.index(rest[-1])
-        for line, (_, *rest) in zip(lines[1:], cells, strict=True)
-        if len(rest) > 1
-    }
-    assert len(starts) == 1, "columns are aligned"
-    kept = dataclasses.replace(PLAN, predicted_bytes=8, assigned_bytes=8).summary()
-    assert "XLA's own order, kept" in kept and "planned" not in kept
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.array, jnp.float32])
@@ -221,19 +186,3 @@ def test_unreadable_files(tmp_path):
     with pytest.raises(PlanFileError, match="cannot write"):
         PLAN.save(tmp_path / "folder")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["binary", "folder"]
-
-
-def test_a_summary_says_that_nothing_was_searched():
-    small = dataclasses.replace(
-        PLAN, peak_bytes=0, source="xla", status=PlanStatus.XLA, predicted_bytes=8, assigned_bytes=8
-    )
-    text = small.summary()
-    assert "lifetime peak" not in text and "gap" not in text and "xla; " not in text
-    assert "not searched" in text and "next to nothing" in text and "e-0" not in text
-
-
-def test_a_bound_says_of_what_it_holds():
-    plain = dataclasses.replace(PLAN, sunk=(), loops=(), clones=())
-    assert "no order needs less; recomputation may" in plain.summary()
-    rewritten = dataclasses.replace(plain, sunk=("copy.1",))
-    assert "no order needs less with these loops" in rewritten.summary()

@@ -8,7 +8,6 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.schedule.exact.size import coefficients
 from olla_xla.schedule.exact.spans import Reach, spans
-from olla_xla.schedule.rules.greedy import by_priority, least_peak_order, list_order
 from tests.support.graphs import all_orders, oracle_spans, tensor_graphs, train_step
 
 
@@ -34,31 +33,9 @@ def test_operators_run_and_tensors_live_within_their_spans(graph):
             assert all(found.useful_first[e] <= t <= found.useful_last[e] for t in kept)
 
 
-@settings(deadline=None, max_examples=60)
-@given(tensor_graphs(max_operators=7))
-def test_orders_by_rules_are_legal(graph):
-    g = GraphArrays.of(graph)
-    before = graph.predecessors()
-    for order in (
-        list_order(g),
-        least_peak_order(g),
-        by_priority(g, np.arange(g.n)[::-1].copy()),
-    ):
-        step = np.argsort(order)
-        assert sorted(order.tolist()) == list(range(g.n))
-        assert all(step[u] < step[v] for v in range(g.n) for u in before[v])
-
-
 @pytest.mark.parametrize("layers", [3, 8, 12])
 def test_the_size_of_a_program_is_known_before_it_is_built(layers):
     """It is built where that is below a limit; at most twice what there is."""
     g = GraphArrays.of(train_step(layers))
     there = len(RunningIlp(g).model.arrays().row_val)
     assert there <= coefficients(g) <= 2 * there
-
-
-def test_an_order_that_is_legal_stays_as_it_is():
-    graph = train_step(3)
-    g = GraphArrays.of(graph)
-    order = least_peak_order(g)
-    assert by_priority(g, np.argsort(order)).tolist() == order.tolist()

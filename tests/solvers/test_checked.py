@@ -4,15 +4,13 @@ import math
 import queue
 import types
 
-import highspy
 import numpy as np
 import pytest
 from gurobipy import GRB
 
-from olla_xla.errors import InputError, LimitError, SolverError
+from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers import apart
-from olla_xla.solvers.backends import cpsat, gurobi, highs
-from olla_xla.solvers.bounds import known, whole_units
+from olla_xla.solvers.backends import gurobi, highs
 from olla_xla.solvers.linear import (
     INFINITY,
     ROUNDING_TOLERANCE,
@@ -114,31 +112,6 @@ def test_tolerances():
         assert "outside [2.0, 9.0]" in violation(free, at(x))
 
 
-def test_models_change_what_they_tell():
-    model = LinearModel()
-    first = model.add_variables(2, 0, 4, cost=1.5, name=lambda k: f"a{k}")
-    model.add_variables(0)
-    second = model.add_variables(2, -1, 1, integer=False)
-    assert (first, second) == (range(2), range(2, 4)) and model.offset == 0
-    assert [model.variable_name(k) for k in range(4)] == ["a0", "a1", "x2", "x3"]
-    assert not model.arrays().integral and not model.arrays().integral_objective
-    model.bound(2, 0, 0)
-    model.fix(3, 1)
-    assert model.arrays().upper.tolist() == [4, 4, 0, 1]
-    model.relax()
-    assert not model.arrays().integer.any()
-    model.add_row([0, 1], [1, 2], tag="open")
-    assert (model.arrays().row_lower, model.arrays().row_upper) == (-INFINITY, INFINITY)
-    model.offset = 2.5
-    assert model.value(np.array([1, 1, 0, 1])) == 5.5
-    for value in (0, -1):
-        with pytest.raises(LimitError):
-            SolverLimits(work_limit=value)
-    assert SolverLimits(seed=2**31 - 1).seed and SolverLimits(time_limit=1e-9)
-    with pytest.raises(LimitError):
-        SolverLimits(seed=2**31)
-
-
 def test_sums_become_rows():
     model = counted()
     terms = LinearTerms().plus(0, 2).plus_constant(3).plus(0).plus_constant(-1)
@@ -151,11 +124,6 @@ def test_sums_become_rows():
     for value in (2, 4):
         with pytest.raises(SolverError, match="is unmet"):
             LinearTerms().plus_constant(value).into(model, lower=3, upper=3)
-
-
-def test_bounds():
-    assert known(9.99e19) == 9.99e19 and known(-9.99e19) == -9.99e19
-    assert [whole_units(b) for b in (2 + 0.9e-6, 2 + 1.1e-6, -0.5, 0.5)] == [2, 3, 0, 1]
 
 
 # A process of its own.
@@ -187,39 +155,6 @@ def test_what_a_process_says():
 
 
 # What each solver is told.
-
-LIMITS = SolverLimits(time_limit=7.5, threads=3, seed=11, work_limit=2.5, node_limit=13)
-
-
-def test_cpsat_is_told_the_limits():
-    parameters = cpsat.configured(LIMITS).parameters
-    assert parameters.max_time_in_seconds == 7.5 and parameters.num_workers == 3
-    assert parameters.random_seed == 11 and parameters.max_deterministic_time == 2.5
-    assert cpsat.configured(SolverLimits()).parameters.max_deterministic_time == INFINITY
-
-
-def test_gurobi_is_told_the_limits():
-    program = types.SimpleNamespace(Params=types.SimpleNamespace())
-    gurobi._set_parameters(program, LIMITS)
-    assert vars(program.Params) == {
-        "TimeLimit": 7.5, "Threads": 3, "Seed": 11, "MIPGap": 0.0, "MIPGapAbs": 0.0,
-        "IntFeasTol": 1e-9, "FeasibilityTol": 1e-9, "WorkLimit": 2.5, "NodeLimit": 13,
-    }  # fmt: skip
-
-
-def test_highs_is_told_the_limits():
-    arrays = counted(offset=1.5).arrays()
-    solver = highs._solver(arrays, LIMITS)
-    told = {
-        "output_flag": False, "time_limit": 7.5, "threads": 3, "random_seed": 11,
-        "mip_rel_gap": 0.0, "mip_abs_gap": 0.0, "mip_feasibility_tolerance": 1e-9,
-        "primal_feasibility_tolerance": 1e-9, "mip_max_nodes": 13,
-    }  # fmt: skip
-    assert {name: solver.getOptionValue(name)[1] for name in told} == told
-    lp = highs._lp(arrays)
-    assert (lp.num_col_, lp.num_row_, lp.offset_) == (1, 0, 1.5)
-    assert list(lp.integrality_) == [highspy.HighsVarType.kInteger]
-    assert list(highs._lp(counted(integer=False).arrays()).integrality_) == []
 
 
 def ended(status, *, points=1, integer=True):

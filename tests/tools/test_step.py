@@ -1,7 +1,6 @@
 """What `olla_xla plan` shows beside a plan, from compiles that are given; and its progress."""
 
 import logging
-import time
 import types
 
 import pytest
@@ -12,9 +11,8 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.targets import target
 from olla_xla.tools import step as steps
 from olla_xla.tools.models import BuiltModel
-from olla_xla.tools.step import _beside, _Outcome, plan_model, plan_progress
+from olla_xla.tools.step import plan_model, plan_progress
 from tests.support.loops import STEPS
-from tests.support.plans import made_plan as plan
 
 pytestmark = pytest.mark.quick
 
@@ -36,49 +34,6 @@ def test_progress_ends_where_planning_fails():
         raise OllaError("planning failed")
     logger.warning("later")
     assert not lines and logger.handlers == handlers
-
-
-@pytest.fixture
-def beside(monkeypatch):
-    """`_beside` for an outcome, with the stages that it told of."""
-    monkeypatch.setattr(steps, "final_module", lambda compiled: b"final")
-    monkeypatch.setattr(steps, "assigned_bytes", lambda compiled: compiled)
-    own = types.SimpleNamespace(assigned_bytes=77, module=b"own", is_refused=True)
-
-    def run(target, planned=True, optimized=lambda options: 55):
-        outcome = _Outcome(plan(), planned, "why", "compiled", "report", "assignment")
-        stages, seen = [], []
-
-        def with_options(options):
-            seen.append(options)
-            return optimized(options)
-
-        found = _beside(
-            outcome, types.SimpleNamespace(platform=target), stages.append, time.monotonic(),
-            lambda: own, None if optimized is None else with_options,
-        )  # fmt: skip
-        return found, stages, seen
-
-    return run
-
-
-def test_a_plan_stands_beside_xlas_own_order_and_its_order_for_memory(beside):
-    found, stages, seen = beside("cpu")
-    assert found.plan.xla_bytes == 77 and found.memory_optimized_bytes == 55
-    assert (found.scheduled, found.refused, found.module) == (b"own", True, b"final")
-    assert len(stages) == 2 and seen and all(isinstance(options, dict) for options in seen)
-    assert found.plan.predicted_bytes == plan().predicted_bytes
-
-
-def test_where_xlas_order_is_kept_it_is_not_compiled_again(beside):
-    found, stages, _ = beside("cpu", planned=False, optimized=None)
-    assert found.plan == plan() and not stages
-    assert (found.scheduled, found.refused, found.memory_optimized_bytes) == (b"", False, None)
-
-
-def test_a_gpu_has_no_scheduler_for_memory(beside):
-    found, stages, seen = beside("cuda")
-    assert found.memory_optimized_bytes is None and not seen and len(stages) == 1
 
 
 def test_a_step_that_does_not_fit_has_the_total_that_xla_had_assigned(monkeypatch):
