@@ -146,23 +146,6 @@ def test_what_nnx_jit_loses_is_said_with_what_to_write(caplog):
         assert "\n" not in said
 
 
-def test_what_the_nnx_message_says_works():
-    model = nnx.Linear(64, 8, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
-    graph, state = nnx.split((model, optimizer))
-
-    def step(graph, state, batch):
-        model, optimizer = nnx.merge(graph, state)
-        loss, gradients = nnx.value_and_grad(lambda m: jnp.mean(m(batch) ** 2))(model)
-        optimizer.update(model, gradients)
-        return nnx.state((model, optimizer)), loss
-
-    planned = olla_xla.plan(step, static_argnums=0, donate_argnums=1)
-    state, first = planned(graph, state, rows())
-    state, second = planned(graph, state, rows())
-    assert second < first
-
-
 def test_what_the_equinox_message_says_works(caplog):
     eqx = pytest.importorskip("equinox")
     olla_xla.plan(eqx.filter_jit(branches))

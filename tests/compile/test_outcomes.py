@@ -48,18 +48,6 @@ def test_rejected_plan_leaves_xlas_executable(depth_first_planner, compiles, cap
     assert not [name for name in compiles if name and "chain" in name]
 
 
-def test_no_gain_predicted_costs_one_compile(monkeypatch, compiles):
-    def no_gain(module, options, **kwargs):
-        plan = depth_first(module, options, **kwargs)
-        return dataclasses.replace(plan, predicted_bytes=plan.xla_predicted_bytes)
-
-    monkeypatch.setattr(planner, "plan_module", no_gain)
-    lowered = fresh(branches, donate_argnums=0).lower(*arguments())
-    compiles.clear()
-    outcome = compile_planned(lowered)
-    assert len(compiles) == 1 and not outcome.planned and outcome.reason
-
-
 def test_only_the_executable_in_use_is_kept():
     client = jax.devices()[0].client
     jitted = fresh(branches, donate_argnums=0)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from olla_xla import planner
-from olla_xla.compile import accounting, session
+from olla_xla.compile import session
 from olla_xla.compile.capture import capture
-from olla_xla.errors import LimitError, PlanMismatchError
+from olla_xla.errors import LimitError
 from olla_xla.problem.options import PlanOptions
 from tests.support.planned_steps import (
     OPTIONS,
@@ -46,20 +46,6 @@ def test_orders_of_xlas_scheduler_for_memory(monkeypatch):
     assert found.predicted_bytes <= found.candidates["xla_memory"][0]
 
 
-def test_trouble_in_the_planner_is_reported_not_raised(monkeypatch):
-    def broken(module, options, **kwargs):
-        raise ZeroDivisionError("spoilt")
-
-    monkeypatch.setattr(planner, "plan_module", broken)
-    jitted = fresh(branches, donate_argnums=0)
-    outcome = compile_planned(jitted.lower(*arguments()))
-    assert isinstance(outcome.error, ZeroDivisionError) and "spoilt" in outcome.reason
-    assert outcome.plan is None and not outcome.planned
-    for a, b in zip(outcome.compiled(*arguments()), branches(*arguments()), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4)
-    assert_hook_idle()
-
-
 def test_a_limit_that_reading_the_module_foretells_to_be_too_short_is_kept(monkeypatch, compiles):
     monkeypatch.setattr(session, "_ALL_OF_PLANNING", 1e9)
     monkeypatch.setattr(planner, "plan_module", None)  # would be called
@@ -78,17 +64,6 @@ def test_a_limit_may_be_passed_by_half_of_it(limit, least, kept):
     trouble = session._too_late(PlanOptions(time_limit=limit), least)
     assert (trouble == "") == kept
     assert session._too_late(PlanOptions(), 1e9) == ""
-
-
-def test_trouble_on_the_compile_thread_is_reported_not_raised(depth_first_planner, monkeypatch):
-    def broken(module, plan, mark):
-        raise PlanMismatchError("not this one")
-
-    monkeypatch.setattr(planner, "apply_plan", broken)
-    outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
-    assert isinstance(outcome.error, PlanMismatchError) and not outcome.planned
-    plain = fresh(branches, donate_argnums=0).lower(*arguments()).compile()
-    assert accounting.assigned_bytes(outcome.compiled) == accounting.assigned_bytes(plain)
 
 
 def test_an_illegal_order_never_runs(monkeypatch, tmp_path):

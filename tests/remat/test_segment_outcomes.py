@@ -15,7 +15,6 @@ import olla_xla
 from olla_xla.remat.segments.budget import (
     _budgets,
     _peak,
-    _range_minimum,
     budget_choices,
     candidates,
     close_segments,
@@ -49,29 +48,6 @@ def restricted(walk, seed):
 
 
 WALKS = [*map(made, range(24)), *(restricted(made(seed), seed) for seed in range(24, 32))]
-
-
-def recounted(walk, segments):
-    """Bytes of what earlier segments make and later ones read, and of the segment itself."""
-    of = np.repeat(np.arange(len(segments)), [s.stop - s.start for s in segments])
-    crossing = of[walk.use_step] > of[walk.source[walk.use_value]]
-    kept = np.unique(walk.use_value[crossing])
-    peaks = []
-    for s in segments:
-        part = walk.part(s.start, s.stop)
-        own = recounted(part, s.inner) if s.inner else part.sizes.sum()
-        peaks.append(own + walk.value_bytes[kept[walk.source[kept] < s.start]].sum())
-    return max(peaks)
-
-
-def test_the_estimated_peak():
-    nested = 0
-    for walk in WALKS:
-        for depth in (1, 2):
-            for segments in budget_choices(walk, depth, False).values():
-                assert _peak(walk, segments) == recounted(walk, segments)
-                nested += any(s.inner for s in segments)
-    assert nested
 
 
 def planned(**asked):
@@ -123,23 +99,6 @@ SEGMENTS = {
 def test_segments():
     found = {name: told() for name, told in SEGMENTS.items()}
     assert outcome(found) == "d9a39e82aca2", found
-
-
-def test_nothing_is_cut_of_nothing():
-    for depth, budget in ((1, None), (2, 8), (None, None)):
-        assert plan_segments(Walk.of([], []), depth=depth, budget=budget) == ()
-    assert mirrored_segments(Walk.of([], []), []) == ()
-    assert cost(Walk.of([], []), []) == (0, 0)
-
-
-def test_the_least_of_a_range():
-    random = np.random.default_rng(0)
-    for n in (1, 2, 3, 7, 8, 9, 33):
-        values = random.integers(0, 50, n)
-        first = random.integers(0, n, n)
-        last = np.minimum(first + random.integers(0, n, n), n - 1)
-        expected = [values[a : b + 1].min() for a, b in zip(first, last, strict=True)]
-        assert _range_minimum(values, first, last).tolist() == expected
 
 
 # What a gradient keeps. x and w are 8 x 8 in float32: 256 bytes.

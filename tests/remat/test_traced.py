@@ -1,6 +1,5 @@
 """Traced functions as programs: calls inlined, sizes in bytes, and the same results."""
 
-import functools
 import types
 
 import jax
@@ -10,12 +9,9 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from olla_xla.remat.segments.trace import (
-    bytes_of,
-    function_of,
     inlined,
     program_of,
     steps_of,
-    traced_call,
     user_line,
 )
 
@@ -39,12 +35,6 @@ def names(equations):
     return [e.primitive.name for e in equations]
 
 
-def run(program, *args):
-    """What a program's equations give, as one function."""
-    function = function_of(program.equations, program.inputs, program.outputs)
-    return function(*args, *program.constants)
-
-
 def test_calls_in_calls_are_inlined_with_variables_of_their_own():
     found = inlined(jax.make_jaxpr(lambda x: outer(x) - x)(X).jaxpr)
     made = [name for name in names(found.equations) if name != "broadcast_in_dim"]
@@ -52,25 +42,6 @@ def test_calls_in_calls_are_inlined_with_variables_of_their_own():
     made = [v for e in found.equations for v in e.outvars]
     assert len(set(made)) == len(made), "each variable is defined once"
     assert found.outputs == tuple(found.equations[-1].outvars)
-
-
-def test_a_program_gives_what_the_function_gives():
-    def function(x, y):
-        return outer(x) - y, y, 3.0
-
-    traced = jax.make_jaxpr(function)(X, X + 1)
-    program = program_of(traced.jaxpr)
-    one, two, three = run(program, *traced.consts, X, X + 1)
-    np.testing.assert_array_equal(one, jnp.sin(X) * TABLE + jnp.sin(2 * X) * TABLE - (X + 1))
-    np.testing.assert_array_equal(two, X + 1)
-    assert three == 3.0
-
-
-def test_a_range_of_equations_is_a_function_of_what_crosses_into_it():
-    program = program_of(jax.make_jaxpr(lambda x: jnp.tanh(jnp.sin(jnp.cos(x))))(X).jaxpr)
-    cos, sin, _ = program.equations
-    middle = function_of([sin], cos.outvars, sin.outvars)
-    np.testing.assert_array_equal(middle(X)[0], jnp.sin(X))
 
 
 def test_small_calls_stay_and_large_ones_do_not():
@@ -169,18 +140,6 @@ def test_effects_are_fixed():
     assert np.flatnonzero(program.walk.fixed).tolist() == [at]
 
 
-def test_flags_and_numbers_are_fixed_by_the_trace():
-    def function(x, scale, *, deep):
-        return {"out": jnp.sin(x) * scale if deep else x}
-
-    traced = traced_call(function, (X, 2.0), {"deep": True})
-    assert traced.arrays == [True, False, False]
-    assert traced.shapes["out"].shape == (2, 3) and len(traced.values) == 1
-    assert traced.result == jax.tree.structure({"out": 0})
-    (found,) = jax.core.eval_jaxpr(traced.jaxpr, (), *traced.values)
-    np.testing.assert_array_equal(found, jnp.sin(X) * 2)
-
-
 def traced_at(*files):
     """An equation with a stack of calls, the innermost first; each at the line of its number."""
     frames = [types.SimpleNamespace(file_name=f, line_num=k) for k, f in enumerate(files, 1)]
@@ -203,22 +162,3 @@ def test_lines_are_the_users(files, line):
 def test_an_equation_without_a_stack_has_no_line():
     info = types.SimpleNamespace(traceback=None)
     assert user_line(types.SimpleNamespace(source_info=info)) is None
-
-
-@pytest.mark.parametrize(
-    ("aval", "size"),
-    [(jax.ShapeDtypeStruct((3, 5), jnp.bfloat16), 30), (jax.ShapeDtypeStruct((), jnp.int8), 1),
-     (None, 0), (jax.ShapeDtypeStruct((0, 4), jnp.float32), 0)],
-)  # fmt: skip
-def test_bytes(aval, size):
-    assert bytes_of(aval) == size
-
-
-def test_constants_of_calls_are_inputs_once():
-    table = jnp.asarray(TABLE)
-    call = jax.jit(functools.partial(lambda t, x: x * t, table))
-    traced = jax.make_jaxpr(lambda x: call(x) + call(x + 1))(X)
-    program = program_of(traced.jaxpr)
-    (found,) = run(program, *traced.consts, X)
-    np.testing.assert_array_equal(found, X * TABLE + (X + 1) * TABLE)
-    assert len(program.constants) <= 1
