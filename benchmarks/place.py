@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.reordering.any_order import place_reordered
+from benchmarks.papers.reordering.joint_repair import repaired_together
 from benchmarks.place_ilp import FORMS, Programs, place_by_programs
 from benchmarks.placement_blocks import graph_problem, load_of
-from benchmarks.reordering.any_order import place_reordered
-from benchmarks.reordering.joint_repair import repaired_together
 from benchmarks.schedule import Case, capture_case
 from hlo.backend import PLATFORMS
 from olla_xla.errors import InputError, SolverError

@@ -26,8 +26,9 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.eager.conflicts import with_plan
-from benchmarks.eager.estimate import (
+from benchmarks.growing_file import read_text
+from benchmarks.papers.eager.conflicts import with_plan
+from benchmarks.papers.eager.estimate import (
     PLANNERS,
     Estimate,
     Estimates,
@@ -35,8 +36,7 @@ from benchmarks.eager.estimate import (
     estimate,
     of_mode,
 )
-from benchmarks.eager.stored import ModelEstimates, from_json, to_json
-from benchmarks.growing_file import read_text
+from benchmarks.papers.eager.stored import ModelEstimates, from_json, to_json
 from benchmarks.report.baselines import edges_table, estimate_table, meeting_table
 from examples.zoo import ZOO
 from hlo.module import module_from_bytes

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from absl import flags
 
-from benchmarks.eager.stored import from_json
-from benchmarks.eager.unfused import standing_graph
-from benchmarks.figures import benchmark_figures, curves, packings, sweep_figures
-from benchmarks.figures.comparisons import comparisons
 from benchmarks.growing_file import read_text
+from benchmarks.papers.eager.stored import from_json
+from benchmarks.papers.eager.unfused import standing_graph
+from benchmarks.papers.figures import benchmark_figures, curves, packings, sweep_figures
+from benchmarks.papers.figures.comparisons import comparisons
 from benchmarks.report.comparisons import comparison_table, model_table
 from olla_xla import targets
 from olla_xla.cli.commands import shared

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from absl import flags
 
-from benchmarks import ilp as bench
-from benchmarks import ilp_steps
 from benchmarks.growing_file import read_text
+from benchmarks.papers import ilp as bench
+from benchmarks.papers import ilp_steps
 from benchmarks.place import planned_step
 from benchmarks.report.solvers import (
     agreement_table,

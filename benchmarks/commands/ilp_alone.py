@@ -13,8 +13,8 @@ import json
 
 from absl import flags
 
-from benchmarks.eager import ilp_alone
 from benchmarks.growing_file import read_text
+from benchmarks.papers.eager import ilp_alone
 from benchmarks.report.ilp_alone import ilp_alone_table
 from benchmarks.schedule import parse_cases
 from olla_xla.cli import files

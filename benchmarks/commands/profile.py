@@ -14,9 +14,9 @@ import json
 
 from absl import flags
 
-from benchmarks import profiles as bench
-from benchmarks.recordings.recording import Recording, read_recording, write_recording
-from benchmarks.recordings.torch_trace import read_torch_trace
+from benchmarks.papers.profile_replay import profiles as bench
+from benchmarks.papers.recordings.recording import Recording, read_recording, write_recording
+from benchmarks.papers.recordings.torch_trace import read_torch_trace
 from benchmarks.report.profiles import profiles_table
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared

@@ -13,7 +13,7 @@ import json
 
 from absl import flags
 
-from benchmarks import sublinear_training as bench
+from benchmarks.papers import sublinear_training as bench
 from benchmarks.report.baselines import memory_table, time_table
 from olla_xla import targets
 from olla_xla.cli import files

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from benchmarks.eager.cell import COLUMNS
+from benchmarks.papers.eager.cell import COLUMNS
 from benchmarks.report.eager_sweep import eager_table
 from olla_xla.cli.commands import sweep
 from olla_xla.problem.options import parse_bytes
@@ -46,5 +46,5 @@ def _rows(values: flags.FlagValues, missing: list[Cell]) -> Iterator[tuple[Cell,
         sweep.settings(values),
         workers=values.workers,
         worker_bytes=parse_bytes(values.worker_memory, "worker_memory"),
-        run=functools.partial(run_process, program="benchmarks.eager.cell"),
+        run=functools.partial(run_process, program="benchmarks.papers.eager.cell"),
     )

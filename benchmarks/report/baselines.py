@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.eager.estimate import Estimates
+from benchmarks.papers.eager.estimate import Estimates
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 
 if TYPE_CHECKING:
-    from benchmarks.eager.stored import ModelEstimates
-    from benchmarks.sublinear_training import MemoryRow, TimeRow
+    from benchmarks.papers.eager.stored import ModelEstimates
+    from benchmarks.papers.sublinear_training import MemoryRow, TimeRow
 
 
 def estimate_table(found: Estimates, title: str) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.figures.comparisons import Comparison
+from benchmarks.papers.figures.comparisons import Comparison
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import percent
 

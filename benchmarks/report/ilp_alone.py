@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.eager.ilp_alone import Known, Row
+from benchmarks.papers.eager.ilp_alone import Known, Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds
 

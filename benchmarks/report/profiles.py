@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.profiles import Row
+from benchmarks.papers.profile_replay.profiles import Row
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.ilp import Agreement, Solve
-from benchmarks.ilp_steps import StepRow
+from benchmarks.papers.ilp import Agreement, Solve
+from benchmarks.papers.ilp_steps import StepRow
 from benchmarks.scale import Row as ScaleRow
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent, seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.figures.files import new_canvas, save_png
+from benchmarks.papers.figures.files import new_canvas, save_png
 from benchmarks.soak.job import Curve
 
 _PANELS = (

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.ilp_forms import cpsat_intervals
-from benchmarks.ilp_forms.intervals import Interval, IntervalModel, Option
+from benchmarks.papers.ilp_forms import cpsat_intervals
+from benchmarks.papers.ilp_forms.intervals import Interval, IntervalModel, Option
 from benchmarks.place_ilp import cpsat_rectangles
 from benchmarks.place_ilp.rectangles import Rectangle, RectangleModel
 from olla_xla.errors import SolverError

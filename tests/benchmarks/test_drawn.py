@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.eager.stored import from_json
-from benchmarks.figures import benchmark_figures, curves, sweep_figures
+from benchmarks.papers.eager.stored import from_json
+from benchmarks.papers.figures import benchmark_figures, curves, sweep_figures
 from tests.support.outcomes import outcome
 
 ticker = pytest.importorskip("matplotlib.ticker")

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
-from benchmarks.eager import compiled_allocator
-from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
-from benchmarks.eager.compiled_allocator import CompiledAllocator
-from benchmarks.eager.conflicts import coloured, induced_edges, with_plan
-from benchmarks.eager.estimate import estimate
-from benchmarks.eager.graph import Program, forward_only, program
-from benchmarks.eager.requests import eager_requests, loop_requests, run_eagerly
-from benchmarks.eager.static import (
+from benchmarks.papers.eager import compiled_allocator
+from benchmarks.papers.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
+from benchmarks.papers.eager.compiled_allocator import CompiledAllocator
+from benchmarks.papers.eager.conflicts import coloured, induced_edges, with_plan
+from benchmarks.papers.eager.estimate import estimate
+from benchmarks.papers.eager.graph import Program, forward_only, program
+from benchmarks.papers.eager.requests import eager_requests, loop_requests, run_eagerly
+from benchmarks.papers.eager.static import (
     EXTERNAL,
     Assignment,
     ancestors,
@@ -26,8 +26,8 @@ from benchmarks.eager.static import (
     colours,
     external,
 )
-from benchmarks.eager.storages import check_storages
-from benchmarks.eager.stored import from_json, to_json
+from benchmarks.papers.eager.storages import check_storages
+from benchmarks.papers.eager.stored import from_json, to_json
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
 from olla_xla.cli.main import main as olla_main

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
-from benchmarks.eager.compiled_allocator import CompiledAllocator
-from benchmarks.eager.conflicts import coloured, induced_edges
-from benchmarks.eager.estimate import PLANNERS, assignment, best_fit, profile
-from benchmarks.eager.graph import Program, forward_only
-from benchmarks.eager.requests import eager_requests, loop_requests, run_eagerly
-from benchmarks.eager.static import ancestors, assign, colours, external
-from benchmarks.eager.storages import check_storages
-from benchmarks.eager.unfused import _standing
+from benchmarks.papers.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
+from benchmarks.papers.eager.compiled_allocator import CompiledAllocator
+from benchmarks.papers.eager.conflicts import coloured, induced_edges
+from benchmarks.papers.eager.estimate import PLANNERS, assignment, best_fit, profile
+from benchmarks.papers.eager.graph import Program, forward_only
+from benchmarks.papers.eager.requests import eager_requests, loop_requests, run_eagerly
+from benchmarks.papers.eager.static import ancestors, assign, colours, external
+from benchmarks.papers.eager.storages import check_storages
+from benchmarks.papers.eager.unfused import _standing
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.support.outcomes import outcome

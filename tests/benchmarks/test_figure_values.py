@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.eager.estimate import Estimate, Estimates
-from benchmarks.eager.stored import ModelEstimates, from_json
-from benchmarks.figures import benchmark_figures, curves, packings, sweep_figures
-from benchmarks.figures.comparisons import Comparison
-from benchmarks.figures.curves import Point
+from benchmarks.papers.eager.estimate import Estimate, Estimates
+from benchmarks.papers.eager.stored import ModelEstimates, from_json
+from benchmarks.papers.figures import benchmark_figures, curves, packings, sweep_figures
+from benchmarks.papers.figures.comparisons import Comparison
+from benchmarks.papers.figures.curves import Point
 from benchmarks.place_ilp.pyramid import pyramid
 from olla_xla.errors import InputError
 from olla_xla.place.items import items_of

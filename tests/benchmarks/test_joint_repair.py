@@ -5,11 +5,11 @@ from unittest import mock
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.papers.reordering.any_order import place_reordered
+from benchmarks.papers.reordering.joint_repair import repaired_together
+from benchmarks.papers.reordering.one_order import place_graph
+from benchmarks.papers.reordering.orders import hastened
 from benchmarks.placement_blocks import graph_problem, load_of
-from benchmarks.reordering.any_order import place_reordered
-from benchmarks.reordering.joint_repair import repaired_together
-from benchmarks.reordering.one_order import place_graph
-from benchmarks.reordering.orders import hastened
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
@@ -120,7 +120,7 @@ def test_dead_stretches_are_ended():
 def test_arena_is_never_larger_than_without(graph):
     order = next(all_orders(graph))
     kept = place_graph(graph, order, alignment=8, node_limit=2000)
-    with mock.patch("benchmarks.reordering.any_order._LEAST", 1):
+    with mock.patch("benchmarks.papers.reordering.any_order._LEAST", 1):
         found = place_reordered(graph, order, alignment=8, node_limit=2000)
     assert found.placement.total_bytes <= kept.placement.total_bytes
     assert found.live_bytes <= kept.live_bytes

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.reordering.one_order import place_graph
+from benchmarks.papers.reordering.one_order import place_graph
 from olla_xla.check.graph import check_placement
 from olla_xla.errors import CheckError, InputError
 from olla_xla.memory.lifetimes import peak_bytes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
-from benchmarks.figures import packings
+from benchmarks.papers.figures import packings
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.place.rules.best_fit import best_fit

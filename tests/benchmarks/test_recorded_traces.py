@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from benchmarks.recordings.recording import Recording, read_recording, write_recording
-from benchmarks.recordings.torch_trace import _iteration, read_torch_trace
+from benchmarks.papers.recordings.recording import Recording, read_recording, write_recording
+from benchmarks.papers.recordings.torch_trace import _iteration, read_torch_trace
 from olla_xla.errors import InputError
 
 

@@ -6,9 +6,9 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import ilp, ilp_steps
-from benchmarks.eager import ilp_alone
 from benchmarks.made_graphs import random_graph
+from benchmarks.papers import ilp, ilp_steps
+from benchmarks.papers.eager import ilp_alone
 from benchmarks.place import PlannedStep
 from olla_xla.errors import SolverError
 from olla_xla.place import PlacementProblem

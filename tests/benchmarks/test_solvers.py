@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import ilp, ilp_steps, place, scale, schedule
+from benchmarks import place, scale, schedule
 from benchmarks.__main__ import main
-from benchmarks.eager import ilp_alone
 from benchmarks.made_graphs import brute_force, random_graph, train_step
+from benchmarks.papers import ilp, ilp_steps
+from benchmarks.papers.eager import ilp_alone
 from benchmarks.place import PlannedStep
 from benchmarks.report.ilp_alone import ilp_alone_table
 from benchmarks.report.placing import programs_table

@@ -7,9 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import ilp_steps
-from benchmarks.eager import ilp_alone
 from benchmarks.made_graphs import random_graph
+from benchmarks.papers import ilp_steps
+from benchmarks.papers.eager import ilp_alone
 from benchmarks.place_ilp import arenas
 from benchmarks.place_ilp.located import Located
 from olla_xla.errors import InputError, SolverError

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import sublinear_training as bench
-from benchmarks.eager.static import assign
+from benchmarks.papers import sublinear_training as bench
+from benchmarks.papers.eager.static import assign
 from olla_xla.errors import OllaError
 
 pytestmark = pytest.mark.quick

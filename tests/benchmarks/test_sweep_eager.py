@@ -5,9 +5,9 @@ import csv
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.eager.cell import COLUMNS
-from benchmarks.figures.curves import read_curves
-from benchmarks.figures.sweep_figures import FIGURES, read_rows, series
+from benchmarks.papers.eager.cell import COLUMNS
+from benchmarks.papers.figures.curves import read_curves
+from benchmarks.papers.figures.sweep_figures import FIGURES, read_rows, series
 
 
 def test_rows_of_a_sweep_are_drawn(tmp_path, capsys):

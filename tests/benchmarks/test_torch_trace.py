@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.recordings.recording import read_recording
-from benchmarks.recordings.torch_trace import read_torch_trace
+from benchmarks.papers.recordings.recording import read_recording
+from benchmarks.papers.recordings.torch_trace import read_torch_trace
 from olla_xla.errors import InputError
 
 

@@ -8,9 +8,9 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks.eager import allocator_time, static, unfused
-from benchmarks.eager.graph import Program, _forwarded, program
-from benchmarks.eager.storages import check_storages
+from benchmarks.papers.eager import allocator_time, static, unfused
+from benchmarks.papers.eager.graph import Program, _forwarded, program
+from benchmarks.papers.eager.storages import check_storages
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from olla_xla.errors import InputError

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.papers.reordering.any_order import place_reordered
+from benchmarks.papers.reordering.one_order import place_graph
+from benchmarks.papers.reordering.orders import delayed, relieved
 from benchmarks.placement_blocks import graph_problem
-from benchmarks.reordering.any_order import place_reordered
-from benchmarks.reordering.one_order import place_graph
-from benchmarks.reordering.orders import delayed, relieved
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.place import PlacementProblem, place

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import profiles
 from benchmarks.__main__ import main
-from benchmarks.profile_replay import profile
-from benchmarks.profile_replay.profile import Recorder
-from benchmarks.profile_replay.record_arrays import recorded
-from benchmarks.recordings.recording import read_recording, write_recording
+from benchmarks.papers.profile_replay import profile, profiles
+from benchmarks.papers.profile_replay.profile import Recorder
+from benchmarks.papers.profile_replay.record_arrays import recorded
+from benchmarks.papers.recordings.recording import read_recording, write_recording
 from olla_xla.errors import InputError
 
 

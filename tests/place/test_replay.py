@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import profiles
-from benchmarks.profile_replay import replay
-from benchmarks.profile_replay.replay import LearningAllocator
-from benchmarks.recordings.recording import read_recording
+from benchmarks.papers.profile_replay import profiles, replay
+from benchmarks.papers.profile_replay.replay import LearningAllocator
+from benchmarks.papers.recordings.recording import read_recording
 from olla_xla.errors import InputError, LimitError
 
 

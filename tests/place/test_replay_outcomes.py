@@ -8,12 +8,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks import profiles
-from benchmarks.eager.allocator import BlockSplittingAllocator
-from benchmarks.profile_replay.profile import PlannedAllocator, Recorder
-from benchmarks.profile_replay.record_arrays import recorded
-from benchmarks.profile_replay.replay import LearningAllocator
-from benchmarks.recordings.recording import Recording
+from benchmarks.papers.eager.allocator import BlockSplittingAllocator
+from benchmarks.papers.profile_replay import profiles
+from benchmarks.papers.profile_replay.profile import PlannedAllocator, Recorder
+from benchmarks.papers.profile_replay.record_arrays import recorded
+from benchmarks.papers.profile_replay.replay import LearningAllocator
+from benchmarks.papers.recordings.recording import Recording
 from olla_xla.errors import CheckError, InputError
 from olla_xla.place import PlacementProblem
 from tests.support.outcomes import outcome

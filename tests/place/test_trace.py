@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.profile_replay.profile import PlannedAllocator, Recorder
+from benchmarks.papers.profile_replay.profile import PlannedAllocator, Recorder
 from olla_xla.cli.commands import place as command
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem

@@ -14,8 +14,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import olla_xla
-from benchmarks import sublinear_training
 from benchmarks.__main__ import main
+from benchmarks.papers import sublinear_training
 from olla_xla.errors import InputError, LimitError
 from olla_xla.remat.segments import mirror as mirror_module
 from olla_xla.remat.segments import transform

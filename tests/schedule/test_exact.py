@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.ilp_forms import FORMS, least_peak
-from benchmarks.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
+from benchmarks.papers.ilp_forms import FORMS, least_peak
+from benchmarks.papers.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
 from olla_xla.errors import CheckError, GraphError, InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.ilp_forms import control_edges, forms, least_peak, relaxation, relaxed_bound
+from benchmarks.papers.ilp_forms import control_edges, forms, least_peak, relaxation, relaxed_bound
 from olla_xla.errors import InputError, SolverError
 from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.control import weight_updates

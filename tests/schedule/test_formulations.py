@@ -10,9 +10,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.ilp_forms.interval_form import interval_model
-from benchmarks.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
 from benchmarks.made_graphs import random_graph
+from benchmarks.papers.ilp_forms.interval_form import interval_model
+from benchmarks.papers.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
 from benchmarks.place_ilp import joint, located, windows
 from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
 from benchmarks.place_ilp.pyramid import pyramid

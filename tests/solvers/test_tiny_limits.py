@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import olla_xla
-from benchmarks.ilp_forms import FORMS, least_peak, relaxed_bound
+from benchmarks.papers.ilp_forms import FORMS, least_peak, relaxed_bound
 from benchmarks.place_ilp import Programs, place_by_programs
 from benchmarks.place_ilp.arenas import arenas
 from benchmarks.place_ilp.joint import joint_program

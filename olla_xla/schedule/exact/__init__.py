@@ -3,7 +3,7 @@
 - `least_peak(graph)`: orders, by the paper's lifetime ILP in the form that is solved fastest.
 - `plain_graph(graph)`: what the paper counts.
 
-The paper's own forms, for comparison, are `benchmarks.ilp_forms`.
+The paper's own forms, for comparison, are `benchmarks.papers.ilp_forms`.
 """
 
 from olla_xla.schedule.exact.forms import ExactOrder, least_peak
