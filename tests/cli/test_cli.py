@@ -227,11 +227,6 @@ def test_the_assignment_is_part_of_plan(capsys, tmp_path):
     assert sum("allocations" in title for title in titles) == 1
 
 
-def test_check_is_the_gate(capsys):
-    code, _, err = run(capsys, "check", "--model=mlp")
-    assert code == 2 and "--baseline=FILE, which olla_xla plan --plan_out" in only_error(err)
-
-
 def test_an_objection_that_cannot_be_read(capsys, tmp_path):
     assert run(capsys, "objection")[0] == 2
     code, _, err = run(capsys, "objection", str(tmp_path / "none"))
@@ -283,25 +278,6 @@ def unjittable(tmp_path):
         "    return (lambda x: x if x > 0 else -x), (jnp.ones(()),), {}\n"
     )
     return tmp_path
-
-
-def test_a_step_that_cannot_be_jitted(capsys, unjittable, monkeypatch):
-    monkeypatch.chdir(unjittable)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    code, _, err = run(capsys, "plan", "--model=unjittable:make")
-    assert code == 2 and "cannot trace" in only_error(err)
-
-
-def test_an_old_jax_is_named(capsys, tmp_path, monkeypatch):
-    (tmp_path / "plain_step.py").write_text(
-        "def make(*, batch_size, optimizer):\n    return (lambda x: x), (1.0,), {}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
-    monkeypatch.setattr(jax, "__version__", "0.10.2")
-    code, _, err = run(capsys, "plan", "--model=plain_step:make")
-    assert code == 2 and "olla_xla needs jax>=0.11.2, this is 0.10.2" in only_error(err)
 
 
 def test_as_a_program():

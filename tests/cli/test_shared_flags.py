@@ -1,8 +1,5 @@
 """Flags that commands share, as options of a plan; sweeps filled from rows that are given."""
 
-import contextlib
-import itertools
-
 import pytest
 from absl import flags
 
@@ -41,16 +38,6 @@ def test_options_are_those_of_the_flags_that_there_are():
     assert (found.method, found.backend, found.early_updates) == ("ilp", "cpsat", True)
 
 
-@pytest.mark.parametrize(
-    ("argument", "error"),
-    [("--time_limit=0", LimitError), ("--memory_budget=much", InputError),
-     ("--max_overhead=-1", LimitError), ("--step_limit=0", LimitError)],
-)  # fmt: skip
-def test_options_that_are_none(argument, error):
-    with pytest.raises(error):
-        shared.options(parsed(ALL, argument))
-
-
 def overheads(*arguments):
     return shared.overheads(parsed([lambda v: shared.define_overheads(v, "0,0.05")], *arguments))
 
@@ -85,20 +72,6 @@ def test_tables_are_printed_as_asked_for(capsys):
 def test_the_memory_of_a_step(arguments, size, said):
     found, what = max_batch._memory(parsed([max_batch.define_flags], *arguments))
     assert found == size and what.endswith(said)
-
-
-@pytest.mark.parametrize(
-    ("argument", "error", "said"),
-    [
-        ("--target=cpu", InputError, "give --memory"),
-        ("--memory_fraction=0", LimitError, "above 0 and at most 1"),
-        ("--memory_fraction=1.01", LimitError, "above 0 and at most 1"),
-        ("--memory=x", InputError, "--memory"),
-    ],
-)
-def test_what_is_no_memory(argument, error, said):
-    with pytest.raises(error, match=said):
-        max_batch._memory(parsed([max_batch.define_flags], argument))
 
 
 GRID = [Cell("mlp", k, "cpu", "adam", "order") for k in (1, 2, 3)]
@@ -137,39 +110,3 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
     assert ["1", "10"] in lines and ["3", "30"] in lines and ["3", "rows"] in lines
     assert "3 rows done, 0 failed" in out and "2 of 3 rows are done" in err
     assert "3 of 3, about 0:00 left" in err
-
-
-def test_the_time_that_is_left(tmp_path, capsys, monkeypatch):
-    """Each cell takes ten seconds, by a clock that says so whenever it is asked."""
-    clock = itertools.count(0, 10)
-    monkeypatch.setattr(sweep.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(sweep, "Progress", lambda: contextlib.nullcontext(Stages()))
-    fill(tmp_path, {cell: {"xla_bytes": 1, "error": ""} for cell in GRID})
-    said = capsys.readouterr().out
-    assert "1 of 3, about 0:20 left" in said and "2 of 3, about 0:10 left" in said
-
-
-class Stages:
-    def stage(self, line):
-        print(line)
-
-
-def test_a_cell_that_fails_fails_the_sweep(tmp_path, capsys):
-    rows = {cell: {"xla_bytes": 1, "error": "no" if cell is GRID[1] else ""} for cell in GRID}
-    assert fill(tmp_path, rows)[0] == 1
-    out, err = capsys.readouterr()
-    assert "2 rows done, 1 failed" in out and ": no" in err
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (3600 + 62, "1:01:02")]
-)
-def test_times(seconds, text):
-    assert sweep._time(seconds) == text
-
-
-def test_a_sweep_runs_the_models_that_are_named():
-    assert sweep.model_names(parsed([sweep.define_flags], "--models=a,b")) == ["a", "b"]
-    values = parsed([sweep.define_flags], "--executor=dask")
-    with pytest.raises(InputError, match="go together"):
-        sweep.run(values)

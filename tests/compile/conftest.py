@@ -8,6 +8,7 @@ from olla_xla import planner
 from olla_xla.compile import objection
 from olla_xla.remat.cost.calibrate import is_measuring
 from tests.support.planned_steps import depth_first
+from tests.support.steps import count_searches
 
 
 @pytest.fixture
@@ -26,6 +27,12 @@ def compiles():
 
     jax.monitoring.register_event_duration_secs_listener(listener)
     return count
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    """Counts searches for plans."""
+    return count_searches(monkeypatch)
 
 
 @pytest.fixture

@@ -38,14 +38,3 @@ def test_it_is_asked_once_for_all_totals(compiled, ahead):
     assert temporary_bytes(watched) == stats.temp_size_in_bytes
     assert assignment_proto(watched, "cpu") == stats.serialized_buffer_assignment_proto
     assert watched.asked == 1
-
-
-def test_what_it_raises_is_raised_where_the_total_is_asked_for(compiled):
-    ahead = _Watched(compiled, failures=1)
-    ask_ahead(ahead)
-    with pytest.raises(NotImplementedError):
-        assigned_bytes(ahead)
-    later = _Watched(compiled, failures=1)
-    with pytest.raises(NotImplementedError):
-        assigned_bytes(later)
-    assert assigned_bytes(later) == assigned_bytes(compiled)

@@ -24,17 +24,10 @@ from tests.support.steps import (
     arrays,
     assert_same,
     branches,
-    count_searches,
     plan,
     rows,
     weights,
 )
-
-
-@pytest.fixture
-def searches(monkeypatch):
-    return count_searches(monkeypatch)
-
 
 # What it is for: the same results with less memory.
 
@@ -306,6 +299,8 @@ def test_among_many_processes_only_what_is_one_processs_own_is_planned_alone(
         (lambda: olla_xla.plan(branches, time_limit=-1.0), olla_xla.LimitError, "positive"),
         (lambda: olla_xla.plan(branches, step_limit=0), olla_xla.LimitError, "step_limit=0"),
         (lambda: olla_xla.plan(branches, time_limit="1"), olla_xla.InputError, "time_limit='1'"),
+        (lambda: olla_xla.plan(branches, enabled=0), olla_xla.InputError, "must be True or False"),
+        (lambda: olla_xla.plan(branches, fission="yes"), olla_xla.InputError, "fission='yes'"),
     ],
 )
 def test_bad_input(make, error, match):

@@ -16,12 +16,7 @@ import pytest
 import olla_xla
 from olla_xla.compile import analyze as compile_analyze
 from olla_xla.compile import jax_private
-from tests.support.steps import WIDTH, assert_same, branches, count_searches, plan, rows, weights
-
-
-@pytest.fixture
-def searches(monkeypatch):
-    return count_searches(monkeypatch)
+from tests.support.steps import WIDTH, assert_same, branches, plan, rows, weights
 
 
 def test_stages_are_those_of_jit():
@@ -295,3 +290,9 @@ def test_attributes_and_the_number_of_signatures_are_there():
     assert planned.tag == "mine" and planned._cache_size() == 0
     planned(1), planned(2), planned(1.0)
     assert planned._cache_size() == 2
+
+
+def test_a_backend_is_jaxs_unless_it_names_a_solver():
+    with pytest.warns(DeprecationWarning, match="on jit is deprecated"):  # as jit's
+        olla_xla.plan(branches, backend="cpu")
+    assert "backend" not in olla_xla.plan(branches, method="ilp", backend="highs").jit_options

@@ -14,7 +14,7 @@ import olla_xla
 from examples.zoo import load
 from olla_xla.cli import main
 from olla_xla.cli.report.batches import batch_verdict
-from olla_xla.compile import batch_prediction, batch_ways, refused
+from olla_xla.compile import batch_ways, refused
 from olla_xla.compile import max_batch as module
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.outcomes import Outcome
@@ -93,26 +93,6 @@ def test_bad_input():
         olla_xla.max_batch(lower, MEMORY, compiles=4)
     with pytest.raises(olla_xla.LimitError, match="does its size have an effect"):
         olla_xla.max_batch(lambda n: lower(4), "1GB", options=OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("points", "low", "high", "halve", "expected"),
-    [
-        ([], 8, None, False, 32),
-        ([(8, 100)], 8, None, False, 256),  # 80, in proportion, would be near the first
-        ([(8, 1)], 8, None, False, 8000),  # in proportion
-        ([(64, 2000)], 0, 64, False, 2),  # 32, in proportion, need not fit
-        ([(8, 100), (16, 101)], 16, None, False, 7208),
-        ([(8, 100), (16, 100.01)], 16, None, False, 8192),  # as far as a line is followed
-        ([(8, 500), (16, 800)], 16, 40, False, 21),
-        ([(8, 500), (16, 800)], 16, 40, True, 28),
-        ([(8, 500), (16, 400)], 16, 40, False, 28),  # larger batches took less here
-    ],
-)
-def test_the_next_size(points, low, high, halve, expected):
-    work = batch_ways.Batches(lower, 1000, print)
-    line = batch_prediction.Prediction(batch_ways.Xla(work), 1)
-    assert line.next(points, low, high, halve) == expected
 
 
 def test_the_command(capsys, tmp_path):
@@ -330,15 +310,6 @@ def test_a_way_that_fits_less_has_the_answer_of_the_way_before():
     reason = "a batch of 1,001 does not fit, and none above 1,000 was found to"
     size = 2 * 10**6 * 1001
     assert planned == dataclasses.replace(xla, way="planned", reason=reason, next_bytes=size)
-
-
-def test_a_start_near_the_answer_makes_a_line_with_its_half():
-    work = Sizes()
-    (xla, planned) = module._answers(
-        [Told(work, name, lambda b: 10**6 * b + 10**7) for name in NAMES[:2]], 1, 900, 6
-    )
-    assert {900, 450} < set(work._captured) and max(work._captured) == 991
-    assert xla.batch == planned.batch == 990 and xla.is_largest
 
 
 @pytest.mark.parametrize("names_total", [False, True])

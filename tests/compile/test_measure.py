@@ -1,7 +1,5 @@
 """Memory measured in fresh processes, on CPU; what a profile says; what cannot be measured."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -83,17 +81,3 @@ def test_resident_memory_is_seen():
     after = process_memory.status_bytes("VmHWM")
     assert after - before >= 60 * MB and len(held) == 64 * MB
     assert process_memory.status_bytes("NoSuchField") is None
-
-
-def test_static_arguments_are_left_out():
-    from olla_xla.compile.measure import _leaves
-
-    def fn(a, b, c=3, d=4):
-        return a
-
-    assert _leaves(fn, {"static_argnums": 1}, (1, 2, 3), {"d": 5}) == [1, 3, 5]
-    assert _leaves(fn, {"static_argnums": (0, -1)}, (1, 2, 3), {}) == [2]
-    assert _leaves(fn, {"static_argnames": ("b", "d")}, (1, 2), {"d": 5}) == [1]
-    assert _leaves(fn, {"static_argnums": 1}, (1,), {"b": 2}) == [1]
-    assert _leaves(functools.partial(fn, 1), {}, (2,), {}) == [2]
-    assert _leaves(jnp.sin, {"static_argnames": "b"}, (2,), {"b": 3}) == [2]

@@ -3,7 +3,7 @@
 import pytest
 
 from olla_xla.compile.in_pieces import PiecesTrial, _Search
-from olla_xla.errors import BudgetError, InputError
+from olla_xla.errors import InputError
 
 pytestmark = pytest.mark.quick
 
@@ -52,13 +52,6 @@ class Table(_Search):
         return planned <= self._budget
 
 
-def test_a_step_that_fits_is_not_cut():
-    search = Table(100, {1: (100, 90, 1.0, 1.0)})
-    choice, function = search.run()
-    assert (choice.pieces, choice.plan, function) == (1, None, "function of 1")
-    assert search.compiled == [1]
-
-
 def test_pieces_are_doubled_until_xla_fits_and_fewer_are_planned():
     rows = {
         1: (400, 300, 1.0, 1.0),
@@ -83,29 +76,8 @@ def test_fewer_pieces_that_take_longer_are_not_chosen():
     assert Table(100, rows).run()[0].pieces == 2, "as long is not longer"
 
 
-def test_a_cut_into_units_ends_at_as_many():
-    rows = {1: (400, 400, 1.0, 1.0), 2: (300, 300, 1.0, 1.0), 3: (90, 90, 1.0, 1.0)}
-    search = Table(100, rows, units=3)
-    assert search.run()[0].pieces == 3 and search.compiled == [1, 2, 3]
-
-
 def test_where_more_pieces_save_nothing_the_plan_of_the_fewest_as_good_is_taken():
     rows = {1: (400, 380, 1.0, 1.0), 2: (200, 99, 1.1, 1.2), 4: (199, 98, 1.3, 1.4)}
     search = Table(100, rows)
     choice, _ = search.run()
     assert search.compiled == [1, 2, 4] and choice.pieces == 2
-
-
-def test_a_budget_that_nothing_meets():
-    rows = {1: (400, 350, 1.0, 1.0), 2: (200, 150, 1.1, 1.2), 4: (199, 120, 1.3, 1.4)}
-    with pytest.raises(BudgetError) as error:
-        Table(100, rows).run()
-    assert error.value.least_bytes == 150, "4 pieces were not planned, and take 199"
-
-
-def test_what_cannot_be_cut_says_why():
-    search = Table(100, {1: (400, 80, 1.0, 1.3)}, cannot="nothing is large")
-    choice, function = search.run()
-    assert (choice.pieces, choice.reason, function) == (1, "nothing is large", "function of 1")
-    with pytest.raises(BudgetError, match="nothing is large"):
-        Table(50, {1: (400, 80, 1.0, 1.3)}, cannot="nothing is large").run()

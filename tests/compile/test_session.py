@@ -4,13 +4,11 @@ import dataclasses
 import re
 
 import numpy as np
-import pytest
 
 from olla_xla import planner
 from olla_xla.compile import session
 from olla_xla.compile.capture import capture
 from olla_xla.errors import LimitError
-from olla_xla.problem.options import PlanOptions
 from tests.support.planned_steps import (
     OPTIONS,
     arguments,
@@ -57,13 +55,6 @@ def test_a_limit_that_reading_the_module_foretells_to_be_too_short_is_kept(monke
         outcome.reason,
     )
     assert len(compiles) == 1
-
-
-@pytest.mark.parametrize("limit, least, kept", [(1, 2, True), (1, 2.1, False), (20, 30, True)])
-def test_a_limit_may_be_passed_by_half_of_it(limit, least, kept):
-    trouble = session._too_late(PlanOptions(time_limit=limit), least)
-    assert (trouble == "") == kept
-    assert session._too_late(PlanOptions(), 1e9) == ""
 
 
 def test_an_illegal_order_never_runs(monkeypatch, tmp_path):

@@ -33,16 +33,6 @@ def test_another_thread_may_end_it():
     assert gc.isenabled()
 
 
-def test_where_it_was_off_it_stays_off():
-    gc.disable()
-    try:
-        with without_collection():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 def test_a_child_forked_inside_collects():
     hold()
     try:

@@ -263,23 +263,6 @@ def test_copies_are_few(name, copies):
     assert opcodes(module_from_bytes(runnable(from_stablehlo(text))))["copy"] == copies
 
 
-def test_dropout_calls_the_same_functions_again_and_again():
-    step, arguments, _ = CASES["dropout"]
-    data = from_stablehlo(jax.jit(step).lower(*arguments).as_text())
-    assert is_shared(parse_module_proto(data))
-    before = module_from_bytes(data)
-    names = [i.name for c in before.computations for i in c.instructions]
-    after = module_from_bytes(runnable(data))
-    listed = [i for c in after.computations for i in c.instructions]
-    assert opcodes(before)["call"] > 0
-    assert len({i.name for i in listed}) == len({i.id for i in listed}) == len(listed)
-    assert {i.name.split(".clone")[0] for i in listed if i.opcode != "copy"} & set(names)
-    position = {c: k for k, c in enumerate(after.computations)}
-    for i in listed:
-        computation = next(c for c in after.computations if i in c.instructions)
-        assert all(position[c] < position[computation] for c in i.called)
-
-
 SHARED = """HloModule shared, is_scheduled=true
 
 leaf {

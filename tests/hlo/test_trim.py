@@ -111,8 +111,3 @@ def test_what_xla_leaves_alone_stays(entry, attributes):
     left, by_name, body, _ = trimmed(entry, ["f", "v"], attributes)
     assert "v" in left and len(by_name["f"].shape.tuple_shapes) == 3
     assert "tuple" in opcodes(body)
-
-
-def test_what_is_not_computed_again_is_not_looked_at():
-    left, by_name, _, _ = trimmed(FIRST, [])
-    assert left == ["x", "y", "v", "f", "g", "r"] and len(by_name["f"].shape.tuple_shapes) == 3

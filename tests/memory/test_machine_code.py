@@ -267,27 +267,6 @@ def test_numbas_own_code_is_kept_as_ours_is(monkeypatch, tmp_path):
     assert [compiled(), compiled()] == [1, 1]
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "other"])
-def test_a_damaged_file_is_compiled_anew(monkeypatch, tmp_path, damage):
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    assert loop(_count.interpreted)(np.zeros(2)) == 2
-    (file,) = tmp_path.iterdir()
-    good = file.read_bytes()
-    changed = {
-        "cut": good[:-9],
-        "changed": good[:-9] + bytes(9),
-        "empty": b"",
-        "other": b"{}\n" + good,
-    }
-    file.write_bytes(changed[damage])
-    again = loop(_count.interpreted)
-    assert again(np.zeros(3)) == 3
-    assert vars(again).get("compiled") is not None
-    after = loop(_count.interpreted)
-    assert after(np.zeros(4)) == 4
-    assert vars(after).get("compiled") is None
-
-
 def test_what_cannot_be_kept_is_compiled_in_every_process(monkeypatch, tmp_path):
     file = tmp_path / "no folder"
     file.write_text("")

@@ -168,36 +168,6 @@ def test_more_rows(page):
     assert len(rows_of(page, "loops")) == 450 and not page.locator("#loops ~ button.more").count()
 
 
-def test_padding_is_told_where_there_is_some(page):
-    headings = "[...document.querySelectorAll('#tensors th')].map((th) => th.textContent)"
-    assert "padding, MB" not in page.evaluate(headings)
-    page.evaluate("""() => {
-      const number = DATA.texts.push("f32[3,9] 2.00 MB") - 1, c = olla.columns;
-      const k = c.name.findIndex((_, j) => c.start[j] <= olla.at && olla.at < c.stop[j]);
-      [c.padding[k], c.tighter[k], olla.view.padded] = [3 * 2 ** 20, number, true];
-      olla.table();
-      olla.card(k);
-    }""")
-    assert page.evaluate(headings)[:2] == ["MB \u25be", "padding, MB"]
-    rows = rows_of(page, "tensors")
-    assert [row.split("\t")[1] for row in rows if row.split("\t")[1]] == ["3.00"]
-    card = page.inner_text("#card")
-    assert "3.00 MB to whole tiles" in card and "f32[3,9] 2.00 MB" in card
-    page.evaluate("olla.view.padded = false; olla.columns.padding.fill(0); olla.table()")
-
-
-def test_long_shapes_are_cut_and_paths_break_at_their_joints(page):
-    shape = "(" + "f32[8,128], " * 6 + "f32[])"
-    page.evaluate(
-        "shape => fill('lines', ['MB', 'a|whole', 'b'], [[0, [1, shape, 'x/y[0]']]])", shape
-    )
-    cell = page.locator("#lines tbody td:nth-child(2)")
-    assert cell.get_attribute("title") == shape and cell.inner_text() == shape
-    assert cell.bounding_box()["width"] < 260
-    assert page.locator("#lines tbody td:nth-child(3) wbr").count() == 2
-    page.evaluate("olla.table()")
-
-
 def test_the_wheel_scrolls_the_page_unless_ctrl_is_held(page):
     page.evaluate("scrollTo(0, 0)")
     page.mouse.move(*page.evaluate(PLACE, [1, 0]))

@@ -11,13 +11,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.place_ilp.placer import random_peak_orders
 from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import CheckError, InputError, LimitError
 from olla_xla.place import METHODS, PlacementProblem, place
 from olla_xla.place.items import items_of
-from olla_xla.place.rules.first_fit import _first_fit, first_fit
-from olla_xla.place.rules.peak_first import peak_orders
+from olla_xla.place.rules.first_fit import _first_fit
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.solvers.linear import Status
 
@@ -297,27 +295,6 @@ def test_bad_limits():
         place(problem, method="best")
     with pytest.raises(InputError, match="fixed blocks"):
         place(PlacementProblem.of([0], [1], [1], fixed=[0]), method="best_fit")
-
-
-def test_the_fullest_section_first_leaves_no_hole_there():
-    """Long-lived crumbs come last by size, on holes; first of all they lie at the bottom."""
-    random = np.random.default_rng(0)
-    for _ in range(20):
-        lower = random.integers(0, 30, 60)
-        upper = lower + random.integers(1, 20, 60)
-        items, _ = items_of(PlacementProblem.of(lower, upper, random.integers(1, 99, 60)), 0)
-        loads = items.loads()
-        there = (items.part_first <= loads.argmax()) & (loads.argmax() <= items.part_last)
-        orders = list(peak_orders(items))
-        assert len(orders) == 8
-        some, again = (list(itertools.islice(random_peak_orders(items, 3), 5)) for _ in range(2))
-        assert all((a == b).all() for a, b in zip(some, again, strict=True))
-        orders += some
-        for order in orders:
-            assert sorted(order.tolist()) == list(range(len(items)))
-            assert set(order[: there.sum()]) == set(np.flatnonzero(there))
-            offsets = first_fit(items, order)
-            assert (offsets + items.need)[there].max() == loads.max()
 
 
 def test_peak_first_proves_what_greedy_misses():

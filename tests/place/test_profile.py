@@ -19,23 +19,6 @@ from benchmarks.papers.recordings.recording import read_recording, write_recordi
 from olla_xla.errors import InputError
 
 
-def test_arrays_are_recorded_until_nothing_refers_to_them():
-    recorder = Recorder()
-    given = recorded(np.ones((4, 4)), recorder)
-    product = given @ given  # request 0, at time 0
-    view = product[:2]
-    copy = np.exp(product)  # request 1, at time 1
-    del product
-    shifted = view + 1  # request 2, at time 2: the view holds request 0
-    del view  # time 3
-    del copy, shifted  # times 4 and 5
-    del given
-    problem = recorder.problem()
-    assert problem.size.tolist() == [128, 128, 64]
-    assert problem.lower.tolist() == [0, 1, 2]
-    assert problem.upper.tolist() == [3, 4, 5]
-
-
 def test_what_is_made_while_interrupted_is_not_recorded():
     recorder = Recorder()
     given = recorded(np.ones(4), recorder)
@@ -60,12 +43,6 @@ def hasty(monkeypatch):
     for name in ("PlannedAllocator", "LearningAllocator"):
         quick = functools.partial(getattr(profiles, name), time_limit=0.05)
         monkeypatch.setattr(profiles, name, quick)
-
-
-def test_a_loop_of_one_length_is_served_as_recorded(small):
-    row = profiles.measure("training, one length")
-    assert row.replans == row.elsewhere == 0
-    assert row.live_bytes == row.arena_bytes <= row.caching_bytes
 
 
 def test_a_profile_for_each_length(small):
@@ -144,13 +121,6 @@ def shortened(path, folder):
     )
     write_recording(folder / path.name, first)
     return folder / path.name
-
-
-def test_there_are_recordings():
-    assert {p.stem for p in RECORDINGS} == {
-        "numpy_rnn_training", "numpy_seq2seq_inference", "numpy_seq2seq_training",
-        "torch_convolutions", "torch_perceptron", "torch_recurrent",
-    }  # fmt: skip
 
 
 def test_recording_on_the_command_line(tmp_path):

@@ -84,51 +84,6 @@ def test_places_hold_whatever_comes(data):
     assert allocator.profiles <= 3
 
 
-def test_what_leaves_a_profile_enters_it():
-    allocator = LearningAllocator()
-    run(allocator, [64, 32])
-    run(allocator, [64, 32, 100])  # goes on where the first ends
-    run(allocator, [64, 48])  # a larger request
-    allocator.begin()
-    assert allocator.recorded == 3
-    for sizes in ([64, 48], [64, 32, 100], [64, 32]):
-        run(allocator, sizes)
-    allocator.begin()
-    assert allocator.recorded == allocator.profiles == 3
-    assert allocator.arena_bytes == 196
-
-
-def test_a_larger_iteration_gets_the_better_places():
-    """The arena of the largest is the live peak, whatever was known before."""
-    allocator = LearningAllocator()
-    run(allocator, [10, 20, 30], {1: 0, 2: 1}.items())
-    run(allocator, [10, 20, 30, 40, 50], {1: 0, 2: 1, 4: 2}.items())
-    allocator.begin()
-    assert allocator.arena_bytes == 120
-
-
-def test_the_largest_is_placed_first():
-    """The small one alone has its larger block at the bottom, where the large one pays for it."""
-    allocator = LearningAllocator()
-    small, large = ([30, 20], {}), ([30, 20, 40], {1: 0})
-    for sizes, freed in (small, large):
-        run(allocator, sizes, freed.items())
-    allocator.begin()
-    assert allocator.arena_bytes == 60
-    for sizes, freed in (small, large):
-        run(allocator, sizes, freed.items())
-    assert allocator.recorded == 2 and allocator.arena_bytes == 60
-
-
-def test_the_oldest_is_forgotten():
-    allocator = LearningAllocator(most_profiles=2)
-    for size in (1000, 1, 2):
-        run(allocator, [size])
-    allocator.begin()
-    assert allocator.profiles == 2 and allocator.arena_bytes == 2
-    assert allocator.largest_arena_bytes == 1000
-
-
 def test_misuse():
     with pytest.raises(LimitError, match="at least 1"):
         LearningAllocator(most_profiles=0)

@@ -135,20 +135,6 @@ def test_the_caching_allocator_gets_back_what_is_released():
     assert (found.live_bytes, found.caching_bytes) == (17 << 20, 32 << 20)
 
 
-def test_a_first_iteration_needs_no_beginning():
-    allocator = LearningAllocator(most_profiles=1)
-    allocator.begin()
-    assert (allocator.arena_bytes, allocator.largest_arena_bytes, allocator.recorded) == (0, 0, 0)
-    allocator = LearningAllocator(most_profiles=1)
-    assert allocator.allocate(8) == (0, 0)
-    allocator.free(0)
-    allocator.begin()
-    assert (allocator.recorded, allocator.profiles) == (1, 1)
-    assert (allocator.arena_bytes, allocator.largest_arena_bytes) == (8, 8)
-    planned = PlannedAllocator(profiles._profile([(0, 8), (0, -1)]))
-    assert planned.allocate(8) == (0, 0) and planned.allocate(1) is None
-
-
 def test_requests_that_are_none():
     recorder = Recorder()
     planned = PlannedAllocator(profiles._profile([(0, 8), (1, 4), (0, -1), (1, -1)]))
@@ -174,18 +160,6 @@ def test_requests_that_are_none():
         with pytest.raises(InputError, match="one memory space"):
             PlannedAllocator(PlacementProblem.of([0, 1], [2, 3], [4, 4], **wrong))
     assert PlannedAllocator(PlacementProblem.of([], [], [])).arena_bytes == 0
-
-
-def test_places_that_overlap_are_seen():
-    places = profiles._Places()
-    places.take(0, 8, 8)
-    places.take(1, 0, 8)
-    places.take(2, 16, 1)
-    for at, size in ((15, 1), (8, 1), (7, 2), (0, 99)):
-        with pytest.raises(CheckError, match="request 3"):
-            places.take(3, at, size)
-    places.release(0)
-    places.take(3, 8, 8)
 
 
 def test_every_place_that_is_served_is_looked_at(monkeypatch):

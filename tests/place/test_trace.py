@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.papers.profile_replay.profile import PlannedAllocator, Recorder
+from benchmarks.papers.profile_replay.profile import PlannedAllocator
 from olla_xla.cli.commands import place as command
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem
@@ -92,59 +92,6 @@ def test_round_trip(tmp_path_factory, rows):
     again = read_trace(path)
     for name in ("lower", "upper", "size", "alignment", "fixed"):
         assert np.array_equal(getattr(again, name), getattr(problem, name))
-
-
-def record():
-    recorder = Recorder()
-    a, b = recorder.allocate(8), recorder.allocate(8)
-    recorder.interrupt()
-    assert recorder.allocate(100) is None
-    recorder.free(a)
-    recorder.resume()
-    c = recorder.allocate(8)
-    recorder.free(b)
-    recorder.free(c)
-    return recorder.problem()
-
-
-def test_recorded_iterations():
-    problem = record()
-    assert problem.lower.tolist() == [0, 1, 3]
-    assert problem.upper.tolist() == [2, 4, 5]
-    allocator = PlannedAllocator(problem)
-    assert allocator.arena_bytes == 16
-    for _ in range(2):
-        allocator.begin()
-        (a, at_a), (b, at_b) = allocator.allocate(8), allocator.allocate(8)
-        assert abs(at_a - at_b) >= 8
-        allocator.interrupt()
-        assert allocator.allocate(100) is None
-        allocator.free(a)
-        allocator.resume()
-        c, at_c = allocator.allocate(8)
-        assert at_c == at_a
-        assert allocator.allocate(8) is None
-        allocator.free(b)
-        allocator.free(c)
-    assert allocator.replans == 0
-
-
-def test_outgrown_request_is_placed_again():
-    allocator = PlannedAllocator(record())
-    allocator.begin()
-    (a, _), (b, at_b) = allocator.allocate(8), allocator.allocate(8)
-    allocator.free(a)
-    c, at_c = allocator.allocate(20)
-    assert allocator.replans == 1
-    assert at_c >= at_b + 8 or at_c + 20 <= at_b
-    assert allocator.arena_bytes >= max(at_c + 20, at_b + 8)
-    allocator.free(b)
-    allocator.free(c)
-    allocator.begin()
-    assert allocator.arena_bytes == 36  # b stayed in the way of c; it never shrinks
-    allocator.allocate(8)
-    with pytest.raises(InputError, match="not freed"):
-        allocator.begin()
 
 
 @settings(deadline=None, max_examples=60)

@@ -122,23 +122,10 @@ def test_what_takes_longer_than_allowed_is_left(tried):
     assert refused.value.least_bytes == 1000 and not one.front.asked
 
 
-def test_a_budget_below_every_peak_names_what_the_lowest_takes(tried):
-    one = tried((700, 2.0, 710))
-    with pytest.raises(BudgetError) as refused:
-        one.cheapest(600, math.inf)
-    assert refused.value.least_bytes == 710
-
-
 def test_bytes_outside_the_computation_count(tried):
     one = tried((700, 1.0, 750), (600, 2.0, 760), outside=150)
     assert one.cheapest(800, math.inf).seconds == 2.0
     assert one.front.asked == [600]
-
-
-def test_no_order_that_leaves_its_kernels_is_no_choice(tried):
-    one = tried((800, 1.0, None), (700, 2.0, 700))
-    assert one.cheapest(800, math.inf).seconds == 2.0
-    assert tried((800, 1.0, None)).least_total(math.inf) is None
 
 
 def test_the_least_total_of_the_lowest_peaks(tried):
@@ -153,11 +140,6 @@ def test_a_total_that_is_not_worth_it_is_none(tried):
     assert tried((500, 5.0, 999)).least_total(math.inf) is None
     assert tried((500, 5.0, 998)).least_total(math.inf) is not None
     assert tried((500, 5.0, 900)).least_total(0.0) is None
-
-
-def test_out_of_time_the_first_is_enough(tried):
-    one = tried((500, 5.0, 960), (600, 4.0, 930), deadline=-1.0)
-    assert one.least_total(math.inf).plan.predicted_bytes == 960
 
 
 def test_what_hides_less_is_added_time(tried):
@@ -188,35 +170,3 @@ def test_more_is_looked_for_where_choices_take_less_than_their_price(tried):
     assert one.least_total(5.0).plan.predicted_bytes == 950, "the other takes 5.5"
     one = tried((600, 5.0, 950, -1.0), (500, 6.0, 900, -1.2))
     assert one.cheapest(920, 5.0).plan.predicted_bytes == 900
-
-
-def asked_for(budget, total=1000):
-    return SimpleNamespace(
-        request=SimpleNamespace(
-            options=SimpleNamespace(budget_bytes=budget), tell=lambda phase: None
-        ),
-        ordered=SimpleNamespace(predicted_bytes=total),
-        module=SimpleNamespace(entry=SimpleNamespace(name="main")),
-    )
-
-
-def test_loops_bodies_come_first_where_the_entry_alone_does_not_do(monkeypatch):
-    state, lowered, done, tries = asked_for(800), asked_for(800, total=900), [], []
-
-    def cheapest(given, budget):
-        tries.append(given)
-        if given is state:
-            raise BudgetError(budget, 950)
-        return "cheapest of the lowered"
-
-    monkeypatch.setattr(rematerialise, "_cheapest", cheapest)
-    monkeypatch.setattr(rematerialise, "_lowered", lambda given, names: done.append(names) or given)
-    with pytest.raises(BudgetError):
-        rematerialise.run(state)
-    assert done == [frozenset({"main"})] and tries == [state]
-    monkeypatch.setattr(rematerialise, "_lowered", lambda given, names: lowered)
-    assert rematerialise.run(state) == "cheapest of the lowered"
-    lowered.ordered.predicted_bytes = 800
-    assert rematerialise.run(state) is lowered
-    free = asked_for(None)
-    assert rematerialise.run(free) is lowered

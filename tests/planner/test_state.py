@@ -1,14 +1,12 @@
 """A module while it is planned: what is left of times and allowances, and the plan at the end."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from hlo.read import with_program_order
-from hlo.rewrite.clones import Clone
 from olla_xla.memory import clock
 from olla_xla.planner.passes import rewriting
 from olla_xla.planner.state import WORTH, Edits, ModuleState, PlanRequest
@@ -55,50 +53,6 @@ def test_more_time_is_worth_a_thousandth_unless_there_is_a_budget():
     assert state().least_worth == int(10_000 * WORTH) < 10_000
     budget = {"options": PlanOptions(memory_budget=1)}
     assert state(request=budget).least_worth == 10_000
-
-
-def test_a_plan_without_edits_is_the_modules_own():
-    plan = state().finished()
-    assert plan.fingerprint == MODULE.fingerprint
-    assert plan.xla_bytes == plan.xla_predicted_bytes == 100_000
-    assert (plan.status, plan.source, plan.time_limit) == (PlanStatus.XLA, "xla", 5.0)
-    assert (plan.step_seconds, plan.moved_bytes, plan.clones, plan.loops) == (0.0, 0, (), ())
-
-
-def test_edits_are_told_with_what_they_cost():
-    clone = Clone("a.remat", "a", ("x",), (("r", 0),))
-    edits = Edits(
-        loops=(("w", "v", (1,), 0),),
-        clones=(clone,),
-        added_seconds=0.5,
-        exposed_seconds=0.125,
-        added_moved_bytes=32,
-        least_stack_bytes=7,
-        least_added_seconds=0.25,
-        sources=("loops", "remat"),
-    )
-    plan = state(edits=edits, limit=11.0).finished()
-    assert plan.clones == (("a.remat", "a", ("x",), (("r", 0),)),)
-    assert plan.loops == (("w", "v", (1,), 0),)
-    assert (plan.added_seconds, plan.exposed_seconds, plan.least_added_seconds) == (
-        0.5, 0.125, 0.25,
-    )  # fmt: skip
-    assert (plan.added_moved_bytes, plan.least_stack_bytes) == (32, 7)
-    assert plan.moved_bytes == 4 * 4 * 4096 and plan.step_seconds > 0, "two operators, each reads"
-    assert plan.status is PlanStatus.FEASIBLE, "XLA's order of a changed module is not XLA's own"
-    assert (plan.source, plan.time_limit) == ("loops+remat+xla", 11.0)
-    proven = dataclasses.replace(PLAN, status=PlanStatus.OPTIMAL)
-    assert state(plan=proven, edits=edits).finished().status is PlanStatus.OPTIMAL
-
-
-def test_what_moves_arrays_for_loops_alone_is_subtracted():
-    sunk = SimpleNamespace(
-        names=("copy",), total=90_000, seconds=2.0, moved=64, less_seconds=0.5, less_moved=16
-    )
-    plan = state(edits=Edits(sunk=sunk, added_seconds=0.75, added_moved_bytes=20)).finished()
-    assert plan.sunk == ("copy",) and plan.xla_predicted_bytes == 90_000
-    assert (plan.step_seconds, plan.moved_bytes) == (2.0, 64)
-    assert (plan.added_seconds, plan.added_moved_bytes) == (0.25, 4)
 
 
 @pytest.mark.parametrize(("first", "second"), [(9, 7), (7, 9), (7, 7)])

@@ -39,15 +39,6 @@ def test_orders_are_the_graphs(graph):
     assert orders == {tuple(order) for order in all_orders(graph)}
 
 
-def test_control_edges_carry_no_tensor():
-    graph = train_step(2)
-    kinds = {}
-    for u, v, data in to_networkx(graph).edges(data=True):
-        kinds.setdefault(data["kind"], set()).add((u, v))
-    assert kinds["tensor"] == set(graph.edges) and "control" not in kinds
-    assert kinds["alias"] == set(graph.alias_edges)
-
-
 def assert_same(back, graph):
     """Everything but edges that a tensor goes along anyway."""
     assert (back.name, back.operators, back.tensors) == (graph.name, graph.operators, graph.tensors)

@@ -64,19 +64,6 @@ def test_an_array_that_is_broadcast_is_not_read_across():
     assert strides_of(next(i for i in found if COST.work(i).transposed)).arrays == 1
 
 
-def test_pages_and_crowding():
-    assert [Strides(2048, apart, 2).pages for apart in (12_288, 4096, 2048, 1024)] == [
-        4096,
-        4096,
-        2048,
-        0,  # four rows in a page: read ahead
-    ]
-    # Lines of rows a page apart all lie alike in their pages, and a cache holds eight such.
-    assert [Strides(8, apart, 1).crowding for apart in (4096, 12_288, 2048)] == [1, 1, 0.5]
-    assert Strides(256, 2048, 1).crowding == 16 == Strides(64, 2048, 4).crowding
-    assert Strides(1024, 1408, 3).crowding == 1
-
-
 def test_the_more_pages_the_slower():
     def per_byte(*how):
         i = reading(*how)

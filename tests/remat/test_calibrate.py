@@ -50,45 +50,6 @@ def test_benchmarks_are_not_planned_where_jit_is_replaced(monkeypatch, tmp_path)
     assert not calibrate.is_measuring()
 
 
-def test_the_cpu_is_measured_once(monkeypatch, tmp_path):
-    measured = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cpu_benchmarks, "measure_cpu", lambda: measured.append(1) or CPU)
-    monkeypatch.setattr(calibrate, "_others", lambda work: (work(), 0.0))
-    for _ in range(2):
-        calibrate._calibrated.cache_clear()
-        assert calibrate.calibrated_cpu() == CPU
-    assert len(measured) == 1
-    (file,) = (tmp_path / "olla_xla").iterdir()
-    kept = json.loads(file.read_text(), parse_constant=float)
-    assert kept == {"rates": dataclasses.asdict(CPU), "busy": False}
-    file.write_text("{")
-    calibrate._calibrated.cache_clear()
-    assert calibrate.calibrated_cpu() == CPU and len(measured) == 2
-    calibrate._calibrated.cache_clear()
-
-
-def test_rates_that_others_disturbed_are_measured_again(monkeypatch, tmp_path):
-    measured = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cpu_benchmarks, "measure_cpu", lambda: measured.append(1) or CPU)
-    for busy, times in ((True, 1), (True, 1), (False, 2), (True, 2), (False, 2)):
-        monkeypatch.setattr(calibrate, "_others", lambda work, busy=busy: (work(), 0.5 * busy))
-        calibrate._calibrated.cache_clear()
-        assert calibrate.calibrated_cpu() == CPU and len(measured) == times
-    calibrate._calibrated.cache_clear()
-
-
-def test_other_processes_work_is_told_from_this_one_s(monkeypatch):
-    passed, own = [100.0, 102.0], [10.0, 11.5]
-    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: passed.pop(0))
-    monkeypatch.setattr(calibrate.time, "process_time", lambda: own.pop(0))
-    monkeypatch.setattr(calibrate.os, "cpu_count", lambda: 4)
-    taken = [50.0, 53.5]  # of all processes: 1.5 of this one, 2 of others, of 8 on four cores
-    monkeypatch.setattr(calibrate, "_processor_seconds", lambda: taken.pop(0))
-    assert calibrate._others(lambda: "result") == ("result", pytest.approx(0.25))
-
-
 def test_a_busy_process_beside_this_one_is_seen():
     if calibrate._processor_seconds() is None:
         pytest.skip("this system does not tell what processes take")
@@ -101,13 +62,37 @@ def test_a_busy_process_beside_this_one_is_seen():
     assert others > 0.3 / (os.cpu_count() or 1)
 
 
-def test_rates_are_those_of_the_cores_that_a_process_may_use(monkeypatch, tmp_path):
-    measured = []
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """How often rates were measured; asks for them again, as another process does."""
+    times = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cpu_benchmarks, "measure_cpu", lambda: measured.append(1) or CPU)
-    monkeypatch.setattr(calibrate, "_others", lambda work: (work(), 0.0))
+    monkeypatch.setattr(cpu_benchmarks, "measure_cpu", lambda: times.append(1) or CPU)
+
+    def again(busy=0.0):
+        monkeypatch.setattr(calibrate, "_others", lambda work: (work(), busy))
+        calibrate._calibrated.cache_clear()
+        assert calibrate.calibrated_cpu() == CPU
+        return len(times)
+
+    yield again
+    calibrate._calibrated.cache_clear()
+
+
+def test_the_cpu_is_measured_once(measured, tmp_path):
+    assert (measured(), measured()) == (1, 1)
+    (file,) = (tmp_path / "olla_xla").iterdir()
+    kept = json.loads(file.read_text(), parse_constant=float)
+    assert kept == {"rates": dataclasses.asdict(CPU), "busy": False}
+    file.write_text("{")
+    assert measured() == 2
+
+
+def test_rates_that_others_disturbed_are_measured_again(measured):
+    assert [measured(busy) for busy in (0.5, 0.5, 0.0, 0.5, 0.0)] == [1, 1, 2, 2, 2]
+
+
+def test_rates_are_those_of_the_cores_that_a_process_may_use(measured, monkeypatch):
     for cores, times in ((1, 1), (2, 2), (1, 2)):
         monkeypatch.setattr(calibrate, "_cores", lambda cores=cores: cores)
-        calibrate._calibrated.cache_clear()
-        assert calibrate.calibrated_cpu() == CPU and len(measured) == times
-    calibrate._calibrated.cache_clear()
+        assert measured() == times

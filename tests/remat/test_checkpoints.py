@@ -2,13 +2,10 @@
 
 import dataclasses
 import functools
-import types
 
-import hypothesis
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import strategies as st
 
 import olla_xla
 from hlo.module import module_from_bytes
@@ -23,7 +20,6 @@ from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops.account import residual_rows
-from olla_xla.remat.loops.checkpoints import least_every
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.support import ode_programs
@@ -284,39 +280,3 @@ def test_what_is_kept_of_stacks_is_listed():
     rows = [residual_rows(view, dataclasses.replace(plan, loops=r.records)) for r in (first, last)]
     assert {row.slices for row in rows[0]} == {0, first.records[0].every}
     assert {row.slices for row in rows[1]} == {0, last.records[0].every}
-
-
-@hypothesis.given(
-    iterations=st.integers(2, 60),
-    kept=st.lists(st.tuples(st.integers(1, 10**6), st.booleans()), min_size=1, max_size=3),
-    made=st.lists(st.integers(1, 10**6), max_size=2),
-)
-def test_the_distance_of_checkpoints_keeps_least(iterations, kept, made):
-    shaped = [types.SimpleNamespace(shape=types.SimpleNamespace(bytes=n)) for n, _ in kept]
-    parts = [
-        types.SimpleNamespace(
-            name=f"r{k}",
-            shape=types.SimpleNamespace(at=lambda _, n=n: types.SimpleNamespace(bytes=n)),
-        )
-        for k, n in enumerate(made)
-    ]
-    computation = types.SimpleNamespace(instructions=parts)
-    writer = types.SimpleNamespace(
-        iterations=iterations,
-        start=shaped,
-        body=types.SimpleNamespace(computation=computation),
-    )
-    checkpoints = types.SimpleNamespace(
-        kept=[types.SimpleNamespace(element=k, held=held) for k, (_, held) in enumerate(kept)],
-        residuals=[types.SimpleNamespace(value=p.name, index=()) for p in parts],
-    )
-    few = sum(n for n, _ in kept)
-    since = sum(n for n, held in kept if held) + sum(made)
-
-    def cost(k):
-        return -(-iterations // k) * few + k * since
-
-    found = least_every(types.SimpleNamespace(writer=writer), checkpoints)
-    most = max(iterations // 2, 2)
-    assert 2 <= found <= most
-    assert cost(found) <= 1.3 * min(map(cost, range(2, most + 1)))

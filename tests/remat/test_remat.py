@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import numpy as np
@@ -18,7 +17,6 @@ from olla_xla import planner
 from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.errors import BudgetError, CheckError, InputError, LimitError
-from olla_xla.memory import clock
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem import plan as plan_file
@@ -270,14 +268,6 @@ ENTRY e { x = f32[1,8,8,16] parameter(0)
     assert (work.depthwise, work.operations, work.matrix) == (0, 0, count)
 
 
-def test_a_run_pays_for_its_temporaries():
-    view = module_from_bytes(scheduled("mlp"))
-    step = CostModel(CPU, "cpu").step_seconds(view)
-    assert CostModel(CPU, "cpu").run_seconds(view, 2**30) == step
-    slow = dataclasses.replace(CPU, fresh_bytes_per_second=2.0**30)
-    assert CostModel(slow, "cpu").run_seconds(view, 2**29) == pytest.approx(step + 0.5)
-
-
 # Choices.
 
 
@@ -362,28 +352,6 @@ def test_the_program_agrees_with_the_evaluator(name):
     assert e.seconds <= found.result.value * (1 + 1e-9) + 1e-12
     point, bound = f.refined(f.below(target)[0], target, 20)
     assert point.peak <= target and bound <= point.seconds + 1e-12
-
-
-def test_what_was_found_in_time_is_not_forgotten(monkeypatch):
-    f = Front(module_from_bytes(scheduled("gpt")), "cpu", CostModel(CPU, "cpu"), 60, {})
-    allowed = 0.2 * f.graph.seconds.sum()
-    asked, point = [], f.point
-    monkeypatch.setattr(f, "point", lambda k, seconds: (asked.append(k), point(k, seconds))[1])
-    found = f.within(allowed)
-    assert len(found) > 1
-    nearest = sorted(set(asked))
-    assert min(b - a for a, b in itertools.pairwise(nearest)) == 1 / 16
-    later = clock.now() + 1e6
-    monkeypatch.setattr("olla_xla.remat.front.clock.now", lambda: later)
-    assert f.within(allowed) == found
-
-
-def test_an_allowance_ends_the_search_for_what_is_too_dear():
-    f = front("gpt")
-    few = f.selector.reduce(f.start.evictions, f.target_bytes(200), 0.01 * f.graph.seconds.sum())
-    many = f.selector.reduce(f.start.evictions, f.target_bytes(200))
-    assert few.seconds < many.seconds
-    assert few.peak > many.peak
 
 
 def test_more_overhead_never_takes_more_memory():

@@ -120,37 +120,11 @@ def test_a_clone_reads_the_later_gather_which_then_runs_earlier():
     assert expansion.seconds > 0 and len(made) == 2
 
 
-def test_the_first_gather_is_dropped_at_its_last_reader():
-    module = read(step())
-    g, expansion, _, _ = rewritten(module)
-    (tensor,) = g.repeats
-    spans = sorted(
-        (int(s), int(e))
-        for t, s, e in zip(
-            expansion.seg_tensor, expansion.seg_start, expansion.seg_end, strict=True
-        )
-        if t == tensor
-    )
-    names = [i.name for i in g.instructions]
-    assert len(spans) == 2
-    assert spans[0][1] == (2 * names.index("m") + 1) * g.n
-    assert spans[1][1] == (2 * names.index("q") + 1) * g.n
-    assert spans[1][0] // (2 * g.n) == names.index("p") < names.index("q")
-
-
 def test_what_overlaps_is_no_repetition():
     """The second gather runs before the first one's last reader."""
     text = step(before="m")
     _, g = graph_of(read(text))
     assert groups_of(read(text)) == [["g0", "g1"]] and not g.repeats
-
-
-def test_without_evictions_nothing_is_changed():
-    planned, g = graph_of(read(step()))
-    expansion = expand(g, np.zeros((0, 2), np.int64))
-    assert expansion.seconds == 0 and not clones(planned.dataflow, g, expansion)
-    plain = expand(g.without_repeats(), np.zeros((0, 2), np.int64))
-    assert expansion.peak == plain.peak
 
 
 ASYNC = """%gather (a: bf16[256,64], b: bf16[8,4]) -> (bf16[1024,64], bf16[32,4]) {

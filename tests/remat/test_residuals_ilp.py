@@ -5,7 +5,6 @@ import functools
 import itertools
 import math
 import random
-import types
 
 import jax
 import jax.numpy as jnp
@@ -220,19 +219,6 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
     assert found == fewest if len(_all(choice)) <= MOST else found <= fewest
 
 
-def test_the_lowest_without_new_residuals_is_tried_second():
-    steps = _Told(100, (80, 1.0, 20), (50, 2.0, 55), (60, 3.0, 60), (70, 4.0, 60), thin=4, fewest=2)
-    steps.plain = 0
-    tried = [(choice.records, lowest) for choice, lowest in to_try(steps, None, 9.0)]
-    assert tried[:3] == [((2,), False), ((0,), False), ((1,), True)]
-    steps.plain = 2
-    tried = [(choice.records, lowest) for choice, lowest in to_try(steps, None, 9.0)]
-    assert tried[:2] == [((2,), False), ((1,), True)], "it is the first itself"
-    steps.plain = 3
-    tried = [(choice.records, lowest) for choice, lowest in to_try(steps, None, 3.5)]
-    assert tried[:2] == [((2,), False), ((1,), True)], "it takes too long"
-
-
 @pytest.mark.parametrize("name", ["gated", "lstm"])
 def test_a_budget_is_offered_what_time_alone_would_find(name):
     """Choices between those on the lower hull of bytes and time too."""
@@ -279,38 +265,3 @@ def test_more_time_never_offers_more_bytes(name):
             if lowest:
                 break
         assert min(offered) <= least
-
-
-class _Told:
-    """Choices whose bytes and times are told: (total, seconds, bytes that are gone) of each."""
-
-    def __init__(self, total, *choices, thin, fewest):
-        self.total, self.free, self.thin, self.plain = total, 0, thin, None
-        self._choices, self._fewest = choices, fewest
-        self.asked = []
-
-    def __len__(self):
-        return len(self._choices)
-
-    def choice(self, k):
-        self.asked.append(k)
-        total, seconds, _ = self._choices[k]
-        return types.SimpleNamespace(total=total, path_seconds=seconds, records=(k,))
-
-    def gone(self, k):
-        return self._choices[k][2]
-
-    def within(self, allowance):
-        return self.choice(self._fewest)
-
-    def meeting(self, budget):
-        return None
-
-
-def test_what_drops_most_may_hold_more_inside():
-    """The choice after the one of least total drops more, and computes it again at its peak."""
-    steps = _Told(100, (80, 1.0, 20), (50, 2.0, 55), (60, 3.0, 60), (70, 4.0, 60), thin=3, fewest=2)
-    first, second, *_ = to_try(steps, None, 9.0)
-    assert (first[0].records, first[1]) == ((2,), False), "of the integer program"
-    assert (second[0].records, second[1]) == ((1,), True)
-    assert 0 not in steps.asked[: steps.asked.index(1) + 1], "20 bytes less are no less than 50"

@@ -1,7 +1,5 @@
 """Topologies of TPUs that are not here, and the environment in which libtpu looks for none."""
 
-import itertools
-import math
 import os
 from pathlib import Path
 
@@ -12,22 +10,6 @@ from olla_xla.targets import tpu
 from olla_xla.targets.tpu import CHIPS, prepare_libtpu
 
 pytestmark = pytest.mark.quick
-
-
-@pytest.mark.parametrize("name", CHIPS)
-@pytest.mark.parametrize("power", range(11))
-def test_the_usual_topology_is_the_one_that_is_nearest_to_a_cube(name, power):
-    chip, count = CHIPS[name], 2**power
-    lengths = [int(k) for k in tpu._usual(chip, count).split("x")]
-    chips = max(count // chip.devices, 1)
-    powers = [2**k for k in range(11)]
-    every = [
-        shape
-        for shape in itertools.combinations_with_replacement(powers, chip.directions)
-        if math.prod(shape) == chips
-    ]
-    nearest = min(every, key=lambda shape: max(shape) / min(shape))
-    assert tuple(sorted(lengths)) == nearest
 
 
 @pytest.mark.parametrize(

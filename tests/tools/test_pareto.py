@@ -65,20 +65,6 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
     assert table.rows[rows.index(best)][-1] == "*"
 
 
-def test_ways_for_which_there_is_no_time_are_told(monkeypatch):
-    monkeypatch.setattr(variants.StepVariants, "compiled", lambda self, options=None: options)
-    monkeypatch.setattr(
-        variants.StepVariants,
-        "row",
-        lambda self, name, _: variants.StepVariant(name, 2**30, 1.0, 1),
-    )
-    model = models.build("mlp", batch_size=8, optimizer="sgd")
-    seen, way = [], (model, targets.target("cpu"), PlanOptions(), [])
-    rows, left = pareto.pareto(*way, seen.append, seconds=0)
-    assert [row.name for row in rows] == ["XLA"] and len(seen) == 1
-    assert left[0] == "jax.checkpoint, everything_saveable" and len(left) == 6
-
-
 def test_xlas_own_rematerialisation_is_tried_where_its_limit_is_below_the_total(monkeypatch):
     compiled = []
     card = dataclasses.replace(
