@@ -15,6 +15,7 @@ from benchmarks.__main__ import main
 from benchmarks.papers.profile_replay import profile, profiles
 from benchmarks.papers.profile_replay.profile import Recorder
 from benchmarks.papers.profile_replay.record_arrays import recorded
+from benchmarks.papers.recordings import recording
 from benchmarks.papers.recordings.recording import read_recording, write_recording
 from olla_xla.errors import InputError
 
@@ -90,7 +91,8 @@ def test_what_is_no_recording(tmp_path, lines):
         read_recording(path)
 
 
-RECORDINGS = sorted((Path(profiles.__file__).parent / "recordings").glob("*.csv"))
+RECORDINGS = sorted(Path(recording.__file__).parent.glob("*.csv"))
+assert RECORDINGS
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=[p.stem for p in RECORDINGS])

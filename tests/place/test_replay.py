@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.papers.profile_replay import profiles, replay
 from benchmarks.papers.profile_replay.replay import LearningAllocator
+from benchmarks.papers.recordings import recording
 from benchmarks.papers.recordings.recording import read_recording
 from olla_xla.errors import InputError, LimitError
 
@@ -56,7 +57,7 @@ def test_ten_lengths_in_random_order(what, monkeypatch):
 
 
 def test_one_length_is_learned_at_once():
-    path = Path(profiles.__file__).parent / "recordings" / "numpy_rnn_training.csv"
+    path = Path(recording.__file__).with_name("numpy_rnn_training.csv")
     events = read_recording(path).iterations[0]
     allocator, arena_bytes, _ = profiles.learn([events] * 3)
     assert allocator.recorded == 1 and arena_bytes == live_peak(events)
