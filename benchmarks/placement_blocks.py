@@ -9,7 +9,7 @@ import numpy as np
 
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.lifetimes import intervals, passes_on
+from olla_xla.memory.lifetimes import intervals, spans_and_passes
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph
@@ -156,7 +156,7 @@ def _groups(
 
 def _hand_overs(arrays: GraphArrays, position: np.ndarray) -> list[tuple[int, int, int, bool]]:
     """(output, operand, step, same buffer) of every hand-over that `intervals` counted."""
-    passes = passes_on(arrays, position)
+    passes = spans_and_passes(arrays, position)[1]
     outputs = arrays.pair_b[passes]
     steps = position[arrays.source[outputs]]
     rows = (outputs, arrays.pair_a[passes], steps, arrays.pair_must[passes])

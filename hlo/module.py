@@ -8,6 +8,7 @@ import hashlib
 import operator
 import weakref
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
@@ -172,6 +173,7 @@ class Module:
       fingerprint: digest of the module without schedule, ids and frontend attributes.
       frames: resolves call stacks; see `stack`.
       proto: as it was read; only `hlo` looks into it.
+      facts: kept here by `olla_xla.memory.module_state`, which finds them once for each module.
     """
 
     name: str
@@ -182,6 +184,7 @@ class Module:
     is_scheduled: bool
     frames: StackFrames
     proto: xla_pb2.HloModuleProto = dataclasses.field(repr=False)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     @functools.cached_property
     def data(self) -> bytes:

@@ -35,7 +35,7 @@ def bound(draft: Draft, rng: random.Random) -> str | None:
 def held(draft: Draft, rng: random.Random) -> str | None:
     """Keeps an operand alive one step longer that a kernel's result should overwrite."""
     planned = PlannedModule(scheduled_module(draft.finish()), "cpu")
-    _, kernels = planned.own()
+    kernels = planned.facts.kernels
     found = []
     for computation in planned.computations.values():
         for i in computation.instructions:

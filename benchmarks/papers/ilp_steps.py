@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers.ilp_forms import FORMS, least_peak
+from benchmarks.papers.ilp_forms.plain import plain_graph
 from benchmarks.place import PlannedStep
 from benchmarks.place_ilp.located import FORMS as PLACE_FORMS
 from benchmarks.place_ilp.located import Programs, located
@@ -36,10 +37,9 @@ from olla_xla.place.items import items_of
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
-from olla_xla.schedule.exact import plain_graph
-from olla_xla.schedule.exact.size import coefficients
+from olla_xla.schedule.exact.spans import coefficients
 from olla_xla.schedule.search import phases
-from olla_xla.schedule.search.result import SearchResult
+from olla_xla.schedule.search.run import SearchResult
 from olla_xla.solvers.linear import SolverLimits, Status
 
 STEPS = tuple(

@@ -20,8 +20,8 @@ import jaxlib.version
 from hlo.files import read_own
 from olla_xla.compile.accounting import output_bytes
 from olla_xla.compile.process_memory import device_bytes
-from olla_xla.memory.user_cache import keep, user_cache
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.whole_file import keep, user_cache
 
 _logger = logging.getLogger("olla_xla")
 

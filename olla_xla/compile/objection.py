@@ -28,9 +28,9 @@ from olla_xla.check.executable import (
 )
 from olla_xla.compile.versions import versions
 from olla_xla.errors import CheckError, InputError
-from olla_xla.memory.user_cache import keep, user_cache
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.whole_file import keep, user_cache
 
 if TYPE_CHECKING:
     from hlo import constants

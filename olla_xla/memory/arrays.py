@@ -7,33 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from olla_xla.errors import GraphError
 from olla_xla.problem.graph import TensorGraph
-
-
-class GraphLists(NamedTuple):
-    """A tensor graph as lists by operator ([n]) and by tensor ([m]).
-
-    Attributes:
-      transient, free: [n] as in `Operator`; bytes and bool.
-      bytes, source, buffer, live_in, live_out, sinks: [m] as in `Tensor`.
-      before, after: [n] of lists, direct predecessors and successors.
-      inplace: (output, input) pairs of tensors whose memory may pass on.
-    """
-
-    transient: Sequence[int]
-    free: Sequence[bool]
-    bytes: Sequence[int]
-    source: Sequence[int]
-    buffer: Sequence[int]
-    live_in: Sequence[bool]
-    live_out: Sequence[bool]
-    sinks: Sequence[Sequence[int]]
-    before: Sequence[Sequence[int]]
-    after: Sequence[Sequence[int]]
-    inplace: Sequence[tuple[int, int]]
 
 
 class GraphArrays(NamedTuple):
@@ -47,6 +24,7 @@ class GraphArrays(NamedTuple):
       bytes, source, buffer: [m] of each tensor.
       live_in, live_out: [m] bool.
       transient, free: [n] of each operator; bytes and bool.
+      made: [n] bytes that appear at an operator. running: [m] running sum of tensors' bytes.
       sink_ptr, sink_idx: tensor -> sinks.
       in_ptr, in_idx: operator -> tensors it reads (it is among their sinks, not their source).
       out_ptr, out_idx: operator -> tensors whose source it is.
@@ -65,6 +43,8 @@ class GraphArrays(NamedTuple):
     live_out: NDArray[np.bool_]
     transient: NDArray[np.int64]
     free: NDArray[np.bool_]
+    made: NDArray[np.int64]
+    running: NDArray[np.int64]
     sink_ptr: NDArray[np.int64]
     sink_idx: NDArray[np.int64]
     in_ptr: NDArray[np.int64]
@@ -85,55 +65,61 @@ class GraphArrays(NamedTuple):
         """The arrays of a tensor graph; a GraphArrays is returned as it is."""
         if isinstance(graph, GraphArrays):
             return graph
-        before = graph.predecessors()
-        after: list[list[int]] = [[] for _ in before]
-        for v, us in enumerate(before):
-            for u in us:
-                after[u].append(v)
         return cls.build(
-            GraphLists(
-                transient=[op.transient_bytes for op in graph.operators],
-                free=[op.free for op in graph.operators],
-                bytes=[t.bytes for t in graph.tensors],
-                source=[t.source for t in graph.tensors],
-                buffer=[t.buffer for t in graph.tensors],
-                live_in=[t.live_in for t in graph.tensors],
-                live_out=[t.live_out for t in graph.tensors],
-                sinks=[t.sinks for t in graph.tensors],
-                before=before,
-                after=after,
-                inplace=graph.inplace,
-            )
+            transient=[op.transient_bytes for op in graph.operators],
+            free=[op.free for op in graph.operators],
+            bytes=[t.bytes for t in graph.tensors],
+            source=[t.source for t in graph.tensors],
+            buffer=[t.buffer for t in graph.tensors],
+            live_in=[t.live_in for t in graph.tensors],
+            live_out=[t.live_out for t in graph.tensors],
+            sinks=[t.sinks for t in graph.tensors],
+            before=graph.predecessors(),
+            inplace=graph.inplace,
         )
 
     @classmethod
-    def build(cls, lists: GraphLists) -> GraphArrays:
-        """Makes the arrays from lists that are indexed by operator and by tensor."""
-        n, m = len(lists.transient), len(lists.bytes)
-        reads: list[list[int]] = [[] for _ in range(n)]
-        writes: list[list[int]] = [[] for _ in range(n)]
-        for i in range(m):
-            writes[lists.source[i]].append(i)
-            for v in lists.sinks[i]:
-                if v != lists.source[i]:
-                    reads[v].append(i)
-        sink_ptr, sink_idx = csr(lists.sinks)
-        in_ptr, in_idx = csr(reads)
-        out_ptr, out_idx = csr(writes)
-        pred_ptr, pred_idx = csr(lists.before)
-        succ_ptr, succ_idx = csr(lists.after)
-        pairs = _shareable(lists, reads, writes)
-        flat = list(itertools.chain(*pairs))
-        return cls(
+    def build(
+        cls,
+        *,
+        transient: ArrayLike,
+        free: ArrayLike,
+        bytes: ArrayLike,
+        source: ArrayLike,
+        buffer: ArrayLike,
+        live_in: ArrayLike,
+        live_out: ArrayLike,
+        sinks: Sequence[Sequence[int]],
+        before: Sequence[Sequence[int]],
+        inplace: Sequence[tuple[int, int]],
+    ) -> GraphArrays:
+        """Makes the arrays from what says the same as fields of `Operator`, `Tensor` and the graph.
+
+        `before` has the direct predecessors of each operator, `inplace` (output, input) pairs.
+        """
+        n, m = len(before), len(sinks)
+        maker = np.array(source, np.int64)
+        size, given = np.array(bytes, np.int64), np.array(live_in, np.bool_)
+        sink_ptr, sink_idx = csr(sinks)
+        pred_ptr, pred_idx = csr(before)
+        read = np.repeat(np.arange(m), np.diff(sink_ptr))
+        reads = sink_idx != maker[read]
+        follower = np.repeat(np.arange(n), np.diff(pred_ptr))
+        in_ptr, in_idx = _by_key(sink_idx[reads], read[reads], n)
+        out_ptr, out_idx = _by_key(maker, np.arange(m), n)
+        succ_ptr, succ_idx = _by_key(pred_idx, follower, n)
+        graph = cls(
             n=n,
             m=m,
-            bytes=np.array(lists.bytes, np.int64),
-            source=np.array(lists.source, np.int64),
-            buffer=np.array(lists.buffer, np.int64),
-            live_in=np.array(lists.live_in, np.bool_),
-            live_out=np.array(lists.live_out, np.bool_),
-            transient=np.array(lists.transient, np.int64),
-            free=np.array(lists.free, np.bool_),
+            bytes=size,
+            source=maker,
+            buffer=np.array(buffer, np.int64),
+            live_in=given,
+            live_out=np.array(live_out, np.bool_),
+            transient=np.array(transient, np.int64),
+            free=np.array(free, np.bool_),
+            made=sum_by(maker[~given], size[~given], n),
+            running=np.cumsum(size),
             sink_ptr=sink_ptr,
             sink_idx=sink_idx,
             in_ptr=in_ptr,
@@ -144,11 +130,24 @@ class GraphArrays(NamedTuple):
             pred_idx=pred_idx,
             succ_ptr=succ_ptr,
             succ_idx=succ_idx,
+            pair_ptr=np.zeros(n + 1, np.int64),
+            pair_b=np.empty(0, np.int64),
+            pair_a=np.empty(0, np.int64),
+            pair_must=np.empty(0, np.bool_),
+        )
+        pairs = _shareable(graph, inplace)
+        flat = list(itertools.chain(*pairs))
+        return graph._replace(
             pair_ptr=csr([[b for b, _, _ in group] for group in pairs])[0],
             pair_b=np.array([b for b, _, _ in flat], np.int64),
             pair_a=np.array([a for _, a, _ in flat], np.int64),
             pair_must=np.array([must for _, _, must in flat], np.bool_),
         )
+
+    def resized(self, bytes: NDArray[np.int64]) -> GraphArrays:
+        """The graph with tensors of other sizes, int64 [m]."""
+        made = sum_by(self.source[~self.live_in], bytes[~self.live_in], self.n)
+        return self._replace(bytes=bytes, made=made, running=np.cumsum(bytes))
 
     def positions(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [n], the step of each operator; GraphError unless the order is a permutation."""
@@ -162,27 +161,42 @@ class GraphArrays(NamedTuple):
 
 
 def _shareable(
-    lists: GraphLists, reads: list[list[int]], writes: list[list[int]]
+    g: GraphArrays, inplace: Sequence[tuple[int, int]]
 ) -> list[list[tuple[int, int, bool]]]:
-    """By operator: (output b, input a, same buffer) where a could die at b's source.
-
-    Args:
-      lists: the graph. reads, writes: [n] of lists, the tensors that an operator reads and makes.
-    """
+    """By operator: (output b, input a, same buffer) where a could die at b's source."""
+    reads, writes = rows(g.in_ptr, g.in_idx), rows(g.out_ptr, g.out_idx)
+    source, buffer = g.source.tolist(), g.buffer.tolist()
+    live_in, live_out = g.live_in.tolist(), g.live_out.tolist()
     pairs: list[list[tuple[int, int, bool]]] = [[] for _ in reads]
     for v, outs in enumerate(writes):
         for b in outs:
-            if not lists.live_in[b]:
+            if not live_in[b]:
                 for a in reads[v]:
-                    if lists.buffer[a] == lists.buffer[b] and not lists.live_out[a]:
+                    if buffer[a] == buffer[b] and not live_out[a]:
                         pairs[v].append((b, a, True))
-    read_sets = {v: set(reads[v]) for v in {lists.source[b] for b, _ in lists.inplace}}
-    for b, a in lists.inplace:
-        v = lists.source[b]
-        usable = a in read_sets[v] and not lists.live_in[b] and not lists.live_out[a]
-        if usable and lists.buffer[a] != lists.buffer[b]:
+    read_sets = {v: set(reads[v]) for v in {source[b] for b, _ in inplace}}
+    for b, a in inplace:
+        v = source[b]
+        usable = a in read_sets[v] and not live_in[b] and not live_out[a]
+        if usable and buffer[a] != buffer[b]:
             pairs[v].append((b, a, False))
     return pairs
+
+
+def _by_key(
+    keys: NDArray[np.int64], values: NDArray[np.int64], n: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The values by their keys, 0 to n - 1, as a CSR; those of one key in the order given."""
+    ptr = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(keys, minlength=n), out=ptr[1:])
+    return ptr, values[np.argsort(keys, kind="stable")]
+
+
+def sum_by(keys: NDArray[np.int64], values: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """int64 [n]: the sum of the values of each key, 0 to n - 1."""
+    total = np.zeros(n, np.int64)
+    np.add.at(total, keys, values)
+    return total
 
 
 def csr(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -26,7 +26,7 @@ import numpy as np
 from hlo.files import is_own, read_own
 from olla_xla.memory.arguments import Kinds, spelled
 from olla_xla.memory.machine_code import Code
-from olla_xla.memory.user_cache import keep, user_cache
+from olla_xla.problem.whole_file import keep, user_cache
 
 _logger = logging.getLogger("olla_xla")
 

@@ -30,10 +30,16 @@ def intervals(
 ) -> NDArray[np.int64]:
     """int64 [m, 2]: the half-open steps over which each tensor occupies memory of its own."""
     g = GraphArrays.of(graph)
-    spans = np.empty((g.m, 2), np.int64)
-    passes = np.empty(len(g.pair_b), np.bool_)
-    live_spans(g, g.positions(order), spans, passes, np.zeros((2, g.m), np.bool_))
-    return spans
+    return spans_and_passes(g, g.positions(order))[0]
+
+
+def spans_and_passes(
+    g: GraphArrays, position: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """`intervals`, and bool [pairs]: by which pairs memory passes on; `position`: [n] steps."""
+    spans, passes = np.empty((g.m, 2), np.int64), np.empty(len(g.pair_b), np.bool_)
+    live_spans(g, position, spans, passes, np.zeros((2, g.m), np.bool_))
+    return spans, passes
 
 
 def timeline(
@@ -55,14 +61,6 @@ def live_bytes(spans: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> ND
 def peak_bytes(graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64]) -> int:
     """The largest value of `timeline`; 0 for a graph without operators."""
     return int(timeline(graph, order).max(initial=0))
-
-
-def passes_on(graph: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Bool [pairs]: for which of the graph's pairs memory passes on; `position`: [n] steps."""
-    passes = np.empty(len(graph.pair_b), np.bool_)
-    spans = np.empty((graph.m, 2), np.int64)
-    live_spans(graph, position, spans, passes, np.zeros((2, graph.m), np.bool_))
-    return passes
 
 
 @loop

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,8 +13,8 @@ from hlo.module import Computation, HloError, Instruction, Module
 from hlo.rewrite.aliases import Alias
 from hlo.rewrite.barriers import without_barriers
 from hlo.rewrite.edit import Edit
-from hlo.sharing import sharing
-from hlo.values import analyse
+from hlo.sharing import Sharing, sharing
+from hlo.values import Dataflow, analyse
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.assignment.model import Assignment, AssignmentModel
 from olla_xla.memory.kernels import Pattern, patterns
@@ -41,6 +43,55 @@ def scheduled_module(data: bytes) -> Module:
     return module
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModuleFacts:
+    """What is found once of a module, for all who plan, price or change it (`facts_of`).
+
+    Attributes:
+      module, target: the module, as it is scheduled. dataflow: its values. pairs: those that may
+        share memory. model: of its memory, in any order.
+    """
+
+    module: Module
+    target: str
+    dataflow: Dataflow
+    pairs: Sharing
+    model: AssignmentModel
+
+    @functools.cached_property
+    def assignment(self) -> Assignment:
+        """XLA's buffer assignment of the module in its own schedule, simulated."""
+        return self.model.simulate({c: c.schedule or () for c in self.module.control_computations})
+
+    @property
+    def total(self) -> int:
+        """Predicted bytes of the module in its own schedule."""
+        return self.assignment.total_bytes
+
+    @functools.cached_property
+    def kernels(self) -> dict[str, Pattern]:
+        """Kernel name -> its pattern of shared memory in the module's own schedule."""
+        return patterns(self.dataflow, self.pairs, self.assignment, self.target)
+
+    @functools.cached_property
+    def all_kernels(self) -> dict[str, Pattern]:
+        """`kernels`, and those that share the same memory in any order: their copies may not."""
+        return patterns(self.dataflow, self.pairs, self.assignment, self.target, every=True)
+
+
+def facts_of(module: Module, target: str) -> ModuleFacts:
+    """The facts of a scheduled module for "cpu", "cuda" or "tpu"; they are found once."""
+    if target not in module.facts:
+        if target not in PLATFORMS:
+            known = " or ".join(map(repr, PLATFORMS))
+            raise InputError(f"target={target!r} is unknown; use one of {known}")
+        dataflow = analyse(module, target)
+        pairs = sharing(dataflow, target)
+        model = AssignmentModel(dataflow, target, pairs)
+        module.facts[target] = ModuleFacts(module, target, dataflow, pairs, model)
+    return module.facts[target]
+
+
 class PlannedModule:
     """A module with the orders chosen so far, its tensor graphs, and a model of its memory.
 
@@ -51,6 +102,7 @@ class PlannedModule:
         graphs then have edges such that it can.
 
     Attributes:
+      facts: of the module. dataflow, pairs, model: theirs.
       orders: computation -> the order chosen so far (at first XLA's).
       peaks: computation -> its lifetime peak in bytes, which its callers' graphs add.
       leasts: computation -> the least lifetime peak of its orders found so far, in bytes, which may
@@ -66,15 +118,12 @@ class PlannedModule:
         released: frozenset[str] = frozenset(),
         kept: Mapping[str, Pattern] | None = None,
     ) -> None:
-        if target not in PLATFORMS:
-            known = " or ".join(map(repr, PLATFORMS))
-            raise InputError(f"target={target!r} is unknown; use one of {known}")
+        self.facts = facts_of(module, target)
         self.module = module
         self.target = target
         self.released = released
-        self.dataflow = analyse(self.module, target)
-        self.pairs = sharing(self.dataflow, target)
-        self.model = AssignmentModel(self.dataflow, target, self.pairs)
+        self.dataflow, self.pairs = self.facts.dataflow, self.facts.pairs
+        self.model = self.facts.model
         self.computations = {c.name: c for c in self.module.control_computations}
         self.orders = {c: tuple(c.schedule or ()) for c in self.computations.values()}
         self.kept = kept or {}
@@ -82,9 +131,15 @@ class PlannedModule:
         self.leasts: dict[Computation, int] = {}
         self.bounds: dict[Computation, int] = {}
 
-    def lowered(self, computation: Computation) -> LoweredComputation:
-        """The graph of one computation; `peaks` must have its callees."""
-        result = lower(self.dataflow, computation, self.pairs, self.peaks, self.released, self.kept)
+    def lowered(
+        self, computation: Computation, peaks: Mapping[Computation, int] | None = None
+    ) -> LoweredComputation:
+        """The graph of one computation, with its callees' peaks from `peaks`, by default its own.
+
+        Others are `bounds`, to bound all orders, or `leasts`.
+        """
+        peaks = self.peaks if peaks is None else peaks
+        result = lower(self.dataflow, computation, self.pairs, peaks, self.released, self.kept)
         result.graph.validate()
         return result
 
@@ -104,28 +159,9 @@ class PlannedModule:
             lowered = self.charge(computation)
         return lowered
 
-    def bounded(self, computation: Computation) -> LoweredComputation:
-        """A computation's graph with its callees' peaks from `bounds`, to bound all orders."""
-        return lower(self.dataflow, computation, self.pairs, self.bounds, self.released, self.kept)
-
-    def relaxed(self, computation: Computation) -> LoweredComputation:
-        """A computation's graph with its callees' peaks from `leasts`."""
-        return lower(self.dataflow, computation, self.pairs, self.leasts, self.released, self.kept)
-
     def simulate(self) -> Assignment:
         """XLA's buffer assignment of the module in `orders`, simulated."""
         return self.model.simulate(self.orders)
-
-    def own(self, *, every: bool = False) -> tuple[int, dict[str, Pattern]]:
-        """(predicted total in bytes, kernel name -> pattern) of the module in `orders`.
-
-        Args:
-          every: as for `memory.kernels.find_kernels`.
-        """
-        found = self.simulate()
-        return found.total_bytes, patterns(
-            self.dataflow, self.pairs, found, self.target, every=every
-        )
 
     def rewritten(
         self,

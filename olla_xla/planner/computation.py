@@ -20,15 +20,14 @@ from hlo.exchange import is_transfer
 from hlo.late import late
 from olla_xla.memory import clock
 from olla_xla.memory.forced_live import forced_live_bound
-from olla_xla.planner.baseline import BaselineEstimate
-from olla_xla.planner.bounds import certified, least_peak
-from olla_xla.planner.chains import with_chains
+from olla_xla.planner.effort import Effort
+from olla_xla.planner.in_place import with_chains
 from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
-from olla_xla.schedule.rules.small import small_first
+from olla_xla.schedule.rules.greedy import small_first
 from olla_xla.schedule.search import phases
-from olla_xla.schedule.search.result import SearchResult
+from olla_xla.schedule.search.run import SearchResult
 
 if TYPE_CHECKING:
     import olla_xla.planner.ilp as ilp
@@ -37,6 +36,10 @@ else:
 
 Progress = Callable[[str], None]
 AlternativeOrders = Callable[[], Mapping[str, Sequence[str]]]
+
+_NESTED_SHARE = 0.4
+"""Part of the time limit that bodies of loops and branches may use together; each of them half of
+what is left of it."""
 
 _ILP_START, _ILP = 0.25, 0.7
 """Part of the time for the order that the integer program starts from; of the rest, for itself."""
@@ -47,49 +50,58 @@ _SMALL, _NEAR = 1 << 16, 1e-3
 _MORE = 0.01  # a total this much above the bound is worth asking another scheduler
 
 
-@dataclasses.dataclass(frozen=True)
-class ComputationLimits:
-    """Limits of the search for the order of one computation.
+@dataclasses.dataclass(frozen=True, eq=False)
+class SearchLimits:
+    """What the search for a module's orders may take, and whom it asks and tells.
 
     Attributes:
-      options: of the whole plan. seconds: of search, at most.
-      enough_bytes: the search ends when the total is no more than this above the bound.
-      deadline: best total so far, in bytes -> until when searching is worth it, on the monotonic
-        clock; None: no such limit.
-      more_seconds: time that another scheduler (`alternative_orders`) needs.
+      options: of the whole plan. effort: seconds, and the total that is enough.
+      started: on the monotonic clock. is_over: whether nothing is left of a limit of time that
+        counts all of planning.
+      progress: called with one line at each improvement.
+      alternative_orders: gives orders of another scheduler, for the entry computation; called only
+        where the total is still far above the bound. more_seconds: what that takes.
     """
 
     options: PlanOptions
-    seconds: float
-    enough_bytes: int = 0
-    deadline: Callable[[int], float] | None = None
+    effort: Effort
+    started: float
+    is_over: bool = False
+    progress: Progress | None = None
+    alternative_orders: AlternativeOrders | None = None
     more_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that are left."""
+        return self.effort.seconds - (clock.now() - self.started)
+
+    def nested(self) -> float:
+        """Seconds for a computation that the entry calls: half of what is left for all of these."""
+        return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
 
     def tolerance(self, bound: int) -> float:
         """The fraction of `bound` (bytes) by which the total may exceed it when the search ends."""
-        return max(self.options.tolerance, self.enough_bytes / max(bound, 1))
+        return max(self.options.tolerance, self.effort.enough_bytes / max(bound, 1))
 
 
-def solve(
-    estimate: BaselineEstimate,
-    limits: ComputationLimits,
-    progress: Progress | None,
-    alternative_orders: AlternativeOrders | None = None,
-) -> Solved:
+def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
     """Finds an order for one computation, with the orders of its callees as they are.
 
     Args:
-      estimate: the computation; callees' peaks and bounds are in its module.
-      limits: of the search.
-      progress: called with one line at each improvement.
-      alternative_orders: gives orders of another scheduler, for the entry computation; called only
-        where the total is still far above the bound.
+      work: the computation, estimated; callees' peaks and bounds are in its module.
+      limits: of all computations. seconds: of search for this one.
 
     Returns:
       A solution whose predicted total is never above that of XLA's order.
     """
-    work, options = estimate.work, limits.options
-    deadline = clock.now() + limits.seconds
+    options, began = limits.options, clock.now()
+    deadline = began + max(seconds, 0.01)
+
+    def worth(total: int) -> float:
+        """Until when searching is worth it if the best total so far is so many bytes."""
+        return limits.effort.until(total, began, clock.now())
+
     work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
     work.add(schedule.candidates(work.arrays))
     by_ilp = options.method == "ilp"
@@ -100,31 +112,28 @@ def solve(
         step_limit=options.step_limit,
         seed=options.seed,
         bound_bytes=forced_live_bound(work.arrays)[0],
-        tolerance=limits.tolerance(estimate.bound),
-        deadline=limits.deadline,
-        progress=progress,
+        tolerance=limits.tolerance(work.bound),
+        deadline=worth if work.is_entry else None,
+        progress=limits.progress,
     )
     proof = None
     if by_ilp:
         seconds = (deadline - clock.now()) * _ILP
-        least, proof = ilp.order_by_ilp(work.graph, least, options, seconds, progress)
+        least, proof = ilp.order_by_ilp(work.graph, least, options, seconds, limits.progress)
     own = "ilp" if by_ilp else "lifetimes"
     work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
-    bound = certified(work, least)
+    bound = work.certified(least)
     # Bindings take some ten simulations of the module. They are left out once a time limit, of the
     # options or of what the module is worth, has passed.
-    limited = options.time_limit is not None or limits.deadline is not None
-    late = limited and clock.now() > deadline
-    binds = options.in_place and not late
+    limited = options.time_limit is not None or work.is_entry
+    binds = options.in_place and not (limited and clock.now() > deadline)
     ours, aliases = with_chains(work, options.tolerance, own) if binds else (work, {})
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
     if options.time_limit is not None and clock.now() > deadline:
         found = dataclasses.replace(least, steps=0, stopped_by=StopReason.TIME_LIMIT)
     else:
-        found = _towards_the_total(
-            ours, bound, deadline, steps, limits, progress, alternative_orders
-        )
+        found = _towards_the_total(ours, bound, deadline, steps, limits, worth)
     name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
     if name != "xla" and platform(ours.planned.target).places_as_they_come:
         name = _small_first(ours, name)
@@ -138,7 +147,7 @@ def solve(
     return ours.solved(
         name,
         aliases,
-        least=least_peak(work, least, found),
+        least=work.least_peak(least, found),
         bound=bound,
         steps=least.steps + found.steps,
         stopped_by=stopped_by,
@@ -167,9 +176,8 @@ def _towards_the_total(
     bound: int,
     deadline: float,
     steps: int | None,
-    limits: ComputationLimits,
-    progress: Progress | None,
-    alternative_orders: AlternativeOrders | None,
+    limits: SearchLimits,
+    worth: Callable[[int], float],
 ) -> SearchResult:
     """Searches for the least total of the module, from all orders met so far."""
     options, computation = limits.options, ours.lowered.computation
@@ -188,17 +196,16 @@ def _towards_the_total(
             seed=options.seed,
             bound_bytes=bound,
             tolerance=limits.tolerance(bound),
-            deadline=limits.deadline,
-            progress=progress,
+            deadline=worth if ours.is_entry else None,
+            progress=limits.progress,
         )
 
     found = search(ours.starts, steps)
     ours.add({"search": found.order})
     wide = found.objective_bytes > bound * (1 + _MORE)
-    ends = deadline if limits.deadline is None else limits.deadline(found.objective_bytes)
-    in_time = clock.now() + limits.more_seconds < min(ends, deadline)
-    if ours.is_entry and alternative_orders is not None and wide and in_time:
-        other = ours.named(alternative_orders().get(computation.name, ()))
+    in_time = clock.now() + limits.more_seconds < min(worth(found.objective_bytes), deadline)
+    if ours.is_entry and limits.alternative_orders is not None and wide and in_time:
+        other = ours.named(limits.alternative_orders().get(computation.name, ()))
         ours.add(other)
         if other and min(ours.scores[name] for name in other) < ours.scores["search"]:
             left = None if steps is None else max(steps - found.steps, 1)

@@ -16,7 +16,6 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import intervals, live_bytes
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.loops.selection import lowest
 from olla_xla.remat.purity import recomputable
@@ -41,7 +40,7 @@ def with_recomputation(state: ModuleState, overhead: float) -> int:
       state: one with a plan. overhead: added time, as a fraction of the step's (`max_overhead`).
     """
     plan, cost = state.ordered, state.request.cost
-    allowance = overhead * run_seconds(state.own, cost)
+    allowance = overhead * state.request.own_seconds
     least = plan.predicted_bytes
     if state.choices is not None and (choice := lowest(state.choices, allowance)) is not None:
         least = min(least, choice.total)

@@ -17,12 +17,12 @@ import numpy as np
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.proof import Proof
+from olla_xla.problem.plan_parts import Proof
 from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.exact.control import control_edges
 from olla_xla.schedule.exact.forms import least_peak
-from olla_xla.schedule.exact.size import coefficients
-from olla_xla.schedule.search.result import SearchResult
+from olla_xla.schedule.exact.spans import coefficients
+from olla_xla.schedule.search.run import SearchResult
 from olla_xla.solvers.linear import SolverLimits, Status
 
 Progress = Callable[[str], None]

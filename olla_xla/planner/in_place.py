@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+import olla_xla.schedule as schedule
 from hlo.rewrite.aliases import Alias
 from hlo.values import Dataflow
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.lifetimes import intervals
 from olla_xla.memory.lower import LoweredComputation
+from olla_xla.planner.work import Candidates
 
 _TRIALS = 8  # most bindings that are tried one by one, the largest first
 _TRIAL_WORK = 240_000  # operators simulated for that; large graphs have fewer trials
@@ -43,21 +45,14 @@ class Binding:
     bytes: int
 
 
-def bindings(
-    dataflow: Dataflow,
-    lowered: LoweredComputation,
-    arrays: GraphArrays,
-    order: Sequence[int] | NDArray[np.int64],
-    kept: Mapping[str, Pattern] | None = None,
-) -> list[Binding]:
+def bindings(work: Candidates, order: Sequence[int] | NDArray[np.int64]) -> list[Binding]:
     """Results of fusions that may safely be bound to operands under an order, largest first.
 
     An operand must die at the fusion under this order, the fusion be allowed to overwrite it, and
     the buffers of both, once joined, never hold two live tensors. Arguments are left as they are.
-    `arrays` are those of the computation's graph. A kernel with a pattern in `kept` gets only the
-    bindings that this has.
+    A kernel that is to have a pattern (`PlannedModule.kept`) gets only the bindings that this has.
     """
-    g = arrays
+    g, planned = work.arrays, work.planned
     spans = intervals(g, order)
     starts = g.positions(order)[g.source]
     joined = Buffers(g, spans, g.buffer[g.live_in].tolist())
@@ -68,8 +63,8 @@ def bindings(
         handed = not g.pair_must[k] and spans[a, 1] == starts[b]
         if not handed or g.bytes[b] <= least:
             continue
-        binding = _binding(dataflow, lowered, b, a)
-        if binding is not None and not _keeps(dataflow, binding, kept or {}):
+        binding = _binding(planned.dataflow, work.lowered, b, a)
+        if binding is not None and not _keeps(planned.dataflow, binding, planned.kept):
             binding = None
         if binding is not None and joined.join(a, b):
             found.append(binding)
@@ -183,3 +178,71 @@ def aliases(chosen: Sequence[Binding]) -> Mapping[str, tuple[Alias, ...]]:
             (binding.index, binding.operand),
         )
     return result
+
+
+def with_chains(
+    work: Candidates, tolerance: float, own: str
+) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
+    """Binds results to operands in a computation where that lowers the predicted total.
+
+    It looks for bindings under the order of least total, under the best order of a rule, and under
+    the best of the search's own orders.
+
+    Args:
+      work: the computation with its orders and their scores.
+      tolerance: the least saving of a binding, as a fraction of the least total.
+      own: the prefix of the names of the search's own orders.
+
+    Returns:
+      The computation, rewritten if anything was bound, else as it was; and fusion name -> the
+      results that were bound.
+    """
+    model = work.planned.model
+    best, *_ = ranked = sorted(work.scores, key=lambda name: work.scores[name])
+    by_rule = next(name for name in ranked if not name.startswith(own))
+    limit = work.scores[best][0] * (1 - tolerance)
+    chosen: list[tuple[int, str, list[Binding]]] = []
+    for name in dict.fromkeys((best, by_rule, own)):
+        orders = work.whole(work.starts[name])
+        found = bindings(work, work.starts[name])
+        kept, total = choose(
+            found,
+            lambda pairs, o=orders: model.merged(pairs).simulate(o).total_bytes,
+            work.arrays.n,
+        )
+        if kept and total < limit:
+            chosen.append((total, name, kept))
+    if not chosen:
+        return work, {}
+    # Choices about as good as the best are compared by the orders that they lead to.
+    least = min(total for total, *_ in chosen)
+    ways = [
+        _with_bindings(work, name, kept, own)
+        for total, name, kept in chosen
+        if total <= least * (1 + tolerance)
+    ]
+    return min(ways, key=lambda way: min(way[0].scores.values()))
+
+
+def _with_bindings(
+    work: Candidates, name: str, kept: list[Binding], own: str
+) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
+    """The computation with bindings that were chosen under the order of that name."""
+    bound = aliases(kept)
+    planned = work.planned.rewritten(bound, work.whole(work.starts[name]))
+    computation = planned.computations[work.lowered.computation.name]
+    other = Candidates(planned, planned.lowered(computation))
+    other.add({name: np.arange(other.arrays.n)})
+    other.add({f"{n}+": o for n, o in schedule.candidates(other.arrays).items()})
+    other.add({f"{n}+": o for n, o in _orders_for(work, other, own).items()})
+    return other, bound
+
+
+def _orders_for(work: Candidates, other: Candidates, own: str) -> dict[str, NDArray[np.int64]]:
+    """The orders whose names begin with `own`, of the operators of a rewritten module."""
+    step = {i.name: k for k, i in enumerate(other.lowered.instructions)}
+    names = [i.name for i in work.lowered.instructions]
+    if step.keys() != set(names):
+        return {}
+    moved = np.array([step[name] for name in names])
+    return {name: moved[o] for name, o in work.starts.items() if name.startswith(own)}

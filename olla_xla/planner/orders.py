@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -19,21 +19,16 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.planner.baseline import BaselineEstimate, unchanged
-from olla_xla.planner.computation import AlternativeOrders, ComputationLimits, Progress, solve
-from olla_xla.planner.effort import Effort, Timing, effort
+from olla_xla.planner.computation import AlternativeOrders, Progress, SearchLimits, solve
+from olla_xla.planner.effort import Timing, effort
 from olla_xla.planner.kernels import keep_kernels
-from olla_xla.planner.work import Solved
+from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, PlanStatus
-from olla_xla.problem.proof import Proof
+from olla_xla.problem.plan_parts import Proof
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule import by_priority
-
-_NESTED_SHARE = 0.4
-"""Part of the time limit that bodies of loops and branches may use together; each of them half of
-what is left of it."""
 
 _AFTER, _MOST_AFTER = 2.0, 1.0
 """Time to write a plan and check its executable, as a multiple of the time to read the module; and
@@ -41,37 +36,6 @@ the most seconds of it that are taken off a time limit of the options."""
 
 
 _IN_A_CIRCLE = "a kernel would have to run before what it reads: {}"
-
-
-class _Limit(NamedTuple):
-    """What planning one module may take.
-
-    Attributes:
-      effort: seconds, and the total that is enough. started: on the monotonic clock.
-      asking: seconds that XLA took to its schedule, or 0.
-      is_over: whether nothing is left of a limit of time that counts all of planning.
-    """
-
-    effort: Effort
-    started: float
-    asking: float
-    is_over: bool
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that are left."""
-        return self.effort.seconds - (clock.now() - self.started)
-
-    def nested(self) -> float:
-        """Seconds for a computation that the entry calls: half of what is left for all of these."""
-        return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
-
-    def limits(self, options: PlanOptions, seconds: float, is_entry: bool) -> ComputationLimits:
-        """Limits of the search for one computation."""
-        until = _deadline(self.effort) if is_entry else None
-        return ComputationLimits(
-            options, max(seconds, 0.01), self.effort.enough_bytes, until, self.asking
-        )
 
 
 @dataclasses.dataclass
@@ -100,40 +64,32 @@ class _Orders:
         self.out_of_time |= solved.stopped_by is StopReason.TIME_LIMIT
 
 
-def _solve_all(
-    orders: _Orders,
-    estimates: dict[str, BaselineEstimate],
-    limit: _Limit,
-    options: PlanOptions,
-    progress: Progress | None,
-    alternative_orders: AlternativeOrders | None,
-) -> Solved:
+def _solve_all(orders: _Orders, estimates: dict[str, Candidates], limits: SearchLimits) -> Solved:
     """Plans the computations that matter, callees first; returns what was found for the entry."""
     entry, total = orders.planned.module.entry.name, orders.xla_bytes
     # The entry's bound includes those of all that it calls.
-    met = total <= estimates[entry].bound + limit.effort.enough_bytes
-    if limit.is_over or (met and options.method == "search"):
-        orders.out_of_time = limit.is_over and not met
-        orders.entry = unchanged(estimates[entry], total)
+    met = total <= estimates[entry].bound + limits.effort.enough_bytes
+    if limits.is_over or (met and limits.options.method == "search"):
+        orders.out_of_time = limits.is_over and not met
+        orders.entry = estimates[entry].unchanged(total)
         return orders.entry
-    negligible = limit.effort.negligible(total)
+    negligible = limits.effort.negligible(total)
     for key in orders.planned.computations:
         planned = orders.planned
         computation, estimate = planned.computations[key], estimates[key]
-        seconds = limit.seconds
+        seconds = limits.seconds
         if key != entry:
-            seconds = limit.nested()
+            seconds = limits.nested()
             gain = estimate.peak - estimate.bound
             orders.out_of_time |= seconds <= 0 < gain
             if gain <= negligible or seconds <= 0:
                 # Lower peaks of its callees may lower its own, and so its callers'.
                 if not estimate.is_charged(planned):
-                    BaselineEstimate.at(planned, computation)
+                    Candidates.at(planned, computation)
                 continue
-        if not estimate.is_current(planned):
-            estimate = BaselineEstimate.at(planned, computation)
-        limits = limit.limits(options, seconds, key == entry)
-        orders.add(solve(estimate, limits, progress, alternative_orders))
+        if planned is not estimate.planned or not estimate.is_charged(planned):
+            estimate = Candidates.at(planned, computation)
+        orders.add(solve(estimate, limits, seconds))
     assert orders.entry is not None
     return orders.entry
 
@@ -172,20 +128,16 @@ def plan_order(
     xla_orders = _order_names(planned)
     if kept is not None:
         planned = _overwriting_last(planned)
-    xla_total, kernels = planned.own()
+    xla_total = planned.facts.total
     if kept is None:
-        planned.kept = kernels
+        planned.kept = planned.facts.kernels
     estimates = _estimates(planned, is_own=kept is None)
-    limit = _limit(options, timing, started, xla_total, estimates[planned.module.entry.name].bound)
+    bound = estimates[planned.module.entry.name].bound
+    limits = _limits(options, timing, started, xla_total, bound)
+    limits = dataclasses.replace(limits, progress=progress, alternative_orders=alternative_orders)
     orders = _Orders(planned, xla_total)
-    solved = _solve_all(orders, estimates, limit, options, progress, alternative_orders)
-
-    def unplanned() -> PlannedModule:
-        fresh = PlannedModule(planned.module, target, released, planned.kept)
-        fresh.charge_all()
-        return fresh
-
-    end = _with_kernels(orders, solved, unplanned, is_own=kept is None)
+    solved = _solve_all(orders, estimates, limits)
+    end = _with_kernels(orders, solved, planned, is_own=kept is None)
     final = end.given.simulate()
     offsets = _offsets(end.given, final)
     check_placement(end.graph, end.order.tolist(), offsets)
@@ -215,7 +167,7 @@ def plan_order(
         seconds=clock.now() - started,
         steps=solved.steps,
         seed=options.seed,
-        time_limit=limit.effort.seconds if options.time_limit is None else options.time_limit,
+        time_limit=limits.effort.seconds if options.time_limit is None else options.time_limit,
         step_limit=options.step_limit,
         tolerance=options.tolerance,
     )
@@ -257,7 +209,7 @@ def _reads_late(planned: PlannedModule, computation: Computation) -> bool:
     )
 
 
-def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, BaselineEstimate]:
+def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, Candidates]:
     """Each computation in the order that it came with, callees first.
 
     Args:
@@ -267,14 +219,16 @@ def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, BaselineEst
       KernelError: its kernels cannot have their patterns.
     """
     try:
-        return {key: BaselineEstimate.at(planned, c) for key, c in planned.computations.items()}
+        return {key: Candidates.at(planned, c) for key, c in planned.computations.items()}
     except GraphError as error:
         if is_own:
             raise
         raise KernelError(_IN_A_CIRCLE.format(error)) from error
 
 
-def _limit(options: PlanOptions, timing: Timing, started: float, total: int, bound: int) -> _Limit:
+def _limits(
+    options: PlanOptions, timing: Timing, started: float, total: int, bound: int
+) -> SearchLimits:
     """What the search may take.
 
     Args:
@@ -289,7 +243,8 @@ def _limit(options: PlanOptions, timing: Timing, started: float, total: int, bou
         worth = dataclasses.replace(worth, seconds=max(worth.seconds - after, 0.01))
         is_over = timing.began is not None and since - started > options.time_limit
         since = started
-    return _Limit(worth, since, timing.schedule_seconds or 0.0, is_over)
+    more = timing.schedule_seconds or 0.0
+    return SearchLimits(options, worth, since, is_over, more_seconds=more)
 
 
 class _End(NamedTuple):
@@ -310,13 +265,11 @@ class _End(NamedTuple):
     holds: Mapping[str, tuple[int, ...]]
 
 
-def _with_kernels(
-    orders: _Orders, solved: Solved, unplanned: Callable[[], PlannedModule], *, is_own: bool
-) -> _End:
+def _with_kernels(orders: _Orders, solved: Solved, given: PlannedModule, *, is_own: bool) -> _End:
     """Gives kernels the patterns that they are to have, under the orders that were found.
 
-    Where that is not possible, or the total is then larger than in the order that the module came
-    with, this order is taken instead.
+    Where that is not possible, or the total is then larger than in the order that the module
+    (`given`) came with, this order is taken instead.
 
     Raises:
       KernelError: it is not possible there either.
@@ -324,7 +277,9 @@ def _with_kernels(
     aliases = dict(orders.aliases)
     found = keep_kernels(orders.planned, is_own=is_own and not aliases)
     if found is None or found.given.simulate().total_bytes > orders.xla_bytes:
-        found, aliases = keep_kernels(unplanned(), is_own=is_own), {}
+        fresh = PlannedModule(given.module, given.target, given.released, given.kept)
+        fresh.charge_all()
+        found, aliases = keep_kernels(fresh, is_own=is_own), {}
     elif found.module is orders.planned:
         end = found.module, found.given, solved.graph, solved.order, solved.peak
         return _End(*end, aliases, {})
@@ -346,12 +301,6 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
     if total <= bound * (1 + tolerance):
         return PlanStatus.OPTIMAL
     return PlanStatus.FEASIBLE if changed else PlanStatus.XLA
-
-
-def _deadline(worth: Effort) -> Callable[[int], float]:
-    """`ComputationLimits.deadline`: best total in bytes, just found -> until when to search."""
-    started = clock.now()
-    return lambda total: worth.until(total, started, clock.now())
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:

@@ -1,7 +1,7 @@
 """How a module is planned, from top to bottom: one state, handed from pass to pass.
 
 XLA's own order always competes, so that no plan's predicted total is above it. What costs nothing
-comes first (`sink_moves`, `scan_residuals.before_order`), then the order itself (`order`). Where
+comes first (`rewriting.free_edits`), then the order itself (`order`). Where
 the options have a memory budget that no order meets, or allow an overhead, what forward loops store
 for backward ones is rematerialised (`scan_residuals`), then instructions of the entry computation
 (`rematerialise`), then transfers may hide less (`relax_overlap`). Each pass compares predicted
@@ -31,7 +31,6 @@ from olla_xla.problem.plan import LONGEST_PATH, Plan
 from olla_xla.problem.plan_parts import HINTED_OVERHEAD
 from olla_xla.problem.summary import of_refusals
 from olla_xla.remat.cost.devices import device
-from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
 if TYPE_CHECKING:
@@ -90,13 +89,13 @@ def plan_module(
       CheckError: the referee rejected the result (a bug).
     """
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
+    began = clock.now()
     request = PlanRequest(
-        options, target, cost, clock.now(), xla_bytes, alternative_orders, progress,
-        schedule_seconds, device_bytes,
+        scheduled_module(module), options, target, cost, began, xla_bytes, alternative_orders,
+        progress, schedule_seconds, device_bytes,
     )  # fmt: skip
-    own = scheduled_module(module)
     with refusals.counted() as tally:
-        state = _ordered(ModuleState(request, own, own))
+        state = _ordered(ModuleState(request, request.own))
         hint = 0
         if _asks_for_recomputation(state):
             state = rewriting.recomputed(_with_allowance(state))
@@ -117,7 +116,7 @@ def plan_module(
 def _leaves_much(state: ModuleState) -> bool:
     """Whether the order saves little of what recomputation could."""
     plan, request = state.ordered, state.request
-    kept = sum(p.shape.bytes for p in state.own.entry.parameters)
+    kept = sum(p.shape.bytes for p in request.own.entry.parameters)
     left = plan.predicted_bytes - kept
     return (
         request.options.method == "search"
@@ -178,7 +177,7 @@ def _asks_for_recomputation(state: ModuleState) -> bool:
 def _with_allowance(state: ModuleState) -> ModuleState:
     """The state with the time that recomputation may add, and the time to look for it."""
     request, sunk, allowance = state.request, state.edits.sunk, None
-    arguments = sum(p.shape.bytes for p in state.own.entry.parameters)
+    arguments = sum(p.shape.bytes for p in request.own.entry.parameters)
     total = state.ordered.predicted_bytes
     took = request.schedule_seconds
     took = None if took is None else took * platform(request.target).compile_factor
@@ -186,9 +185,7 @@ def _with_allowance(state: ModuleState) -> ModuleState:
     if request.options.max_overhead is not None:
         # A part of the original module's time, plus the time that sinking moves has saved.
         most = request.options.max_overhead
-        allowance = (_MOST if isinstance(most, str) else most) * run_seconds(
-            state.own, request.cost
-        )
+        allowance = (_MOST if isinstance(most, str) else most) * request.own_seconds
         allowance += 0.0 if sunk is None else sunk.less_seconds
     met = ((state.edits.added_seconds, total),)
     return dataclasses.replace(state, allowance=allowance, limit=limit, met=met)

@@ -17,6 +17,7 @@ from hlo.module import Module
 from olla_xla.errors import KernelError
 from olla_xla.memory import clock
 from olla_xla.memory.kernels import Pattern
+from olla_xla.memory.module_state import facts_of
 from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import Timing
 from olla_xla.planner.knee import front
@@ -45,9 +46,11 @@ class PlanRequest:
     Attributes:
       options, target, xla_bytes, alternative_orders, progress, schedule_seconds, device_bytes: as
         it says.
+      own: the module as XLA scheduled it, without optimization barriers.
       cost: prices operators. started: when planning began, on the monotonic clock.
     """
 
+    own: Module
     options: PlanOptions
     target: str
     cost: CostModel
@@ -62,6 +65,11 @@ class PlanRequest:
         """Calls `progress`, if there is one, with the name of the phase that begins."""
         if self.progress is not None:
             self.progress(phase)
+
+    @functools.cached_property
+    def own_seconds(self) -> float:
+        """Predicted seconds of a run in XLA's own order."""
+        return run_seconds(self.own, self.cost)
 
     @property
     def elapsed(self) -> float:
@@ -106,13 +114,12 @@ class ModuleState:
     """A module and the results of the passes so far; a pass returns a new state.
 
     Attributes:
-      request: what was asked for. own: the module as XLA scheduled it, without optimization
-        barriers. module: with the edits. edits: what passes have changed in it.
+      request: what was asked for. module: its module, with the edits. edits: what passes have
+        changed in it.
       kernels: kernel name -> which of its arrays must share memory (memory.kernels); None: as in
         the order that `module` comes with.
       choices: of scan residuals, for the module without `edits.loops` and `edits.clones`; None
         before they are known.
-      before_bytes: predicted total of that module in the order that it came with.
       plan: of `module`; None before it has an order.
       allowance: predicted seconds that recomputation may add in all; None: any.
       other: a state of less predicted time and a larger total, whose time left for recomputation
@@ -124,12 +131,10 @@ class ModuleState:
     """
 
     request: PlanRequest
-    own: Module
     module: Module
     edits: Edits = dataclasses.field(default_factory=Edits)
     kernels: Mapping[str, Pattern] | None = None
     choices: ResidualChoices | None = None
-    before_bytes: int | None = None
     plan: Plan | None = None
     allowance: float | None = None
     limit: float | None = None
@@ -142,6 +147,12 @@ class ModuleState:
         """The state's plan; there must be one."""
         assert self.plan is not None
         return self.plan
+
+    @property
+    def before_bytes(self) -> int:
+        """Predicted bytes without `edits.loops` and `edits.clones`, in the order it came with."""
+        sunk = self.edits.sunk
+        return facts_of(sunk.module if sunk else self.request.own, self.request.target).total
 
     @property
     def seconds_left(self) -> float:
@@ -177,12 +188,11 @@ class ModuleState:
             return self.path_seconds
         return request.cost.step_seconds(self.module)
 
-    @functools.cached_property
+    @property
     def xla_path_seconds(self) -> float:
         """Predicted seconds of a run in XLA's own order on a GPU's streams; 0 on a CPU."""
         request = self.request
-        beside = platform(request.target).runs_beside
-        return path_seconds(self.own, request.cost) if beside else 0.0
+        return request.own_seconds if platform(request.target).runs_beside else 0.0
 
     def ordered_anew(
         self, module: Module, kernels: Mapping[str, Pattern], seconds: float
@@ -210,24 +220,20 @@ class ModuleState:
     def finished(self) -> Plan:
         """The plan of the module as XLA scheduled it, with all edits and their predicted cost."""
         plan, edits, request = self.ordered, self.edits, self.request
-        xla, sunk = self.before_bytes, edits.sunk
-        assert xla is not None
+        xla, sunk = facts_of(request.own, request.target).total, edits.sunk
         step_seconds, moved_bytes = 0.0, 0
-        added, added_moved = edits.added_seconds, edits.added_moved_bytes
-        if sunk is not None:
-            xla, step_seconds, moved_bytes = sunk.total, sunk.seconds, sunk.moved
-            added, added_moved = added - sunk.less_seconds, added_moved - sunk.less_moved
-        elif edits.sources or self.limit is not None:
-            step_seconds = run_seconds(self.own, request.cost)
-            moved_bytes = module_work(self.own, request.target).bytes
-        less = 0.0 if sunk is None else sunk.less_seconds
+        less, less_moved = (sunk.less_seconds, sunk.less_moved) if sunk else (0.0, 0)
+        added, added_moved = edits.added_seconds - less, edits.added_moved_bytes - less_moved
+        if edits.sources or self.limit is not None:
+            step_seconds = request.own_seconds
+            moved_bytes = module_work(request.own, request.target).bytes
         met = [(s - less, size) for s, size in self.met] + [(added, plan.predicted_bytes)]
         # XLA's order of a changed module is no order of XLA's own.
         changed = edits.sources and plan.status is PlanStatus.XLA
         status = PlanStatus.FEASIBLE if changed else plan.status
         return dataclasses.replace(
             plan,
-            fingerprint=self.own.fingerprint,
+            fingerprint=request.own.fingerprint,
             sunk=() if sunk is None else sunk.names,
             loops=edits.loops,
             clones=tuple((c.name, c.original, c.operands, c.readers) for c in edits.clones),

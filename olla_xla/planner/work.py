@@ -13,12 +13,15 @@ import olla_xla.schedule as schedule
 from hlo.module import Computation, Instruction
 from hlo.rewrite.aliases import Alias
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation
+from olla_xla.memory.mincut import least_live
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.proof import Proof
+from olla_xla.problem.plan_parts import Proof
 from olla_xla.problem.stop_reason import StopReason
+from olla_xla.schedule.search.run import SearchResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +50,69 @@ class Solved:
 
 
 class Candidates:
-    """One computation of a module with its graph and candidate orders, which have scores."""
+    """One computation of a module with its graph and candidate orders, which have scores.
+
+    Attributes:
+      planned, lowered: the module and the computation. graph, arrays: of the computation.
+      called: the computations that it calls.
+      starts, scores: order by its name; (predicted total of the module, lifetime peak) by it.
+      peak: lifetime peak in the order of the module's own schedule, in bytes. bound: no order has a
+        smaller one. Both are estimated by `at`, and the peaks of callees that it used.
+    """
 
     def __init__(self, planned: PlannedModule, lowered: LoweredComputation) -> None:
         self.planned = planned
         self.lowered = lowered
         self.graph = lowered.graph
         self.arrays = GraphArrays.of(lowered.graph)
+        self.called = {c for i in lowered.instructions for c in i.called_control}
         self.starts: dict[str, NDArray[np.int64]] = {}
         self.scores: dict[str, tuple[int, int]] = {}
-        """By name: (predicted total of the module, lifetime peak)."""
         self._totals: dict[bytes, int] = {}
         """Digest of an order -> predicted total; callees' orders do not change meanwhile."""
+        self._charged = {c: planned.peaks.get(c, 0) for c in self.called}
+        self.peak = self.bound = 0
+
+    @staticmethod
+    def at(planned: PlannedModule, computation: Computation) -> Candidates:
+        """Estimates a computation; sets its peak and bound in `planned`, which has its callees'."""
+        work = Candidates(planned, planned.lowered(computation))
+        work.peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
+        bounded = work._with_callees(planned.bounds)
+        work.bound = min(forced_live_bound(bounded)[0], work.peak)
+        planned.peaks[computation] = planned.leasts[computation] = work.peak
+        planned.bounds[computation] = work.bound
+        return work
+
+    def is_charged(self, planned: PlannedModule) -> bool:
+        """Whether the callees' peaks in `planned` are the ones that the estimate used."""
+        return all(
+            planned.peaks[planned.computations[c.name]] == p for c, p in self._charged.items()
+        )
+
+    def _with_callees(self, peaks: Mapping[Computation, int]) -> GraphArrays:
+        """The computation's arrays with callees' peaks in bytes from `peaks`, such as bounds."""
+        if all(peaks[c] == self.planned.peaks[c] for c in self.called):
+            return self.arrays
+        return GraphArrays.of(self.planned.lowered(self.lowered.computation, peaks).graph)
+
+    def certified(self, found: SearchResult) -> int:
+        """A search's lower bound in bytes, computed anew if it used callees' peaks, not bounds."""
+        bounded = self._with_callees(self.planned.bounds)
+        if bounded is self.arrays:
+            return found.bound_bytes
+        bound = forced_live_bound(bounded)[0]
+        if found.cut_at >= 0:
+            bound = max(bound, least_live(bounded, found.cut_at).bytes)
+        return min(bound, found.least_peak_bytes)
+
+    def least_peak(self, *found: SearchResult) -> int:
+        """The least lifetime peak of any search, in bytes, with callees in orders of least peak."""
+        least = min(result.least_peak_bytes for result in found)
+        relaxed = self._with_callees(self.planned.leasts)
+        if relaxed is self.arrays:
+            return least
+        return min(least, peak_bytes(relaxed, found[0].lifetime_order))
 
     @property
     def is_entry(self) -> bool:
@@ -131,4 +185,18 @@ class Candidates:
             least=least,
             bound=bound,
             **facts,
+        )
+
+    def unchanged(self, total: int) -> Solved:
+        """A solution that keeps XLA's order; `total`: the module's predicted bytes."""
+        self.starts["xla"] = np.arange(self.arrays.n)
+        self.scores["xla"] = (total, self.peak)
+        return self.solved(
+            "xla",
+            {},
+            least=self.peak,
+            bound=self.bound,
+            steps=0,
+            stopped_by=StopReason.NO_GAIN,
+            candidates=dict(self.scores),
         )

@@ -5,7 +5,7 @@
 - `search.phases.search(graph, starts, ...)`: lowers an objective, starting from given orders.
 """
 
-from olla_xla.schedule.rules.all import candidates
+from olla_xla.schedule.rules import candidates
 from olla_xla.schedule.rules.greedy import by_priority
 
 __all__ = ["by_priority", "candidates"]

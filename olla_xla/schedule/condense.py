@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.arrays import GraphArrays, GraphLists
+from olla_xla.memory.arrays import GraphArrays
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,27 +127,21 @@ def _condensed(full: GraphArrays, group: NDArray[np.int64], n: int, prologue: bo
     for v in range(full.n):
         needs = group[full.pred_idx[full.pred_ptr[v] : full.pred_ptr[v + 1]]]
         before[group[v]].update(needs.tolist())
-    after: list[list[int]] = [[] for _ in range(n)]
     for v, needs in enumerate(before):
         needs.discard(v)
         if prologue and v and not needs:
             needs.add(0)
-        for u in sorted(needs):
-            after[u].append(v)
     pairs = np.stack([number[full.pair_b], number[full.pair_a]], axis=1)
     inplace = pairs[(pairs >= 0).all(axis=1) & ~full.pair_must]
     return GraphArrays.build(
-        GraphLists(
-            transient=transient.tolist(),
-            free=[False] * n,
-            bytes=full.bytes[keep].tolist(),
-            source=group[full.source[keep]].tolist(),
-            buffer=full.buffer[keep].tolist(),
-            live_in=full.live_in[keep].tolist(),
-            live_out=full.live_out[keep].tolist(),
-            sinks=sinks,
-            before=[sorted(needs) for needs in before],
-            after=after,
-            inplace=[(int(b), int(a)) for b, a in inplace],
-        )
+        transient=transient,
+        free=np.zeros(n, np.bool_),
+        bytes=full.bytes[keep],
+        source=group[full.source[keep]],
+        buffer=full.buffer[keep],
+        live_in=full.live_in[keep],
+        live_out=full.live_out[keep],
+        sinks=sinks,
+        before=[sorted(needs) for needs in before],
+        inplace=[(int(b), int(a)) for b, a in inplace],
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
 from benchmarks.made_graphs import random_graph
+from benchmarks.papers.ilp_forms.plain import plain_graph
 from benchmarks.place_ilp import Programs, joint, place_by_programs, windows
 from benchmarks.place_ilp import located as located_module
 from benchmarks.place_ilp.joint import joint_program
@@ -27,9 +28,7 @@ from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.schedule.exact.plain import plain_graph
-from olla_xla.schedule.exact.prepared import prepare
-from olla_xla.schedule.exact.scale import Scale
+from olla_xla.schedule.exact.prepared import Scale, prepare
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, violation
 from tests.place.test_place import brute_force, constrained, plain
 from tests.support.graphs import all_orders, tensor_graphs, train_step

@@ -23,8 +23,8 @@ from olla_xla.planner import ilp
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.exact.forms import ExactOrder
-from olla_xla.schedule.exact.size import coefficients
-from olla_xla.schedule.search.result import SearchResult
+from olla_xla.schedule.exact.spans import coefficients
+from olla_xla.schedule.search.run import SearchResult
 from olla_xla.solvers.linear import Status
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome

@@ -5,9 +5,10 @@ import pytest
 
 from hlo.parse import from_hlo_text
 from olla_xla.check.graph import check_schedule
+from olla_xla.memory import clock
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
-from olla_xla.planner.baseline import BaselineEstimate
-from olla_xla.planner.computation import ComputationLimits, solve
+from olla_xla.planner.computation import SearchLimits, solve
+from olla_xla.planner.effort import Effort
 from olla_xla.planner.work import Candidates
 from olla_xla.problem.options import PlanOptions
 
@@ -81,10 +82,10 @@ def test_a_solution_is_never_above_xlas_order_and_the_same_each_time(steps):
     for _ in range(2):
         planned = PlannedModule(scheduled_module(from_hlo_text(TEXT)), "cpu")
         own = planned.simulate().total_bytes
-        estimate = BaselineEstimate.at(planned, planned.module.entry)
-        limits = ComputationLimits(PlanOptions(step_limit=steps), seconds=60.0)
-        lines = []
-        solved = solve(estimate, limits, lines.append)
+        estimate = Candidates.at(planned, planned.module.entry)
+        options = PlanOptions(step_limit=steps)
+        limits = SearchLimits(options, Effort(60.0), clock.now(), progress=[].append)
+        solved = solve(estimate, limits, 60.0)
         assert solved.module.simulate().total_bytes <= own
         assert solved.bound <= solved.least <= solved.peak
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)

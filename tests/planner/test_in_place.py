@@ -11,9 +11,9 @@ import pytest
 from jax.extend import xla
 
 from olla_xla.check.graph import check_schedule
-from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, in_place, plan_module
+from olla_xla.planner.work import Candidates
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.search import phases
 from tests.support.compiles import h100_device
@@ -106,7 +106,7 @@ def test_bound_results_stay_legal_for_every_order_of_the_rewritten_graph():
     planned = PlannedModule(scheduled_module(module), "cuda")
     lowered = planned.lowered(planned.module.entry)
     identity = np.arange(len(lowered.instructions))
-    found = in_place.bindings(planned.dataflow, lowered, GraphArrays.of(lowered.graph), identity)
+    found = in_place.bindings(Candidates(planned, lowered), identity)
     assert found
     rewritten = planned.rewritten(in_place.aliases(found), planned.orders)
     graph = rewritten.lowered(rewritten.module.entry).graph

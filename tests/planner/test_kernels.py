@@ -14,7 +14,8 @@ from hlo.rewrite.holds import hold_name
 from olla_xla.check.executable import check_executable, differing
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.capture import capture, compile_rewritten
-from olla_xla.memory.module_state import PlannedModule, scheduled_module
+from olla_xla.memory.kernels import patterns
+from olla_xla.memory.module_state import PlannedModule, facts_of, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.kernels import keep_kernels
 from olla_xla.planner.orders import plan_order
@@ -91,7 +92,7 @@ def test_without_it_an_order_gives_kernels_other_memory():
     """The test above could fail."""
     _, captured = _captured()
     planned = PlannedModule(scheduled_module(captured.module), "cpu")
-    _, kept = planned.own()
+    kept = _patterns(planned)
     computation = planned.module.entry
     lowered = planned.lowered(computation)
     orders = np.random.default_rng(0)
@@ -99,8 +100,13 @@ def test_without_it_an_order_gives_kernels_other_memory():
     for _ in range(20):
         order = _legal(lowered.graph, orders)
         planned.orders[computation] = tuple(lowered.instructions[k] for k in order)
-        changed += planned.own()[1] != kept
+        changed += _patterns(planned) != kept
     assert changed
+
+
+def _patterns(planned):
+    """Kernels' patterns in the module's present orders."""
+    return patterns(planned.dataflow, planned.pairs, planned.simulate(), planned.target)
 
 
 def _legal(graph, random):
@@ -120,19 +126,19 @@ def test_any_order_that_kernels_allow_can_keep_them(seed):
     """What was simulated is what the module has that is written."""
     _, captured = _captured(6, 32, 32)
     planned = PlannedModule(scheduled_module(captured.module), "cpu")
-    _, planned.kept = planned.own()
+    planned.kept = _patterns(planned)
     computation = planned.module.entry
     lowered = planned.lowered(computation)
     order = _legal(lowered.graph, np.random.default_rng(seed))
     planned.orders[computation] = tuple(lowered.instructions[k] for k in order)
     found = keep_kernels(planned)
     assert found is not None
-    assert found.module.own()[1].items() >= planned.kept.items() - _bound(found, planned)
+    assert _patterns(found.module).items() >= planned.kept.items() - _bound(found, planned)
 
 
 def _bound(found, planned):
     """Kernels that are bound have no choice any more, and are not among those of the module."""
-    left = found.module.own()[1]
+    left = _patterns(found.module)
     return {(n, p) for n, p in planned.kept.items() if n not in left}
 
 
@@ -212,7 +218,7 @@ ENTRY e {
 def test_a_kernel_that_writes_over_what_it_reads_comes_last_whatever_the_module_says():
     """Nothing is to gain here, so no order was looked for; that of the module has f first."""
     module = scheduled_module(from_hlo_text(TWO_READERS))
-    _, own = PlannedModule(module, "cpu").own(every=True)
+    own = facts_of(module, "cpu").all_kernels
     assert (own["f"], own["g"]) == ((0, 1), (0, 0))
     plan = plan_order(module, PlanOptions(), "cpu", kept={"f": own["g"], "g": own["f"]})
     assert plan.order["e"] == ("a", "s", "g", "f", "p", "q")

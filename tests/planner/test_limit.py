@@ -39,7 +39,7 @@ def test_what_comes_before_the_search_counts(monkeypatch):
 
 def test_loops_that_may_gain_a_little_are_left_where_the_whole_is_near_its_bound(monkeypatch):
     def asked(look, *_):
-        raise LookupError(look.work.lowered.computation.name)
+        raise LookupError(look.lowered.computation.name)
 
     monkeypatch.setattr(orders, "solve", asked)
     step, arguments, options = layers_10(batch_size=32, optimizer="sgd")

@@ -22,6 +22,8 @@ MODULE = module_from_bytes(
         )
     )
 )
+TOTAL = 2 * 4 * 4096
+"""Of the argument and the result; `a` is written over."""
 COST = CostModel(Device("CPU", 1e9, 1e9, 1e9, 1e9, 1e-6), "cpu")
 PLAN = Plan(
     module="m",
@@ -43,10 +45,11 @@ PLAN = Plan(
 
 def state(plan=PLAN, request=(), **fields):
     asked = PlanRequest(
-        **{"options": PlanOptions(), "target": "cpu", "cost": COST, "started": clock.now()}
+        **{"own": MODULE, "options": PlanOptions(), "target": "cpu", "cost": COST}
+        | {"started": clock.now()}
         | dict(request)
     )
-    return ModuleState(asked, MODULE, MODULE, plan=plan, before_bytes=100_000, **fields)
+    return ModuleState(asked, MODULE, plan=plan, **fields)
 
 
 def test_more_time_is_worth_a_thousandth_unless_there_is_a_budget():

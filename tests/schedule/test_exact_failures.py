@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.papers.ilp_forms import control_edges, forms, least_peak, relaxation, relaxed_bound
+from benchmarks.papers.ilp_forms.plain import plain_graph
 from olla_xla.errors import InputError, SolverError
-from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.control import weight_updates
-from olla_xla.schedule.exact.plain import with_edges
+from olla_xla.schedule.exact.prepared import with_edges
 from olla_xla.solvers import solve
 from olla_xla.solvers.linear import SolverResult, Status
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.made_graphs import random_graph
 from benchmarks.papers.ilp_forms.interval_form import interval_model
 from benchmarks.papers.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
+from benchmarks.papers.ilp_forms.plain import plain_graph
 from benchmarks.place_ilp import joint, located, windows
 from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
 from benchmarks.place_ilp.pyramid import pyramid
@@ -21,15 +22,12 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
-from olla_xla.schedule.exact import plain_graph
 from olla_xla.schedule.exact.control import control_edges
-from olla_xla.schedule.exact.prepared import prepare
+from olla_xla.schedule.exact.prepared import Scale, prepare
 from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING
 from olla_xla.schedule.exact.running_ilp import RunningIlp
-from olla_xla.schedule.exact.scale import Scale
 from olla_xla.schedule.exact.sharing import Sharing
-from olla_xla.schedule.exact.size import coefficients
-from olla_xla.schedule.exact.spans import Reach, spans
+from olla_xla.schedule.exact.spans import Reach, coefficients, spans
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
 
@@ -145,7 +143,7 @@ ORDERS = {
     ]),
     "known before": known_before,
     "prepared": prepared,
-    "prepared, plain": lambda: prepared(plain=True),
+    "prepared, plain": lambda: prepared(counted=plain_graph),
     "prepared, not condensed": lambda: prepared(reduce=False),
 }  # fmt: skip
 

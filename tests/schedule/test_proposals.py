@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.search import proposals
-from olla_xla.schedule.search.state import Problem, new_state
+from olla_xla.schedule.search.state import new_state
 from tests.support.graphs import all_orders, tensor_graphs, train_step
 
 
@@ -19,7 +19,7 @@ def _numbers_wrap_around():
 
 
 def searched(graph, order=None, seed=1):
-    problem = Problem.of(GraphArrays.of(graph))
+    problem = GraphArrays.of(graph)
     order = np.arange(len(graph.operators)) if order is None else np.array(order)
     state = new_state(problem, order, seed)
     hot = np.flatnonzero(state.live == state.live.max())

@@ -4,7 +4,7 @@ from hypothesis import given
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.control import control_edges, weight_updates
-from olla_xla.schedule.rules.all import HEURISTICS, candidates
+from olla_xla.schedule.rules import HEURISTICS, candidates
 from olla_xla.schedule.rules.greedy import by_priority
 from tests.support.graphs import tensor_graphs, train_step
 

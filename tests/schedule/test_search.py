@@ -18,7 +18,7 @@ from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.branch import branch
 from olla_xla.schedule.search.cuts import Cuts, prove_together
 from olla_xla.schedule.search.moves import late_acceptance_search
-from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
+from olla_xla.schedule.search.state import evaluate, new_state, with_arguments_pinned
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
 
@@ -129,12 +129,11 @@ def test_search_finds_the_optimum_of_small_graphs(graph, seed):
 @given(tensor_graphs(max_operators=12), st.integers(1, 300), st.integers(0, 3))
 def test_incremental_evaluation_agrees_with_the_evaluator(graph, steps, seed):
     arrays = GraphArrays.of(graph)
-    problem = Problem.of(arrays)
-    state = new_state(problem, np.arange(arrays.n), seed)
+    state = new_state(arrays, np.arange(arrays.n), seed)
     assert (state.live == timeline(arrays, state.order)).all()
     best = np.empty(arrays.n, np.int64)
     moves = steps if arrays.n > 1 else 0
-    peak, _ = late_acceptance_search(problem, state, 0, 0, moves, np.empty(20), best, 0)
+    peak, _ = late_acceptance_search(arrays, state, 0, 0, moves, np.empty(20), best, 0)
     assert (state.live == timeline(arrays, state.order)).all()
     assert peak == peak_bytes(graph, best) <= peak_bytes(graph, range(arrays.n))
     assert _is_legal(graph, state.order)

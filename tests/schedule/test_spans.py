@@ -6,8 +6,7 @@ from hypothesis import given, settings
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.exact.running_ilp import RunningIlp
-from olla_xla.schedule.exact.size import coefficients
-from olla_xla.schedule.exact.spans import Reach, spans
+from olla_xla.schedule.exact.spans import Reach, coefficients, spans
 from tests.support.graphs import all_orders, oracle_spans, tensor_graphs, train_step
 
 

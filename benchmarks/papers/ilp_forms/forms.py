@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.papers.ilp_forms.interval_form import interval_model, order_of_steps
 from benchmarks.papers.ilp_forms.lifetimes_ilp import LifetimeIlp
+from benchmarks.papers.ilp_forms.plain import plain_graph
 from benchmarks.special_solver import solve_special
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.memory.mincut import least_live
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.exact import forms
 from olla_xla.schedule.exact.control import control_edges
-from olla_xla.schedule.exact.forms import RUNNING, ExactOrder, Linear, ProblemForm
-from olla_xla.schedule.exact.prepared import Prepared
-from olla_xla.schedule.exact.scale import Scale
+from olla_xla.schedule.exact.forms import ExactOrder, Linear, Task
+from olla_xla.schedule.exact.prepared import Prepared, Scale
+from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
+from olla_xla.solvers.solve import BACKENDS
 
 _SOLVERS = {"cpsat": "benchmarks.papers.ilp_forms.cpsat_intervals"}
 
@@ -61,14 +64,34 @@ class Intervals:
 
 
 def _linear(build: Callable[..., Any]) -> Callable[..., Linear]:
-    return functools.partial(Linear, build)
+    def task(prepared: Prepared, equations: Collection[str] | None, bound: int) -> Linear:
+        chosen = {} if equations is None else {"equations": equations}
+        return Linear(build(prepared.arrays, bound_bytes=bound, **chosen), prepared.start)
+
+    return task
+
+
+@dataclasses.dataclass(frozen=True)
+class ProblemForm:
+    """A way to state the problem of a least peak, such as a kind of integer program.
+
+    Attributes:
+      task: (prepared graph, equations to use or None for all, known lower bound on the peak in
+        bytes) -> the task.
+      backends: names of the backends that can solve it.
+      counted: leaves in a graph what the form counts; None: all.
+    """
+
+    task: Callable[[Prepared, Collection[str] | None, int], Task]
+    backends: tuple[str, ...] = BACKENDS
+    counted: Callable[[TensorGraph], TensorGraph] | None = None
 
 
 _FORMS = {
-    "running": RUNNING,
-    "lifetimes": ProblemForm("lifetimes", _linear(LifetimeIlp)),
-    "plain": ProblemForm("plain", _linear(functools.partial(LifetimeIlp, plain=True)), plain=True),
-    "intervals": ProblemForm("intervals", Intervals, tuple(_SOLVERS)),
+    "running": ProblemForm(_linear(RunningIlp)),
+    "lifetimes": ProblemForm(_linear(LifetimeIlp)),
+    "plain": ProblemForm(_linear(functools.partial(LifetimeIlp, plain=True)), counted=plain_graph),
+    "intervals": ProblemForm(Intervals, tuple(_SOLVERS)),
 }
 
 FORMS = {name: form.backends for name, form in _FORMS.items()}
@@ -85,16 +108,41 @@ def form_named(name: str) -> ProblemForm:
 
 
 def least_peak(
-    graph: TensorGraph, *, form: str = "running", early_updates: bool = False, **asked: Any
+    graph: TensorGraph,
+    *,
+    form: str = "running",
+    equations: Collection[str] | None = None,
+    backends: Sequence[str] | None = None,
+    early_updates: bool = False,
+    cuts: bool = False,
+    **asked: Any,
 ) -> ExactOrder:
     """`schedule.exact.least_peak` by a form of `FORMS`.
 
     Args:
-      graph: the graph. form: a name. asked: what that takes besides.
+      graph: the graph. form: a name. equations: of a linear form, those to use; all by default.
+      backends: names, in the order to try them; HiGHS and CP-SAT by default.
       early_updates: add the control edges of section 4.3.
+      cuts: tighten the model by the least live bytes at each operator (`memory.mincut`), a lower
+        bound on the peak of every order; the optimum stays the same.
+      asked: what that takes besides.
 
     Raises:
-      InputError: no such form. What that raises.
+      InputError: no such form, equation or backend, or one that cannot take the form. What that
+        raises.
     """
+    chosen = form_named(form)
+    if backends is None:
+        backends = [name for name in ("highs", "cpsat") if name in chosen.backends]
+    if not backends or not set(backends) <= set(chosen.backends):
+        raise InputError(f"backends={list(backends)}: choose some of {', '.join(chosen.backends)}")
+
+    def task(prepared: Prepared, bound: int) -> Task:
+        g = prepared.arrays
+        each = (least_live(g, v).bytes for v in range(g.n)) if cuts else ()
+        return chosen.task(prepared, equations, max(bound, *each, 0))
+
     edges = control_edges(graph) if early_updates else []
-    return forms.least_peak(graph, form=form_named(form), edges=edges, **asked)
+    return forms.least_peak(
+        graph, form=task, counted=chosen.counted, backends=backends, edges=edges, **asked
+    )

@@ -27,8 +27,8 @@ import numpy as np
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.schedule.exact.decode import sequence
-from olla_xla.schedule.exact.scale import Scale
+from olla_xla.schedule.exact.prepared import Scale
+from olla_xla.schedule.exact.running_ilp import sequence
 from olla_xla.schedule.exact.sharing import Sharing, SharingRows
 from olla_xla.schedule.exact.spans import Reach, spans
 from olla_xla.solvers.linear import LinearModel

@@ -33,7 +33,7 @@ def relaxed_bound(
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.
     """
     chosen = form_named(form)
-    task = chosen.task(prepare(graph, plain=chosen.plain), equations, 0)
+    task = chosen.task(prepare(graph, counted=chosen.counted), equations, 0)
     if not isinstance(task, Linear):
         raise InputError(f"form={form!r} is not linear")
     built = task.built

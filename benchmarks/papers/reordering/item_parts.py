@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.placement_blocks import blocks_of
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.lifetimes import passes_on
+from olla_xla.memory.lifetimes import spans_and_passes
 from olla_xla.place.placed_parts import Shapes
 
 
@@ -88,7 +88,7 @@ def item_parts(
     item_of, inside = np.full(arrays.m, -1), np.full(arrays.n, -1)
     item_of[tensor[tensor >= 0]] = item[tensor >= 0]
     inside[-1 - tensor[tensor < 0]] = item[tensor < 0]
-    passes = passes_on(arrays, position)
+    passes = spans_and_passes(arrays, position)[1]
     longer = passes & (spans[arrays.pair_a, 1] > position[arrays.source[arrays.pair_b]])
     parts = ItemParts(
         ptr, first, last, height, tensor, item_of, inside, size, int(n - always.sum())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import percent
-from olla_xla.problem.proof import Proof
+from olla_xla.problem.plan_parts import Proof
 
 
 def proofs_table(proofs: Sequence[Proof]) -> Table:

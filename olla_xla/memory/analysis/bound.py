@@ -145,7 +145,7 @@ def _bounded(
     arrays = GraphArrays.of(lowered.graph)
     peak = peak_bytes(arrays, np.arange(arrays.n))
     if any(i.called_control for i in lowered.instructions):
-        lowered = planned.bounded(computation)
+        lowered = planned.lowered(computation, planned.bounds)
         arrays = GraphArrays.of(lowered.graph)
     bound, at, before = _largest(arrays)
     planned.peaks[computation] = peak

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import facts_of
 from olla_xla.planner.effort import LONGEST, Timing
 from olla_xla.planner.orders import plan_order
 from olla_xla.planner.state import ModuleState
@@ -30,7 +30,7 @@ def run(state: ModuleState) -> ModuleState:
         longest *= _ORDER_SHARE
         options = request.limited((options.time_limit or 0.0) * _ORDER_SHARE)
         if kernels is None:
-            _, kernels = PlannedModule(state.module, request.target).own(every=True)
+            kernels = facts_of(state.module, request.target).all_kernels
     request.tell("searching for an order")
     seen: list[tuple[TensorGraph, NDArray[np.int64]]] = []
     plan = plan_order(
@@ -43,8 +43,5 @@ def run(state: ModuleState) -> ModuleState:
         kept=kernels,
         seen=seen,
     )
-    before = plan.xla_predicted_bytes if state.before_bytes is None else state.before_bytes
-    plan = dataclasses.replace(plan, xla_predicted_bytes=before)
-    return dataclasses.replace(
-        state, plan=plan, kernels=kernels, before_bytes=before, entry=seen[0]
-    )
+    plan = dataclasses.replace(plan, xla_predicted_bytes=state.before_bytes)
+    return dataclasses.replace(state, plan=plan, kernels=kernels, entry=seen[0])

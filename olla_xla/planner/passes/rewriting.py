@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from olla_xla.memory.module_state import facts_of
 from olla_xla.planner.knee import knee
-from olla_xla.planner.passes import relax_overlap, rematerialise, scan_residuals, sink_moves
+from olla_xla.planner.passes import relax_overlap, rematerialise, scan_residuals
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.options import KNEE
+from olla_xla.remat.loops.moves import without_moves
 
 _NEARLY = 1.02
 """Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
@@ -56,7 +58,18 @@ def _recomputed(state: ModuleState) -> ModuleState:
 
 def free_edits(start: ModuleState) -> Iterator[ModuleState]:
     """States with edits that add no time, from most edits to none, `start` among them."""
-    sunk = sink_moves.run(start)
+    sunk = _without_moves(start)
     yield from scan_residuals.before_order(sunk)
     if sunk is not start:
         yield from scan_residuals.before_order(start)
+
+
+def _without_moves(state: ModuleState) -> ModuleState:
+    """A state without instructions that move arrays for loops; `state` if nothing is saved."""
+    request = state.request
+    sunk = without_moves(state.module, request.target, request.cost)
+    if sunk is None:
+        return state
+    edits = dataclasses.replace(state.edits, sunk=sunk, sources=("moves",))
+    kernels = facts_of(state.module, request.target).all_kernels
+    return dataclasses.replace(state, module=sunk.module, kernels=kernels, edits=edits)

@@ -39,7 +39,6 @@ def before_order(state: ModuleState) -> Iterator[ModuleState]:
         kernels = choices.kernels
     as_is = dataclasses.replace(state, choices=choices, kernels=kernels)
     if found is not None:
-        as_is = dataclasses.replace(as_is, before_bytes=choices.total)
         yield _with(as_is, found, None)
         if platform(request.target).runs_beside:
             other = free(choices.beside)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hlo.files import read_own
 from hlo.late import late
-from olla_xla.memory.user_cache import keep, user_cache
+from olla_xla.problem.whole_file import keep, user_cache
 from olla_xla.remat.cost.roofline import Device
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 
 from hlo.module import HloError, Module
 from hlo.rewrite.edit import Edit
@@ -16,8 +15,7 @@ from hlo.rewrite.sink import sink_moves
 from hlo.rewrite.sinkable import Sink, sinks
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
-from olla_xla.memory.kernels import Pattern
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import facts_of
 from olla_xla.problem import refusals
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
@@ -29,17 +27,11 @@ class Sunk:
 
     Attributes:
       names: of the removed instructions. module: without them.
-      total: predicted bytes of the original in XLA's order. kernels: kernel name -> which of its
-        arrays share memory there. seconds, moved: predicted time of a step and bytes moved, of it.
-      less_seconds, less_moved: by how much less the module takes.
+      less_seconds, less_moved: predicted time of a step, and bytes moved, that it takes less.
     """
 
     names: tuple[str, ...]
     module: Module
-    total: int
-    kernels: Mapping[str, Pattern]
-    seconds: float
-    moved: int
     less_seconds: float
     less_moved: int
 
@@ -56,9 +48,8 @@ def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
     found = sinks(module, target)
     if not found:
         return None
-    planned = PlannedModule(module, target)
     names = tuple(sink.move.name for sink in found)
-    sunk = _without(planned, names, cost)
+    sunk = _without(module, target, names, cost)
     if sunk is None:
         own = run_seconds(module, cost)
         kept = tuple(
@@ -67,7 +58,7 @@ def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
             if sink.in_order or _seconds(module, sink, target, cost) <= own
         )
         if kept and kept != names:
-            sunk = _without(planned, kept, cost)
+            sunk = _without(module, target, kept, cost)
     return sunk
 
 
@@ -81,21 +72,18 @@ def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
     return run_seconds(without, cost)
 
 
-def _without(planned: PlannedModule, names: tuple[str, ...], cost: CostModel) -> Sunk | None:
+def _without(module: Module, target: str, names: tuple[str, ...], cost: CostModel) -> Sunk | None:
     """A module without some of what moves arrays, if that is better in memory and no slower."""
-    module, target = planned.module, planned.target
     try:
-        after = PlannedModule(Edit(module).rewrite(sink_moves, names, target).module(), target)
-        total, kernels = planned.own(every=True)
-        times = [run_seconds(view.module, cost) for view in (planned, after)]
-        if after.simulate().total_bytes >= total or times[1] > times[0]:
+        after = Edit(module).rewrite(sink_moves, names, target).module()
+        less = run_seconds(module, cost) - run_seconds(after, cost)
+        if facts_of(after, target).total >= facts_of(module, target).total or less < 0:
             return None
-        check_rewrite(module.data, after.module.data, target, loops=True)
-        check_executable(after.module.data, target)
+        check_rewrite(module.data, after.data, target, loops=True)
+        check_executable(after.data, target)
     except (HloError, CheckError) as error:
         refusals.note("a module without what moves arrays for loops", error)
         return None
     refusals.accepted()
-    moved = [module_work(view.module, target).bytes for view in (planned, after)]
-    less = times[0] - times[1], moved[0] - moved[1]
-    return Sunk(names, after.module, total, kernels, times[0], moved[0], *less)
+    moved = module_work(module, target).bytes - module_work(after, target).bytes
+    return Sunk(names, after, less, moved)

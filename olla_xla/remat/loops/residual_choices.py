@@ -20,7 +20,7 @@ from hlo.rewrite.edit import Edit
 from hlo.rewrite.loops import change_loops
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited, leaves
-from olla_xla.memory.module_state import PlannedModule
+from olla_xla.memory.module_state import facts_of
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
@@ -76,10 +76,10 @@ class ResidualChoice:
     least_stack_bytes: int = 0
     kernels: Mapping[str, Pattern] = dataclasses.field(default_factory=dict)
 
-    @functools.cached_property
+    @property
     def total(self) -> int:
         """Predicted total of the module in XLA's order, in bytes."""
-        return PlannedModule(self.module, self.target).simulate().total_bytes
+        return facts_of(self.module, self.target).total
 
 
 class ResidualChoices:
@@ -159,20 +159,17 @@ class ResidualChoices:
     def _moved(self) -> int:
         return module_work(self.module, self.target).bytes
 
-    @functools.cached_property
-    def _assigned(self) -> tuple[int, dict[str, Pattern]]:
-        planned = PlannedModule(self.module, self.target)
-        return planned.own(every=True)
-
     @property
     def total(self) -> int:
         """Predicted total of the unchanged module in XLA's order, in bytes."""
-        return self._assigned[0]
+        return facts_of(self.module, self.target).total
 
     @property
     def kernels(self) -> Mapping[str, Pattern]:
         """Kernel name -> which of its arrays must share memory: as given, or as in XLA's order."""
-        return self._assigned[1] if self._kernels is None else self._kernels
+        if self._kernels is not None:
+            return self._kernels
+        return facts_of(self.module, self.target).all_kernels
 
     @functools.cached_property
     def _thin(self) -> list[tuple[LoopRecord, ...]]:

@@ -6,42 +6,24 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from olla_xla.check.graph import check_schedule
 from olla_xla.errors import CheckError, InputError, SolverError
-from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.mincut import least_live
 from olla_xla.problem import refusals
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.schedule.exact.prepared import Prepared, prepare
+from olla_xla.schedule.exact.prepared import Prepared, Scale, prepare
 from olla_xla.schedule.exact.running_ilp import RunningIlp
-from olla_xla.schedule.exact.scale import Scale
 from olla_xla.solvers.linear import LinearModel, SolverLimits, SolverResult, Status
 from olla_xla.solvers.solve import BACKENDS, solve
 
 _LEAST_SECONDS = 1e-3  # of a solver, however long building took
 
 _logger = logging.getLogger("olla_xla")
-
-
-class Formulation(Protocol):
-    """A linear model of all orders of a graph; maps orders to points (of variables) and back."""
-
-    model: LinearModel
-    scale: Scale
-
-    def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
-        """The point, float64 [variables], that stands for an order."""
-        ...
-
-    def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order, int64 [n], for which a point, float64 [variables], stands."""
-        ...
 
 
 class Task(Protocol):
@@ -63,44 +45,19 @@ class Task(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True)
-class ProblemForm:
-    """A way to state the problem of a least peak, such as a kind of integer program.
-
-    Attributes:
-      name: of the form.
-      task: (prepared graph, equations to use or None for all, known lower bound on the peak in
-        bytes) -> the task.
-      backends: names of the backends that can solve it.
-      plain: whether it counts only what the paper counts (`plain_graph`).
-    """
-
-    name: str
-    task: Callable[[Prepared, Collection[str] | None, int], Task]
-    backends: tuple[str, ...] = BACKENDS
-    plain: bool = False
-
-
 class Linear:
     """A Task that is a linear model of a graph.
 
     Args:
-      build: makes the Formulation of arrays. prepared: the graph. equations: those to use, or None.
-      bound: a known lower bound on the peak (bytes).
+      built: the model, which maps orders to points and back, as RunningIlp does.
+      start: int64 [n], an order to begin with.
     """
 
-    def __init__(
-        self,
-        build: Callable[..., Formulation],
-        prepared: Prepared,
-        equations: Collection[str] | None,
-        bound: int,
-    ) -> None:
-        chosen = {} if equations is None else {"equations": equations}
-        self.built = build(prepared.arrays, bound_bytes=bound, **chosen)
-        model = self.built.model
-        model.start = self.built.start(prepared.start)
-        self.scale = self.built.scale
+    def __init__(self, built: Any, start: NDArray[np.int64]) -> None:
+        self.built = built
+        model: LinearModel = built.model
+        model.start = built.start(start)
+        self.scale: Scale = built.scale
         self.size = {
             "variables": model.variables,
             "rows": model.rows,
@@ -116,8 +73,9 @@ class Linear:
         return self.built.decode(x)
 
 
-RUNNING = ProblemForm("running", lambda *given: Linear(RunningIlp, *given))
-"""The paper's lifetimes in cumulative form; counts all that the evaluator counts."""
+def running(prepared: Prepared, bound_bytes: int) -> Linear:
+    """The paper's lifetimes in cumulative form, which count all that the evaluator counts."""
+    return Linear(RunningIlp(prepared.arrays, bound_bytes=bound_bytes), prepared.start)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,14 +109,13 @@ class ExactOrder:
 def least_peak(
     graph: TensorGraph,
     *,
-    form: ProblemForm = RUNNING,
-    equations: Collection[str] | None = None,
+    form: Callable[[Prepared, int], Task] = running,
     limits: SolverLimits | None = None,
-    backends: Sequence[str] | None = None,
+    backends: Sequence[str] = ("highs", "cpsat"),
     start: Sequence[int] | NDArray[np.int64] | None = None,
     bound_bytes: int = 0,
     edges: Sequence[tuple[int, int]] = (),
-    cuts: bool = False,
+    counted: Callable[[TensorGraph], TensorGraph] | None = None,
     reduce: bool = True,
 ) -> ExactOrder:
     """Finds an order of least lifetime peak, or the best within limits.
@@ -167,32 +124,30 @@ def least_peak(
     than it claims, that is logged and reported in `failures`, and the next backend is used.
 
     Args:
-      graph: the graph. form: how the problem is stated.
-      equations: of a linear form, those to use; all by default.
+      graph: the graph. form: states the problem: (prepared graph, known lower bound) -> the task.
       limits: of each solver, less the seconds that building takes; `watch` is called with bytes.
-      backends: names, in the order to try them; HiGHS and CP-SAT by default.
+      backends: names, in the order to try them.
       start: int64 [n], an order to begin with; by default some legal one.
       bound_bytes: a known lower bound on the peak, as the form counts it.
       edges: additional control edges, (before, after). They exclude orders, so that only
         `bound_bytes` then bounds the peak.
-      cuts: tighten the model by the least live bytes at each operator (`memory.mincut`), a lower
-        bound on the peak of every order; the optimum stays the same.
+      counted: leaves in the graph what the form counts (`prepare`).
       reduce: condense the graph first; the optimum stays the same.
 
     Raises:
       GraphError: a cycle, a negative size, a tensor without source; it names the operators.
-      InputError: no such equation or backend, or a backend that cannot take the form.
+      InputError: no such backend.
       CheckError: the start is not a legal order.
     """
-    names = _backends(form, backends)
+    if unknown := [name for name in backends if name not in BACKENDS]:
+        raise InputError(f"backends={unknown}: choose some of {', '.join(BACKENDS)}")
     started = time.monotonic()
-    prepared = prepare(graph, plain=form.plain, edges=edges, reduce=reduce, start=start)
-    tightest = max(bound_bytes, _cut(prepared.arrays)) if cuts else bound_bytes
-    task = form.task(prepared, equations, tightest)
+    prepared = prepare(graph, counted=counted, edges=edges, reduce=reduce, start=start)
+    task = form(prepared, bound_bytes)
     limits = _watched_in_bytes(limits or SolverLimits(), task.scale)
     left = limits.time_limit - (time.monotonic() - started)
     limits = dataclasses.replace(limits, time_limit=max(left, _LEAST_SECONDS))
-    result, order, peak = _first_sound(task, prepared, limits, names)
+    result, order, peak = _first_sound(task, prepared, limits, backends)
     bound, status = bound_bytes, result.status
     if not edges:
         bound = max(bound, task.scale.to_bytes_up(result.bound))
@@ -226,20 +181,6 @@ def _watched_in_bytes(limits: SolverLimits, scale: Scale) -> SolverLimits:
         watch(best, scale.to_bytes_up(bound))
 
     return dataclasses.replace(limits, watch=on_progress)
-
-
-def _cut(g: GraphArrays) -> int:
-    """The largest over all operators of the least bytes that can be live there."""
-    return max((least_live(g, v).bytes for v in range(g.n)), default=0)
-
-
-def _backends(form: ProblemForm, backends: Sequence[str] | None) -> Sequence[str]:
-    if backends is None:
-        return [name for name in ("highs", "cpsat") if name in form.backends]
-    unknown = [name for name in backends if name not in form.backends]
-    if unknown or not backends:
-        raise InputError(f"backends={list(backends)}: choose some of {', '.join(form.backends)}")
-    return backends
 
 
 def _first_sound(

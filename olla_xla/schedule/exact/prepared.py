@@ -1,9 +1,13 @@
-"""A graph made ready for a formulation: checked, numbered in a topological order, condensed."""
+"""A graph made ready for a formulation: checked, numbered in a topological order, condensed.
+
+Byte sizes are made small before a solver sees them, and turned back afterwards (`Scale`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +16,8 @@ from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays, topological_order
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
-from olla_xla.schedule.exact.plain import plain_graph, renumbered, with_edges
 from olla_xla.schedule.rules.greedy import by_priority
+from olla_xla.solvers.bounds import whole_units
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,7 +25,7 @@ class Prepared:
     """A graph made ready for a formulation: checked, in topological order, perhaps condensed.
 
     Attributes:
-      graph: the graph whose orders the referee judges; plain if `plain` was set.
+      graph: the graph whose orders the referee judges, as `counted` makes it.
       arrays: what is ordered: the graph's operators or groups of them.
       start: int64 [arrays.n], a legal order of them.
       back: from an order of them to one of the graph's operators.
@@ -36,7 +40,7 @@ class Prepared:
 def prepare(
     graph: TensorGraph,
     *,
-    plain: bool = False,
+    counted: Callable[[TensorGraph], TensorGraph] | None = None,
     edges: Sequence[tuple[int, int]] = (),
     reduce: bool = True,
     start: Sequence[int] | NDArray[np.int64] | None = None,
@@ -44,7 +48,7 @@ def prepare(
     """Checks a graph, numbers it in a topological order, and condenses it.
 
     Args:
-      graph: the graph. plain: count only what the paper counts (`plain_graph`); not condensed.
+      graph: the graph. counted: leaves in it what is counted; it is not condensed then.
       edges: control edges to be added, (before, after). reduce: condense where that keeps the
         optimum.
       start: int64 [n], a legal order; by default some such order. Control edges may change it.
@@ -56,19 +60,80 @@ def prepare(
     graph.validate()
     if start is not None:
         check_schedule(graph, list(start))
-    judged = plain_graph(graph) if plain else graph
+    judged = graph if counted is None else counted(graph)
     ids = topological_order(with_edges(judged, edges))
     # The reduction wants ids in a topological order.
     restricted = renumbered(with_edges(judged, edges), ids.tolist())
-    arrays = GraphArrays.of(plain_graph(restricted) if plain else restricted)
+    arrays = GraphArrays.of(restricted if counted is None else counted(restricted))
     first = np.arange(arrays.n)
     if start is not None:
         first = np.argsort(ids)[np.asarray(start, np.int64)]
         if edges:
             first = by_priority(arrays, arrays.positions(first))
-    if plain or not reduce:
+    if counted is not None or not reduce:
         return Prepared(judged, arrays, first, lambda order: ids[order])
     reduced = reduce_graph(arrays)
     return Prepared(
         judged, reduced.arrays, reduced.contract(first), lambda order: ids[reduced.expand(order)]
     )
+
+
+def with_edges(graph: TensorGraph, edges: Iterable[tuple[int, int]]) -> TensorGraph:
+    """A copy of the graph with additional control edges, (before, after)."""
+    return dataclasses.replace(graph, edges=(*graph.edges, *edges))
+
+
+def renumbered(graph: TensorGraph, order: Sequence[int]) -> TensorGraph:
+    """A copy of the graph in which operator `order[k]` has the number k."""
+    number = {v: k for k, v in enumerate(order)}
+    return dataclasses.replace(
+        graph,
+        operators=tuple(graph.operators[v] for v in order),
+        tensors=tuple(
+            dataclasses.replace(
+                t, source=number[t.source], sinks=tuple(sorted(number[s] for s in t.sinks))
+            )
+            for t in graph.tensors
+        ),
+        edges=tuple((number[u], number[v]) for u, v in graph.edges),
+        alias_edges=tuple((number[u], number[v]) for u, v in graph.alias_edges),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scale:
+    """A unit for byte sizes in a model: a peak of `v` units stands for `base + unit * v` bytes.
+
+    Attributes:
+      unit: bytes, the greatest common divisor of all sizes.
+      base: bytes live at every step: the least transient bytes of any operator.
+      sizes: int64 [m] in units. transient: int64 [n] in units beyond `base`, not negative.
+      most: units, no order has a larger peak.
+    """
+
+    unit: int
+    base: int
+    sizes: NDArray[np.int64]
+    transient: NDArray[np.int64]
+    most: int
+
+    @classmethod
+    def of(cls, g: GraphArrays) -> Scale:
+        """The scale of a graph with the largest unit that represents every sum exactly."""
+        base = int(g.transient.min()) if g.n else 0
+        extra = g.transient - base
+        unit = math.gcd(*g.bytes.tolist(), *extra.tolist()) or 1
+        sizes, extra = g.bytes // unit, extra // unit
+        return cls(unit, base, sizes, extra, int(sizes.sum() + extra.max(initial=0)))
+
+    def to_bytes(self, units: float) -> int:
+        """A peak in bytes, from units; never below 0, as in `lifetimes.peak_bytes`."""
+        return max(self.base + self.unit * round(units), 0)
+
+    def to_bytes_up(self, units: float) -> int:
+        """A solver's lower bound in bytes, from units, which are rounded up to a whole number."""
+        return self.to_bytes(whole_units(units))
+
+    def to_units(self, peak_bytes: int) -> int:
+        """The least number of units that is no less than a peak in bytes, and not below 0."""
+        return max(-((self.base - peak_bytes) // self.unit), 0)

@@ -18,16 +18,15 @@ row has few coefficients.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.errors import InputError
+from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.schedule.exact.decode import sequence
-from olla_xla.schedule.exact.scale import Scale
+from olla_xla.schedule.exact.prepared import Scale
 from olla_xla.schedule.exact.sharing import Sharing, SharingRows
 from olla_xla.schedule.exact.spans import Reach, spans, users_of
 from olla_xla.solvers.linear import LinearModel
@@ -198,3 +197,26 @@ class RunningIlp:
         for v in np.flatnonzero(self.scale.transient).tolist():
             self._runs(terms, v, t, int(self.scale.transient[v]))
         terms.into(self.model, upper=0, tag="(14)")
+
+
+def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
+    """The execution order of operators, from those that run at each step of an ILP's solution.
+
+    Function 1 of the paper.
+
+    Args:
+      running: by step, the operators that create a tensor there. Those of one step do not depend
+        on each other, by equation (4); they are taken by number.
+      n: how many operators there are.
+
+    Returns:
+      int64 [n], operators in the order they run.
+
+    Raises:
+      SolverError: an operator runs twice or not at all.
+    """
+    order = [v for step in running for v in sorted(step)]
+    if sorted(order) != list(range(n)):
+        missing = sorted(set(range(n)) - set(order))
+        raise SolverError(f"the solution runs {len(order)} of {n} operators, without {missing[:5]}")
+    return np.array(order, np.int64)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import spans_and_passes
 from olla_xla.schedule.exact.spans import Reach
 from olla_xla.solvers.linear import LinearModel
 from olla_xla.solvers.terms import LinearTerms
@@ -131,27 +132,6 @@ def _is_strict(
     return False
 
 
-def shared_pairs(g: GraphArrays, position: NDArray[np.int64], stop: NDArray[np.int64]) -> set[int]:
-    """Numbers of the in-place pairs that share under an order, as `memory.lifetimes` has it.
-
-    Args:
-      g: the graph. position: step of each operator.
-      stop: int64 [m], one past the last step at which each tensor is needed, before sharing.
-    """
-    given: set[int] = set()
-    taken: set[int] = set()
-    shared: set[int] = set()
-    for k in range(len(g.pair_b)):
-        b, a = int(g.pair_b[k]), int(g.pair_a[k])
-        step = int(position[g.source[b]])
-        if a in given or stop[a] != step + 1 or (b in taken and not g.pair_must[k]):
-            continue
-        given.add(a)
-        taken.add(b)
-        shared.add(k)
-    return shared
-
-
 class SharingRows:
     """Columns and rows for in-place reuse; G[k,t]: pair k shares at step t; D[a,t]: a dies then.
 
@@ -206,16 +186,17 @@ class SharingRows:
           int64 [m], one past the last step at which each tensor occupies memory in the model: as
           the evaluator has it, but for pairs without bytes, which have no column.
         """
-        stop = needed_until(g, position)
-        shared = shared_pairs(g, position, stop)
+        spans, passes = spans_and_passes(g, position)
+        stop = spans[:, 1]
+        needed = stop.copy()
+        needed[g.pair_a[passes]] += 1  # before its memory passes on
         for (k, t), column in self.columns.items():
-            x[column] = k in shared and position[g.source[g.pair_b[k]]] == t
+            x[column] = passes[k] and position[g.source[g.pair_b[k]]] == t
         for (a, v, t), column in self.deaths.items():
-            x[column] = position[v] == t and stop[a] == t + 1
-        modelled = {p.number for pairs in self.sharing.pairs.values() for p in pairs}
-        for k in shared:
-            if g.pair_must[k] or k in modelled:
-                stop[g.pair_a[k]] -= 1
+            x[column] = position[v] == t and needed[a] == t + 1
+        modelled = g.pair_must.copy()
+        modelled[[p.number for pairs in self.sharing.pairs.values() for p in pairs]] = True
+        stop[g.pair_a[passes & ~modelled]] += 1
         return stop
 
     def _add_columns(self, v: int, pairs: Sequence[InPlacePair]) -> None:
@@ -278,11 +259,3 @@ class SharingRows:
             )
             self._has_run(least.plus_constant(1), u, t - 1, -1)
         least.into(self._model, lower=0, tag="dies")
-
-
-def needed_until(g: GraphArrays, position: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [m]: one past the last step at which each tensor is needed, before sharing."""
-    last = position[g.source]
-    owner = np.repeat(np.arange(g.m), np.diff(g.sink_ptr))
-    np.maximum.at(last, owner, position[g.sink_idx])
-    return np.where(g.live_out, g.n, last + 1)

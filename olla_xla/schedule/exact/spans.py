@@ -119,6 +119,19 @@ def spans(
     return StepSpans(first, last, useful_first, useful_last, held_first, held_last)
 
 
+def coefficients(g: GraphArrays) -> int:
+    """An estimate of the coefficients in the rows of RunningIlp: up to twice too many.
+
+    An operator has one for each step of its span in the row of that step, and two for each pair
+    with a direct predecessor; a tensor one in each row of (14) and three for each user.
+    """
+    span = spans(g, Reach.of(g))
+    wide = np.maximum(span.last - span.first, 0)
+    useful = np.maximum(span.useful_last - span.useful_first + 1, 0)
+    users = np.diff(g.sink_ptr)
+    return int((wide * (1 + 2 * np.diff(g.pred_ptr))).sum() + (useful * (1 + 3 * users)).sum())
+
+
 def users_of(g: GraphArrays, e: int) -> list[int]:
     """The readers of tensor e without its source; with its source if live from the start."""
     users = set(g.sink_idx[g.sink_ptr[e] : g.sink_ptr[e + 1]].tolist()) - {int(g.source[e])}

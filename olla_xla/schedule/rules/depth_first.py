@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo.rewrite.walk import after_needs
-from olla_xla.memory.arrays import GraphArrays, rows, topological_order
+from olla_xla.memory.arrays import GraphArrays, rows, sum_by, topological_order
 
 
 def post_order(g: GraphArrays) -> NDArray[np.int64]:
@@ -21,10 +21,8 @@ def post_order(g: GraphArrays) -> NDArray[np.int64]:
 
 def dfs_order(g: GraphArrays) -> NDArray[np.int64]:
     """Depth-first order, int64 [n]: predecessors by most extra users, most bytes, then index."""
-    made = np.zeros(g.n, np.int64)
-    np.add.at(made, g.source, g.bytes)
+    made = sum_by(g.source, g.bytes, g.n)
     extra, total = _needs(topological_order(g), g.pred_ptr, g.pred_idx, g.succ_ptr, made)
-    by_need = g.pred_idx.copy()
     rows = np.repeat(np.arange(g.n), np.diff(g.pred_ptr))
     rank = np.lexsort((g.pred_idx, -total[g.pred_idx], -extra[g.pred_idx], rows))
     by_need = g.pred_idx[rank]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.arrays import GraphArrays, rows
+from olla_xla.memory.arrays import GraphArrays, rows, sum_by
 from olla_xla.memory.jit import loop
 
 
@@ -37,6 +37,26 @@ def by_priority(g: GraphArrays, priority: NDArray[np.int64]) -> NDArray[np.int64
     return order
 
 
+def small_first(
+    g: GraphArrays, order: NDArray[np.int64], movable: NDArray[np.bool_], most: int
+) -> NDArray[np.int64]:
+    """Changes an order so that operators with small results run as soon as they can.
+
+    A small value that is placed above large ones, and outlives them, divides the gap that they
+    leave. Only small values live longer than in the given order; operands do not.
+
+    Args:
+      g: the graph. order: of its operators, int64 [n].
+      movable: bool [n], the operators that may run earlier.
+      most: bytes of all the buffers that an operator of small results writes.
+    """
+    buffers = np.zeros(int(g.buffer.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(buffers, g.buffer, g.bytes)
+    written = sum_by(g.source, buffers[g.buffer], g.n)
+    small = movable & (written > 0) & (written <= most)
+    return by_priority(g, g.positions(order) + np.where(small, 0, g.n))
+
+
 def list_order(g: GraphArrays) -> NDArray[np.int64]:
     """Order, int64 [n]: always the ready operator that frees most bytes, less those it makes."""
     return _forward(g, _state(g))
@@ -52,49 +72,38 @@ def least_peak_order(g: GraphArrays) -> NDArray[np.int64]:
 def backward_order(g: GraphArrays) -> NDArray[np.int64]:
     """Order, int64 [n], made from its end: by fewest new input bytes, less those it makes."""
     waiting = np.diff(g.succ_ptr)
-    made = _sum_by(g.source[~g.live_in], g.bytes[~g.live_in], g.n)
     readers = np.repeat(np.arange(g.n), np.diff(g.in_ptr))
     needs = ~g.live_out[g.in_idx]
-    new = _sum_by(readers[needs], g.bytes[g.in_idx[needs]], g.n)
-    return _backward(g, waiting, made - new, g.live_out)
-
-
-def _sum_by(keys: NDArray[np.int64], values: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    total = np.zeros(n, np.int64)
-    np.add.at(total, keys, values)
-    return total
+    new = sum_by(readers[needs], g.bytes[g.in_idx[needs]], g.n)
+    return _backward(g, waiting, g.made - new, g.live_out)
 
 
 class _State(NamedTuple):
-    """How far a schedule from the first operator on has come; all but `made` change with it.
+    """How far a schedule from the first operator on has come.
 
     Attributes:
       waiting: int64 [n], predecessors that have not run. done: bool [n].
       uses: int64 [m], readers that have not run, one more if it is live to the end.
-      made: int64 [n], bytes that appear at an operator.
       freed: int64 [n], bytes that an operator would free if it ran next.
     """
 
     waiting: NDArray[np.int64]
     done: NDArray[np.bool_]
     uses: NDArray[np.int64]
-    made: NDArray[np.int64]
     freed: NDArray[np.int64]
 
 
 def _state(g: GraphArrays) -> _State:
     """The state before the first operator."""
     uses = np.diff(g.sink_ptr) + g.live_out
-    freed = np.zeros(g.n, np.int64)
     unused = uses == 0
-    np.add.at(freed, g.source[unused], g.bytes[unused])
+    freed = sum_by(g.source[unused], g.bytes[unused], g.n)
     single = (uses == 1) & ~g.live_out
     np.add.at(freed, g.sink_idx[g.sink_ptr[:-1][single]], g.bytes[single])
     return _State(
         waiting=np.diff(g.pred_ptr),
         done=np.zeros(g.n, np.bool_),
         uses=uses,
-        made=_sum_by(g.source[~g.live_in], g.bytes[~g.live_in], g.n),
         freed=freed,
     )
 
@@ -104,7 +113,7 @@ def _forward(g: GraphArrays, s: _State) -> NDArray[np.int64]:
     reads, sinks = rows(g.in_ptr, g.in_idx), rows(g.sink_ptr, g.sink_idx)
     after, sizes = rows(g.succ_ptr, g.succ_idx), g.bytes.tolist()
     waiting, uses = s.waiting.tolist(), s.uses.tolist()
-    net = (s.made - s.freed).tolist()
+    net = (g.made - s.freed).tolist()
     done = [False] * g.n
     heap = [(net[v], v) for v in range(g.n) if waiting[v] == 0]
     heapq.heapify(heap)
@@ -147,8 +156,8 @@ def _least_peak(
         best_peak, best_net = np.int64(0), np.int64(0)
         for j in range(count):
             v = ready[j]
-            high = max(peak, live + s.made[v] + g.transient[v])
-            net = s.made[v] - s.freed[v]
+            high = max(peak, live + g.made[v] + g.transient[v])
+            net = g.made[v] - s.freed[v]
             if j == 0 or (high, net, v) < (best_peak, best_net, ready[best]):
                 best, best_peak, best_net = j, high, net
         v = ready[best]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.arrays import GraphArrays, sum_by
 from olla_xla.memory.lifetimes import timeline
 from olla_xla.memory.mincut import Closure, closure, least_live
 
@@ -108,10 +108,8 @@ def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> No
 
 def needs(g: GraphArrays) -> NDArray[np.int64]:
     """int64 [n], bytes that each operator reads, makes and uses itself, without in-place reuse."""
-    need = g.transient.copy()
-    np.add.at(need, np.repeat(np.arange(g.n), np.diff(g.in_ptr)), g.bytes[g.in_idx])
-    np.add.at(need, g.source, np.where(g.live_in, 0, g.bytes))
-    return need
+    readers = np.repeat(np.arange(g.n), np.diff(g.in_ptr))
+    return g.transient + g.made + sum_by(readers, g.bytes[g.in_idx], g.n)
 
 
 def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:

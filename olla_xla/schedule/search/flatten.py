@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.search.moves import late_acceptance_search
-from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
+from olla_xla.schedule.search.state import evaluate, new_state, with_arguments_pinned
 
 _LEVELS = (0.8, 0.9, 0.5)
 """Levels to get below, from the order's least live bytes (0) to its peak (1)."""
@@ -53,36 +53,36 @@ def flattened(
     Yields:
       Orders; under none is the largest live sum larger than under `order`.
     """
-    aligned = graph._replace(
-        bytes=_rounded(graph.bytes, alignment),
-        transient=_rounded(np.maximum(graph.transient, 0), alignment),
-    )
+    transient = _rounded(np.maximum(graph.transient, 0), alignment)
+    aligned = graph.resized(_rounded(graph.bytes, alignment))._replace(transient=transient)
     if aligned.n - first < 2:
         return
     start = np.asarray(order, np.int64)
-    problems = [Problem.of(aligned), with_arguments_pinned(aligned, replaced=True)]
-    true, held = (new_state(problem, start, seed) for problem in problems)
+    graphs = [aligned, with_arguments_pinned(aligned, replaced=True)]
+    true, held = (new_state(g, start, seed) for g in graphs)
     if np.array_equal(true.live, held.live):
-        problems.pop()
+        graphs.pop()
     peak = int(true.live.max())
     for k in itertools.count():
         level = _LEVELS[k % len(_LEVELS)]
-        runs = [_Run(problem, start, level, seed + k) for problem in problems]
+        runs = [_Run(g, start, level, seed + k) for g in graphs]
         moves = min(_MOVES, _MOVES_PER_OPERATOR * aligned.n)
         for _ in range(_ROUNDS):
             for run in runs:
                 true.order[:] = run.round(moves, first, spend)
-                if evaluate(problems[0], true) <= peak:
+                if evaluate(aligned, true) <= peak:
                     yield true.order.copy()
             moves *= 2
 
 
 class _Run:
-    """Local search on one problem."""
+    """Local search on one graph."""
 
-    def __init__(self, problem: Problem, start: NDArray[np.int64], level: float, seed: int) -> None:
-        self.problem = problem
-        self.state = new_state(problem, start, seed)
+    def __init__(
+        self, graph: GraphArrays, start: NDArray[np.int64], level: float, seed: int
+    ) -> None:
+        self.graph = graph
+        self.state = new_state(graph, start, seed)
         self.best = start.copy()
         self.peak, least = int(self.state.live.max()), int(self.state.live.min())
         self.level = least + int(level * (self.peak - least))
@@ -93,7 +93,7 @@ class _Run:
         for begun in range(0, moves, _CHUNK):
             chunk = min(_CHUNK, moves - begun)
             _, done = late_acceptance_search(
-                self.problem, self.state, first, self.level, chunk, history, self.best, self.peak
+                self.graph, self.state, first, self.level, chunk, history, self.best, self.peak
             )
             spend(int(done))
         return self.best

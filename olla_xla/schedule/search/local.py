@@ -1,4 +1,4 @@
-"""Local search for the peak of a problem, and for the objective."""
+"""Local search for the peak of a graph, and for the objective."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.search.moves import late_acceptance_search, perturb
 from olla_xla.schedule.search.run import Run, Scored, rank
-from olla_xla.schedule.search.state import Problem, evaluate, new_state, with_arguments_pinned
+from olla_xla.schedule.search.state import evaluate, new_state, with_arguments_pinned
 
 
 def lower_peak(
-    run: Run, problem: Problem, groups: NDArray[np.int64], seed: int, *, quick: bool = False
+    run: Run, graph: GraphArrays, groups: NDArray[np.int64], seed: int, *, quick: bool = False
 ) -> NDArray[np.int64]:
     """Local search for a lower peak until it stalls; returns the best order, int64 [groups].
 
     With `quick`, chunks are shorter, so that it stalls sooner: another search follows it.
     """
-    state = new_state(problem, groups, seed)
+    state = new_state(graph, groups, seed)
     settings = run.settings
     chunk = min(settings.chunk, settings.chunk_work // len(groups))
     if quick:
@@ -33,7 +34,7 @@ def lower_peak(
         target = max(run.cuts.bound, int(peak * (1 - settings.gain)))
         steps = run.limits.allowed(chunk)
         least, done = late_acceptance_search(
-            problem, state, run.first, target, steps, history, met, 0
+            graph, state, run.first, target, steps, history, met, 0
         )
         idle += 1
         if least < peak:
@@ -47,23 +48,23 @@ def lower_peak(
 
 def towards_objective(run: Run) -> None:
     """Local search for a lower objective, in rounds; records what it finds in `run`."""
-    problems = [run.problem]
+    graphs = [run.reduced.arrays]
     if run.reduced.arrays.live_in.any():
-        problems.append(with_arguments_pinned(run.reduced.arrays))
+        graphs.append(with_arguments_pinned(run.reduced.arrays))
     assert run.best is not None
     start, fruitless, first = run.best, 0, run.limits.steps
     settings = run.settings
     for k in range(settings.rounds):
         before = run.best.objective
-        seed = run.seed * 1000 + 1 + 10 * k
+        seed = run.options.seed * 1000 + 1 + 10 * k
         now = start if k % 2 == 0 else run.best
         wide = start.objective > run.expected() * (1 + settings.rounds_gap)
-        if len(problems) > 1 and wide:
-            found = lower_peak(run, problems[-1], now.groups, seed, quick=True)
+        if len(graphs) > 1 and wide:
+            found = lower_peak(run, graphs[-1], now.groups, seed, quick=True)
             now = min(now, run.score(found), key=rank)
         gap = run.best.objective / max(run.expected(), 1) - 1
         patience = _patience(run, gap, fruitless)
-        _polish(run, problems, now, patience, seed)
+        _polish(run, graphs, now, patience, seed)
         run.report(f"objective, round {k + 1}")
         fruitless = 0 if run.is_progress(run.best.objective, before) else fruitless + 1
         spent = (run.limits.steps - first) * len(start.groups)
@@ -85,22 +86,22 @@ def _patience(run: Run, gap: float, fruitless: int) -> int:
     return max(settings.least_patience, min(most, int(settings.patience_per_gap * gap)))
 
 
-def _polish(run: Run, problems: Sequence[Problem], now: Scored, patience: int, seed: int) -> None:
+def _polish(run: Run, graphs: Sequence[GraphArrays], now: Scored, patience: int, seed: int) -> None:
     """Local search accepted on the objective, until `patience` evaluations bring no progress."""
-    objective = run.objective
+    objective = run.options.objective
     assert objective is not None
-    states = [new_state(problem, now.groups, seed + 1 + k) for k, problem in enumerate(problems)]
+    states = [new_state(g, now.groups, seed + 1 + k) for k, g in enumerate(graphs)]
     least = now.objective
     history = [now.objective] * run.settings.objective_history
     idle = count = 0
     while idle < patience and not run.settled():
         which = count % len(states)
-        problem, state = problems[which], states[which]
+        graph, state = graphs[which], states[which]
         state.order[:] = now.groups
         # The first state is not evaluated: its moves use live bytes of the order it last held.
-        cap = max(evaluate(problem, state) if which else 0, now.objective)
+        cap = max(evaluate(graph, state) if which else 0, now.objective)
         idle += 1
-        if not perturb(problem, state, run.first, cap):
+        if not perturb(graph, state, run.first, cap):
             run.limits.spend(1)
             continue
         slot = count % len(history)

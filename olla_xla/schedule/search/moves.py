@@ -19,7 +19,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule.search.proposals import below, propose
-from olla_xla.schedule.search.state import Problem, State, commit_window, new_state, try_window
+from olla_xla.schedule.search.state import State, commit_window, new_state, try_window
 
 
 @functools.cache
@@ -27,10 +27,10 @@ def load() -> None:
     """Loads the machine code of the search's loops; if none is stored, compiles it (seconds)."""
     operators = (Operator("a", "add"), Operator("b", "add"))
     tensors = (Tensor("a", 1, source=0, sinks=(1,), buffer=0),)
-    problem = Problem.of(GraphArrays.of(TensorGraph("", operators, tensors)))
-    state = new_state(problem, np.arange(2), seed=0)
-    late_acceptance_search(problem, state, 0, 0, 1, np.zeros(1), state.order.copy(), 0)
-    perturb(problem, state, 0, 1)
+    graph = GraphArrays.of(TensorGraph("", operators, tensors))
+    state = new_state(graph, np.arange(2), seed=0)
+    late_acceptance_search(graph, state, 0, 0, 1, np.zeros(1), state.order.copy(), 0)
+    perturb(graph, state, 0, 1)
 
 
 @inner
@@ -70,7 +70,7 @@ def _find_hot(s: State, level: int, above: bool) -> None:
 
 @loop
 def late_acceptance_search(
-    p: Problem,
+    g: GraphArrays,
     s: State,
     first: int,
     target: int,
@@ -106,10 +106,10 @@ def late_acceptance_search(
                     peak = now
                     _keep(s.order, best)
                 return peak, step
-        lo, hi = propose(p, s, first)
+        lo, hi = propose(g, s, first)
         if hi < lo:
             continue
-        try_window(p, s, lo, hi)
+        try_window(g, s, lo, hi)
         if cap and _largest(s.trial_live, lo, hi) > cap:
             continue
         delta = _excess(s.trial_live, lo, hi, target, scale) - _excess(
@@ -117,7 +117,7 @@ def late_acceptance_search(
         )
         slot = step % len(history)
         if delta <= 0 or cost + delta <= history[slot]:
-            commit_window(p, s, lo, hi)
+            commit_window(g, s, lo, hi)
             cost += delta
             if cost < least_cost:
                 least_cost = cost
@@ -130,7 +130,7 @@ def late_acceptance_search(
 
 
 @loop
-def perturb(p: Problem, s: State, first: int, cap: int) -> int:
+def perturb(g: GraphArrays, s: State, first: int, cap: int) -> int:
     """Makes a few random moves, in place, around steps with much live memory; returns how many.
 
     A move is left out if it raises a step above `cap` bytes.
@@ -145,17 +145,17 @@ def perturb(p: Problem, s: State, first: int, cap: int) -> int:
     wanted = 1 + below(s.random, 1 << below(s.random, 5))
     done = 0
     for _ in range(8 * wanted):
-        lo, hi = propose(p, s, first)
+        lo, hi = propose(g, s, first)
         if hi < lo:
             continue
-        try_window(p, s, lo, hi)
+        try_window(g, s, lo, hi)
         allowed = True
         for t in range(lo, hi + 1):
             if s.trial_live[t] > cap and s.trial_live[t] > s.live[t]:
                 allowed = False
                 break
         if allowed:
-            commit_window(p, s, lo, hi)
+            commit_window(g, s, lo, hi)
             done += 1
             if done == wanted:
                 break

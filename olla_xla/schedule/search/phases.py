@@ -12,7 +12,7 @@ All limits count steps (settings.py); the clock can only end the search earlier.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,28 +24,25 @@ from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search.branch import branch
 from olla_xla.schedule.search.cuts import improve, prove, prove_together
 from olla_xla.schedule.search.flatten import flattened
-from olla_xla.schedule.search.limits import Stop
 from olla_xla.schedule.search.local import lower_peak, towards_objective
-from olla_xla.schedule.search.options import SearchOptions
-from olla_xla.schedule.search.result import SearchResult
-from olla_xla.schedule.search.run import Run
+from olla_xla.schedule.search.run import Run, SearchOptions, SearchResult, Stop
 
 
 def search(
     graph: TensorGraph | GraphArrays,
     starts: Mapping[str, Sequence[int] | NDArray[np.int64]],
-    **options: Unpack[SearchOptions],
+    **options: Any,
 ) -> SearchResult:
     """Looks for the order with the least objective (bytes), starting from legal orders.
 
     Args:
       graph: the graph. starts: name -> int64 [n], order of all operators; at least one.
-      options: see SearchOptions.
+      options: fields of SearchOptions.
 
     Returns:
       The best order met, never worse than the best start.
     """
-    run = Run(GraphArrays.of(graph), options)
+    run = Run(GraphArrays.of(graph), SearchOptions(**options))
     try:
         _go(run, {name: np.asarray(starts[name], np.int64) for name in sorted(starts)})
     except Stop as stop:
@@ -65,7 +62,7 @@ def _go(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> None:
         run.limits.spend(0)  # on large graphs each of them takes a while
     run.limits.spend(run.settings.objective_steps * len(starts))
     assert run.least is not None
-    if len(run.problem.transient) - run.first < 2:
+    if run.reduced.arrays.n - run.first < 2:
         run.score(run.least.groups)
         return
     try:
@@ -73,7 +70,7 @@ def _go(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> None:
     finally:
         run.score(run.least.groups)
     run.report("lifetimes")
-    if run.objective is None or run.settled():
+    if run.options.objective is None or run.settled():
         return
     for trial in found:
         run.score(trial)
@@ -94,10 +91,12 @@ def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArra
         groups, peak = improve(run.cuts, starts[name], offer)
         found.append((peak, name, groups))
     assert run.least is not None
-    if run.objective is None:
+    if run.options.objective is None:
         _prove(run)
-    if run.objective is None and not run.is_near(run.least.peak):
-        groups = lower_peak(run, run.problem, run.least.groups, run.seed * 1000, quick=True)
+    if run.options.objective is None and not run.is_near(run.least.peak):
+        groups = lower_peak(
+            run, run.reduced.arrays, run.least.groups, run.options.seed * 1000, quick=True
+        )
         groups, peak = improve(run.cuts, groups, offer)
         run.near.append((peak, groups))
         _prove(run)
@@ -120,7 +119,9 @@ def _flatten(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
     """Local search for flat orders, which often lowers the peak too."""
     assert run.least is not None
     graph, groups = run.reduced.arrays, run.least.groups
-    orders = flattened(graph, groups, seed=run.seed, first=run.first, spend=run.limits.spend)
+    orders = flattened(
+        graph, groups, seed=run.options.seed, first=run.first, spend=run.limits.spend
+    )
     fruitless = 0
     while fruitless < run.settings.flat_fruitless and _wide(run):
         before = run.least.peak
@@ -152,8 +153,8 @@ def _restart(
         enough = run.cuts.bound * (1 + settings.restarts_gap)
         if before <= enough or fruitless >= settings.restarts_fruitless:
             return
-        seed = run.seed * 1000 + settings.restart_seed + k
-        groups = lower_peak(run, run.problem, start, seed)
+        seed = run.options.seed * 1000 + settings.restart_seed + k
+        groups = lower_peak(run, run.reduced.arrays, start, seed)
         groups, peak = improve(run.cuts, groups, offer)
         run.near.append((peak, groups))
         fruitless = 0 if run.is_progress(run.least.peak, before) else fruitless + 1

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner
-from olla_xla.schedule.search.state import Problem, State
+from olla_xla.schedule.search.state import State
 
 _FARTHER, _LATER, _ANY, _PULL_FREELY, _PUSH_FREELY = 0, 3, 5, 5, 6
 """Moves are of kinds 0 to 7. Kinds below _ANY choose a tensor that is live at a hot step: below
@@ -37,7 +38,7 @@ def below(random: NDArray[np.uint64], limit: int) -> Any:
 
 
 @inner
-def _pull(p: Problem, s: State, lo: int, hi: int) -> None:
+def _pull(g: GraphArrays, s: State, lo: int, hi: int) -> None:
     """Sets the trial of [lo, hi]: the marked operators and their ancestors, then the others.
 
     Operators are marked with the current counters[0].
@@ -47,8 +48,8 @@ def _pull(p: Problem, s: State, lo: int, hi: int) -> None:
     for t in range(hi, lo - 1, -1):
         v = s.order[t]
         if s.marked[v] == stamp:
-            for k in range(p.pred_ptr[v], p.pred_ptr[v + 1]):
-                s.marked[p.pred_idx[k]] = stamp
+            for k in range(g.pred_ptr[v], g.pred_ptr[v + 1]):
+                s.marked[g.pred_idx[k]] = stamp
         else:
             s.trial[back] = v
             back -= 1
@@ -60,15 +61,15 @@ def _pull(p: Problem, s: State, lo: int, hi: int) -> None:
 
 
 @inner
-def _push(p: Problem, s: State, lo: int, hi: int) -> None:
+def _push(g: GraphArrays, s: State, lo: int, hi: int) -> None:
     """Sets the trial of [lo, hi]: the others, then the marked operators and their descendants."""
     stamp = s.counters[0]
     front = lo
     for t in range(lo, hi + 1):
         v = s.order[t]
         if s.marked[v] == stamp:
-            for k in range(p.succ_ptr[v], p.succ_ptr[v + 1]):
-                s.marked[p.succ_idx[k]] = stamp
+            for k in range(g.succ_ptr[v], g.succ_ptr[v + 1]):
+                s.marked[g.succ_idx[k]] = stamp
         else:
             s.trial[front] = v
             front += 1
@@ -103,91 +104,93 @@ def _drawn(pick: NDArray[np.int64], ball: int) -> int:
 
 
 @inner
-def _live_tensor(p: Problem, s: State, step: int) -> Any:
+def _live_tensor(g: GraphArrays, s: State, step: int) -> Any:
     """A tensor that is live at `step`, drawn by size; -1 if 24 draws find none."""
-    total = p.pick[-1] if len(p.pick) else 0
+    total = g.running[-1] if len(g.running) else 0
     if total == 0:
         return -1
     for _ in range(24):
         ball = np.int64(_next(s.random) >> np.uint64(2)) % total
-        a = _drawn(p.pick, ball)
-        start = 0 if p.live_in[a] else s.place[p.source[a]]
+        a = _drawn(g.running, ball)
+        start = 0 if g.live_in[a] else s.place[g.source[a]]
         if start <= step <= s.last[a]:
             return a
     return -1
 
 
 @inner
-def propose(p: Problem, s: State, first: int) -> tuple[Any, Any]:
+def propose(g: GraphArrays, s: State, first: int) -> tuple[Any, Any]:
     """Draws a move into `s.trial`; returns its first and last step (lo, hi), (0, -1) for none."""
     kind = below(s.random, 8)
     s.counters[0] += 1
     if kind < _ANY and s.counters[2]:
         step = s.hot[below(s.random, s.counters[2])]
-        a = _live_tensor(p, s, step)
+        a = _live_tensor(g, s, step)
         if a < 0:
             return 0, -1
-        if kind < _LATER and not p.live_out[a] and s.last[a] > step:
-            return _die_sooner(p, s, first, kind, a, step)
-        return _appear_later(p, s, first, kind, a, step)
+        if kind < _LATER and not g.live_out[a] and s.last[a] > step:
+            return _die_sooner(g, s, first, kind, a, step)
+        return _appear_later(g, s, first, kind, a, step)
     here = first + below(s.random, len(s.order) - first)
     if kind & 1:
-        return _pull_one(p, s, first, kind, here)
-    return _push_one(p, s, kind, here)
+        return _pull_one(g, s, first, kind, here)
+    return _push_one(g, s, kind, here)
 
 
 @inner
-def _die_sooner(p: Problem, s: State, first: int, kind: int, a: int, step: int) -> tuple[Any, Any]:
+def _die_sooner(
+    g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
+) -> tuple[Any, Any]:
     """Pulls the readers of tensor a, so that it dies at a hot step or, with _FARTHER, before."""
     lo, hi = step, s.last[a]
     if kind == _FARTHER:
         lo = max(first, lo - _distance(s, len(s.order)))
     lo = max(lo, first)
-    for k in range(p.sink_ptr[a], p.sink_ptr[a + 1]):
-        v = p.sink_idx[k]
+    for k in range(g.sink_ptr[a], g.sink_ptr[a + 1]):
+        v = g.sink_idx[k]
         if s.place[v] >= step:
             s.marked[v] = s.counters[0]
-    _pull(p, s, lo, hi)
+    _pull(g, s, lo, hi)
     return lo, hi
 
 
 @inner
 def _appear_later(
-    p: Problem, s: State, first: int, kind: int, a: int, step: int
+    g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
 ) -> tuple[Any, Any]:
     """Pushes the source of tensor a to a hot step; beyond it with _FARTHER or if it runs there."""
     n = len(s.order)
-    v = p.source[a]
+    v = g.source[a]
     lo, hi = s.place[v], step
-    if p.live_in[a] or lo < first:
+    if g.live_in[a] or lo < first:
         return 0, -1
     if kind == _FARTHER or hi == lo:
         hi = min(n - 1, hi + _distance(s, n))
     s.marked[v] = s.counters[0]
-    _push(p, s, lo, hi)
+    _push(g, s, lo, hi)
     return lo, hi
 
 
 @inner
-def _pull_one(p: Problem, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
+def _pull_one(g: GraphArrays, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
     """Pulls the operator of a step, with _PULL_FREELY to right after its last predecessor."""
     v = s.order[here]
     s.marked[v] = s.counters[0]
     lo = here
     if kind == _PULL_FREELY:
         lo = first
-        for k in range(p.pred_ptr[v], p.pred_ptr[v + 1]):
-            lo = max(lo, s.place[p.pred_idx[k]] + 1)
+        for k in range(g.pred_ptr[v], g.pred_ptr[v + 1]):
+            lo = max(lo, s.place[g.pred_idx[k]] + 1)
     if lo == here:
         lo = max(first, here - _distance(s, len(s.order)))
     if lo == here:
         return 0, -1
-    _pull(p, s, lo, here)
+    _pull(g, s, lo, here)
     return lo, here
 
 
 @inner
-def _push_one(p: Problem, s: State, kind: int, here: int) -> tuple[Any, Any]:
+def _push_one(g: GraphArrays, s: State, kind: int, here: int) -> tuple[Any, Any]:
     """Pushes the operator of a step, with _PUSH_FREELY to right before its first successor."""
     n = len(s.order)
     v = s.order[here]
@@ -195,11 +198,11 @@ def _push_one(p: Problem, s: State, kind: int, here: int) -> tuple[Any, Any]:
     hi = here
     if kind == _PUSH_FREELY:
         hi = n - 1
-        for k in range(p.succ_ptr[v], p.succ_ptr[v + 1]):
-            hi = min(hi, s.place[p.succ_idx[k]] - 1)
+        for k in range(g.succ_ptr[v], g.succ_ptr[v + 1]):
+            hi = min(hi, s.place[g.succ_idx[k]] - 1)
     if hi == here:
         hi = min(n - 1, here + _distance(s, n))
     if hi == here:
         return 0, -1
-    _push(p, s, here, hi)
+    _push(g, s, here, hi)
     return here, hi

@@ -1,24 +1,119 @@
-"""One search: its graph, its limits, its bound, and the best orders met."""
+"""One search: its options, its limits, its bound, the best orders met, and its result."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory import clock
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.condense import Reduced, reduce_graph
 from olla_xla.schedule.search.cuts import Cuts
-from olla_xla.schedule.search.limits import SearchLimits
-from olla_xla.schedule.search.options import SearchOptions
-from olla_xla.schedule.search.result import SearchResult
 from olla_xla.schedule.search.settings import SearchSettings
-from olla_xla.schedule.search.state import Problem
 
 _MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Options of `search`; sizes in bytes.
+
+    Attributes:
+      time_limit: wall-clock seconds after which the search ends.
+      step_limit: steps after which it ends; None: no such limit.
+      objective: (order, limit) -> bytes of the order; any number above the limit where these exceed
+        it. None: the lifetime peak is minimised.
+      exact: a slower and more exact objective, by which the best orders are compared.
+      excess: the least bytes by which the objective is expected to exceed the lifetime peak, as
+        where the graph is only a part of what the objective measures.
+      seed: of the random numbers.
+      bound_bytes: no order has a smaller lifetime peak, nor a smaller objective.
+      tolerance: the search ends at (1 + tolerance) times the bound.
+      deadline: best objective -> time of `memory.clock` at which the search ends, if that is sooner
+        than `time_limit`.
+      progress: called with one line of text at each phase.
+      settings: how hard each phase tries.
+    """
+
+    time_limit: float
+    step_limit: int | None = None
+    objective: Callable[[NDArray[np.int64], int | None], int] | None = None
+    exact: Callable[[NDArray[np.int64]], int] | None = None
+    excess: int = 0
+    seed: int = 0
+    bound_bytes: int = 0
+    tolerance: float = 0.0
+    deadline: Callable[[int], float] | None = None
+    progress: Callable[[str], None] | None = None
+    settings: SearchSettings = dataclasses.field(default_factory=SearchSettings)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SearchResult:
+    """The best orders that the search found, and the bound that it proved.
+
+    Attributes:
+      order: int64 [n], all operators. peak_bytes: its lifetime peak.
+      objective_bytes: its objective (the lifetime peak if no objective was given).
+      lifetime_order: the order with the least lifetime peak met. least_peak_bytes: that peak.
+      near_orders: a few others whose peak is slightly higher.
+      bound_bytes: no order has a lower lifetime peak.
+      cut_at: the operator with the largest minimum cut of its own, which proves the bound unless
+        several cuts prove more together; -1 if none is above the bound given.
+      steps: search steps taken.
+      stopped_by: PROOF, STALL, STEP_LIMIT or TIME_LIMIT.
+    """
+
+    order: NDArray[np.int64]
+    peak_bytes: int
+    objective_bytes: int
+    lifetime_order: NDArray[np.int64]
+    near_orders: tuple[NDArray[np.int64], ...]
+    least_peak_bytes: int
+    bound_bytes: int
+    cut_at: int
+    steps: int
+    stopped_by: StopReason
+
+
+class Stop(Exception):
+    """Raised to end the search when a limit is reached; `reason` says which."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclasses.dataclass(eq=False)
+class StepLimits:
+    """How long the search may go on: at most `seconds`, and `most_steps` unless that is None."""
+
+    seconds: float
+    most_steps: int | None
+    steps: int = 0
+    sooner: float = math.inf
+    """Another deadline, on the same clock; the search ends at the earlier of the two."""
+
+    def __post_init__(self) -> None:
+        self.deadline = clock.now() + self.seconds
+
+    def spend(self, steps: int) -> None:
+        """Counts steps; raises Stop when a limit is reached."""
+        self.steps += steps
+        if self.most_steps is not None and self.steps >= self.most_steps:
+            raise Stop(StopReason.STEP_LIMIT)
+        if clock.now() >= min(self.deadline, self.sooner):
+            raise Stop(StopReason.TIME_LIMIT)
+
+    def allowed(self, steps: int) -> int:
+        """`steps`, or the number of steps left under the limit if that is less."""
+        return steps if self.most_steps is None else min(steps, self.most_steps - self.steps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,20 +134,13 @@ class Run:
     """One search while it runs: the condensed graph, limits, bound and best orders so far."""
 
     def __init__(self, graph: GraphArrays, options: SearchOptions) -> None:
-        self.limits = SearchLimits(options["time_limit"], options.get("step_limit"))
-        self.settings = options.get("settings", SearchSettings())
-        self.seed = options.get("seed", 0)
-        self.tolerance = options.get("tolerance", 0.0)
-        self.progress = options.get("progress") or (lambda line: None)
-        self.objective = options.get("objective")
-        self.exact = options.get("exact")
-        self.excess = options.get("excess", 0)
-        self.deadline = options.get("deadline")
+        self.limits = StepLimits(options.time_limit, options.step_limit)
+        self.options = options
+        self.settings = options.settings
         self.full = graph
         self.reduced: Reduced = reduce_graph(graph)
         self.first = int(self.reduced.prologue)
-        self.problem = Problem.of(self.reduced.arrays)
-        self.cuts = Cuts(self.reduced.arrays, options.get("bound_bytes", 0))
+        self.cuts = Cuts(self.reduced.arrays, options.bound_bytes)
         self.least: Scored | None = None  # by lifetime peak
         self.near: list[tuple[int, NDArray[np.int64]]] = []  # (peak, order) met before `least`
         self.best: Scored | None = None  # by objective
@@ -66,16 +154,16 @@ class Run:
     def settled(self) -> bool:
         """Whether the best objective is within the tolerance of the least that is expected."""
         assert self.best_order is not None
-        return self.best_exact[0] <= self.expected() * (1 + self.tolerance)
+        return self.best_exact[0] <= self.expected() * (1 + self.options.tolerance)
 
     def expected(self) -> int:
         """The least objective expected, in bytes: the least lifetime peak met plus `excess`."""
         assert self.least is not None
-        return self.least.peak + self.excess
+        return self.least.peak + self.options.excess
 
     def is_near(self, bytes: int) -> bool:
         """Whether a peak of so many bytes is within the tolerance of the bound."""
-        return bytes <= self.cuts.bound * (1 + self.tolerance)
+        return bytes <= self.cuts.bound * (1 + self.options.tolerance)
 
     def is_progress(self, value: int, before: int) -> bool:
         """Whether `value` is below `before` by more than the fraction that counts as progress."""
@@ -112,21 +200,25 @@ class Run:
         order = self.reduced.expand(groups) if order is None else order
         peak = peak_bytes(self.full, order)
         if value is None:
-            value = peak if self.objective is None else int(self.objective(order, None))
+            value = (
+                peak if self.options.objective is None else int(self.options.objective(order, None))
+            )
         scored = Scored(groups, value, peak)
         if self.best is None or rank(scored) < rank(self.best):
             self.best = scored
-            found = value if self.exact is None else int(self.exact(order)), peak
+            found = value if self.options.exact is None else int(self.options.exact(order)), peak
             if self.best_order is None or found < self.best_exact:
                 self.best_exact, self.best_order = found, order
-                if self.deadline is not None:
-                    self.limits.sooner = self.deadline(found[0])
+                if self.options.deadline is not None:
+                    self.limits.sooner = self.options.deadline(found[0])
         return scored
 
     def report(self, phase: str) -> None:
         """Passes one line on how far the search has come to the callback `progress`."""
         assert self.least is not None
-        self.progress(
+        if self.options.progress is None:
+            return
+        self.options.progress(
             f"{phase}: {self.best_exact[0] / _MIB:.1f} MB, least peak "
             f"{self.least.peak / _MIB:.1f}, bound {self.cuts.bound / _MIB:.1f}, "
             f"{self.limits.steps} steps"

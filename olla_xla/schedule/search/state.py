@@ -14,43 +14,8 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
 
 
-class Problem(NamedTuple):
-    """A graph's arrays, as in GraphArrays; `made`: int64 [n], bytes that appear at an operator."""
-
-    size: NDArray[np.int64]
-    source: NDArray[np.int64]
-    live_in: NDArray[np.bool_]
-    live_out: NDArray[np.bool_]
-    transient: NDArray[np.int64]
-    made: NDArray[np.int64]
-    sink_ptr: NDArray[np.int64]
-    sink_idx: NDArray[np.int64]
-    in_ptr: NDArray[np.int64]
-    in_idx: NDArray[np.int64]
-    out_ptr: NDArray[np.int64]
-    out_idx: NDArray[np.int64]
-    pred_ptr: NDArray[np.int64]
-    pred_idx: NDArray[np.int64]
-    succ_ptr: NDArray[np.int64]
-    succ_idx: NDArray[np.int64]
-    pair_ptr: NDArray[np.int64]
-    pair_b: NDArray[np.int64]
-    pair_a: NDArray[np.int64]
-    pair_must: NDArray[np.bool_]
-    pick: NDArray[np.int64]
-    """Running sum of tensor bytes, to draw a tensor by its size."""
-
-    @classmethod
-    def of(cls, g: GraphArrays) -> Problem:
-        """The Problem of a graph."""
-        made = np.zeros(g.n, np.int64)
-        np.add.at(made, g.source[~g.live_in], g.bytes[~g.live_in])
-        fields = {f: getattr(g, f) for f in cls._fields if f not in ("size", "made", "pick")}
-        return cls(size=g.bytes, made=made, pick=np.cumsum(g.bytes), **fields)
-
-
-def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> Problem:
-    """The problem if every buffer that holds an argument were occupied for the whole run.
+def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> GraphArrays:
+    """The graph if every buffer that holds an argument were occupied for the whole run.
 
     XLA keeps such a buffer allocated, and seldom places a temporary in it while its argument is
     dead. So an order with a low peak here mostly gets a low total from XLA's buffer assignment.
@@ -62,16 +27,9 @@ def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> Problem:
     if replaced:
         stands &= np.bincount(g.buffer)[g.buffer] > 1
     first = np.unique(g.buffer[stands], return_index=True)[1]
-    problem = Problem.of(g)
-    size = np.where(stands, 0, g.bytes)
-    made = np.zeros(g.n, np.int64)
-    np.add.at(made, g.source[~g.live_in], size[~g.live_in])
     keep = ~stands[g.pair_a] & ~stands[g.pair_b]
     counts = np.add.reduceat(np.append(keep, False), g.pair_ptr[:-1]) * (np.diff(g.pair_ptr) > 0)
-    return problem._replace(
-        size=size,
-        made=made,
-        pick=np.cumsum(size),
+    return g.resized(np.where(stands, 0, g.bytes))._replace(
         transient=g.transient + g.bytes[stands][first].sum(),
         pair_ptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         pair_b=g.pair_b[keep],
@@ -106,47 +64,46 @@ class State(NamedTuple):
     random: NDArray[np.uint64]  # [1]
 
 
-def new_state(problem: Problem, order: NDArray[np.int64], seed: int) -> State:
+def new_state(g: GraphArrays, order: NDArray[np.int64], seed: int) -> State:
     """The search's state at an order, with its live bytes computed and scratch arrays allocated.
 
     Args:
-      problem: the graph. order: int64 [n], operators. seed: of the random numbers.
+      g: the graph. order: int64 [n], operators. seed: of the random numbers.
     """
-    n, m = len(problem.transient), len(problem.size)
     by_step = ("place", "live", "after", "trial", "trial_live", "trial_after", "marked", "hot")
     by_tensor = ("last", "trial_last", "seen", "touched", "given", "taken")
     state = State(
         order=order.astype(np.int64),
         counters=np.zeros(4, np.int64),
         random=np.array([seed], np.uint64),
-        **{name: np.zeros(n, np.int64) for name in by_step},
-        **{name: np.zeros(m, np.int64) for name in by_tensor},
+        **{name: np.zeros(g.n, np.int64) for name in by_step},
+        **{name: np.zeros(g.m, np.int64) for name in by_tensor},
     )
-    evaluate(problem, state)
+    evaluate(g, state)
     return state
 
 
 @loop
-def evaluate(p: Problem, s: State) -> int:
+def evaluate(g: GraphArrays, s: State) -> int:
     """Writes live bytes and lifetimes under `s.order` into `s`; returns the peak in bytes."""
-    n, m = len(s.order), len(p.size)
+    n, m = len(s.order), len(g.bytes)
     for t in range(n):
         s.place[s.order[t]] = t
         s.trial[t] = s.order[t]
     for i in range(m):
-        last = s.place[p.source[i]]
-        for k in range(p.sink_ptr[i], p.sink_ptr[i + 1]):
-            last = max(last, s.place[p.sink_idx[k]])
-        s.last[i] = n if p.live_out[i] else last
+        last = s.place[g.source[i]]
+        for k in range(g.sink_ptr[i], g.sink_ptr[i + 1]):
+            last = max(last, s.place[g.sink_idx[k]])
+        s.last[i] = n if g.live_out[i] else last
     end = 0
     for i in range(m):
-        if p.live_out[i]:
-            end += p.size[i]
+        if g.live_out[i]:
+            end += g.bytes[i]
     if n:
         s.after[n - 1] = end
         begin = n - n  # not 0: numba compiles the functions again for a literal
-        try_window(p, s, begin, n - 1)
-        commit_window(p, s, begin, n - 1)
+        try_window(g, s, begin, n - 1)
+        commit_window(g, s, begin, n - 1)
     peak = 0
     for t in range(n):
         peak = max(peak, s.live[t])
@@ -154,7 +111,7 @@ def evaluate(p: Problem, s: State) -> int:
 
 
 @inner
-def try_window(p: Problem, s: State, lo: int, hi: int) -> None:
+def try_window(g: GraphArrays, s: State, lo: int, hi: int) -> None:
     """Writes to `trial_live` the bytes at steps lo to hi, both included, in the order `trial`."""
     s.counters[0] += 1
     stamp = s.counters[0]
@@ -163,42 +120,42 @@ def try_window(p: Problem, s: State, lo: int, hi: int) -> None:
     for t in range(hi, lo - 1, -1):
         v = s.trial[t]
         dying = 0
-        for k in range(p.in_ptr[v], p.in_ptr[v + 1]):
-            a = p.in_idx[k]
+        for k in range(g.in_ptr[v], g.in_ptr[v + 1]):
+            a = g.in_idx[k]
             if s.last[a] <= hi and s.seen[a] != stamp:
                 s.seen[a] = stamp
                 s.trial_last[a] = t
                 s.touched[touched] = a
                 touched += 1
-                dying += p.size[a]
-        for k in range(p.out_ptr[v], p.out_ptr[v + 1]):
-            b = p.out_idx[k]
+                dying += g.bytes[a]
+        for k in range(g.out_ptr[v], g.out_ptr[v + 1]):
+            b = g.out_idx[k]
             if s.last[b] <= hi and s.seen[b] != stamp:
                 s.seen[b] = stamp
                 s.trial_last[b] = t
                 s.touched[touched] = b
                 touched += 1
-                dying += p.size[b]
+                dying += g.bytes[b]
         shared = 0
-        if dying and p.pair_ptr[v] != p.pair_ptr[v + 1]:
+        if dying and g.pair_ptr[v] != g.pair_ptr[v + 1]:
             s.counters[3] += 1
             match = s.counters[3]
-            for k in range(p.pair_ptr[v], p.pair_ptr[v + 1]):
-                a, b = p.pair_a[k], p.pair_b[k]
+            for k in range(g.pair_ptr[v], g.pair_ptr[v + 1]):
+                a, b = g.pair_a[k], g.pair_b[k]
                 if s.seen[a] != stamp or s.trial_last[a] != t or s.given[a] == match:
                     continue
-                if s.taken[b] != match or p.pair_must[k]:
+                if s.taken[b] != match or g.pair_must[k]:
                     s.given[a] = match
                     s.taken[b] = match
-                    shared += p.size[a]
+                    shared += g.bytes[a]
         s.trial_after[t] = after
-        s.trial_live[t] = after + dying - shared + p.transient[v]
-        after += dying - p.made[v]
+        s.trial_live[t] = after + dying - shared + g.transient[v]
+        after += dying - g.made[v]
     s.counters[1] = touched
 
 
 @inner
-def commit_window(p: Problem, s: State, lo: int, hi: int) -> None:
+def commit_window(g: GraphArrays, s: State, lo: int, hi: int) -> None:
     """Makes the trial of steps lo to hi, both included, the order of the state, in place."""
     for t in range(lo, hi + 1):
         v = s.trial[t]

@@ -24,7 +24,7 @@ from olla_xla.compile.accounting import final_module
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.compile.plan_store import stored_folder
 from olla_xla.errors import OllaError
-from olla_xla.memory.user_cache import user_cache
+from olla_xla.problem.whole_file import user_cache
 
 Seen = tuple[bool | None, str]
 

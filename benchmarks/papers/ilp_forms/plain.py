@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
 
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
@@ -33,25 +32,3 @@ def plain_graph(graph: TensorGraph) -> TensorGraph:
         Operator(op.name, op.opcode, 0, op.free, op.location, op.op_name) for op in graph.operators
     )
     return TensorGraph(graph.name, operators, tuple(tensors))
-
-
-def with_edges(graph: TensorGraph, edges: Iterable[tuple[int, int]]) -> TensorGraph:
-    """A copy of the graph with additional control edges, (before, after)."""
-    return dataclasses.replace(graph, edges=(*graph.edges, *edges))
-
-
-def renumbered(graph: TensorGraph, order: Sequence[int]) -> TensorGraph:
-    """A copy of the graph in which operator `order[k]` has the number k."""
-    number = {v: k for k, v in enumerate(order)}
-    return dataclasses.replace(
-        graph,
-        operators=tuple(graph.operators[v] for v in order),
-        tensors=tuple(
-            dataclasses.replace(
-                t, source=number[t.source], sinks=tuple(sorted(number[s] for s in t.sinks))
-            )
-            for t in graph.tensors
-        ),
-        edges=tuple((number[u], number[v]) for u, v in graph.edges),
-        alias_edges=tuple((number[u], number[v]) for u, v in graph.alias_edges),
-    )
