@@ -15,6 +15,7 @@ from olla_xla.cli import main
 from olla_xla.cli.commands import COMMANDS
 from olla_xla.compile import plan_files
 from olla_xla.problem.plan import Plan
+from tests.support.plans import MB, made_plan
 
 LIMITS = ("--time_limit=5", "--step_limit=2000")
 
@@ -290,13 +291,7 @@ def test_as_a_program():
 
 def test_cache_lists_checks_and_removes(capsys, tmp_path):
     good, spoilt = (tmp_path / f"{digit * 32}.plan" for digit in "01")
-    made = Plan(
-        module="jit_step", fingerprint="f", target="cpu", order={}, offsets={},
-        xla_bytes=3 * 2**20, xla_predicted_bytes=3 * 2**20, predicted_bytes=2**20, peak_bytes=0,
-        least_peak_bytes=0, lower_bound_bytes=0,
-    )  # fmt: skip
-
-    plan_files.write(good, made)
+    plan_files.write(good, made_plan(xla_bytes=3 * MB))
     spoilt.write_bytes(good.read_bytes()[:-9])
     where = f"--directory={tmp_path}"
     code, out, _ = run(capsys, "cache", where, "--format=markdown")
@@ -324,7 +319,7 @@ def test_habits(capsys, tmp_path):
 
 
 def test_json_of_every_command_is_what_was_printed(capsys, tmp_path):
-    code, out, err = run(capsys, "plan", "--model=lenet", "--batch-size=8", "--json", *LIMITS)
+    code, out, err = run(capsys, "plan", "--model=mlp", "--batch-size=8", "--json", *LIMITS)
     found = json.loads(out)
     assert code == 0 and "lower bound" in err
     assert found["plan"]["assigned_bytes"] > 0

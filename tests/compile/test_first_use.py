@@ -15,7 +15,7 @@ import olla_xla
 from hlo.backend import PLATFORMS
 from olla_xla.compile import first_use, verification
 from olla_xla.compile.first_use import DIFFERENT, SAME
-from olla_xla.problem.plan import Plan
+from tests.support.plans import made_plan
 from tests.support.steps import assert_same, branches, plan, rows, weights
 
 GB = 2**30
@@ -147,10 +147,7 @@ def test_xlas_own_may_fail_where_nobody_asked_for_it(card, monkeypatch, caplog, 
         plan(branches, donate_argnums=0, verify=True)(weights(), rows())
 
 
-_PLAN = Plan(
-    module="m", fingerprint="f", target="cuda", order={}, offsets={}, xla_bytes=3,
-    xla_predicted_bytes=3, predicted_bytes=2, peak_bytes=2, least_peak_bytes=2, lower_bound_bytes=1,
-)  # fmt: skip
+_PLAN = made_plan(target="cuda")
 
 
 def test_what_a_plan_changes(card):

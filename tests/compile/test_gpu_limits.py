@@ -1,13 +1,13 @@
 """What a plan must not make worse on a GPU, and what comes of one that does."""
 
 import dataclasses
+import functools
 import logging
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-import olla_xla
 from benchmarks.sharded.steps import STEPS, Sizes
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.module import module_from_bytes
@@ -18,10 +18,12 @@ from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.gpu_limits import Ran, reason_of_plan, worse
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan, dumps, loads
+from olla_xla.problem.plan import dumps, loads
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import H100, CostModel
+from tests.compile.test_gpu_code import lowered
 from tests.support.compiles import h100_device, on_h100
+from tests.support.plans import made_plan
 
 COST = CostModel(H100, "cuda")
 
@@ -46,12 +48,7 @@ def ran(text):
     return Ran(from_hlo_text(text), GpuExecutable(thunks, b"", {}, {}, {}, 2))
 
 
-def plan(**changes):
-    return Plan(
-        module="m", fingerprint="f", target="cuda", order={}, offsets={}, xla_bytes=3,
-        xla_predicted_bytes=3, predicted_bytes=2, peak_bytes=2, least_peak_bytes=2,
-        lower_bound_bytes=1, **changes,
-    )  # fmt: skip
+plan = functools.partial(made_plan, target="cuda")
 
 
 def never():
@@ -106,23 +103,9 @@ def test_a_plan_says_itself_that_it_takes_longer():
     assert "time of a run" not in plan().summary()
 
 
-def _step(weights, x):
-    hidden = [jnp.tanh(x @ w) for w in weights]
-    return [w * jnp.sum(h @ h.T) for w, h in zip(weights, hidden, strict=True)]
-
-
-def _compiled(**options):
-    shapes = (
-        [jax.ShapeDtypeStruct((512, 512), jnp.float32)] * 6,
-        jax.ShapeDtypeStruct((512, 512), jnp.float32),
-    )
-    function = olla_xla.plan(_step, time_limit=20, step_limit=2000, **options)
-    return function.lower(*on_h100(shapes)).compile()
-
-
 @pytest.mark.cuda13
 def test_a_plan_has_the_time_of_a_run_before_and_after():
-    found = _compiled()
+    found = lowered().compile()
     assert found.planned and found.plan is not None, found.reason
     assert 0 < found.plan.path_seconds <= 1.01 * found.plan.xla_path_seconds
 
@@ -146,7 +129,7 @@ def test_a_plan_that_takes_longer_is_not_used(monkeypatch, when):
             return wrong
 
         monkeypatch.setattr("olla_xla.compile.compiles.worse", found)
-    result = _compiled(seed=7)
+    result = lowered(seed=7).compile()
     assert not result.planned and result.plan is not None
     assert ("longer" if when == "planned" else "invariant") in result.reason
     assert result.plan.keeps_xla and result.plan.slowdown == 0.0

@@ -89,7 +89,7 @@ import jax
 from olla_xla.compile import hook
 
 def stranger():
-    for k in range(60):
+    for k in range(30):
         jax.jit(lambda x, k=k: x * k + 1)(2.0)
 
 threads = [threading.Thread(target=stranger) for _ in range(2)]

@@ -15,23 +15,12 @@ from olla_xla.compile import plan_files
 from olla_xla.compile.plan_store import PlanStore
 from olla_xla.errors import PlanFileError
 from olla_xla.problem.plan import Plan
+from tests.support.plans import made_plan
 
 pytestmark = pytest.mark.quick
 
 KEY = "0123456789abcdef" * 2
-PLAN = Plan(
-    module="jit_step",
-    fingerprint="f" * 64,
-    target="cpu",
-    order={"main": ("a", "b")},
-    offsets={"a": (0, 8)},
-    xla_bytes=20,
-    xla_predicted_bytes=20,
-    predicted_bytes=10,
-    peak_bytes=9,
-    least_peak_bytes=9,
-    lower_bound_bytes=8,
-)
+PLAN = made_plan(offsets={"a": (0, 8)})
 
 
 def stored(folder, key=KEY, plan=PLAN):

@@ -66,10 +66,9 @@ def planned_scores(name):
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_losses_are_those_of_jit(name):
-    jitted = run(name, plan=False)
-    assert planned(name).losses == jitted.losses
-    assert planned(name).scores == jitted.scores
-    assert len(jitted.losses) == TRAINERS[name][1].steps
+    """Each loss depends on all states before it, to the last bit."""
+    assert run(name, plan=False, steps=40).losses == planned(name).losses[:40]
+    assert len(planned(name).losses) == TRAINERS[name][1].steps
 
 
 @pytest.mark.parametrize("name", TRAINERS)
@@ -97,21 +96,19 @@ def test_text_is_learned():
 
 @pytest.mark.parametrize("name", ["mlp", "transformer"])  # a state in dicts, an nnx.State
 def test_a_resumed_run_is_the_uninterrupted_one(name, tmp_path, capsys):
-    steps = TRAINERS[name][1].steps
-    saving = {"checkpoint": str(tmp_path), "save_every": 40}
-    first = run(name, steps=70, **saving)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["40", "70"]
+    saving = {"checkpoint": str(tmp_path), "save_every": 20}
+    first = run(name, steps=30, **saving)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["20", "30"]
     assert "resumed" not in capsys.readouterr().out
-    rest = run(name, **saving)
+    rest = run(name, steps=60, **saving)
     resumed, *lines, held_out = capsys.readouterr().out.splitlines()
-    assert resumed == f"resumed after 70 steps from {tmp_path}"
-    assert first.losses + rest.losses == planned(name).losses
-    assert rest.scores == planned(name).scores
-    reported = [i for i in range(steps) if i >= 70 and i % (steps // 10) == 0 or i == steps - 1]
-    expected = [["step", str(i), "loss", f"{rest.losses[i - 70]:.5f}"] for i in reported]
+    assert resumed == f"resumed after 30 steps from {tmp_path}"
+    assert first.losses + rest.losses == planned(name).losses[:60]
+    reported = [i for i in range(30, 60) if i % 6 == 0 or i == 59]
+    expected = [["step", str(i), "loss", f"{rest.losses[i - 30]:.5f}"] for i in reported]
     assert [line.split()[:4] for line in lines] == expected
     assert held_out.startswith("held out: ")
-    done = run(name, **saving)
+    done = run(name, steps=60, **saving)
     assert done.losses == [] and done.scores == rest.scores
 
 

@@ -128,7 +128,11 @@ def test_one_float32_example(name):
     assert traced.lower().compiler_ir("stablehlo") is not None
 
 
-@pytest.mark.parametrize("name", zoo.MODELS)
+# Code that another model has too, at other sizes.
+ALIKE = {"resnet18", "gpt", "gpt2_small", "llama_scan_saved", "lstm"}
+
+
+@pytest.mark.parametrize("name", sorted({*zoo.MODELS} - ALIKE))
 def test_32_bfloat16_examples(name):
     step, example_args, jit_kwargs = zoo.load(name)(
         batch_size=32, optimizer="sgd", dtype="bfloat16", **SMALL.get(name, {})
@@ -142,7 +146,6 @@ def test_32_bfloat16_examples(name):
     assert _signature(new_state) == _signature(state)
     assert (loss.shape, loss.dtype) == ((), jnp.float32)
     assert set(_products(traced.jaxpr.jaxpr)) == {jnp.dtype("bfloat16")}
-    assert traced.lower().compiler_ir("stablehlo") is not None
 
 
 def quick(function):

@@ -9,14 +9,10 @@ import pytest
 
 import olla_xla
 from olla_xla.memory.analysis.difference import Snapshot, difference, load_snapshot
-from olla_xla.problem.plan import Plan
+from tests.support.plans import made_plan
 
 SHAPE = jax.ShapeDtypeStruct((256, 256), jnp.float32)
-PLAN = Plan(
-    module="jit_step", fingerprint="f", target="cpu", order={"main": ("a", "dot.1")},
-    offsets={"a": (0, 64), "dot.1": (64, 256)}, xla_bytes=400, xla_predicted_bytes=400,
-    predicted_bytes=320, peak_bytes=320, least_peak_bytes=320, lower_bound_bytes=300,
-)  # fmt: skip
+PLAN = made_plan(offsets={"a": (0, 64), "dot.1": (64, 256)}, predicted_bytes=320)
 
 
 @pytest.fixture(scope="module")

@@ -34,10 +34,9 @@ def test_no_order_is_below_the_bound(graph):
 
 @given(tensor_graphs())
 def test_at_each_operator(graph):
-    forced = forced_live.forced_live_bytes(graph)
+    forced, arrays = forced_live.forced_live_bytes(graph), lifetimes.GraphArrays.of(graph)
     for order in all_orders(graph):
-        live = lifetimes.timeline(graph, order)
-        assert all(forced[v] <= live[t] for t, v in enumerate(order))
+        assert (forced[order] <= lifetimes.timeline(arrays, order)).all()
 
 
 @given(tensor_graphs(max_operators=12))

@@ -21,9 +21,9 @@ from tests.support.graphs import GraphMaker, all_orders, oracle_peak, tensor_gra
 
 def _least_by_operator(graph) -> np.ndarray:
     """By brute force: the least live bytes at each operator over all orders."""
-    least = np.full(len(graph.operators), 2**62)
+    least, arrays = np.full(len(graph.operators), 2**62), GraphArrays.of(graph)
     for order in all_orders(graph):
-        least[order] = np.minimum(least[order], timeline(graph, order))
+        least[order] = np.minimum(least[order], timeline(arrays, order))
     return least
 
 

@@ -8,15 +8,13 @@ of its order or of its counts changes them; whoever means one writes the new out
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import independent, items_of
-from olla_xla.place.placed_parts import HIGHEST, LOWEST, TIGHTEST, Shapes, fit, put
+from olla_xla.place.placed_parts import Shapes
 from olla_xla.place.relocate import relocate
 from olla_xla.place.repair import repaired
 from olla_xla.place.rules.best_fit import best_fit
@@ -116,63 +114,3 @@ TOLD = {
     "repairs": "a0ae463c3c71",
 }
 """Of each searcher, over all problems."""
-
-ROWS = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(1, 3), st.integers(1, 5), st.integers(0, 4)),
-    min_size=1,
-    max_size=7,
-)
-
-
-@given(ROWS, st.lists(st.integers(0, 14), min_size=7, max_size=7), st.integers(3, 20))
-def test_the_gaps_by_a_plain_second_writing(rows, at, target):
-    """The gap that is taken, of items of one part or two, by a look at every gap."""
-    lower, length, size, again = (np.array(column) for column in zip(*rows, strict=True))
-    twice = again > 1  # lives again, later
-    number = np.arange(len(rows))
-    problem = PlacementProblem.of(
-        [*lower, *(lower + length + again)[twice]],
-        [*(lower + length), *(lower + length + again + 1)[twice]],
-        [*size, *((size + 1) // 2)[twice]],
-        group=[*number, *number[twice]],
-    )
-    items, _ = items_of(problem, 0)
-    shapes = Shapes(
-        items.part_ptr, items.part_first, items.part_last, items.part_height, items.size
-    )
-    placed, count = np.empty((5, len(shapes.first)), np.int64), 0
-    last = len(items) - 1
-    owner = items.owner()
-    rows_placed = []
-    for i in range(last):
-        count = put(i, at[i], shapes, placed, count)
-        for q in np.flatnonzero(owner == i):
-            top = at[i] + shapes.height[q]
-            rows_placed.append((shapes.first[q], shapes.last[q], at[i], top, i))
-    assert sorted(map(tuple, placed[:, :count].T.tolist())) == sorted(rows_placed)
-    assert (np.diff(placed[2, :count]) >= 0).all()
-    mine = [(items.part_first[q], items.part_last[q]) for q in np.flatnonzero(owner == last)]
-    met = [
-        (low, top)
-        for first, stop, low, top, _ in placed[:, :count].T.tolist()
-        if any(a <= stop and first <= b for a, b in mine)
-    ]
-    height = int(items.size[last])
-    gaps, x = [], 0  # (foot, roof): between what is met, lowest first
-    for low, top in met:
-        if top > x:
-            if low - x >= height:
-                gaps.append((x, low))
-            x = top
-    lowest = gaps[0][0] if gaps else x
-    assert fit(last, shapes, target, LOWEST, placed, count) == lowest
-    tight = [(roof - foot - height, foot) for foot, roof in gaps]
-    if x + height <= target:
-        tight.append((target - x - height, x))
-    least = min((spare for spare, _ in tight), default=None)
-    expected = next((foot for spare, foot in tight if spare == least), x)
-    assert fit(last, shapes, target, TIGHTEST, placed, count) == expected
-    below = [roof - height for _, roof in gaps if roof <= target]
-    if x + height <= target:
-        below.append(target - height)
-    assert fit(last, shapes, target, HIGHEST, placed, count) == max(below, default=x)

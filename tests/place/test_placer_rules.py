@@ -1,24 +1,20 @@
-"""How the placer chooses among its ways: every turn that it can take, with parts made up.
+"""Limits between rules, search and repair, which real problems seldom reach.
 
-Real problems seldom reach the limits between rules, search and repair. Here what each way finds is
-made up, and all that the placer asks for and answers is held against what was looked at.
+What each way finds is made up.
 """
 
 import contextlib
-import itertools
-import types
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from olla_xla.place import PlacementProblem, placer
+from olla_xla.place import PlacementProblem, place, placer
+from olla_xla.place.exact import restarts
 from olla_xla.place.items import items_of
-from olla_xla.place.placer import PartPacking, Status
 from olla_xla.problem.stop_reason import StopReason
+from olla_xla.solvers.linear import Status
 
-PART, _ = items_of(PlacementProblem.of([0, 0, 1], [2, 1, 3], [4, 2, 3]), 0)
+PROBLEM = PlacementProblem.of([0, 0, 1], [2, 1, 3], [4, 2, 3])
+PART, _ = items_of(PROBLEM, 0)
 
 
 def high(height):
@@ -45,29 +41,6 @@ class Spent:
     def portion(self, part):
         self.portions.append(part)
         yield
-
-
-@pytest.mark.parametrize(("count", "first"), [(499, "search"), (500, "repair")])
-def test_many_items_are_repaired_first(monkeypatch, count, first):
-    class Many(types.SimpleNamespace):
-        def __len__(self):
-            return count
-
-    asked = []
-
-    def search(way, bound, *rest):
-        asked.append("search")
-        return PartPacking(bound, Status.FEASIBLE, StopReason.PROOF, "search", high(8))
-
-    monkeypatch.setattr(placer, "by_rules", lambda *given: (high(12), "rule"))
-    monkeypatch.setattr(placer, "heuristics", lambda part, method: method)
-    monkeypatch.setattr(placer, "searchable", lambda part: True)
-    monkeypatch.setattr(placer, "repairable", lambda part: True)
-    monkeypatch.setattr(placer, "Search", lambda part: "search")
-    monkeypatch.setattr(placer, "_searched", search)
-    monkeypatch.setattr(placer, "repaired", lambda *given: asked.append("repair") or high(11))
-    placer._place_part(Many(need=PART.need), 8, 9, None, "auto", Spent(3))
-    assert asked[0] == first and "search" in asked
 
 
 def test_the_lowest_of_rules():
@@ -106,19 +79,7 @@ def test_a_repair_counts_where_it_is_lower(monkeypatch):
         assert (placer.height_of(PART, best), source) == expected
 
 
-@settings(deadline=None, max_examples=80)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.integers(1, 2), st.integers(1, 3), st.integers(-1, 6)),
-        min_size=1, max_size=6,
-    )
-)  # fmt: skip
-def test_pins_that_clash_by_a_look_at_every_pair(blocks):
-    lower, life, size, fixed = (np.array(column) for column in zip(*blocks, strict=True))
-    items, _ = items_of(PlacementProblem.of(lower, lower + life, size, fixed=fixed), 0)
-    pinned = [b for b in blocks if b[3] >= 0]
-    clash = any(
-        a[0] < b[0] + b[1] and b[0] < a[0] + a[1] and a[3] < b[3] + b[2] and b[3] < a[3] + a[2]
-        for a, b in itertools.combinations(pinned, 2)
-    )
-    assert placer._pins_clash(items) == clash
+def test_what_is_too_large_is_not_searched(monkeypatch):
+    monkeypatch.setattr(restarts, "MAX_PAIRS", 0)
+    packing = place(PROBLEM, method="search")
+    assert (packing.status, packing.stopped_by) == (Status.UNKNOWN, StopReason.SIZE_LIMIT)

@@ -8,13 +8,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.papers.eager.allocator import BlockSplittingAllocator
 from benchmarks.papers.profile_replay import profiles
 from benchmarks.papers.profile_replay.profile import PlannedAllocator, Recorder
 from benchmarks.papers.profile_replay.record_arrays import recorded
 from benchmarks.papers.profile_replay.replay import LearningAllocator
 from benchmarks.papers.recordings.recording import Recording
-from olla_xla.errors import CheckError, InputError
+from olla_xla.errors import InputError
 from olla_xla.place import PlacementProblem
 from tests.support.outcomes import outcome
 
@@ -160,32 +159,6 @@ def test_requests_that_are_none():
         with pytest.raises(InputError, match="one memory space"):
             PlannedAllocator(PlacementProblem.of([0, 1], [2, 3], [4, 4], **wrong))
     assert PlannedAllocator(PlacementProblem.of([], [], [])).arena_bytes == 0
-
-
-def test_every_place_that_is_served_is_looked_at(monkeypatch):
-    class Low:
-        """Serves all requests at the bottom."""
-
-        replans = recorded = arena_bytes = made = 0
-
-        def begin(self):
-            self.made = 0
-
-        def allocate(self, size):
-            self.made += 1
-            return self.made - 1, 0
-
-        def free(self, request):
-            assert request < self.made
-
-    monkeypatch.setattr(profiles, "LearningAllocator", Low)
-    apart, meet = [(0, 8), (0, -1), (1, 8), (1, -1)], [(0, 8), (1, 8), (0, -1), (1, -1)]
-    for replay in (
-        profiles.learn, lambda rows: profiles._replay(rows, Low(), BlockSplittingAllocator())
-    ):  # fmt: skip
-        replay([apart, apart])
-        with pytest.raises(CheckError, match="request 1 at 0"):
-            replay([apart, meet])
 
 
 def test_arrays_are_recorded_once():

@@ -11,8 +11,8 @@ from olla_xla.memory import clock
 from olla_xla.planner.passes import rewriting
 from olla_xla.planner.state import WORTH, Edits, ModuleState, PlanRequest
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan, PlanStatus
 from olla_xla.remat.cost.roofline import CostModel, Device
+from tests.support.plans import made_plan
 
 MODULE = module_from_bytes(
     with_program_order(
@@ -25,22 +25,7 @@ MODULE = module_from_bytes(
 TOTAL = 2 * 4 * 4096
 """Of the argument and the result; `a` is written over."""
 COST = CostModel(Device("CPU", 1e9, 1e9, 1e9, 1e9, 1e-6), "cpu")
-PLAN = Plan(
-    module="m",
-    fingerprint="of another",
-    target="cpu",
-    order={"e": ("x", "a", "r")},
-    offsets={},
-    xla_bytes=0,
-    xla_predicted_bytes=100_000,
-    predicted_bytes=10_000,
-    peak_bytes=3,
-    least_peak_bytes=3,
-    lower_bound_bytes=2,
-    status=PlanStatus.XLA,
-    source="xla",
-    time_limit=5.0,
-)
+PLAN = made_plan(predicted_bytes=10_000)
 
 
 def state(plan=PLAN, request=(), **fields):

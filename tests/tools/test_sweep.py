@@ -106,20 +106,15 @@ def test_files_of_something_else(tmp_path):
         Journal(str(tmp_path / "rows.jsonl"), grid(), SETTINGS)
 
 
-def test_a_real_cell():
-    row = run_process(Cell("mlp", 8, "cpu", "adam", "order"), SETTINGS)
+def test_a_real_cell_whose_total_quick_code_does_not_change(monkeypatch):
+    """It compiles without optimizing machine code, unless told otherwise."""
+    cell = Cell("lenet", 2, "cpu", "adam", "order")
+    row = run_process(cell, SETTINGS)
     assert "error" not in row and set(row) <= set(COLUMNS)
     assert 0 < row["planned_bytes"] <= row["xla_bytes"]
     assert abs(row["planned_error"]) <= 0.005 and row["bound_bytes"] <= row["planned_bytes"]
-
-
-def test_quick_code_changes_no_total(monkeypatch):
-    """The cell compiles without optimizing machine code, unless told otherwise."""
-    cell = Cell("lenet", 2, "cpu", "adam", "order")
-    quick = run_process(cell, SETTINGS)
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
-    full = run_process(cell, SETTINGS)
-    assert untimed([quick]) == untimed([full]) and quick["xla_bytes"] > 0
+    assert untimed([row]) == untimed([run_process(cell, SETTINGS)])
 
 
 def test_failures_are_rows(monkeypatch):
