@@ -296,3 +296,9 @@ def test_a_backend_is_jaxs_unless_it_names_a_solver():
     with pytest.warns(DeprecationWarning, match="on jit is deprecated"):  # as jit's
         olla_xla.plan(branches, backend="cpu")
     assert "backend" not in olla_xla.plan(branches, method="ilp", backend="highs").jit_options
+
+
+def test_an_option_that_xla_does_not_know_is_its_own_error():
+    lowered = plan(branches).lower(weights(), rows())
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        lowered.compile({"no_such_option": 1})

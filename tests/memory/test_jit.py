@@ -41,28 +41,6 @@ def test_what_only_compiled_functions_call_is_interpreted_by_python():
     assert _one_more(2.5) == 3.5
 
 
-def test_code_on_disk_is_of_what_is_called_now(tmp_path):
-    """Where a callee in another file has changed, its caller is compiled anew."""
-    head = "from olla_xla.memory.jit import jit\n"
-    called = tmp_path / "called_loop.py"
-    (tmp_path / "calling_loop.py").write_text(
-        f"{head}from called_loop import moved\n@jit\ndef run(x):\n    return moved(x) * 2\n"
-        "print(run(5))"
-    )
-
-    def printed(change):
-        called.write_text(f"{head}@jit\ndef moved(x):\n    return x + {change}\n")
-        path = os.pathsep.join([str(tmp_path), *sys.path])
-        done = subprocess.run(
-            [sys.executable, "-m", "calling_loop"],
-            capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    assert [printed(change) for change in (1, 2)] == ["12", "14"]
-
-
 def test_a_few_blocks_are_placed_before_numba_would_be_imported(tmp_path):
     """Or scipy, which numba imports: together they take longer than all the rest."""
     path = tmp_path / "few.csv"

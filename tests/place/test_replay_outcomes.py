@@ -14,7 +14,6 @@ from benchmarks.papers.profile_replay.record_arrays import recorded
 from benchmarks.papers.profile_replay.replay import LearningAllocator
 from benchmarks.papers.recordings.recording import Recording
 from olla_xla.errors import InputError
-from olla_xla.place import PlacementProblem
 from tests.support.outcomes import outcome
 
 LONG = 1e9
@@ -132,33 +131,6 @@ def test_the_caching_allocator_gets_back_what_is_released():
     events = ((0, 12 << 20), (0, -1), (1, 12 << 20), (2, 5 << 20), (1, -1), (2, -1))
     found = profiles.replayed(Recording("large", (events, events), (0, 0)))
     assert (found.live_bytes, found.caching_bytes) == (17 << 20, 32 << 20)
-
-
-def test_requests_that_are_none():
-    recorder = Recorder()
-    planned = PlannedAllocator(profiles._profile([(0, 8), (1, 4), (0, -1), (1, -1)]))
-    for allocator in (recorder, planned):
-        with pytest.raises(InputError, match="a request of -1 bytes"):
-            allocator.allocate(-1)
-        assert allocator.allocate(0) is not None
-        with pytest.raises(InputError, match="request 5 is not allocated"):
-            allocator.free(5)
-    with pytest.raises(InputError, match="request 0 was not freed"):
-        planned.begin()
-    planned.free(0)
-    planned.begin()
-    planned.interrupt()
-    assert planned.allocate(8) is None
-    planned.resume()
-    assert planned.allocate(8) == (0, 0)
-    planned.interrupt()
-    planned.free(0)
-    planned.begin()  # a new iteration is not interrupted
-    assert planned.allocate(8) == (0, 0) and planned.replans == 0
-    for wrong in ({"space": [0, 1]}, {"fixed": [-1, 0]}):
-        with pytest.raises(InputError, match="one memory space"):
-            PlannedAllocator(PlacementProblem.of([0, 1], [2, 3], [4, 4], **wrong))
-    assert PlannedAllocator(PlacementProblem.of([], [], [])).arena_bytes == 0
 
 
 def test_arrays_are_recorded_once():

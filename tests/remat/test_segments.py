@@ -54,16 +54,6 @@ def walks(draw):
     return Walk.of(sizes, values, fixed), values
 
 
-def test_algorithm_3_by_hand():
-    walk = chain([1] * 9)
-    everywhere = np.array([True] * 8 + [False])
-    assert close_segments(walk.sizes, everywhere, 2) == [2, 5]
-    assert close_segments(walk.sizes, everywhere, 0) == list(range(8))
-    only = np.array([k in (3, 4) for k in range(9)])
-    assert close_segments(walk.sizes, only, 2) == [3]
-    assert cost(walk, [2, 5]) == (2, 3)
-
-
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
 def test_algorithm_3_by_brute_force(sizes, data):
     """Its cuts are the first, in lexicographic order, of those whose segments pass the budget."""
@@ -80,25 +70,6 @@ def test_algorithm_3_by_brute_force(sizes, data):
     # Longer sequences that go on from a shorter one come after it; none closes earlier.
     best = min(fitting, key=lambda s: [*s, len(sizes)])
     assert close_segments(np.array(sizes), may, budget) == best
-
-
-@given(walks())
-def test_crossing_and_stored_by_brute_force(case):
-    walk, values = case
-    n = len(walk)
-    last = [max([s, *uses]) for _, s, uses in values]
-    crossing = [
-        sum(b for (b, s, _), end in zip(values, last, strict=True) if s <= k < end)
-        for k in range(n)
-    ]
-    assert walk.crossing().tolist() == crossing
-    for cuts in itertools.combinations(range(n - 1), min(2, n - 1)):
-        kept = [
-            any(s <= c < end for c in cuts) for (_, s, _), end in zip(values, last, strict=True)
-        ]
-        assert walk.stored(cuts).tolist() == kept
-    found = candidates(walk, 0)
-    assert not found[-1]
 
 
 @given(walks(), st.sampled_from([1, 2, None]), st.booleans())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.schedule.search import proposals
 from olla_xla.schedule.search.state import new_state
-from tests.support.graphs import all_orders, tensor_graphs, train_step
+from tests.support.graphs import all_orders, tensor_graphs
 
 
 @pytest.fixture(autouse=True)
@@ -52,16 +52,3 @@ def test_every_move_leaves_a_legal_order(graph, first, seed, data):
             found = proposed(state, (lo, hi))
             assert tuple(found) in legal
             assert state.order.tolist() == list(order), "it is tried, not done"
-
-
-def test_random_numbers_are_those_of_their_seed():
-    def numbers(seed, count=400):
-        random = np.array([seed], np.uint64)
-        return [int(proposals.below(random, 7)) for _ in range(count)]
-
-    assert numbers(3) == numbers(3) != numbers(4)
-    assert set(numbers(3)) == set(range(7))
-    assert max(np.bincount(numbers(5)) / 400) < 0.22, "each a seventh"
-    _, state = searched(train_step(4))
-    lengths = [proposals._distance(state, 20) for _ in range(400)]
-    assert min(lengths) == 1 and max(lengths) == 20 and np.median(lengths) < 10

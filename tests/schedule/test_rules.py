@@ -3,7 +3,6 @@
 from hypothesis import given
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.schedule.exact.control import control_edges, weight_updates
 from olla_xla.schedule.rules import HEURISTICS, candidates
 from olla_xla.schedule.rules.greedy import by_priority
 from tests.support.graphs import tensor_graphs, train_step
@@ -139,36 +138,3 @@ def test_the_rules_on_a_train_step():
         name: written(Plain(g)) for name, written in WRITTEN.items()
     }
     assert list(candidates(g)) == list(WRITTEN)
-
-
-@given(tensor_graphs(max_operators=9))
-def test_anchors(graph):
-    """The paper's 4.3, written a second time: from the update up, wave by wave, to readers."""
-    g = Plain(GraphArrays.of(graph))
-
-    def level(v):
-        return max((level(u) + 1 for u in g.before[v]), default=0)
-
-    def to_end(v):
-        return max((to_end(u) + 1 for u in g.after[v]), default=0)
-
-    held = {t.buffer for t in graph.tensors if t.live_in}
-    updates = sorted(
-        {t.source for t in graph.tensors if t.buffer in held and t.live_out and not t.live_in}
-    )
-    assert weight_updates(graph) == updates
-    expected = []
-    for update in updates:
-        wave, seen = g.before[update], set()
-        while wave:
-            readers = {
-                a for u in wave for a in g.after[u] if a not in updates and level(a) > level(update)
-            }
-            if readers:
-                farthest = max(map(to_end, readers))
-                far = [a for a in readers if to_end(a) == farthest]
-                expected.append((update, min(far, key=lambda a: (level(a), a))))
-                break
-            seen |= wave
-            wave = {u for v in wave for u in g.before[v]} - seen
-    assert control_edges(graph) == expected
