@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from hlo.shapes import Shape
 from olla_xla.check.executable import element_order as orders
-from olla_xla.check.executable.element_numbering import ElementNumbering
 
 EXTENTS = st.lists(st.sampled_from([1, 2, 2, 3, 4, 6]), min_size=1, max_size=4)
 
@@ -124,21 +123,3 @@ def test_a_row_without_one_of_its_digits(array, data):
         kept = np.arange(size) // digit[1] % count == k
         row_left = np.arange(size)[np.arange(size) // distance % count == k]
         assert row_left[places(left)].tolist() == places(steps)[kept].tolist()
-
-
-class Elements(ElementNumbering):
-    def taken(self, number, at, shape, digit):
-        raise AssertionError("nothing is sliced")
-
-
-ARRAY = b"array".ljust(16, b"\0")
-
-
-def test_what_a_fusion_computes_is_computed_where_it_lies_too():
-    numbering = Elements("cuda")
-    numbering._fused = set()
-    numbering.note_computed(ARRAY)
-    cast = numbering.cast(ARRAY, shape(3, 4), shape(12))
-    assert numbering.is_computed(cast) and not numbering.is_computed(b"other")
-    numbering._fused = None
-    assert not numbering.is_computed(cast)

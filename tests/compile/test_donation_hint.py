@@ -55,11 +55,3 @@ def test_several_arguments_and_their_numbers():
     hint = donation_hint(compiled)
     assert hint.startswith("3 arguments (weights, ...; 6.0 MB) are not donated")
     assert "donate_argnums=(0, 1, 2)" in hint
-
-
-def test_gradients_take_no_weights_memory():
-    def loss(weights, x):
-        return (jnp.tanh(x @ weights) ** 2).mean()
-
-    arguments = jnp.zeros(LARGE), jnp.zeros((8, LARGE[0]))
-    assert donation_hint(jax.jit(jax.grad(loss)).lower(*arguments).compile()) == ""

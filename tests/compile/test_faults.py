@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 
@@ -241,34 +240,6 @@ def test_what_hides_our_package_is_named(tmp_path):
     )
     last = run.stderr.splitlines()[-1]
     assert str(tmp_path / "hlo.py") in last and "rename" in last
-
-
-def test_signatures_of_one_function_are_planned_at_once(monkeypatch):
-    """No lock is held through a search: both threads are in theirs, while a third compiles."""
-    search, together = planner.plan_module, threading.Barrier(3)
-
-    def plan_together(*args, **kwargs):
-        together.wait(timeout=60)
-        return search(*args, **kwargs)
-
-    monkeypatch.setattr(planner, "plan_module", plan_together)
-    step, found = plan(branches, donate_argnums=0), {}
-
-    def compiled(count):
-        found[count] = step.lower(weights(), rows(count)).compile()
-
-    threads = [threading.Thread(target=compiled, args=(count,)) for count in (18, 19)]
-    for thread in threads:
-        thread.start()
-    together.wait(timeout=60)
-    assert float(jax.jit(lambda x: x + 3)(4.0)) == 7
-    for thread in threads:
-        thread.join()
-    for count in (18, 19):
-        assert found[count].planned, found[count].reason
-        expected = jax.jit(branches)(weights(), rows(count))
-        assert_same(expected, found[count](weights(), rows(count)))
-    assert len(step.plans) == 2
 
 
 @jax.tree_util.register_pytree_node_class

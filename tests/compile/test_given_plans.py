@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import pickle
 import re
 
 import jax
@@ -51,12 +50,6 @@ def test_executables_say_why_they_are_not_planned():
         jax.config.update("jax_enable_pgle", False)
     assert "jax_enable_pgle" in other.reason
     assert repr(other) == f"<olla_xla.plan of branches, compiled: not planned, {other.reason}>"
-
-
-def test_trees_may_have_nones():
-    planned = olla_xla.plan(lambda tree: {**tree, "x": jnp.tanh(tree["x"]), "none": None})
-    out = planned({"none": None, "x": rows(), "unused": {"y": None}})
-    assert out["none"] is None and len(planned.plans) == 1
 
 
 def test_names_of_the_package():
@@ -122,11 +115,6 @@ def test_disabled_is_what_jit_does(monkeypatch, caplog):
     assert repr(plain) == "<olla_xla.plan of branches: not planned: enabled=False>"
     with pytest.raises(olla_xla.InputError, match="enabled=1 must be True or False"):
         olla_xla.plan(branches, enabled=1)  # pyright: ignore
-
-
-def test_copies_keep_how_they_are_planned():
-    copy = pickle.loads(pickle.dumps(olla_xla.plan(branches, enabled=False, plan=made())))
-    assert copy._plan_settings == olla_xla.plan(branches, enabled=False, plan=made())._plan_settings
 
 
 # Functions that other libraries jit.

@@ -167,22 +167,6 @@ def test_what_xla_makes_of_a_step_is_not_planned(replaced):
 # Stages and messages.
 
 
-def test_stages_are_instances_of_jax_s_classes():
-    planned = plan(branches)
-    arguments = weights(5), rows()
-    traced = planned.trace(*arguments)
-    compiled = traced.lower().compile()
-    assert isinstance(planned, jax.stages.Wrapped)
-    assert isinstance(traced, jax.stages.Traced)
-    assert isinstance(traced.lower(), jax.stages.Lowered)
-    assert isinstance(planned.lower(*arguments), jax.stages.Lowered)
-    assert isinstance(compiled, jax.stages.Compiled)
-    assert compiled.in_tree == traced.in_tree and compiled.in_avals == traced.in_avals
-    assert_same(plain_jit(branches).trace(*arguments)(*arguments), traced(*arguments))
-    assert_same(plain_jit(branches)(*arguments), compiled(*arguments))
-    assert plan(traced)(*arguments)[0].shape == (64, 64), "jit takes what was traced"
-
-
 def test_messages_name_the_function():
     def mine(x):
         return x

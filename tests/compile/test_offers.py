@@ -7,7 +7,7 @@ import pytest
 
 from olla_xla.compile import together
 from olla_xla.compile.outcomes import NO_GAIN, Outcome
-from olla_xla.compile.together import _Offer, _settled, _signed
+from olla_xla.compile.together import _Offer, _settled
 from olla_xla.errors import AgreementError, BudgetError
 from tests.compile.test_agreement import Runtime, agreement
 
@@ -26,15 +26,6 @@ def test_a_budget_that_is_not_met_is_raised_by_those_who_read_it():
     with pytest.raises(BudgetError) as found:
         _Offer.read(offer.data())
     assert str(found.value) == str(error) and found.value.least_bytes == 150
-
-
-@pytest.mark.parametrize("reason", ["", NO_GAIN, "in process 3: no memory"])
-def test_known_reasons_are_not_signed(reason):
-    assert _signed(reason) == reason
-
-
-def test_other_reasons_are_signed():
-    assert _signed("no memory") == "in process 0: no memory"
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import olla_xla
 from hlo.module import module_from_bytes
 from olla_xla import planner
 from olla_xla.compile import accounting, plan_store, planned
-from olla_xla.compile.accounting import final_module
 from olla_xla.compile.capture import capture
-from olla_xla.compile.order import order_difference
 from olla_xla.problem.options import PlanOptions
 from tests.support import planned_steps
-from tests.support.compiles import h100_device, xla_schedule
+from tests.support.compiles import xla_schedule
 from tests.support.planned_steps import (
     OPTIONS,
     WIDTH,
@@ -61,16 +58,6 @@ def test_planned_executable(compiles):
     assert all(np.array_equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
-def test_plans_are_reused(depth_first_planner, monkeypatch, compiles):
-    store = plan_store.PlanStore()
-    first = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()), store=store)
-    monkeypatch.setattr(planner, "plan_module", None)
-    lowered = fresh(branches, donate_argnums=0).lower(*arguments())
-    compiles.clear()
-    second = compile_planned(lowered, store=store)
-    assert second.planned and second.plan == first.plan and len(compiles) == 1
-
-
 @pytest.mark.parametrize("function", [branches, chain], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("rows", [8, 256])
 def test_values_live_together_bound_xlas_temporaries(function, rows):
@@ -108,14 +95,6 @@ def test_plans_kept_on_disk_outlive_the_store(depth_first_planner, monkeypatch, 
     assert plan_store.PlanStore(folder).load(file.stem) == outcome.plan
 
 
-def test_a_folder_that_cannot_be_written_only_costs_reuse(depth_first_planner, tmp_path, caplog):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    lowered = fresh(branches, donate_argnums=0).lower(*arguments())
-    assert compile_planned(lowered, store=plan_store.PlanStore(blocked / "plans")).planned
-    assert "cannot be stored for reuse" in caplog.text
-
-
 def test_store_forgets_the_plan_longest_unused(depth_first_planner):
     plan = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments())).plan
     store = plan_store.PlanStore(capacity=2)
@@ -126,23 +105,6 @@ def test_store_forgets_the_plan_longest_unused(depth_first_planner):
     assert [store.load(key) is None for key in "abc"] == [False, True, False]
     store.clear()
     assert store.load("a") is None
-
-
-def test_a_stored_plan_of_another_module_is_replaced(depth_first_planner, monkeypatch):
-    store = plan_store.PlanStore()
-    lowered = fresh(branches, donate_argnums=0).lower(*arguments())
-    monkeypatch.setattr(plan_store, "plan_key", lambda *a: "one key for all")
-    other = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments(5)), store=store)
-    outcome = compile_planned(lowered, store=store)
-    assert outcome.planned and outcome.plan.fingerprint != other.plan.fingerprint
-
-
-def test_compiler_options_are_honoured(depth_first_planner):
-    lowered = fresh(branches, donate_argnums=0).lower(*arguments())
-    options = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-    assert not compile_planned(lowered, compiler_options=options).error
-    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
-        compile_planned(lowered, compiler_options={"no_such_option": True})
 
 
 def test_plan_keys_and_digests_tell_plans_apart():
@@ -224,23 +186,3 @@ def test_persistent_cache_keeps_planned_and_unplanned_apart(tmp_path):
     assert first["assigned"] < first["plain"] == first["xla"]
     assert first["entries"] == 2, "the capture compile must leave nothing behind"
     assert second == {**first, "searches": 0, "written": 0, "hits": 1}
-
-
-@pytest.mark.cuda13
-def test_compile_only_gpu():
-    sharding = jax.sharding.SingleDeviceSharding(h100_device())
-
-    def late(weights, x):
-        """XLA's GPU order keeps all hidden values; the products are small."""
-        hidden = [jnp.sort(x * w) for w in weights]
-        return [jnp.sum(h * h[::-1]) for h in hidden]
-
-    def struct(*shape):
-        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
-
-    planned = olla_xla.plan(late, time_limit=2, step_limit=200)
-    compiled = planned.lower([struct() for _ in range(4)], struct(4096, 16)).compile()
-    plan = compiled.plan
-    assert plan.target == "cuda"
-    assert plan.assigned_bytes == accounting.assigned_bytes(compiled._stage) <= plan.xla_bytes
-    assert order_difference(plan, final_module(compiled._stage)) == ""

@@ -106,31 +106,25 @@ def _cut(function, trial):
     return olla_xla.fission(function, pieces=None if whole else trial.pieces)
 
 
-def test_pieces_are_tried_on_any_function():
+@pytest.mark.parametrize("plan", [False, LIMITS])
+def test_pieces_are_tried_on_any_function(plan):
+    """Those of a planned step are planned too."""
+
     def products(*m):
         return jnp.einsum("ij,ik,il,jk,jl,kl->ij", *m)
 
     shapes = [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * 6
-    found = olla_xla.analyze(products, *shapes, advice=True).remedy
+    found = olla_xla.analyze(products, *shapes, plan=plan, advice=True).remedy
     assert found is not None
     trial = next(trial for trial in found.helpful if "fission" in trial.setting)
-    cut = jax.jit(_cut(products, trial)).lower(*shapes).compile()
-    assert trial.bytes == assigned_bytes(cut) < found.total_bytes / 2
-    assert (
-        f"at test_remedies.py:{products.__code__.co_firstlineno + 1} in {trial.pieces} pieces"
-        in (found.sentence())
-    )
-
-
-def test_pieces_of_a_planned_step_are_planned_too():
-    def products(*m):
-        return jnp.einsum("ij,ik,il,jk,jl,kl->ij", *m)
-
-    shapes = [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * 6
-    found = olla_xla.analyze(products, *shapes, plan=LIMITS, advice=True).remedy
-    assert found is not None
-    trial = next(trial for trial in found.helpful if "fission" in trial.setting)
-    assert trial.bytes == _total(olla_xla.plan(_cut(products, trial), **LIMITS), *shapes)
+    cut = _cut(products, trial)
+    if plan:
+        assert trial.bytes == _total(olla_xla.plan(cut, **LIMITS), *shapes)
+        return
+    compiled = jax.jit(cut).lower(*shapes).compile()
+    assert trial.bytes == assigned_bytes(compiled) < found.total_bytes / 2
+    line = products.__code__.co_firstlineno + 1
+    assert f"at test_remedies.py:{line} in {trial.pieces} pieces" in found.sentence()
 
 
 @pytest.mark.parametrize(("slower", "added"), [(1.5, 0.5), (3.0, None)])

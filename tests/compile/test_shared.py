@@ -126,18 +126,3 @@ def test_names_are_those_of_the_function():
         arguments = (X, X) if f is named else (X,)
         lines = [make(f).lower(*arguments).as_text() for make in (jax.jit, olla_xla.plan)]
         assert lines[0] == lines[1] and "jit_named" in lines[0]
-
-
-def test_jax_calls_a_planned_function_by_its_name():
-    def step(x, how):
-        return x + how[0]
-
-    messages = []
-    for made in (jax.jit(step, static_argnums=1), olla_xla.plan(step, static_argnums=1)):
-        with pytest.raises(ValueError, match="on-hashable") as caught:
-            made(X, [1.0])
-        messages.append(str(caught.value))
-    assert messages[0] == messages[1]
-    held = shared.shared(step, ("way",), jax.jit)[1].jitted
-    assert held.__wrapped__.__name__ == "step"
-    assert held.__wrapped__.__qualname__ == step.__qualname__

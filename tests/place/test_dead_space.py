@@ -103,36 +103,6 @@ def test_copies_are_made_later_where_that_helps():
     assert peak_bytes(graph, better) == 44
 
 
-def test_what_sticks_out_of_a_dead_place_is_brought_into_it():
-    # p is made right before w is copied for the last time, so that it cannot lie in w's place;
-    # the copy cannot wait, since the peak ("grow") reads it.
-    operators = tuple(
-        Operator(name, "fusion") for name in ("w", "x", "p", "copy", "grow", "update")
-    )
-    tensors = (
-        Tensor("w", 8, 0, (3,), 0, True, False),
-        Tensor("x", 8, 1, (2,), 1, True, False),
-        Tensor("p", 8, 2, (4,), 2),
-        Tensor("copy", 8, 3, (4, 5), 3),
-        Tensor("grow", 20, 4, (5,), 4),
-        Tensor("update", 8, 5, (), 0, False, True),
-    )
-    edges = ((0, 3), (1, 2), (2, 4), (3, 4), (3, 5), (4, 5))
-    graph = TensorGraph("main", operators, tensors, edges, ((3, 5),))
-    order = range(6)
-    kept = place_graph(graph, order, alignment=1)
-    assert (kept.live_bytes, kept.placement.total_bytes) == (36, 44)
-    assert kept.packing.status is Status.OPTIMAL
-
-    def problem_of(order):
-        return graph_problem(graph, order, alignment=1)
-
-    better = relieved(GraphArrays.of(graph), order, problem_of, 10.0)
-    assert better.index(3) < better.index(2)
-    found = place_reordered(graph, order, alignment=1)
-    assert (found.live_bytes, found.placement.total_bytes) == (36, 36)
-
-
 @settings(deadline=None, max_examples=150, derandomize=True, database=None)
 @given(tensor_graphs())
 def test_other_orders_never_need_more(graph):

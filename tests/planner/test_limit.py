@@ -9,7 +9,7 @@ from benchmarks.dropout_steps import layers_10
 from hlo.parse import from_hlo_text
 from olla_xla import planner
 from olla_xla.memory import clock
-from olla_xla.planner import computation, orders, pipeline, warm_up
+from olla_xla.planner import orders, pipeline, warm_up
 from olla_xla.planner.passes import order
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
@@ -71,19 +71,3 @@ def test_where_the_limit_is_over_nothing_is_searched(monkeypatch):
         planner.plan_module(module, PlanOptions(time_limit=7, tolerance=0), target="cpu")
     plan = planner.plan_module(module, PlanOptions(time_limit=7), target="cpu")
     assert plan.stopped_by is StopReason.NO_GAIN  # XLA's order is within the tolerance
-
-
-def test_the_total_is_not_searched_for_once_the_time_for_the_peak_took_all(monkeypatch):
-    module = from_hlo_text(warm_up._text())
-    at, search, starts = [clock.now()], computation.phases.search, []
-    monkeypatch.setattr(clock, "now", lambda: at[0])
-
-    def slow(*args, **kwargs):
-        starts.append(kwargs.get("objective"))
-        at[0] += 6.0
-        return search(*args, **kwargs)
-
-    monkeypatch.setattr(computation.phases, "search", slow)
-    plan = planner.plan_module(module, PlanOptions(time_limit=5, tolerance=0), target="cpu")
-    assert starts == [None] and plan.stopped_by is StopReason.TIME_LIMIT
-    assert plan.predicted_bytes <= plan.xla_predicted_bytes

@@ -10,10 +10,9 @@ import pytest
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
 from olla_xla.remat.cost import across, calibrate, cpu_benchmarks
-from olla_xla.remat.cost.across import Across, AcrossCost, Strides, cost_in_pieces, strides_of
+from olla_xla.remat.cost.across import Across, AcrossCost, cost_in_pieces, strides_of
 from olla_xla.remat.cost.products import product_of
 from olla_xla.remat.cost.roofline import CostModel, Device
-from olla_xla.remat.cost.work import transposes
 
 CPU = Device("CPU", 1e10, 1e10, 1e9, 1e11, 0.0, 1e8, fresh_bytes_per_second=1e9)
 COST = AcrossCost(CPU, "cpu", Across(8e9, 1e9, 2e8, 4e9, 4e9))
@@ -40,20 +39,6 @@ def reading(rows, columns=512, arrays=1):
 
     found = operators(function, (columns, rows), *[(rows, columns)] * arrays)
     return next(i for i in found if COST.work(i).transposed)
-
-
-def test_rows_are_what_is_touched_before_a_line_is_again():
-    assert [strides_of(reading(rows)) for rows in (64, 4096)] == [
-        Strides(64, 2048, 1),
-        Strides(4096, 2048, 1),
-    ]
-    assert strides_of(reading(2048, 3072, arrays=2)) == Strides(2048, 12_288, 2)
-    (moved,) = (
-        i
-        for i in operators(lambda x: x.transpose(2, 0, 1), (4, 6, 128))
-        if i.opcode == "fusion" or transposes(i)
-    )
-    assert strides_of(moved) == Strides(24, 512, 1)
 
 
 def test_an_array_that_is_broadcast_is_not_read_across():

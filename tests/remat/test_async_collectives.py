@@ -63,25 +63,14 @@ def permuted(pairs, layout, channel):
 
 def module(body=None, to_reader=SHIFT, layouts=(ROWS, ROWS)):
     """Weights are handed on to a neighbour in both loops; the first one keeps what it makes."""
-    elements = "\n  ".join(
-        f"{name} = {shape} get-tuple-element(s), index={k}"
-        for k, (name, shape) in enumerate(
-            zip(
-                ("i", "x", "stack", "other", "weights", "shard", "gathered", "sem"),
-                (
-                    "s32[]",
-                    "f32[4]",
-                    "f32[3,4]",
-                    "f32[3,4]",
-                    "f32[2,2]",
-                    "f32[2]",
-                    "f32[4]",
-                    "u32[]",
-                ),
-                strict=True,
-            )
-        )
-    )
+    elements = """i = s32[] get-tuple-element(s), index=0
+  x = f32[4] get-tuple-element(s), index=1
+  stack = f32[3,4] get-tuple-element(s), index=2
+  other = f32[3,4] get-tuple-element(s), index=3
+  weights = f32[2,2] get-tuple-element(s), index=4
+  shard = f32[2] get-tuple-element(s), index=5
+  gathered = f32[4] get-tuple-element(s), index=6
+  sem = u32[] get-tuple-element(s), index=7"""
     common = f"s = {STATE} parameter(0)\n  {elements}\n  one = s32[] constant(1)\n  "
     common += "zero = s32[] constant(0)\n  n = s32[] add(i, one)"
     return with_program_order(

@@ -97,23 +97,6 @@ def test_the_heaviest_count_the_trips_of_loops():
     assert [p.sizes for p in heaviest(small)] == [(256, 128, 128)]  # 95.2 % of the operations
 
 
-def test_seconds_are_those_of_one_whole_product(monkeypatch):
-    class Fake:
-        seconds = 0.5
-
-    monkeypatch.setattr(products, "Bench", lambda *_, **__: Fake())
-    monkeypatch.setattr(products, "in_turns", lambda *_: None)
-    slow = Fake()
-    slow.seconds = 2.5
-    monkeypatch.setattr(Product, "bench", lambda _: slow)
-    one = Product((1 << 10, 1 << 10, 1 << 10), 2, (0, 2), (2, 1), F32)
-    large = Product((1 << 14, 1 << 10, 1 << 10), 2, (0, 2), (2, 1), F32)
-    small = Product((1 << 8, 1 << 8, 1 << 8), 2, (0, 2), (2, 1), F32)
-    assert small.repeats == 32
-    assert large.part().operations * 2 == large.operations
-    assert measure_products([one, large, small]) == [2.0, 4.0, 2.0 / 32]
-
-
 def test_times_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cpu_benchmarks, "_ROUNDS", 2)

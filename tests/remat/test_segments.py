@@ -522,17 +522,6 @@ def test_arguments_of_any_kind_and_results_passed_through():
     assert_equal(jax.jit(outer)(X), np.sin(X), 1e-6)
 
 
-def test_shared_weights_are_summed_segment_by_segment():
-    network = sublinear_training.lstm(10, layers=1, width=128, batch_size=8, classes=50)
-    row = sublinear_training.measure_time(network, turns=1)
-    assert row.sublinear_temp_bytes < row.plain_temp_bytes / 2
-    kept = row.plain_total_bytes - row.plain_temp_bytes  # arguments, gradients and the loss
-    assert row.sublinear_total_bytes == row.sublinear_temp_bytes + kept
-    given = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(network.shapes))
-    assert kept > given
-    assert row.largest_difference < 1e-5
-
-
 def test_a_flax_network_with_statistics():
     network = sublinear_training.resnet(17, image_size=16, batch_size=2)
     shapes = network.shapes

@@ -1,7 +1,5 @@
 """The Pareto command: its rows, its stars, its misuse."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -63,29 +61,6 @@ def test_every_way_is_compiled_run_and_priced(monkeypatch):
     assert [line[0] for line in table.rows] == names
     best = min(rows, key=lambda row: (row.bytes, row.seconds))
     assert table.rows[rows.index(best)][-1] == "*"
-
-
-def test_xlas_own_rematerialisation_is_tried_where_its_limit_is_below_the_total(monkeypatch):
-    compiled = []
-    card = dataclasses.replace(
-        targets.Target("h100", kind="NVIDIA H100 80GB HBM3"), memory_bytes=80 * 2**30
-    )
-    monkeypatch.setattr(variants.StepVariants, "__init__", lambda self, *_: None)
-    monkeypatch.setattr(
-        variants.StepVariants, "compiled", lambda self, options=None: compiled.append(options)
-    )
-    monkeypatch.setattr(
-        variants.StepVariants,
-        "row",
-        lambda self, name, _: variants.StepVariant(name, 2**31, 1.0, 1),
-    )
-    monkeypatch.setattr(variants.StepVariants, "target", card, raising=False)
-    monkeypatch.setattr(pareto, "POLICIES", ())
-    monkeypatch.setattr(pareto, "_SUBLINEAR", {})
-    rows, _ = pareto.pareto(None, card, PlanOptions(), [], lambda line: None)
-    # 2 GiB: 4 and 3 % of the card are more, so are 3.2 and 2.4 GiB; of the others none gave less.
-    assert [next(iter(options.values())) for options in compiled if options] == ["2", "1"]
-    assert [row.name for row in rows] == ["XLA"]
 
 
 def test_checkpoint_policies_reach_the_step():

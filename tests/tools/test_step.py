@@ -1,15 +1,12 @@
 """What `olla_xla plan` shows beside a plan, from compiles that are given; and its progress."""
 
 import logging
-import types
 
 import pytest
 
-from olla_xla.compile.captured import Captured
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets import target
-from olla_xla.tools import step as steps
 from olla_xla.tools.models import BuiltModel
 from olla_xla.tools.step import plan_model, plan_progress
 from tests.support.loops import STEPS
@@ -34,31 +31,6 @@ def test_progress_ends_where_planning_fails():
         raise OllaError("planning failed")
     logger.warning("later")
     assert not lines and logger.handlers == handlers
-
-
-def test_a_step_that_does_not_fit_has_the_total_that_xla_had_assigned(monkeypatch):
-    class Compiles:
-        def __init__(self, lowered, options, kwargs):
-            pass
-
-        def capture(self):
-            return Captured("cuda", b"scheduled", None, device_kind="card")
-
-    def refuse(lowered):
-        raise RuntimeError("RESOURCE_EXHAUSTED")
-
-    monkeypatch.setattr(steps, "capture", refuse)
-    monkeypatch.setattr(steps, "Compiles", Compiles)
-    monkeypatch.setattr(
-        steps, "refused_executable",
-        lambda lowered, platform, options: (b"final", types.SimpleNamespace(total_bytes=9)),
-    )  # fmt: skip
-    monkeypatch.setattr(steps, "is_refusal", lambda error, platform: platform == "cuda")
-    found = steps._own("lowered", types.SimpleNamespace(platform="cuda"))
-    assert (found.assigned_bytes, found.module, found.final) == (9, b"scheduled", b"final")
-    assert found.is_refused and found.device_kind == "card"
-    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
-        steps._own("lowered", types.SimpleNamespace(platform="cpu"))
 
 
 def test_each_phase_of_planning_is_named_while_it_runs():
