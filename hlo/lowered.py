@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hlo import xla_pb2
+from hlo.graph import MutableModule
 from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError, module_from_proto, parse_module_proto
 from hlo.parse import message
@@ -195,30 +196,17 @@ def _replace_copies(proto: xla_pb2.HloModuleProto) -> None:
     Before XLA has chosen layouts a copy computes nothing; XLA's own pipeline puts in those that are
     needed.
     """
+    module = MutableModule(proto)
     for computation in proto.computations:
-        gone: dict[int, int] = {}
-        for i in computation.instructions:
-            if i.opcode != "copy":
-                continue
+        body = module.body(computation.id)
+        copies = [i for i in body.instructions() if i.opcode == "copy"]
+        for i in copies:
             if i.HasField("sharding"):
                 i.opcode, i.custom_call_target = "custom-call", "Sharding"
             else:
-                gone[i.id] = i.operand_ids[0]
-        if not gone:
-            continue
-        kept = [i for i in computation.instructions if i.id not in gone]
-        for i in kept:
-            for ids in (i.operand_ids, i.control_predecessor_ids):
-                ids[:] = [_end(gone, k) for k in ids]
-        computation.root_id = _end(gone, computation.root_id)
-        del computation.instructions[:]
-        computation.instructions.extend(kept)
-
-
-def _end(links: dict[int, int], key: int) -> int:
-    while key in links:
-        key = links[key]
-    return key
+                body.replace(i, *body.operands(i))
+        body.remove({i.id for i in copies if i.opcode == "copy"})
+    module.finish()
 
 
 def _donors(proto: xla_pb2.HloModuleProto) -> tuple[int, ...]:

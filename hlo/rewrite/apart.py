@@ -11,9 +11,10 @@ from collections.abc import Hashable, Iterable
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
+from hlo.graph import MutableComputation, MutableModule, instruction
 from hlo.module import HloError, Module, module_from_proto
-from hlo.rewrite.bodies import MutableComputation, Names, tuple_element
 from hlo.rewrite.conflicts import CopySite, conflicts
+from hlo.rewrite.placing import place_new
 from hlo.shapes import TUPLE
 from hlo.values import Value, analyse
 
@@ -65,63 +66,54 @@ def _named(value: Value) -> tuple[Hashable, ...]:
 
 
 def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[CopySite]) -> None:
-    names = Names(proto)
-    computations = {c.id: c for c in proto.computations}
-    bodies: dict[int, MutableComputation] = {}
+    module = MutableModule(proto)
     for site in sites:
-        number = site.computation.id
-        if number not in bodies:
-            bodies[number] = MutableComputation(proto, computations[number], names)
-        _copy_at(bodies[number], site, names)
-    for body in bodies.values():
-        body.place_new()
-        body.finish()
+        _copy_at(module, module.body(site.computation.id), site)
+    for body in module.bodies():
+        place_new(body)
+        body.reorder()
+    module.finish()
 
 
-def _copy_at(body: MutableComputation, site: CopySite, names: Names) -> None:
+def _copy_at(module: MutableModule, body: MutableComputation, site: CopySite) -> None:
     """Lets what takes a value at a site take a copy of it."""
     user = None if site.user is None else body.named(site.user.name)
-    taken = body.root() if user is None else body.operands(user)[site.operand]
+    taken = body.root if user is None else body.operands(user)[site.operand]
     if user is not None and not site.index:
-        user.operand_ids[site.operand] = body.add(_copied(taken, names)).id
+        user.operand_ids[site.operand] = _copied(module, body, taken).id
         return
     if len(site.index) != 1 or (user is None and taken.opcode != "tuple"):
         raise HloError(f"{site.value.name} is overwritten, and is not an element of a plain tuple")
     (k,) = site.index
-    if taken.opcode == "tuple":
-        copy = body.add(_copied(body.operands(taken)[k], names))
-    else:
-        copy = body.add(_copied(body.add(tuple_element(taken, k, names)), names))
+    is_tuple = taken.opcode == "tuple"
+    element = body.operands(taken)[k] if is_tuple else body.tuple_element(taken, k)
+    copy = _copied(module, body, element)
     if user is not None:
-        taken = _own_tuple(body, user, site.operand, names)
+        taken = _own_tuple(module, body, user, site.operand)
     taken.operand_ids[k] = copy.id
 
 
 def _own_tuple(
-    body: MutableComputation, user: _Instruction, operand: int, names: Names
+    module: MutableModule, body: MutableComputation, user: _Instruction, operand: int
 ) -> _Instruction:
     """The tuple that an instruction reads there, which nothing else reads from now on."""
     old = body.operands(user)[operand]
     if old.opcode != "tuple":
-        elements = [tuple_element(old, k, names) for k in range(len(old.shape.tuple_shapes))]
-        ids = [body.add(i).id for i in elements]
-        new = _Instruction(name=names.new(f"{old.name}.tuple"), opcode="tuple", operand_ids=ids)
-        new.shape.CopyFrom(old.shape)
-    elif body.readers(old.id) == [user] and list(user.operand_ids).count(old.id) == 1:
+        elements = [body.tuple_element(old, k) for k in range(len(old.shape.tuple_shapes))]
+        new = instruction("tuple", module.names.new(f"{old.name}.tuple"), old.shape, elements)
+    elif body.readers(old) == [user] and list(user.operand_ids).count(old.id) == 1:
         return old
     else:
         new = _Instruction()
         new.CopyFrom(old)
-        new.name = names.new(old.name)
+        new.name = module.names.new(old.name)
     user.operand_ids[operand] = body.add(new).id
     return new
 
 
-def _copied(value: _Instruction, names: Names) -> _Instruction:
+def _copied(module: MutableModule, body: MutableComputation, value: _Instruction) -> _Instruction:
+    """Adds a copy of an array."""
     if value.shape.element_type == TUPLE:
         raise HloError(f"{value.name} is a tuple, which is overwritten as a whole")
-    copy = _Instruction(
-        name=names.new(f"{value.name}.apart"), opcode="copy", operand_ids=[value.id]
-    )
-    copy.shape.CopyFrom(value.shape)
-    return copy
+    name = module.names.new(f"{value.name}.apart")
+    return body.add(instruction("copy", name, value.shape, [value]))

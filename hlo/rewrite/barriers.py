@@ -7,11 +7,8 @@ that is left, whose lifetimes and in-place reuse are those that XLA assigns buff
 
 from __future__ import annotations
 
-from hlo import xla_pb2
+from hlo.graph import MutableComputation, MutableModule
 from hlo.module import Module, module_from_bytes, module_from_proto, parse_module_proto
-from hlo.rewrite.walk import put_in_post_order
-
-_LOCAL = (1 << 32) - 1
 
 
 def without_barriers(data: bytes) -> Module:
@@ -22,21 +19,23 @@ def without_barriers(data: bytes) -> Module:
     if b"opt-barrier" not in data and b"optimization-barrier" not in data:
         return module_from_bytes(data)
     proto = parse_module_proto(data)
-    changed = False
-    for computation in proto.computations:
-        if computation.id in proto.schedule.sequences:
-            changed |= _expand(proto, computation)
-    return module_from_proto(proto) if changed else module_from_bytes(data)
+    module = MutableModule(proto)
+    scheduled = [module.body(c.id) for c in proto.computations if c.id in proto.schedule.sequences]
+    if not any([_expand(body) for body in scheduled]):
+        return module_from_bytes(data)
+    module.finish()
+    return module_from_proto(proto)
 
 
-def _expand(proto: xla_pb2.HloModuleProto, computation: xla_pb2.HloComputationProto) -> bool:
+def _expand(body: MutableComputation) -> bool:
     """Takes the barriers out of one computation; whether there were any."""
-    by_id = {i.id: i for i in computation.instructions}
-    tied = {k for i in computation.instructions for k in i.control_predecessor_ids}
-    tied |= {i.id for i in computation.instructions if i.control_predecessor_ids}
+    instructions = body.instructions()
+    by_id = {i.id: i for i in instructions}
+    tied = {k for i in instructions for k in i.control_predecessor_ids}
+    tied |= {i.id for i in instructions if i.control_predecessor_ids}
     instead: dict[int, int] = {}
     touched: set[int] = set()
-    for i in computation.instructions:  # operands come before who reads them
+    for i in instructions:  # operands come before who reads them
         for k, operand in enumerate(i.operand_ids):
             i.operand_ids[k] = instead.get(operand, operand)
         if i.id in tied:
@@ -50,20 +49,13 @@ def _expand(proto: xla_pb2.HloModuleProto, computation: xla_pb2.HloComputationPr
             touched.add(i.id)
     if not instead:
         return False
-    computation.root_id = instead.get(computation.root_id, computation.root_id)
+    root = instead.get(body.root.id, body.root.id)
+    body.computation.root_id = root
     gone = set(instead)
-    read = {k for i in computation.instructions if i.id not in gone for k in i.operand_ids}
+    read = {k for i in instructions if i.id not in gone for k in i.operand_ids}
     for number in touched - gone:
-        if by_id[number].opcode == "tuple" and number not in read | tied | {computation.root_id}:
+        if by_id[number].opcode == "tuple" and number not in read | tied | {root}:
             gone.add(number)
-    kept = [i for i in computation.instructions if i.id not in gone]
-    whole = xla_pb2.HloComputationProto(instructions=kept)
-    del computation.instructions[:]
-    computation.instructions.extend(whole.instructions)
-    put_in_post_order(computation)
-    ids = proto.schedule.sequences[computation.id].instruction_ids
-    lost = {k & _LOCAL for k in gone}
-    left = [k for k in ids if k & _LOCAL not in lost]
-    del ids[:]
-    ids.extend(left)
+    body.remove(gone)
+    body.reorder()
     return True

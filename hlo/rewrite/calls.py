@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hlo import xla_pb2
 from hlo.module import HloError
-from hlo.rewrite.walk import after_needs
+from hlo.walk import after_needs
 
 _Computation = xla_pb2.HloComputationProto
 _Instruction = xla_pb2.HloInstructionProto

@@ -22,13 +22,14 @@ in `since`. XLA clamps indices to the array.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hlo import xla_pb2
+from hlo.graph import MutableComputation
 from hlo.module import HloError
-from hlo.rewrite.bodies import MutableComputation, Names
 from hlo.rewrite.fused_body import FusedBody
 from hlo.rewrite.loop_edit import LoopEdit, ValueRef
+from hlo.rewrite.loop_module import LoopModule
 
 _Instruction = xla_pb2.HloInstructionProto
 
@@ -129,16 +130,6 @@ class Places(NamedTuple):
     residuals: list[int]
 
 
-class ModuleChange(Protocol):
-    """What `RerunEdit` needs of a module that is being edited, such as `LoopModule`."""
-
-    names: Names
-
-    def fused_body(self, name: str) -> FusedBody:
-        """Makes a fused computation, empty as yet, for a fusion of this name."""
-        ...
-
-
 class RerunEdit:
     """Makes the backward loop's body run iterations of the forward loop again, from checkpoints.
 
@@ -148,7 +139,7 @@ class RerunEdit:
     """
 
     def __init__(
-        self, change: ModuleChange, edit: LoopEdit, body: MutableComputation, places: Places
+        self, change: LoopModule, edit: LoopEdit, body: MutableComputation, places: Places
     ) -> None:
         assert edit.checkpoints is not None
         self._change = change
@@ -227,4 +218,4 @@ class RerunEdit:
         inner = self._change.fused_body(name)
         root = inner.update(self._body.element(element), value, at(inner, self._iteration(inner)))
         added = self._add(inner, name, root, early=early)
-        self._body.root().operand_ids[element] = added.id
+        self._body.root.operand_ids[element] = added.id

@@ -12,16 +12,14 @@ fusions included (`hlo.rewrite.trim`).
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from hlo import xla_pb2
+from hlo.graph import MutableComputation, MutableModule, copied
 from hlo.module import HloError
-from hlo.rewrite.trim import without_unread
-from hlo.rewrite.walk import post_order
+from hlo.rewrite.trim import drop_unread
 
-_LOCAL = (1 << 32) - 1
-"""An instruction's id within its computation: the low half of its id."""
+_Instruction = xla_pb2.HloInstructionProto
 
 _JUST = 2.0**-20
 """Part of a step in the schedule, by which what is read comes before its reader."""
@@ -56,175 +54,112 @@ def add_clones(proto: xla_pb2.HloModuleProto, clones: Sequence[Clone]) -> None:
     """
     if not clones:
         return
-    holders = {i.name: c for c in proto.computations for i in c.instructions}
-    next_id = itertools.count(max(c.id for c in proto.computations) + 1)
-    writers: dict[int, _Writer] = {}
+    module = MutableModule(proto)
+    holders = {i.name: c.id for c in proto.computations for i in c.instructions}
+    cloners: dict[int, _Cloner] = {}
     for clone in clones:
         holder = holders.get(clone.original)
         if holder is None:
             raise HloError(f"the module has no instruction {clone.original}; plan it again")
-        if holder.id not in writers:
-            writers[holder.id] = _Writer(proto, holder, next_id)
-        writers[holder.id].add(clone)
-    bodies: dict[int, list[xla_pb2.HloComputationProto]] = {}
-    for writer in writers.values():
-        writer.finish()
-        for original, body in writer.bodies:
-            bodies.setdefault(original, []).append(body)
-    # In the proto a computation stands after all that it calls, and before its callers.
-    whole = [copy for c in proto.computations for copy in (c, *bodies.get(c.id, ()))]
-    listed = xla_pb2.HloModuleProto(computations=whole)
-    del proto.computations[:]
-    proto.computations.extend(listed.computations)
+        if holder not in cloners:
+            cloners[holder] = _Cloner(module, module.body(holder))
+        cloners[holder].add(clone)
+    for cloner in cloners.values():
+        cloner.finish()
+    module.finish()
 
 
-class _Writer:
-    """Adds clones to one computation.
+class _Cloner:
+    """Adds clones to one computation."""
 
-    Attributes:
-      bodies: (id of a fused computation, copy of it for a clone), to be added to the module.
-    """
-
-    def __init__(
-        self,
-        proto: xla_pb2.HloModuleProto,
-        computation: xla_pb2.HloComputationProto,
-        computation_ids: Iterator[int],
-    ) -> None:
-        if computation.id not in proto.schedule.sequences:
-            raise HloError(f"{computation.name} has no schedule; dump it after scheduling")
-        self.bodies: list[tuple[int, xla_pb2.HloComputationProto]] = []
-        self._proto = proto
+    def __init__(self, module: MutableModule, computation: MutableComputation) -> None:
+        self._module = module
         self._computation = computation
-        self._computation_ids = computation_ids
-        self._fused = {c.id: c for c in proto.computations}
-        self._by_name = {i.name: i for i in computation.instructions}
-        self._next = max(i.id for i in computation.instructions) + 1
-        self._clones: dict[str, list[xla_pb2.HloInstructionProto]] = {}
-        """By original, its clones."""
-        self._readers: dict[str, set[str]] = {}
-        """By clone, the names of what reads it."""
-        self._order: list[str] = []
+        self._order = computation.order
+        self._touched: list[_Instruction] = []
+        """Clones and their originals."""
+        self._readers: dict[int, set[int]] = {}
+        """By clone, in order, the ids of what reads it."""
 
     def add(self, clone: Clone) -> None:
         """Makes one clone and redirects its readers."""
-        if clone.name in self._by_name:
+        computation = self._computation
+        if clone.name in computation:
             raise HloError(f"the module has an instruction {clone.name} already; plan it again")
-        original = self._look_up(clone.original)
-        copy = xla_pb2.HloInstructionProto()
-        copy.CopyFrom(original)
-        copy.name, copy.id = clone.name, self._next
-        self._next += 1
-        del copy.control_predecessor_ids[:]
-        del copy.operand_ids[:]
-        copy.operand_ids.extend(self._look_up(name).id for name in clone.operands)
+        original = computation.named(clone.original)
+        operands = [computation.named(name) for name in clone.operands]
+        copy = computation.add(copied(original, clone.name, operands))
         if copy.opcode == "fusion":
             copy.called_computation_ids[0] = self._own_body(copy)
-        self._by_name[clone.name] = copy
-        self._clones.setdefault(clone.original, []).append(copy)
-        self._readers[clone.name] = {name for name, _ in clone.readers}
-        self._order.append(clone.name)
-        for name in clone.operands:
-            if name in self._readers:
-                self._readers[name].add(clone.name)
+        self._touched += [original, copy]
+        self._readers[copy.id] = set()
+        for operand in operands:
+            if operand.id in self._readers:
+                self._readers[operand.id].add(copy.id)
         for name, number in clone.readers:
-            reader = self._look_up(name)
+            reader = computation.named(name)
             if not 0 <= number < len(reader.operand_ids):
                 raise HloError(f"{name} has no operand {number}; plan it again")
             reader.operand_ids[number] = copy.id
+            self._readers[copy.id].add(reader.id)
 
-    def _look_up(self, name: str) -> xla_pb2.HloInstructionProto:
-        if name not in self._by_name:
-            raise HloError(f"{self._computation.name} has no {name}; plan it again")
-        return self._by_name[name]
-
-    def _own_body(self, fusion: xla_pb2.HloInstructionProto) -> int:
+    def _own_body(self, fusion: _Instruction) -> int:
         """Copies the computation of a fusion, and those of fusions in it; returns the copy's id.
 
         XLA lets no two fusions call one computation.
         """
-        body = self._fused[fusion.called_computation_ids[0]]
+        body = self._module.called(fusion)
         copy = xla_pb2.HloComputationProto()
-        copy.CopyFrom(body)
-        copy.id = next(self._computation_ids)
-        copy.name = f"{body.name}.{fusion.name}"
-        renamed = {i.id: (copy.id << 32) | (i.id & _LOCAL) for i in body.instructions}
-        for i in copy.instructions:
-            i.id = renamed[i.id]
-            i.name = f"{i.name}.{fusion.name}"
-            i.operand_ids[:] = [renamed[k] for k in i.operand_ids]
-            i.control_predecessor_ids[:] = [renamed[k] for k in i.control_predecessor_ids]
+        copy.CopyFrom(body.computation)
+        copy.name = f"{copy.name}.{fusion.name}"
+        del copy.instructions[:]
+        # In the proto a computation stands after all that it calls, and before its callers.
+        own = self._module.new_computation(copy, after=body.computation.id)
+        own.copy_from(body, lambda name: f"{name}.{fusion.name}")
+        for i in own.instructions():
             if i.opcode == "fusion":
                 i.called_computation_ids[0] = self._own_body(i)
-        copy.root_id = renamed[body.root_id]
-        self.bodies.append((body.id, copy))
         return copy.id
 
     def finish(self) -> None:
         """Lists and schedules the clones, and removes what nothing reads any more."""
-        listed: list[xla_pb2.HloInstructionProto] = []
-        for i in self._computation.instructions:
-            listed += [i, *self._clones.get(i.name, ())]
-        scheduled = self._scheduled()
-        touched = [self._by_name[name] for name in self._clones]
-        touched += [clone for clones in self._clones.values() for clone in clones]
-        fused = self._fused | {body.id: body for _, body in self.bodies}
-        kept, root = without_unread(
-            listed, self._computation.root_id, fused, [i.id for i in touched]
-        )
-        local = self._schedules_local_ids()
-        ids = {i.name: i.id & _LOCAL if local else i.id for i in kept}
-        sequence = self._proto.schedule.sequences[self._computation.id]
-        sequence.instruction_ids[:] = [ids[name] for name in scheduled if name in ids]
-        copies = [
-            xla_pb2.HloInstructionProto.FromString(i.SerializeToString()) for i in post_order(kept)
-        ]
-        del self._computation.instructions[:]
-        self._computation.instructions.extend(copies)
-        self._computation.root_id = root
+        self._order[:] = self._moved_up(self._scheduled())
+        drop_unread(self._module, self._computation, self._touched)
+        self._computation.reorder()
 
-    def _schedules_local_ids(self) -> bool:
-        sequence = self._proto.schedule.sequences[self._computation.id].instruction_ids
-        known = {i.id for i in self._computation.instructions}
-        return any(k not in known for k in sequence)
-
-    def _scheduled(self) -> list[str]:
-        """All names in execution order, each clone right before its first reader."""
-        names = {i.id: i.name for i in self._computation.instructions}
-        names |= {i.id & _LOCAL: i.name for i in self._computation.instructions}
-        sequence = self._proto.schedule.sequences[self._computation.id].instruction_ids
-        before: dict[str, list[str]] = {}
-        step = {names[k]: n for n, k in enumerate(sequence)}
-        for name in reversed(self._order):  # what reads a clone has its place by now
-            if not self._readers[name]:
+    def _scheduled(self) -> list[int]:
+        """All ids in execution order, each clone right before its first reader."""
+        step = {k: n for n, k in enumerate(self._order)}
+        for k in reversed(self._readers):  # what reads a clone has its place by now
+            if not self._readers[k]:
+                name = next(i.name for i in self._touched if i.id == k)
                 raise HloError(f"nothing reads the clone {name}; plan it again")
-            step[name] = min(step[reader] for reader in self._readers[name])
-        for name in self._order:
-            before.setdefault(names[sequence[step[name]]], []).append(name)
-        listed = [name for k in sequence for name in (*before.get(names[k], ()), names[k])]
-        return self._moved_up(listed)
+            step[k] = min(step[reader] for reader in self._readers[k])
+        before: dict[int, list[int]] = {}
+        for k in self._readers:
+            before.setdefault(self._order[step[k]], []).append(k)
+        return [k for old in self._order for k in (*before.get(old, ()), old)]
 
-    def _moved_up(self, listed: list[str]) -> list[str]:
+    def _moved_up(self, listed: list[int]) -> list[int]:
         """The order with what clones read before them, as far as it came later.
 
         A start stays as far before its done as it was.
         """
-        at = {name: float(k) for k, name in enumerate(listed)}
-        named = {i.id: i.name for i in self._by_name.values() if i.name in at}
+        by_id = {i.id: i for i in self._computation.instructions()}
+        at = {k: float(n) for n, k in enumerate(listed)}
         first = dict(at)
-        waiting = [name for name in self._order if name in at]
+        waiting = list(self._readers)
         moves = 0
         while waiting:
             reader = waiting.pop()
-            i = self._by_name[reader]
+            i = by_id[reader]
             for k in (*i.operand_ids, *i.control_predecessor_ids):
-                name = named[k]
                 done = i.opcode.endswith("-done")
-                to = at[reader] - (first[reader] - first[name] if done else _JUST)
-                if at[name] > to:
-                    at[name] = to
+                to = at[reader] - (first[reader] - first[k] if done else _JUST)
+                if at[k] > to:
+                    at[k] = to
                     moves += 1
-                    waiting.append(name)
+                    waiting.append(k)
             if moves > len(listed):
-                raise HloError(f"{reader} depends on itself; plan it again")
+                raise HloError(f"{i.name} depends on itself; plan it again")
         return sorted(listed, key=at.__getitem__)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from hlo import xla_pb2
+from hlo.graph import MutableModule
 from hlo.late import late
-from hlo.module import Computation, Instruction, Module, module_from_proto
+from hlo.module import Computation, HloError, Instruction, Module, module_from_proto
 from hlo.rewrite.aliases import Alias, add_aliases
 from hlo.rewrite.holds import add_holds
-from hlo.rewrite.schedule import add_notes, set_schedule
 from hlo.values import Value
 
 if TYPE_CHECKING:
@@ -66,13 +66,37 @@ class Edit:
         order: Mapping[str, Sequence[str]],
         attributes: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Edit:
-        """Sets execution orders (`hlo.rewrite.schedule.set_schedule`); returns self."""
-        set_schedule(self._proto, order, attributes)
-        return self
+        """Sets execution orders, and adds frontend attributes; returns self.
+
+        Args:
+          order: computation name -> all its instruction names in execution order. Computations that
+            are not named keep their schedule.
+          attributes: as for `note`.
+
+        Raises:
+          HloError: a name is unknown, or an order is not a permutation of the computation.
+        """
+        module = MutableModule(self._proto)
+        scheduled = self._proto.schedule.sequences
+        known = {c.name: c.id for c in self._proto.computations if c.id in scheduled}
+        for name, names in order.items():
+            if name not in known:
+                raise HloError(f"the module has no scheduled computation {name}; plan it again")
+            computation = module.body(known[name])
+            ids = {i.name: i.id for i in computation.instructions()}
+            new = [ids.get(n, -1) for n in names]
+            if sorted(new) != sorted(computation.order):
+                raise HloError(f"the order of {name} is not a permutation of it; plan it again")
+            computation.place(new)
+        module.finish()
+        return self.note(attributes or {})
 
     def note(self, attributes: Mapping[str, Mapping[str, str]]) -> Edit:
-        """Adds frontend attributes (`hlo.rewrite.schedule.add_notes`); returns self."""
-        add_notes(self._proto, attributes)
+        """Adds frontend attributes, instruction name -> key -> value; returns self."""
+        for computation in self._proto.computations if attributes else ():
+            for instruction in computation.instructions:
+                for key, value in attributes.get(instruction.name, {}).items():
+                    instruction.frontend_attributes.map[key] = value
         return self
 
     def guard(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hlo import xla_pb2
+from hlo.graph import MutableComputation, Names, copied, instruction
 from hlo.module import HloError
-from hlo.rewrite.bodies import Names
 
 _S32 = 4
 
 _Instruction = xla_pb2.HloInstructionProto
-_Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
 
 
@@ -37,37 +37,33 @@ class FusedBody:
     Most methods add an instruction to the fused computation and return it.
 
     Args:
-      computation: a new, empty one. names: of the module.
+      body: a new, empty computation. names: of the module.
     """
 
-    def __init__(self, computation: _Computation, names: Names) -> None:
+    def __init__(self, body: MutableComputation, names: Names) -> None:
         self._names = names
-        self._computation = computation
+        self._body = body
         self._parameters: dict[int, _Instruction] = {}
         self._iterations: dict[tuple[int, int], _Instruction] = {}
         self._zeros: dict[int, _Instruction] = {}
         """By element type."""
 
-    def _add(self, i: _Instruction, name: str) -> _Instruction:
-        added = self._computation.instructions.add()
-        added.CopyFrom(i)
-        added.id = self._computation.id << 32 | len(self._computation.instructions)
-        added.name = self._names.new(name)
-        return added
+    def _add(
+        self, opcode: str, name: str, shape: _Shape, *operands: _Instruction, **fields: Any
+    ) -> _Instruction:
+        made = instruction(opcode, self._names.new(name), shape, operands, **fields)
+        return self._body.add(made)
 
     def copied(self, i: _Instruction, operands: Sequence[_Instruction]) -> _Instruction:
         """Adds a copy of `i` with other operands, and without control predecessors."""
-        copy = self._add(i, f"{i.name}.loop")
-        copy.operand_ids[:] = [o.id for o in operands]
-        del copy.control_predecessor_ids[:]
-        return copy
+        return self._body.add(copied(i, self._names.new(f"{i.name}.loop"), operands))
 
     def parameter(self, value: _Instruction) -> _Instruction:
         """The parameter for `value`, an instruction outside; added when first asked for."""
         if value.id not in self._parameters:
-            i = _Instruction(opcode="parameter", parameter_number=len(self._parameters))
-            i.shape.CopyFrom(value.shape)
-            self._parameters[value.id] = self._add(i, "param.loop")
+            number = len(self._parameters)
+            made = self._add("parameter", "param.loop", value.shape, parameter_number=number)
+            self._parameters[value.id] = made
         return self._parameters[value.id]
 
     def value_of(self, parameter: _Instruction) -> int:
@@ -88,18 +84,13 @@ class FusedBody:
 
     def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
         """Adds a bitcast of `i` to a shape; returns `i` itself if it has that shape."""
-        if i.shape == shape:
-            return i
-        cast = _Instruction(opcode="bitcast", operand_ids=[i.id])
-        cast.shape.CopyFrom(shape)
-        return self._add(cast, "bitcast.loop")
+        return i if i.shape == shape else self._add("bitcast", "bitcast.loop", shape, i)
 
     def converted(self, i: _Instruction, element_type: int) -> _Instruction:
         """Adds a convert of `i` to an element type, given by XLA's number."""
-        convert = _Instruction(opcode="convert", operand_ids=[i.id])
-        convert.shape.CopyFrom(i.shape)
-        convert.shape.element_type = element_type
-        return self._add(convert, "convert.loop")
+        made = self._add("convert", "convert.loop", i.shape, i)
+        made.shape.element_type = element_type
+        return made
 
     def sliced(
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
@@ -110,24 +101,19 @@ class FusedBody:
         indices = [
             at if k == axis else self._constant(0, at.shape) for k in range(len(part.dimensions))
         ]
-        i = _Instruction(
-            opcode="dynamic-slice",
-            operand_ids=[stack.id, *(k.id for k in indices)],
-            dynamic_slice_sizes=part.dimensions,
-        )
-        i.shape.CopyFrom(part)
-        return self._add(i, "slice.loop")
+        sizes = part.dimensions
+        name = "slice.loop"
+        return self._add("dynamic-slice", name, part, stack, *indices, dynamic_slice_sizes=sizes)
 
     def part(self, whole: _Instruction, part: Part) -> _Instruction:
         """Adds a slice of a concatenation's result: the range that `part` describes."""
         shape = _Shape.FromString(part.shape)
         whole = self.cast(whole, _Shape.FromString(part.whole))
         starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
-        i = _Instruction(opcode="slice", operand_ids=[whole.id])
-        i.shape.CopyFrom(shape)
+        made = self._add("slice", "part.loop", shape, whole)
         for start, extent in zip(starts, shape.dimensions, strict=True):
-            i.slice_dimensions.add(start=start, limit=start + extent, stride=1)
-        return self._add(i, "part.loop")
+            made.slice_dimensions.add(start=start, limit=start + extent, stride=1)
+        return made
 
     def update(
         self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
@@ -139,9 +125,7 @@ class FusedBody:
             for k in range(len(stack.shape.dimensions))
         )
         operands = (self.parameter(stack), part, *indices)
-        i = _Instruction(opcode="dynamic-update-slice", operand_ids=[o.id for o in operands])
-        i.shape.CopyFrom(stack.shape)
-        return self._add(i, "update.loop")
+        return self._add("dynamic-update-slice", "update.loop", stack.shape, *operands)
 
     def zeros(self, shape: _Shape) -> _Instruction:
         """Adds an array of this shape that is filled with zeros."""
@@ -150,9 +134,7 @@ class FusedBody:
         zero = self._constant(0, number)
         if shape.element_type != _S32:
             zero = self.converted(zero, shape.element_type)
-        i = _Instruction(opcode="broadcast", operand_ids=[zero.id])
-        i.shape.CopyFrom(shape)
-        return self._add(i, "zeros.loop")
+        return self._add("broadcast", "zeros.loop", shape, zero)
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
         """Adds factor * counter + offset; `form` is (1 or -1, offset), the counter is outside."""
@@ -162,19 +144,15 @@ class FusedBody:
             result = here
             if form != (1, 0):
                 constant = self._constant(offset, here.shape)
-                operands = [constant.id, here.id]
-                i = _Instruction(opcode="add" if factor == 1 else "subtract", operand_ids=operands)
-                i.shape.CopyFrom(here.shape)
-                result = self._add(i, "turn.loop")
+                opcode = "add" if factor == 1 else "subtract"
+                result = self._add(opcode, "turn.loop", here.shape, constant, here)
             self._iterations[form] = result
         return self._iterations[form]
 
     def integer(self, opcode: str, one: _Instruction, *others: _Instruction | int) -> _Instruction:
         """Adds an operator on scalar integers; those given as Python integers become constants."""
         read = [self._constant(o, one.shape) if isinstance(o, int) else o for o in others]
-        i = _Instruction(opcode=opcode, operand_ids=[o.id for o in (one, *read)])
-        i.shape.CopyFrom(one.shape)
-        return self._add(i, f"{opcode}.loop")
+        return self._add(opcode, f"{opcode}.loop", one.shape, one, *read)
 
     def spread(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
         """Adds a broadcast of `value` to a shape: every slice along `axis` is equal to `value`."""
@@ -185,18 +163,15 @@ class FusedBody:
             k - (k > axis) for k in shape.layout.minor_to_major if k != axis
         ]
         others = [k for k in range(len(shape.dimensions)) if k != axis]
-        i = _Instruction(
-            opcode="broadcast", operand_ids=[self.cast(value, one).id], dimensions=others
-        )
-        i.shape.CopyFrom(shape)
-        return self._add(i, "slots.loop")
+        made = self.cast(value, one)
+        return self._add("broadcast", "slots.loop", shape, made, dimensions=others)
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
         """A scalar integer."""
         kind = shape.element_type
         if value == 0 and kind in self._zeros:
             return self._zeros[kind]
-        made = self._add(scalar_constant("", value, shape), "constant.loop")
+        made = self._body.add(scalar_constant(self._names.new("constant.loop"), value, shape))
         if value == 0:
             self._zeros[kind] = made
         return made
@@ -210,15 +185,15 @@ class FusedBody:
         Raises:
           HloError: nothing reads some instruction of the computation, which XLA does not accept.
         """
-        made = self._computation.instructions
+        made = self._body.instructions()
         read = {k for i in made for k in i.operand_ids} | {root.id}
         if unread := [i.name for i in made if i.id not in read]:
             raise HloError(f"nothing reads {unread[0]} in {name}")
-        self._computation.root_id = root.id
+        self._body.computation.root_id = root.id
         fusion = _Instruction()
         fusion.CopyFrom(like)
         fusion.name, fusion.opcode, fusion.fusion_kind = name, "fusion", kind
-        fusion.called_computation_ids[:] = [self._computation.id]
+        fusion.called_computation_ids[:] = [self._body.computation.id]
         fusion.operand_ids[:] = list(self._parameters)
         fusion.shape.CopyFrom(root.shape)
         return fusion
@@ -229,9 +204,7 @@ def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
     literal = xla_pb2.LiteralProto(shape=shape)
     field = literal.s32s if shape.element_type == _S32 else literal.s64s
     field.append(value)
-    i = _Instruction(name=name, opcode="constant", literal=literal.SerializeToString())
-    i.shape.CopyFrom(shape)
-    return i
+    return instruction("constant", name, shape, literal=literal.SerializeToString())
 
 
 def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:

@@ -16,15 +16,11 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from hlo import xla_pb2
+from hlo.graph import MutableComputation, MutableModule, instruction
 from hlo.module import Computation, Instruction
-from hlo.rewrite.aliases import make_bitcast
-from hlo.rewrite.walk import put_in_post_order
 from hlo.values import Value
 
 _HANDING = ("bitcast", "get-tuple-element")
-
-_LOCAL = (1 << 32) - 1
-
 
 Orders = Mapping[Computation, Sequence[Instruction]]
 
@@ -45,11 +41,21 @@ def add_guards(
       Whether anything was changed.
     """
     edges, alone = _needed(buffers, orders)
-    for computation in proto.computations if edges or alone else ():
-        wanted = [i for i in computation.instructions if i.name in edges or i.name in alone]
-        if wanted:
-            _write(proto, computation, edges, [i for i in wanted if i.name in alone])
-    return bool(edges or alone)
+    if not edges and not alone:
+        return False
+    module = MutableModule(proto)
+    found = module.find(edges.keys() | alone)
+    for home, i in found:
+        known = set(i.control_predecessor_ids)
+        added = sorted(home.named(name).id for name in edges.get(i.name, ()))
+        i.control_predecessor_ids.extend(k for k in added if k not in known)
+    for home, i in found:
+        if i.name in alone:
+            _put_behind(i, home)
+    for home in module.bodies():
+        home.reorder()
+    module.finish()
+    return True
 
 
 def _needed(buffers: Iterable[list[Value]], orders: Orders) -> tuple[dict[str, set[str]], set[str]]:
@@ -109,51 +115,16 @@ def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
     return reads and not any(i is writer.computation.root for i, _ in value.positions)
 
 
-def _write(
-    proto: xla_pb2.HloModuleProto,
-    computation: xla_pb2.HloComputationProto,
-    edges: Mapping[str, set[str]],
-    alone: Iterable[xla_pb2.HloInstructionProto],
-) -> None:
-    """Writes the control edges of a computation, and lists it in the post-order that results."""
-    ids = {i.name: i.id for i in computation.instructions}
-    for i in computation.instructions:
-        known = set(i.control_predecessor_ids)
-        added = sorted(ids[name] for name in edges.get(i.name, ()))
-        i.control_predecessor_ids.extend(k for k in added if k not in known)
-    sequence = proto.schedule.sequences[computation.id].instruction_ids
-    order = [k & _LOCAL for k in sequence]
-    high = max(sequence) & ~_LOCAL
-    for fusion in alone:
-        _put_behind(fusion, computation, order)
-    del sequence[:]
-    sequence.extend(high | k for k in order)
-    put_in_post_order(computation)
-
-
-def _put_behind(
-    fusion: xla_pb2.HloInstructionProto,
-    computation: xla_pb2.HloComputationProto,
-    order: list[int],
-) -> None:
+def _put_behind(fusion: xla_pb2.HloInstructionProto, home: MutableComputation) -> None:
     """Schedules what forwards a fusion's result right behind it, a new bitcast if need be."""
-    handed = next(
-        (
-            i
-            for i in computation.instructions
-            if i.opcode in _HANDING
-            and i.operand_ids[0] == fusion.id
-            and not i.control_predecessor_ids
-        ),
-        None,
-    )
+    handing = [i for i in home.readers(fusion) if i.opcode in _HANDING]
+    handed = next((i for i in handing if not i.control_predecessor_ids), None)
     if handed is not None:
-        order.remove(handed.id & _LOCAL)
+        home.order.remove(handed.id)
     elif fusion.shape.tuple_shapes:
         return  # no part of it is taken out, so XLA does not clone it
     else:
-        handed = computation.instructions.add()
-        handed.CopyFrom(make_bitcast(computation, f"{fusion.name}.is_placed", fusion.shape))
-        handed.operand_ids.append(fusion.id)
+        name = f"{fusion.name}.is_placed"
+        handed = home.add(instruction("bitcast", name, fusion.shape, [fusion]))
     handed.control_predecessor_ids.append(fusion.id)
-    order.insert(order.index(fusion.id & _LOCAL) + 1, handed.id & _LOCAL)
+    home.order.insert(home.order.index(fusion.id) + 1, handed.id)

@@ -1,20 +1,19 @@
-"""A module while loops of it are changed: where they stand, their bodies, new computations."""
+"""A module while loops of it are changed: where they stand, new computations."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 from hlo import xla_pb2
 from hlo.backend import platform
+from hlo.graph import MutableComputation, MutableModule, instruction
 from hlo.module import HloError
-from hlo.rewrite.bodies import MutableComputation, Names, list_computations, tuple_element
-from hlo.rewrite.exchanges import Exchanges
 from hlo.rewrite.fused_body import FusedBody
+from hlo.rewrite.placing import place_new
+from hlo.rewrite.trim import drop_unread
 from hlo.shapes import ShapeIndex
 
 _Instruction = xla_pb2.HloInstructionProto
-_Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
 
 
@@ -45,70 +44,46 @@ class LoopSite:
         return [self.i, self.called.parameter(), self.loop]
 
 
-class LoopModule:
-    """A module whose while loops are being edited; `finish` completes it.
+class LoopModule(MutableModule):
+    """A module whose while loops are being edited; `write` completes it.
 
     Attributes:
-      computations: by id, as the module was. names: those in use.
       thread: the execution thread of new computations.
     """
 
-    def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
-        self._proto = proto
-        self.computations = {c.id: c for c in proto.computations}
-        self._homes = {i.name: c for c in proto.computations for i in c.instructions}
-        self.names = Names(proto)
-        self._ids = itertools.count(max(self.computations) + 1)
-        self._fused: list[_Computation] = []
-        self._bodies: dict[int, MutableComputation] = {}
-        self.thread = ""
+    thread = ""
 
     def site(self, name: str) -> LoopSite:
         """The while loop of this name. Raises HloError if there is none, or nothing calls it."""
-        home = self.body(self._home(name))
-        loop = home.named(name)
+        ((home, loop),) = self.find([name])
         (start,) = home.operands(loop)
         if start.opcode != "parameter":
             return LoopSite(home, loop, loop)
         called = home.computation.id
-        for computation in self._proto.computations:
+        for computation in self.proto.computations:
             for i in computation.instructions:
                 if i.opcode == "call" and called in i.called_computation_ids:
-                    parent = self.body(computation)
+                    parent = self.body(computation.id)
                     return LoopSite(parent, parent.named(i.name), loop, home)
         raise HloError(f"nothing calls {home.computation.name}")
 
-    def _home(self, name: str) -> _Computation:
-        if name not in self._homes:
-            raise HloError(f"the module has no {name}; plan it again")
-        return self._homes[name]
+    def loop_bodies(self, site: LoopSite) -> list[MutableComputation]:
+        """The body and the condition of a loop."""
+        return [self.body(k) for k in site.loop.called_computation_ids]
 
-    def body(self, computation: _Computation) -> MutableComputation:
-        """The editor of a scheduled computation: always the same one."""
-        if computation.id not in self._bodies:
-            self._bodies[computation.id] = MutableComputation(self._proto, computation, self.names)
-        return self._bodies[computation.id]
-
-    def new_computation(self, name: str) -> _Computation:
-        """Makes an empty fused computation with a new id, and this name if it is free."""
-        made = _Computation(
-            name=self.names.new(name),
-            id=next(self._ids),
-            is_fusion_computation=True,
-            execution_thread=self.thread,
-        )
-        self._fused.append(made)
-        return made
-
-    def exchanges(self, source: MutableComputation, body: MutableComputation) -> Exchanges:
-        """An object that copies collectives from `source` into `body`."""
-        return Exchanges(
-            self._proto, source, body, self.computations, self.new_computation, self.names
+    def new_fused(self, name: str) -> MutableComputation:
+        """Makes an empty fused computation, with this name if it is free."""
+        return self.new_computation(
+            xla_pb2.HloComputationProto(
+                name=self.names.new(name),
+                is_fusion_computation=True,
+                execution_thread=self.thread,
+            )
         )
 
     def fused_body(self, name: str) -> FusedBody:
         """A builder of a new fused computation, for a fusion of this name."""
-        return FusedBody(self.new_computation(f"{name}.computation"), self.names)
+        return FusedBody(self.new_fused(f"{name}.computation"), self.names)
 
     def unwritten(
         self, body: MutableComputation, name: str, shape: _Shape, target: str
@@ -119,38 +94,40 @@ class LoopModule:
           body: where it is added. name: for it. shape: its own. target: such as "cpu".
         """
         if allocating := platform(target).allocating_call:
-            made = _Instruction(
-                name=self.names.new(name),
-                opcode="custom-call",
+            made = instruction(
+                "custom-call",
+                self.names.new(name),
+                shape,
                 custom_call_target=allocating,
                 feature_group_count=1,
                 batch_group_count=1,
                 precision_config=xla_pb2.PrecisionConfig(),
             )
-            made.shape.CopyFrom(shape)
             return body.add(made)
         zeros = self.fused_body(name)
         return body.add(
             zeros.fusion(self.names.new(name), zeros.zeros(shape), "kLoop", _Instruction())
         )
 
-    def leaf(
-        self, body: MutableComputation, whole: _Instruction, index: ShapeIndex
-    ) -> _Instruction:
+    @staticmethod
+    def leaf(body: MutableComputation, whole: _Instruction, index: ShapeIndex) -> _Instruction:
         """The leaf of a result at a shape index, by get-tuple-elements that are added to `body`."""
         for k in index:
-            whole = body.add(tuple_element(whole, k, self.names))
+            whole = body.tuple_element(whole, k)
         return whole
 
     def trim(self) -> None:
         """Drops outputs of new fusions that nothing reads."""
-        computations = self.computations | {c.id: c for c in self._fused}
-        for changed in self._bodies.values():
-            changed.trim_new(computations)
+        for changed in self.bodies():
+            if changed.is_scheduled:
+                made = [i for i in changed.added() if i.opcode in ("fusion", "custom-call")]
+                drop_unread(self, changed, made)
 
-    def finish(self) -> None:
+    def write(self) -> None:
         """Schedules what is new, and writes all edited and new computations into the module."""
-        for changed in self._bodies.values():
-            changed.place_new()
-            changed.finish()
-        list_computations(self._proto, self._fused)
+        for changed in self.bodies():
+            if changed.is_scheduled:
+                place_new(changed)
+                changed.reorder()
+        self.finish()
+        self.prune()

@@ -10,15 +10,14 @@ from __future__ import annotations
 import dataclasses
 
 from hlo import xla_pb2
+from hlo.graph import MutableComputation, instruction
 from hlo.module import HloError
-from hlo.rewrite.bodies import MutableComputation
 from hlo.rewrite.loop_edit import OperandReplacement, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_values import Maker
-from hlo.rewrite.slots import casts_of, parameter_of, shorten_reads
+from hlo.rewrite.slots import casts_of, shorten_reads
 
 _Instruction = xla_pb2.HloInstructionProto
-_Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
 
 
@@ -41,80 +40,57 @@ class Readers:
         if taken.replaced:
             result = reader
             if reader.opcode == "async-start":
-                result = self._body.readers(reader.id)[0]
+                result = self._body.readers(reader)[0]
             value = self._maker.value(taken.given)
             self._body.replace(result, self._body.cast(value, result.shape))
-            self._body.sweep([result.id])
+            self._body.sweep([result])
             return
         if reader.opcode != "fusion":
             raise HloError(f"{reader.name} cannot read anything but the scan residual")
-        body = self._module.computations[reader.called_computation_ids[0]]
-        parameter = parameter_of(body, taken.operand)
+        body = self._module.called(reader)
+        parameter = body.parameter(taken.operand)
         given, axis = taken.given, taken.axis
         if given.whole and not given.made:
             other = self._body.element(given.element)
-            self._retype(body, parameter, other.shape, None)
+            self._retype(body, parameter, other.shape)
         elif axis < 0:
             other = self._retype_slice(body, parameter, given)
         else:
-            shorten_reads(self._module.computations, body, parameter, axis, taken.slices)
+            shorten_reads(self._module, body, parameter, axis, taken.slices)
             if given.whole:
                 made = self._maker.value(ValueRef(made=given.made, index=given.index))
                 other = self._body.cast(made, parameter.shape)
             else:
                 other = self._spread(given, parameter.shape, axis)
-        old = reader.operand_ids[taken.operand]
+        old = self._body.operands(reader)[taken.operand]
         reader.operand_ids[taken.operand] = other.id
-        body.ClearField("program_shape")
+        body.computation.ClearField("program_shape")
         self._body.sweep([old])
 
     def _retype_slice(
-        self, body: _Computation, parameter: _Instruction, given: ValueRef
+        self, body: MutableComputation, parameter: _Instruction, given: ValueRef
     ) -> _Instruction:
         """Gives a fused computation one slice for a scan residual; the value it is given, so
         cast.
         """
-        slices = [i for i in body.instructions if i.opcode == "dynamic-slice"]
         behind = casts_of(body, parameter)
+        slices = [i for i in body.instructions() if i.opcode == "dynamic-slice"]
         part = next(i.shape for i in slices if i.operand_ids[0] in behind)
-        self._retype(body, parameter, part, part)
+        parameter.shape.CopyFrom(part)
+        for i in body.instructions():
+            if i.opcode == "bitcast" and i.id in behind:
+                after = [k for k in slices if i.id in k.operand_ids]
+                i.shape.CopyFrom(after[0].shape if after else part)
         return self._body.cast(self._maker.value(given), part)
 
-    def _retype(
-        self, body: _Computation, parameter: _Instruction, shape: _Shape, part: _Shape | None
-    ) -> None:
-        """Changes a parameter's shape; casts of it are made of the new one."""
-        behind = casts_of(body, parameter)
-        old = _Shape()
-        old.CopyFrom(parameter.shape)
-        parameter.shape.CopyFrom(shape)
-        if part is None:
-            if shape != old:  # the same bytes: it is cast to what its readers knew
-                cast = _Instruction(
-                    name=self._module.names.new(f"{parameter.name}.as"),
-                    opcode="bitcast",
-                    operand_ids=[parameter.id],
-                )
-                cast.shape.CopyFrom(old)
-                cast.id = max(i.id for i in body.instructions) + 1
-                kept = []
-                for i in body.instructions:
-                    copy = _Instruction()
-                    copy.CopyFrom(i)
-                    copy.operand_ids[:] = [
-                        cast.id if k == parameter.id else k for k in copy.operand_ids
-                    ]
-                    kept.append(copy)
-                    if i.id == parameter.id:
-                        kept.append(cast)
-                del body.instructions[:]
-                body.instructions.extend(kept)
+    def _retype(self, body: MutableComputation, parameter: _Instruction, shape: _Shape) -> None:
+        """Changes a parameter's shape; the same bytes are cast to what its readers knew."""
+        if shape == parameter.shape:
             return
-        for i in body.instructions:
-            if i.opcode == "bitcast" and i.id in behind:
-                readers = [k for k in body.instructions if i.id in k.operand_ids]
-                slices = [k for k in readers if k.opcode == "dynamic-slice"]
-                i.shape.CopyFrom(slices[0].shape if slices else part)
+        name = self._module.names.new(f"{parameter.name}.as")
+        cast = body.add(instruction("bitcast", name, parameter.shape, [parameter]), after=parameter)
+        body.replace(parameter, cast, but=cast)
+        parameter.shape.CopyFrom(shape)
 
     def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
         """A scan residual of which the slice that is read is a value."""

@@ -9,13 +9,14 @@ from typing import Any
 
 from hlo import xla_pb2
 from hlo.backend import platform
+from hlo.graph import MutableComputation, instruction
 from hlo.module import HloError
-from hlo.rewrite.bodies import MutableComputation
 from hlo.rewrite.checkpoints import Places, Ring, Segments, kept_in
 from hlo.rewrite.fused_body import FusedBody, stack_shape
 from hlo.rewrite.loop_edit import Checkpoints, LoopEdit, NewResidual
 from hlo.rewrite.loop_module import LoopModule, LoopSite
 from hlo.rewrite.slots import counts_slices, put_into_slots, update_of
+from hlo.rewrite.trim import drop_unread
 
 _Instruction = xla_pb2.HloInstructionProto
 _Shape = xla_pb2.ShapeProto
@@ -104,30 +105,23 @@ class States:
         update = put.update(body.element(number), value, at)
         made = put.fusion(self._module.names.new(f"{name}.put"), update, "kLoop", _Instruction())
         # Before the next iteration's value can be written over this one's.
-        body.root().operand_ids[number] = body.add(made, early=True).id
-        end = _Instruction(
-            name=self._module.names.new(f"{name}.end"),
-            opcode="get-tuple-element",
-            operand_ids=[writer.i.id],
-            tuple_index=number,
-        )
-        end.shape.CopyFrom(whole)
+        body.root.operand_ids[number] = body.add(made, early=True).id
+        name = self._module.names.new(f"{name}.end")
+        end = instruction("get-tuple-element", name, whole, [writer.i], tuple_index=number)
         return parent.add(end)
 
     def grow(self, site: LoopSite, value: _Instruction) -> None:
         """Adds an element to a loop's state that starts as `value`; no iteration changes it."""
-        start, loop = site.start(), site.loop
+        start = site.start()
         for i in (start, *site.whole()):
             i.shape.tuple_shapes.append(value.shape)
         start.operand_ids.append(value.id)
-        for number in loop.called_computation_ids:
-            inner = self._module.body(self._module.computations[number])
-            parameter = inner.parameter()
-            parameter.shape.tuple_shapes.append(value.shape)
+        bodies = self._module.loop_bodies(site)
+        for inner in bodies:
+            inner.parameter().shape.tuple_shapes.append(value.shape)
             inner.computation.ClearField("program_shape")
-        body = self._module.body(self._module.computations[loop.called_computation_ids[0]])
-        element = body.element(len(start.operand_ids) - 1)
-        root = body.root()
+        element = bodies[0].element(len(start.operand_ids) - 1)
+        root = bodies[0].root
         root.operand_ids.append(element.id)
         root.shape.tuple_shapes.append(value.shape)
 
@@ -136,7 +130,7 @@ class States:
 
         One that a fusion computes beside other results stays, shortened to `SLOTS` slices.
         """
-        body = self._module.body(self._module.computations[site.loop.called_computation_ids[0]])
+        body = self._module.called(site.loop)
         held = _held(body, gone)
         for k in held:
             self._shorten(site, body, k)
@@ -144,69 +138,77 @@ class States:
 
     def _shorten(self, site: LoopSite, body: MutableComputation, k: int) -> None:
         """Lets an array that a fusion puts a slice into, and nothing reads, have few slices."""
-        (fusion,) = body.operands(body.operands(body.root())[k])
+        end = body.operands(body.root)[k]
+        (fusion,) = body.operands(end)
         element = body.element(k)
-        computation = self._module.computations[fusion.called_computation_ids[0]]
+        computation = self._module.called(fusion)
         operand = list(fusion.operand_ids).index(element.id)
-        if [i.id for i in body.readers(element.id)] != [fusion.id]:
+        if [i.id for i in body.readers(element)] != [fusion.id]:
             raise HloError(f"{element.name} is read by more than {fusion.name}")
         axis = counts_slices(computation, update_of(fusion, computation, operand))
         whole = put_into_slots(fusion, computation, operand, axis).shape
-        end = body.operands(body.root())[k]
-        for shape in (element.shape, end.shape, body.root().shape.tuple_shapes[k]):
+        for shape in (element.shape, end.shape, body.root.shape.tuple_shapes[k]):
             shape.CopyFrom(whole)
         start = site.start()
         for i in (start, *site.whole()):
             i.shape.tuple_shapes[k].CopyFrom(whole)
-        for number in site.loop.called_computation_ids:
-            inner = self._module.body(self._module.computations[number])
+        for inner in self._module.loop_bodies(site):
             inner.parameter().shape.tuple_shapes[k].CopyFrom(whole)
             inner.computation.ClearField("program_shape")
-        for i in site.parent.readers(site.i.id):
+        for i in site.parent.readers(site.i):
             if i.opcode == "get-tuple-element" and i.tuple_index == k:
                 raise HloError(f"{i.name} reads an array most of whose slices were removed")
-        begun, name = start.operand_ids[k], f"{element.name}.slots"
+        begun, name = site.parent.operands(start)[k], f"{element.name}.slots"
         few = self._module.unwritten(site.parent, name, whole, self._edit.target)
         start.operand_ids[k] = few.id
-        site.parent.sweep([begun])
-        site.parent.trim([begun], self._module.computations)
+        self._drop(site.parent, [begun])
 
     def shrink(self, site: LoopSite, gone: list[int]) -> None:
         """Removes elements, by number, from a loop's state. Raises HloError if one is read."""
-        parent, start, loop = site.parent, site.start(), site.loop
-        begun = [start.operand_ids[k] for k in gone]
+        parent, start = site.parent, site.start()
+        begun = [parent.operands(start)[k] for k in gone]
         _drop(start.operand_ids, gone)
         for i in (start, *site.whole()):
             _drop_shapes(i.shape, gone)
-        parent.sweep([*begun, *_renumbered(parent.readers(site.i.id), gone)])
-        parent.trim(begun, self._module.computations)
-        for k, number in enumerate(loop.called_computation_ids):
-            inner = self._module.body(self._module.computations[number])
-            parameter = inner.parameter()
-            _drop_shapes(parameter.shape, gone)
+        self._drop(parent, begun, _renumbered(parent.readers(site.i), gone))
+        for k, inner in enumerate(self._module.loop_bodies(site)):
+            _drop_shapes(inner.parameter().shape, gone)
             inner.computation.ClearField("program_shape")
-            lost = _renumbered(inner.readers(parameter.id), gone)
-            ends: list[int] = []
+            lost = _renumbered(inner.readers(inner.parameter()), gone)
+            ends: list[_Instruction] = []
             if k == 0:
-                root = inner.root()
-                ends = [root.operand_ids[g] for g in gone]
+                root = inner.root
+                ends = [inner.operands(root)[g] for g in gone]
                 _drop(root.operand_ids, gone)
                 _drop_shapes(root.shape, gone)
             inner.sweep([*ends, *lost])
-            if still := inner.alive(lost):
-                raise HloError(f"{still} is read, but was removed from its loop's state")
+            if still := [i.name for i in lost if i.name in inner]:
+                raise HloError(f"{still[0]} is read, but was removed from its loop's state")
+
+    def _drop(
+        self,
+        parent: MutableComputation,
+        begun: Sequence[_Instruction],
+        lost: Sequence[_Instruction] = (),
+    ) -> None:
+        """Removes what nothing reads of `begun` and `lost`, what they alone needed, and outputs of
+        fusions that only `begun` read, as XLA does.
+        """
+        parent.sweep([*begun, *lost])
+        left = {i.id: i for i in parent.instructions()}
+        read = (left.get(k) for i in begun if i.id not in left for k in i.operand_ids)
+        drop_unread(self._module, parent, [i for i in read if i and i.opcode == "fusion"])
 
 
 def _held(body: MutableComputation, gone: Iterable[int]) -> list[int]:
     """Those elements of a state whose instruction also computes other things."""
-    root = body.root()
-    ends = {k: body.operands(root)[k] for k in gone}
+    ends = {k: body.operands(body.root)[k] for k in gone}
     lost = {i.id for i in ends.values()}
     found = []
     for k, end in ends.items():
         if end.opcode == "get-tuple-element":
             (whole,) = body.operands(end)
-            if any(i.id not in lost for i in body.readers(whole.id)):
+            if any(i.id not in lost for i in body.readers(whole)):
                 found.append(k)
     return found
 
@@ -221,14 +223,14 @@ def _drop_shapes(shape: _Shape, gone: Iterable[int]) -> None:
         del shape.tuple_shapes[k]
 
 
-def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[int]:
-    """Renumbers readers of a tuple that loses elements; gives the ids of those of lost ones."""
+def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[_Instruction]:
+    """Renumbers readers of a tuple that loses elements; gives those of lost ones."""
     lost = []
     for element in elements:
         if element.opcode != "get-tuple-element":
             raise HloError(f"{element.name} reads a loop's state as a whole")
         if element.tuple_index in gone:
-            lost.append(element.id)
+            lost.append(element)
         else:
             element.tuple_index -= sum(k < element.tuple_index for k in gone)
     return lost

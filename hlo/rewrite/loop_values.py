@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from hlo import xla_pb2
 from hlo.backend import platform
+from hlo.graph import MutableComputation, copied, instruction
 from hlo.module import HloError
-from hlo.rewrite.bodies import MutableComputation
+from hlo.rewrite.exchanges import Exchanges
 from hlo.rewrite.fused_body import FusedBody, scalar_constant, slice_shape
 from hlo.rewrite.loop_edit import LoopEdit, NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
@@ -18,10 +19,7 @@ from hlo.rewrite.slots import put_into_slots
 from hlo.rewrite.trim import without_transfer
 from hlo.shapes import ShapeIndex
 
-_LOCAL = (1 << 32) - 1
-
 _Instruction = xla_pb2.HloInstructionProto
-_Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
 
 
@@ -50,7 +48,7 @@ class Maker:
         self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
         self._copies: dict[tuple[int, int], _Instruction] = {}
         self._scalars: dict[tuple[int, int], _Instruction] = {}
-        self._exchanges = module.exchanges(source, body)
+        self._exchanges = Exchanges(module, source, body)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
         """Registers instructions added elsewhere, by name, so that a `ValueRef` can name them."""
@@ -103,10 +101,7 @@ class Maker:
             return
         if original.opcode == "async-start":
             original, numbers = self._unwrapped(original)
-        copy = _Instruction()
-        copy.CopyFrom(original)
-        copy.name = made.name
-        del copy.control_predecessor_ids[:]
+        copy = copied(original, made.name)
         del copy.output_operand_aliasing[:]
         if made.root:
             self._rebuild_fusion(copy, made)
@@ -116,8 +111,7 @@ class Maker:
                 for k, value in made.operands
             }
             if copy.opcode == "fusion":
-                inner = self._own(copy.called_computation_ids[0])
-                copy.called_computation_ids[0] = inner.id
+                inner = self._own(copy)
                 for slot in made.slots:
                     operands[slot[0]] = self._with_slots(copy, inner, slot).id
                 if made.results:
@@ -126,7 +120,7 @@ class Maker:
         self._made[made.name] = self._body.add(copy)
 
     def _with_slots(
-        self, copy: _Instruction, body: _Computation, slot: tuple[int, int, int]
+        self, copy: _Instruction, body: MutableComputation, slot: tuple[int, int, int]
     ) -> _Instruction:
         """Lets a fusion put a result into an array of few slices; gives that array."""
         parameter = put_into_slots(copy, body, *slot)
@@ -136,20 +130,13 @@ class Maker:
     def _copied_from_beside(self, made: NewInstruction) -> _Instruction:
         """A copy of an instruction beside the loops, and of the constants that it is made of."""
         original = self._parent.named(made.original)
-        copy = _Instruction()
-        copy.CopyFrom(original)
-        copy.name = made.name
-        del copy.control_predecessor_ids[:]
-        operands = []
-        for operand in self._parent.operands(original):
-            constant = _Instruction()
-            constant.CopyFrom(operand)
-            constant.name = self._module.names.new(operand.name)
-            del constant.control_predecessor_ids[:]
-            operands.append(self._body.add(constant).id)
-        copy.operand_ids[:] = operands
+        operands = [
+            self._body.add(copied(operand, self._module.names.new(operand.name)))
+            for operand in self._parent.operands(original)
+        ]
+        copy = copied(original, made.name, operands)
         if copy.opcode == "fusion":
-            copy.called_computation_ids[0] = self._own(copy.called_computation_ids[0]).id
+            self._own(copy)
         return self._body.add(copy)
 
     def _slice_moved(self, made: NewInstruction) -> _Instruction:
@@ -157,54 +144,39 @@ class Maker:
         original = self._parent.named(made.original)
         ((_, given),) = made.operands
         (operand,) = self._parent.operands(original)
-        copy = _Instruction()
-        copy.CopyFrom(original)
-        copy.name = made.name
-        del copy.control_predecessor_ids[:]
-        copy.operand_ids[:] = [self._body.cast(self.value(given), slice_shape(operand.shape)).id]
+        one = self._body.cast(self.value(given), slice_shape(operand.shape))
+        copy = copied(original, made.name, [one])
         copy.shape.CopyFrom(slice_shape(copy.shape))
         if copy.opcode == "fusion":
-            inner = self._own(copy.called_computation_ids[0])
-            copy.called_computation_ids[0] = inner.id
-            for i in inner.instructions:
+            for i in self._own(copy).instructions():
                 i.shape.CopyFrom(slice_shape(i.shape))
         return self._body.add(copy)
 
     def _unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
         """The fusion that an asynchronous call runs, and which operands it has."""
-        wrapper = self._module.computations[start.called_computation_ids[0]]
-        by_id = {i.id: i for i in wrapper.instructions}
-        inner = by_id[wrapper.root_id]
-        if any(by_id[k].opcode != "parameter" for k in inner.operand_ids):
+        wrapper = self._module.called(start)
+        operands = wrapper.operands(wrapper.root)
+        if any(o.opcode != "parameter" for o in operands):
             raise HloError(f"{start.name} runs more than one fusion")
-        return inner, [by_id[k].parameter_number for k in inner.operand_ids]
+        return wrapper.root, [o.parameter_number for o in operands]
 
-    def _own(self, number: int) -> _Computation:
-        """A copy of a fused computation for a copy of the fusion; reducers are shared."""
-        body = self._module.computations[number]
-        copy = self._module.new_computation(f"{body.name}.loop")
-        renamed = {i.id: copy.id << 32 | (i.id & _LOCAL) for i in body.instructions}
-        for i in body.instructions:
-            made = copy.instructions.add()
-            made.CopyFrom(i)
-            made.id, made.name = renamed[i.id], self._module.names.new(f"{i.name}.loop")
-            made.operand_ids[:] = [renamed[k] for k in i.operand_ids]
+    def _own(self, fusion: _Instruction) -> MutableComputation:
+        """Gives a copy of a fusion a copy of its computation; reducers are shared."""
+        body, names = self._module.called(fusion), self._module.names
+        own = self._module.new_fused(f"{body.computation.name}.loop")
+        own.copy_from(body, lambda name: names.new(f"{name}.loop"))
+        for i in own.instructions():
             if i.opcode == "fusion":  # XLA lets no two fusions call one computation
-                made.called_computation_ids[0] = self._own(i.called_computation_ids[0]).id
-        copy.root_id = renamed[body.root_id]
-        return copy
+                self._own(i)
+        fusion.called_computation_ids[0] = own.computation.id
+        return own
 
     def _copy(self, value: _Instruction, number: int) -> _Instruction:
         """A copy of a value, in an array of its own."""
         key = value.id, number
         if key not in self._copies:
-            copy = _Instruction(
-                name=self._module.names.new(f"{value.name}.copy"),
-                opcode="copy",
-                operand_ids=[value.id],
-            )
-            copy.shape.CopyFrom(value.shape)
-            self._copies[key] = self._body.add(copy)
+            name = self._module.names.new(f"{value.name}.copy")
+            self._copies[key] = self._body.add(instruction("copy", name, value.shape, [value]))
         return self._copies[key]
 
     def _given(self, inner: FusedBody, given: ValueRef) -> _Instruction:
@@ -251,12 +223,11 @@ class Maker:
                 factor, offset = form
                 name = self._module.names.new("loop_turn_constant")
                 constant = self._body.add(scalar_constant(name, offset, result.shape))
-                i = _Instruction(
-                    name=self._module.names.new("loop_turn"),
-                    opcode="add" if factor == 1 else "subtract",
-                    operand_ids=[constant.id, result.id],
+                name, opcode = (
+                    self._module.names.new("loop_turn"),
+                    "add" if factor == 1 else "subtract",
                 )
-                i.shape.CopyFrom(result.shape)
+                i = instruction(opcode, name, result.shape, [constant, result])
                 result = self._body.add(i)
             self._scalars[form] = result
         return self._scalars[form]
@@ -278,10 +249,8 @@ class Maker:
         """
         ((_, given),) = made.operands
         if made.layout:
-            copy = _Instruction(name=made.name, opcode="copy")
-            copy.operand_ids.append(self.value(given).id)
-            copy.shape.CopyFrom(_Shape.FromString(made.layout))
-            return self._body.add(copy)
+            shape = _Shape.FromString(made.layout)
+            return self._body.add(instruction("copy", made.name, shape, [self.value(given)]))
         inner = self._module.fused_body(made.name)
         root = self._given(inner, given)
         if made.element_type:
@@ -290,11 +259,10 @@ class Maker:
 
     def _rebuild_fusion(self, copy: _Instruction, made: NewInstruction) -> None:
         """Gives a copy of a fusion a computation that ends earlier, or begins later."""
-        body = self._module.computations[copy.called_computation_ids[0]]
-        by_id = {i.id: i for i in body.instructions}
-        by_name = {i.name: i for i in body.instructions}
-        given = {by_name[str(where)].id: value for where, value in made.operands}
-        root = by_name[made.root]
+        body = self._module.called(copy)
+        by_id = {i.id: i for i in body.instructions()}
+        given = {body.named(str(where)).id: value for where, value in made.operands}
+        root = body.named(made.root)
         inner = self._module.fused_body(made.name)
         numbers: dict[int, int] = {}
         done: dict[int, _Instruction] = {}

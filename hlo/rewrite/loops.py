@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from hlo import xla_pb2
 from hlo.backend import platform
+from hlo.graph import MutableModule
 from hlo.module import HloError
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.checkpoints import RerunEdit
@@ -21,7 +22,6 @@ from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_readers import Readers
 from hlo.rewrite.loop_states import States
 from hlo.rewrite.loop_values import Maker
-from hlo.rewrite.walk import put_in_post_order
 
 
 def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
@@ -40,9 +40,11 @@ def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> No
     for edit in edits:
         _change(proto, edit)
     keep_apart(before, proto, edits[0].target)
+    module = MutableModule(proto)
     for computation in proto.computations:
         if computation.id in proto.schedule.sequences:
-            put_in_post_order(computation)
+            module.body(computation.id).reorder()
+    module.finish()
 
 
 def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
@@ -53,10 +55,7 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
     parent = writer.parent
     if reader.parent is not parent:
         raise HloError(f"{edit.writer} and {edit.reader} are in different computations")
-    made_from, body = (
-        module.body(module.computations[site.loop.called_computation_ids[0]])
-        for site in (writer, reader)
-    )
+    made_from, body = module.called(writer.loop), module.called(reader.loop)
     module.thread = body.computation.execution_thread
     for new in edit.added:
         named = isinstance(new, str)
@@ -78,4 +77,4 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
     states.forget(writer, [w for w, _ in edit.dropped])
     if platform(edit.target).trims_results:  # it would do so itself, after it was planned
         module.trim()
-    module.finish()
+    module.write()

@@ -6,14 +6,12 @@ as it is, it puts what nothing reads any more into an array of few slices: XLA c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from hlo import xla_pb2
+from hlo.graph import MutableComputation, MutableModule
 from hlo.module import HloError
 from hlo.rewrite.loop_edit import SLOTS
 
 _Instruction = xla_pb2.HloInstructionProto
-_Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
 
 
@@ -22,25 +20,18 @@ def shorten(shape: _Shape, axis: int, slices: int) -> None:
     shape.dimensions[axis] = min(shape.dimensions[axis], slices)
 
 
-def parameter_of(body: _Computation, number: int) -> _Instruction:
-    """The parameter of a computation with this parameter number."""
-    return next(
-        i for i in body.instructions if i.opcode == "parameter" and i.parameter_number == number
-    )
-
-
-def casts_of(body: _Computation, parameter: _Instruction) -> set[int]:
+def casts_of(body: MutableComputation, parameter: _Instruction) -> set[int]:
     """The ids of a parameter, and of all bitcasts that follow it."""
     found = {parameter.id}
-    for i in body.instructions:
+    for i in body.instructions():
         if i.opcode == "bitcast" and i.operand_ids[0] in found:
             found.add(i.id)
     return found
 
 
 def shorten_reads(
-    computations: Mapping[int, _Computation],
-    body: _Computation,
+    module: MutableModule,
+    body: MutableComputation,
     parameter: _Instruction,
     axis: int,
     slices: int,
@@ -50,39 +41,38 @@ def shorten_reads(
     So are its bitcasts, and the parameters of nested fusions that it is given to.
     """
     behind = casts_of(body, parameter)
-    body.ClearField("program_shape")
-    for i in body.instructions:
+    body.computation.ClearField("program_shape")
+    for i in body.instructions():
         if i.id in behind:
             shorten(i.shape, axis, slices)
         elif i.opcode == "fusion":
-            inner = computations[i.called_computation_ids[0]]
+            inner = module.called(i)
             for k, operand in enumerate(i.operand_ids):
                 if operand in behind:
-                    shorten_reads(computations, inner, parameter_of(inner, k), axis, slices)
+                    shorten_reads(module, inner, inner.parameter(k), axis, slices)
 
 
-def update_of(fusion: _Instruction, body: _Computation, operand: int) -> _Instruction:
+def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _Instruction:
     """The dynamic-update-slice that alone reads the fusion's parameter number `operand`.
 
     Raises:
       HloError: something else reads it.
     """
-    parameter = parameter_of(body, operand)
-    readers = [i for i in body.instructions if parameter.id in i.operand_ids]
+    readers = body.readers(body.parameter(operand))
     if len(readers) != 1 or readers[0].opcode != "dynamic-update-slice":
         raise HloError(f"{fusion.name} does more than write a result into a scan residual")
     return readers[0]
 
 
-def counts_slices(body: _Computation, update: _Instruction) -> int:
+def counts_slices(body: MutableComputation, update: _Instruction) -> int:
     """The dimension in which a dynamic-update-slice writes one slice; 0 if it writes all."""
-    part = next(i for i in body.instructions if i.id == update.operand_ids[1])
+    part = body.operands(update)[1]
     pairs = zip(part.shape.dimensions, update.shape.dimensions, strict=True)
     return next((k for k, (one, whole) in enumerate(pairs) if one != whole), 0)
 
 
 def put_into_slots(
-    fusion: _Instruction, body: _Computation, operand: int, axis: int, slices: int = SLOTS
+    fusion: _Instruction, body: MutableComputation, operand: int, axis: int, slices: int = SLOTS
 ) -> _Instruction:
     """Reduces an array into which a fusion writes a slice to few slices; returns its parameter.
 
@@ -93,8 +83,7 @@ def put_into_slots(
     Raises:
       HloError: the fusion does something else with that operand.
     """
-    update, parameter = update_of(fusion, body, operand), parameter_of(body, operand)
-    root = next(i for i in body.instructions if i.id == body.root_id)
+    update, parameter, root = update_of(fusion, body, operand), body.parameter(operand), body.root
     shapes = [parameter.shape, update.shape]
     if root.id == update.id:
         shapes.append(fusion.shape)
@@ -105,5 +94,5 @@ def put_into_slots(
         raise HloError(f"{fusion.name} does not return the scan residual that it writes to")
     for shape in shapes:
         shorten(shape, axis, slices)
-    body.ClearField("program_shape")
+    body.computation.ClearField("program_shape")
     return parameter

@@ -25,9 +25,9 @@ def test_a_module_is_loaded_when_it_is_used():
 
 
 def test_names_are_the_modules_own(monkeypatch):
-    walk = late("hlo.rewrite.walk")
+    walk = late("hlo.walk")
     assert inspect.isfunction(walk.after_needs)
-    monkeypatch.setattr("hlo.rewrite.walk.after_needs", "another")
+    monkeypatch.setattr("hlo.walk.after_needs", "another")
     assert walk.after_needs == "another"
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = walk.no_such_name

@@ -3,6 +3,7 @@
 import pytest
 
 from hlo import xla_pb2
+from hlo.graph import copied
 from hlo.parse import from_hlo_text
 from hlo.rewrite.loop_module import LoopModule
 
@@ -45,8 +46,7 @@ ENTRY e {
 def test_an_element_of_a_tuple_inside_a_tuple(index, path, dimensions):
     proto = xla_pb2.HloModuleProto.FromString(from_hlo_text(NESTED))
     module = LoopModule(proto)
-    entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
-    body = module.body(entry)
+    body = module.body(proto.entry_computation_id)
     whole = body.named("f")
     i = module.leaf(body, whole, index)
     assert list(i.shape.dimensions) == dimensions
@@ -94,14 +94,12 @@ def test_new_fusions_give_what_is_read(read):
     proto = xla_pb2.HloModuleProto.FromString(from_hlo_text(UPDATES))
     module = LoopModule(proto)
     entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
-    body = module.body(entry)
+    body = module.body(entry.id)
     old = body.named("f")
-    computation = module.new_computation("fused.again")
-    computation.root_id = module.computations[old.called_computation_ids[0]].root_id
-    computation.instructions.extend(module.computations[old.called_computation_ids[0]].instructions)
-    copy = xla_pb2.HloInstructionProto()
-    copy.CopyFrom(old)
-    copy.name, copy.called_computation_ids[0] = "f.again", computation.id
+    computation = module.new_fused("fused.again")
+    computation.copy_from(module.called(old), module.names.new)
+    copy = copied(old, "f.again")
+    copy.called_computation_ids[0] = computation.computation.id
     begun = [
         module.unwritten(body, f"{name}.again", body.named(name).shape, "tpu") for name in "cd"
     ]
@@ -110,7 +108,7 @@ def test_new_fusions_give_what_is_read(read):
     for n in read:
         body.replace(body.named("ghk"[n]), module.leaf(body, copy, (n,)))
     module.trim()
-    module.finish()
+    module.write()
     kept = {i.name: i for i in entry.instructions}
     assert len(kept["f"].shape.tuple_shapes) == 3, "what was there stays as it is"
     made = kept["f.again"]

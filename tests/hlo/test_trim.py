@@ -3,8 +3,9 @@
 import pytest
 
 from hlo import xla_pb2
+from hlo.graph import MutableModule
 from hlo.parse import from_hlo_text
-from hlo.rewrite.trim import without_unread
+from hlo.rewrite.trim import drop_unread
 
 pytestmark = pytest.mark.quick
 
@@ -22,16 +23,14 @@ def trimmed(entry, repeated, attributes="kind=kLoop"):
     """(names that are left, name -> instruction, the fused body, name of the root)."""
     text = f"HloModule m\n{BODY}\nENTRY e {{ {entry.replace('KIND', attributes)} }}"
     proto = xla_pb2.HloModuleProto.FromString(from_hlo_text(text))
-    (computation,) = [c for c in proto.computations if c.id == proto.entry_computation_id]
-    ids = {i.name.split(".")[0]: i.id for i in computation.instructions}
-    bodies = {c.id: c for c in proto.computations if c.id != computation.id}
-    left, root = without_unread(
-        computation.instructions, computation.root_id, bodies, [ids[name] for name in repeated]
-    )
-    by_name = {i.name.split(".")[0]: i for i in left}
-    names = {number: name for name, number in ids.items()}
-    (body,) = bodies.values()
-    return list(by_name), by_name, body, names[root]
+    module = MutableModule(proto)
+    computation = module.body(proto.entry_computation_id)
+    known = {i.name.split(".")[0]: i for i in computation.instructions()}
+    drop_unread(module, computation, [known[name] for name in repeated])
+    module.finish()
+    by_name = {i.name.split(".")[0]: i for i in computation.instructions()}
+    (body,) = [c for c in proto.computations if c.id != proto.entry_computation_id]
+    return list(by_name), by_name, body, computation.root.name.split(".")[0]
 
 
 HEAD = """x = f32[4] parameter(0)

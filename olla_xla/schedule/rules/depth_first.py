@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo.rewrite.walk import after_needs
+from hlo.walk import after_needs
 from olla_xla.memory.arrays import GraphArrays, rows, sum_by, topological_order
 
 

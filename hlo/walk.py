@@ -44,15 +44,6 @@ def after_needs(
     return list(done)
 
 
-def put_in_post_order(computation: xla_pb2.HloComputationProto) -> None:
-    """Reorders a computation's list of instructions, in place, into XLA's post-order."""
-    listed = [i.id for i in computation.instructions]
-    walked = post_order(computation.instructions)
-    if [i.id for i in walked] != listed:
-        place = {i.id: k for k, i in enumerate(walked)}
-        computation.instructions.sort(key=lambda i: place[i.id])
-
-
 def post_order(
     instructions: Sequence[xla_pb2.HloInstructionProto],
 ) -> list[xla_pb2.HloInstructionProto]:

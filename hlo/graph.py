@@ -1,0 +1,399 @@
+"""A module while it is changed: computations whose instructions and execution orders come and go.
+
+Everything that writes into a module does it here: ids of what is new, the order in which XLA lists
+instructions, schedules in the ids in which they came, and what goes with what nothing reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from hlo import xla_pb2
+from hlo.exchange import REPEATABLE
+from hlo.module import HloError
+from hlo.walk import after_needs, post_order
+
+_LOCAL = (1 << 32) - 1
+"""An instruction's id within its computation: the low half of its id in the module."""
+
+_Instruction = xla_pb2.HloInstructionProto
+_Computation = xla_pb2.HloComputationProto
+_Shape = xla_pb2.ShapeProto
+
+
+class Names:
+    """The names of a module's computations and instructions, in order to give new ones."""
+
+    def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
+        self._taken = {c.name for c in proto.computations}
+        self._taken.update(i.name for c in proto.computations for i in c.instructions)
+
+    def new(self, name: str) -> str:
+        """`name`, with a number added if it is in use; the result counts as in use from now on."""
+        found = name
+        for k in itertools.count(1):
+            if found not in self._taken:
+                break
+            found = f"{name}.{k}"
+        self._taken.add(found)
+        return found
+
+
+def instruction(
+    opcode: str, name: str, shape: _Shape, operands: Iterable[_Instruction] = (), **fields: Any
+) -> _Instruction:
+    """A new instruction, which the caller adds to a computation; `fields` of the proto."""
+    ids = [o.id for o in operands]
+    return _Instruction(opcode=opcode, name=name, shape=shape, operand_ids=ids, **fields)
+
+
+def copied(
+    i: _Instruction, name: str, operands: Iterable[_Instruction] | None = None
+) -> _Instruction:
+    """A copy under another name that waits for nothing; with other operands, if these are given."""
+    copy = _Instruction()
+    copy.CopyFrom(i)
+    copy.name = name
+    del copy.control_predecessor_ids[:]
+    if operands is not None:
+        copy.operand_ids[:] = [o.id for o in operands]
+    return copy
+
+
+class MutableComputation:
+    """A computation that is being changed; `MutableModule.finish` writes the result.
+
+    Args:
+      module: that it belongs to. computation: as the module has it.
+
+    Attributes:
+      computation: as given; what may be set besides instructions is set there.
+      early: ids of what was added to come early.
+    """
+
+    def __init__(self, module: MutableModule, computation: _Computation) -> None:
+        self.computation = computation
+        self._module = module
+        self._by_id = {i.id: i for i in computation.instructions}
+        self._by_name = {i.name: i for i in computation.instructions}
+        self._next = max(self._by_id, default=computation.id << 32) + 1
+        self._listed = list(self._by_id)
+        self._before: dict[int, list[int]] = {}
+        self._after: dict[int, list[int]] = {}
+        """By instruction, what is inserted there."""
+        self._new: list[int] = []
+        self.early: set[int] = set()
+        self._elements: dict[int, _Instruction] = {}
+        self._order: list[int] | None = None
+        self._is_local = False
+        """Schedules have ids of the module, or those within a computation."""
+        if computation.id in module.proto.schedule.sequences:
+            sequence = module.proto.schedule.sequences[computation.id].instruction_ids
+            high = computation.id << 32
+            self._is_local = any(k not in self._by_id for k in sequence)
+            self._order = [k if k in self._by_id else high | k for k in sequence]
+
+    # What is there.
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    @property
+    def order(self) -> list[int]:
+        """The ids in execution order, which may be changed. Raises HloError without a schedule."""
+        if self._order is None:
+            raise HloError(f"{self.computation.name} has no schedule; dump it after scheduling")
+        return self._order
+
+    def named(self, name: str) -> _Instruction:
+        """The instruction with this name. Raises HloError if there is none."""
+        if name not in self._by_name:
+            raise HloError(f"{self.computation.name} has no {name}; plan it again")
+        return self._by_name[name]
+
+    def operands(self, i: _Instruction) -> list[_Instruction]:
+        """The operands of an instruction, in order."""
+        return [self._by_id[k] for k in i.operand_ids]
+
+    def instructions(self) -> list[_Instruction]:
+        """All instructions as they are listed, those that were inserted last."""
+        return list(self._by_id.values())
+
+    def parameter(self, number: int = 0) -> _Instruction:
+        """The parameter with this number."""
+        return next(
+            i
+            for i in self._by_id.values()
+            if i.opcode == "parameter" and i.parameter_number == number
+        )
+
+    @property
+    def root(self) -> _Instruction:
+        """The instruction whose value is the computation's result."""
+        return self._by_id[self.computation.root_id]
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether it runs step by step."""
+        return self._order is not None
+
+    def added(self) -> list[_Instruction]:
+        """Those that are new, and have no place yet."""
+        return [self._by_id[k] for k in self._new if k in self._by_id]
+
+    def readers(self, i: _Instruction) -> list[_Instruction]:
+        """All instructions that have this one as an operand."""
+        return [r for r in self._by_id.values() if i.id in r.operand_ids]
+
+    # What is new.
+
+    def add(
+        self,
+        i: _Instruction,
+        *,
+        before: _Instruction | None = None,
+        after: _Instruction | None = None,
+        early: bool = False,
+    ) -> _Instruction:
+        """Adds an instruction with a new id and returns it.
+
+        Args:
+          before, after: where it is listed and scheduled; else `place` is to give it a place.
+          early: whether that is to be before all older instructions except parameters.
+        """
+        i.id = self._next
+        self._next += 1
+        self._by_id[i.id] = i
+        self._by_name[i.name] = i
+        if before is not None:
+            self._before.setdefault(before.id, []).append(i.id)
+        elif after is not None:
+            self._after.setdefault(after.id, []).append(i.id)
+        else:
+            self._new.append(i.id)
+        if early:
+            self.early.add(i.id)
+        return i
+
+    def tuple_element(self, whole: _Instruction, k: int) -> _Instruction:
+        """Adds a get-tuple-element of element `k` of `whole`."""
+        name = self._module.names.new(f"{whole.name}.element")
+        shape = whole.shape.tuple_shapes[k]
+        return self.add(instruction("get-tuple-element", name, shape, [whole], tuple_index=k))
+
+    def element(self, k: int) -> _Instruction:
+        """The get-tuple-element of the parameter (a loop's state) at `k`, added if need be."""
+        if k not in self._elements:
+            found = (
+                i
+                for i in self.readers(self.parameter())
+                if i.opcode == "get-tuple-element" and i.tuple_index == k
+            )
+            self._elements[k] = next(found, None) or self.tuple_element(self.parameter(), k)
+        return self._elements[k]
+
+    def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
+        """Adds a bitcast of `i` to a shape and returns it; `i` itself if it has that shape."""
+        if i.shape == shape:
+            return i
+        name = self._module.names.new(f"{i.name}.bitcast")
+        return self.add(instruction("bitcast", name, shape, [i]))
+
+    def copy_from(self, source: MutableComputation, rename: Callable[[str], str]) -> None:
+        """Fills a new computation with copies of another's instructions, and its schedule."""
+        high = self.computation.id << 32
+        moved = {k: high | (k & _LOCAL) for k in source._by_id}
+        for i in source.instructions():
+            copy = _Instruction()
+            copy.CopyFrom(i)
+            copy.id, copy.name = moved[i.id], rename(i.name)
+            copy.operand_ids[:] = [moved[k] for k in i.operand_ids]
+            copy.control_predecessor_ids[:] = [moved[k] for k in i.control_predecessor_ids]
+            self._by_id[copy.id] = self._by_name[copy.name] = copy
+        self._next = max(self._by_id) + 1
+        self.computation.root_id = moved[source.computation.root_id]
+        if source._order is not None:
+            self._order, self._is_local = [moved[k] for k in source._order], source._is_local
+
+    # What goes.
+
+    def replace(
+        self, old: _Instruction, new: _Instruction, but: _Instruction | None = None
+    ) -> None:
+        """Makes all readers of `old`, but `but`, read `new`; which is the root if `old` was."""
+        for reader in self.readers(old):
+            if reader is not but:
+                reader.operand_ids[:] = [new.id if k == old.id else k for k in reader.operand_ids]
+        if self.computation.root_id == old.id:
+            self.computation.root_id = new.id
+
+    def sweep(self, lost: Iterable[_Instruction], opcodes: Collection[str] | None = None) -> None:
+        """Removes unread instructions without side effects: those in `lost`, then operands.
+
+        Parameters stay, and with `opcodes` all others than these.
+        """
+        count: dict[int, int] = dict.fromkeys(self._by_id, 0)
+        for i in self._by_id.values():
+            for k in set(i.operand_ids):
+                count[k] += 1
+        waiting = [i.id for i in lost]
+        dead: set[int] = set()
+        while waiting:
+            k = waiting.pop()
+            if k in dead or k not in self._by_id:
+                continue
+            i = self._by_id[k]
+            stays = i.opcode == "parameter" if opcodes is None else i.opcode not in opcodes
+            acts = i.custom_call_has_side_effect or (i.channel_id and i.opcode not in REPEATABLE)
+            if count[k] or k == self.computation.root_id or stays or acts:
+                continue
+            dead.add(k)
+            for operand in set(i.operand_ids):
+                count[operand] -= 1
+                waiting.append(operand)
+        self.remove(dead)
+
+    def remove(self, gone: Collection[int]) -> None:
+        """Removes instructions, by id; what waited for them waits for what they waited for."""
+        if not gone:
+            return
+        for i in self._by_id.values():
+            if i.id in gone or not any(k in gone for k in i.control_predecessor_ids):
+                continue
+            kept: set[int] = set()
+            waiting, seen = list(i.control_predecessor_ids), set[int]()
+            while waiting:
+                k = waiting.pop()
+                if k in seen:
+                    continue
+                seen.add(k)
+                if k in gone:
+                    waiting += self._by_id[k].control_predecessor_ids
+                else:
+                    kept.add(k)
+            i.control_predecessor_ids[:] = sorted(kept)
+        for k in gone:
+            del self._by_name[self._by_id.pop(k).name]
+        if self._order is not None:
+            self._order = [k for k in self._order if k not in gone]
+
+    # Orders.
+
+    def reorder(self) -> None:
+        """Lists the instructions in XLA's post-order."""
+        self._by_id = {i.id: i for i in post_order(self.instructions())}
+
+    def place(self, order: Iterable[int]) -> None:
+        """Sets the execution order, in which all that was added has its place now."""
+        self._order, self._new = list(order), []
+
+    def finish(self) -> None:
+        """Writes the instructions and the schedule into the proto; nothing is changed after it."""
+        if self._before or self._after:
+            inserted = {k for at in (self._before, self._after) for ks in at.values() for k in ks}
+            listed = self._with_inserted(k for k in self._by_id if k not in inserted)
+            self._by_id = {k: self._by_id[k] for k in listed}
+            if self._order is not None:
+                self._order = list(self._with_inserted(self._order))
+        if list(self._by_id) != self._listed:
+            relist(self.computation.instructions, self._by_id.values())
+        if self._order is not None:
+            ids = [k & _LOCAL for k in self._order] if self._is_local else self._order
+            sequence = self._module.proto.schedule.sequences[self.computation.id]
+            sequence.instruction_ids[:] = ids
+
+    def _with_inserted(self, ids: Iterable[int]) -> Iterator[int]:
+        for k in ids:
+            yield from (*self._before.get(k, ()), k, *self._after.get(k, ()))
+
+
+def relist(repeated: Any, items: Iterable[Any]) -> None:
+    """Makes a repeated field of messages hold copies of these, which may be some of its own."""
+    kept = list(items)
+    del repeated[:]
+    repeated.extend(kept)
+
+
+class MutableModule:
+    """A module that is being changed: computations are wrapped when they are first asked for.
+
+    Args:
+      proto: of the module, changed in place.
+
+    Attributes:
+      proto: as given. computations: by id, with new ones.
+    """
+
+    def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
+        self.proto = proto
+        self.computations = {c.id: c for c in proto.computations}
+        self._bodies: dict[int, MutableComputation] = {}
+        self._ids = itertools.count(max(self.computations, default=0) + 1)
+        self._beside: dict[int | None, list[_Computation]] = {}
+
+    @functools.cached_property
+    def names(self) -> Names:
+        """Those in use."""
+        return Names(self.proto)
+
+    def body(self, number: int) -> MutableComputation:
+        """The editor of the computation with this id: always the same one."""
+        if number not in self._bodies:
+            self._bodies[number] = MutableComputation(self, self.computations[number])
+        return self._bodies[number]
+
+    def bodies(self) -> list[MutableComputation]:
+        """All that have been asked for."""
+        return list(self._bodies.values())
+
+    def called(self, i: _Instruction, k: int = 0) -> MutableComputation:
+        """The editor of the computation that an instruction calls, number `k` of several."""
+        return self.body(i.called_computation_ids[k])
+
+    def find(self, names: Collection[str]) -> list[tuple[MutableComputation, _Instruction]]:
+        """Instructions of these names and where they are, in the module's order. Raises HloError if
+        one is missing.
+        """
+        found: dict[str, int] = {}
+        for c in self.proto.computations if names else ():
+            for i in c.instructions:
+                if i.name in names:
+                    found.setdefault(i.name, c.id)
+        if lost := [name for name in names if name not in found]:
+            raise HloError(f"the module has no instruction {lost[0]}; plan it again")
+        return [(home, home.named(name)) for name, k in found.items() for home in [self.body(k)]]
+
+    def new_computation(
+        self, computation: _Computation, after: int | None = None
+    ) -> MutableComputation:
+        """Adds a computation, which gets a new id; listed after that of id `after`, else last."""
+        computation.id = next(self._ids)
+        self.computations[computation.id] = computation
+        self._beside.setdefault(after, []).append(computation)
+        return self.body(computation.id)
+
+    def finish(self) -> None:
+        """Writes all that has been changed into the module."""
+        for body in self._bodies.values():
+            body.finish()
+        if self._beside:
+            last = self._beside.pop(None, [])
+            listed = [k for c in self.proto.computations for k in (c, *self._beside.get(c.id, ()))]
+            relist(self.proto.computations, [*listed, *last])
+
+    def prune(self) -> None:
+        """After `finish`: lists computations callees first, without those that nothing calls."""
+        by_id = {c.id: c for c in self.proto.computations}
+
+        def callees(k: int) -> Sequence[int]:
+            return [n for i in by_id[k].instructions for n in i.called_computation_ids]
+
+        called = set(after_needs([self.proto.entry_computation_id], callees))
+        listed = after_needs((k for k in by_id if k in called), callees)
+        for number in by_id.keys() - called:
+            if number in self.proto.schedule.sequences:
+                del self.proto.schedule.sequences[number]
+        relist(self.proto.computations, [by_id[k] for k in listed])

@@ -1,0 +1,70 @@
+"""Schedules what was added to a computation that runs step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from hlo import xla_pb2
+from hlo.graph import MutableComputation
+from hlo.module import HloError
+from hlo.walk import after_needs
+
+
+def place_new(body: MutableComputation) -> None:
+    """Schedules each added instruction right before its first reader; removes unread ones.
+
+    What is read earlier than before is moved to before its first reader.
+
+    Raises:
+      HloError: an instruction reads itself.
+    """
+    new = {i.id: i for i in body.added()}
+    if not new:
+        return
+    order = body.order
+    step = {k: n for n, k in enumerate(order)}
+    readers: dict[int, list[int]] = {k: [] for k in new}
+    for i in body.instructions():
+        for k in i.operand_ids:
+            if k in readers:
+                readers[k].append(i.id)
+    parameters = {i.id for i in body.instructions() if i.opcode == "parameter"}
+    first = next(n for n, k in enumerate(order) if k not in parameters)
+    listed = _operands_first(body, new, new)
+    unread: set[int] = set()
+    for k in reversed(listed):
+        found = [first] if k in body.early else [step[r] for r in readers[k] if r in step]
+        if found:
+            step[k] = min(found + [step[w] for w in _overwriting(body, new[k]) if w in step])
+        else:
+            unread.add(k)  # made for a use that came to nothing
+    before: dict[int, list[int]] = {}
+    for k in listed:
+        if k not in unread:
+            before.setdefault(order[step[k]], []).append(k)
+    body.place(n for k in order for n in (*before.get(k, ()), k))
+    body.remove(unread)
+    body.place(_operands_first(body, body.order, {i.id for i in body.instructions()}))
+
+
+def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> list[int]:
+    """Of a loop's body, what may write the next iteration's state over elements that are read."""
+    if body.root.opcode != "tuple":
+        return []
+    elements = (o for o in body.operands(i) if o.opcode == "get-tuple-element")
+    state = [e for e in elements if body.operands(e)[0].opcode == "parameter"]
+    following = body.root.operand_ids
+    return [following[e.tuple_index] for e in state if following[e.tuple_index] != e.id]
+
+
+def _operands_first(
+    body: MutableComputation, order: Iterable[int], among: Container[int]
+) -> list[int]:
+    """The same order with each after what it needs; that of `among` is taken in."""
+    by_id = {i.id: i for i in body.instructions()}
+
+    def needs(k: int) -> list[int]:
+        before = (*by_id[k].operand_ids, *by_id[k].control_predecessor_ids)
+        return [n for n in before if n in among]
+
+    return after_needs(order, needs, lambda k: HloError(f"{by_id[k].name} reads itself"))
