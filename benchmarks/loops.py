@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.schedule import Case
 from olla_xla import targets
-from olla_xla.compile.checkpointed import POLICIES, checkpointed_scans
+from olla_xla.analysis.checkpointed import POLICIES, checkpointed_scans
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.variants import StepVariant, StepVariants

@@ -10,9 +10,9 @@ import jax
 
 import olla_xla
 from benchmarks.remedy_steps import Step
+from olla_xla.analysis.remedy import Trial
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.plan_store import process_store
-from olla_xla.memory.analysis.remedy import Trial
 
 
 @dataclasses.dataclass(frozen=True)

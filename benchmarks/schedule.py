@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.check.executable import check_executable, results_digest
-from olla_xla.compile.capture import capture
 from olla_xla.errors import InputError, OllaError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.tools import models
+from olla_xla.tools.capture import capture
 
 if TYPE_CHECKING:
-    from olla_xla.compile.capture import Compiled
+    from olla_xla.tools.capture import Compiled
 
 _SHORT = 10.0  # seconds after which no plan may be above XLA's order
 _COMPUTE = {"resnet50": "momentum", "vgg11": "sgd"}

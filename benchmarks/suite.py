@@ -20,7 +20,6 @@ from hlo.lowered import LoweredModule, read_lowered
 from hlo.module import HloError, module_from_bytes
 from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes, final_module
-from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import InputError, OllaError
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
@@ -28,6 +27,7 @@ from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.targets.target import Target
+from olla_xla.tools.dumped import DumpedStage
 
 _KINDS = (".hlo", ".txt", ".pb", ".mlir")
 _SCHEDULED = "it has a schedule: XLA's pipeline is behind it; olla_xla plan --hlo takes it as it is"

@@ -13,6 +13,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
+from olla_xla.compile import extensions
 from olla_xla.errors import (
     AgreementError,
     BudgetError,
@@ -33,20 +34,20 @@ from olla_xla.version import __version__, old_jax
 
 if TYPE_CHECKING:
     import olla_xla.check as check
-    from olla_xla.compile.analyze import analyze
+    from olla_xla.analysis.analysis import Analysis
+    from olla_xla.analysis.analyze import analyze
     from olla_xla.compile.decorator import plan
     from olla_xla.compile.events import on_plan
-    from olla_xla.compile.max_batch import max_batch
-    from olla_xla.compile.measure import measure
     from olla_xla.compile.plan_event import PlanEvent
     from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
-    from olla_xla.compile.report import Report, report
     from olla_xla.compile.stages import PlannedCompiled
-    from olla_xla.memory.analysis.analysis import Analysis
     from olla_xla.pieces.transform import FissionPlan, fission
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
-    from olla_xla.remat.segments.transform import sublinear
+    from olla_xla.segments.transform import sublinear
+    from olla_xla.tools.max_batch import max_batch
+    from olla_xla.tools.measure.measure import measure
+    from olla_xla.tools.report import Report, report
 
 __all__ = [
     "Analysis",
@@ -86,7 +87,7 @@ __all__ = [
 
 
 _MODULES = {
-    "Analysis": "memory.analysis.analysis",
+    "Analysis": "analysis.analysis",
     "FissionPlan": "pieces.transform",
     "Plan": "problem.plan",
     "PlanEvent": "compile.plan_event",
@@ -94,15 +95,15 @@ _MODULES = {
     "PlanWarning": "compile.planned_function",
     "PlannedCompiled": "compile.stages",
     "PlannedFunction": "compile.planned_function",
-    "Report": "compile.report",
+    "Report": "tools.report",
     "fission": "pieces.transform",
-    "max_batch": "compile.max_batch",
-    "measure": "compile.measure",
-    "analyze": "compile.analyze",
+    "max_batch": "tools.max_batch",
+    "measure": "tools.measure.measure",
+    "analyze": "analysis.analyze",
     "on_plan": "compile.events",
     "plan": "compile.decorator",
-    "report": "compile.report",
-    "sublinear": "remat.segments.transform",
+    "report": "tools.report",
+    "sublinear": "segments.transform",
 }
 
 
@@ -121,6 +122,16 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _of(module: str, name: str) -> Any:
+    """A function of a module, which is imported when the function is called."""
+    return lambda *given: getattr(importlib.import_module(f"olla_xla.{module}"), name)(*given)
+
+
+extensions.donation_hint = _of("analysis.compiled_leaves", "donation_hint")
+extensions.checkpoint_policy = _of("tools.policy", "checkpoint_policy")
+extensions.report = _of("tools.report", "report")
 
 
 def _require_own_hlo() -> None:

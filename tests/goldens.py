@@ -72,8 +72,8 @@ def capture_all(folder: Path) -> None:
     import jax.numpy as jnp
 
     from olla_xla import targets
-    from olla_xla.compile.capture import capture
     from olla_xla.tools import models
+    from olla_xla.tools.capture import capture
     from tests.support import compiles, loop_programs, ode_programs, sharded, tensor_parallel
 
     def write(name, lower):

@@ -17,10 +17,10 @@ from benchmarks import loops as bench
 from benchmarks.report.loops import loops_summary, loops_table
 from benchmarks.schedule import parse_cases
 from olla_xla import targets
+from olla_xla.analysis.checkpointed import POLICIES
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.compile.checkpointed import POLICIES
 from olla_xla.errors import InputError, OllaError
 
 

@@ -29,8 +29,8 @@ from olla_xla.check.executable import (
 )
 from olla_xla.compile import objection
 from olla_xla.compile.accounting import assignment_proto, final_module
-from olla_xla.compile.capture import Compiled, capture, compile_rewritten
 from olla_xla.errors import CheckError, OllaError
+from olla_xla.tools.capture import Compiled, capture, compile_rewritten
 
 Mutant = tuple[str, int, str, bytes]
 """(kind, number of the try, what was done, module or executable)."""

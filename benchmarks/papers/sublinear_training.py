@@ -30,7 +30,7 @@ from examples.zoo.resnet import Bottleneck, ResNet
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
 from olla_xla.errors import OllaError
-from olla_xla.remat.segments.transform import sublinear
+from olla_xla.segments.transform import sublinear
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,9 +26,9 @@ from hlo.exchange import MOVING
 from hlo.module import module_from_bytes
 from olla_xla import planner
 from olla_xla.compile.accounting import assigned_bytes, final_module
-from olla_xla.compile.capture import capture
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
+from olla_xla.tools.capture import capture
 
 _RUNS = 3
 

@@ -25,9 +25,9 @@ from olla_xla.problem.plan import Plan
 from olla_xla.version import OLDEST_JAX, TOO_NEW_JAX
 
 if TYPE_CHECKING:
-    from olla_xla.compile import in_pieces
+    from olla_xla.pieces import in_pieces
 else:
-    in_pieces = late("olla_xla.compile.in_pieces")  # changes JAX's configuration
+    in_pieces = late("olla_xla.pieces.in_pieces")  # changes JAX's configuration
 
 _logger = logging.getLogger("olla_xla")
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
+import collections
 import dataclasses
+import functools
 import json
 import logging
+import sys
 import threading
 from collections.abc import Callable
 
-from olla_xla.compile import report
-from olla_xla.compile.environment import log_is_json
+from olla_xla.compile import extensions
+from olla_xla.compile.environment import log_is_json, report_at_exit
 from olla_xla.compile.plan_event import PlanEvent
 
 _logger = logging.getLogger("olla_xla")
 
+_KEPT = 1000
+"""How many events are kept, the latest ones."""
 
+_events: collections.deque[PlanEvent] = collections.deque(maxlen=_KEPT)
 _listeners: list[Callable[[PlanEvent], None]] = []
 _lock = threading.Lock()
 
@@ -43,14 +50,28 @@ def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
 
 
 def tell(event: PlanEvent) -> None:
-    """Logs an event, as JSON if OLLA_XLA_LOG=json, adds it to the report and calls listeners."""
+    """Logs an event, as JSON if OLLA_XLA_LOG=json, keeps it for the report and calls listeners."""
     text = json.dumps(dataclasses.asdict(event)) if log_is_json() else str(event)
     _logger.info("%s", text)
-    report.add(event)
     with _lock:
+        _events.append(event)
         listeners = tuple(_listeners)
+    if report_at_exit():
+        _print_at_exit()
     for listener in listeners:
         try:
             listener(event)
         except Exception:
             _logger.exception("a listener of on_plan failed")
+
+
+def recent_events() -> tuple[PlanEvent, ...]:
+    """The latest thousand events of this process, in order."""
+    with _lock:
+        return tuple(_events)
+
+
+@functools.cache
+def _print_at_exit() -> None:
+    """Registers the report to be written once, when the program ends."""
+    atexit.register(lambda: print(extensions.report(), file=sys.stderr))

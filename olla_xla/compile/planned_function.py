@@ -23,7 +23,7 @@ import jax
 from hlo.backend import platform_of_jax
 from hlo.late import late
 from olla_xla.compile import environment as settings
-from olla_xla.compile import loading, verification
+from olla_xla.compile import extensions, loading, verification
 from olla_xla.compile.events import tell
 from olla_xla.compile.foreign import caution
 from olla_xla.compile.handlers import raises_of_handlers
@@ -34,7 +34,6 @@ from olla_xla.compile.jax_private import (
     plain_jit,
     with_miss_handler,
 )
-from olla_xla.compile.leaves import donation_hint
 from olla_xla.compile.outcomes import Outcome, failed, require_budget
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.plan_store import is_filled
@@ -49,11 +48,10 @@ from olla_xla.problem.summary import in_a_line
 from olla_xla.remat.cost.calibrate import is_measuring
 
 if TYPE_CHECKING:
-    from olla_xla.compile import capture, gpu_code, policy, stages, together
+    from olla_xla.compile import gpu_code, stages, together
+    from olla_xla.compile.checkpoint_policy import CheckpointPolicy
 else:
-    capture = late("olla_xla.compile.capture")
     gpu_code = late("olla_xla.compile.gpu_code")
-    policy = late("olla_xla.compile.policy")
     stages = late("olla_xla.compile.stages")
     together = late("olla_xla.compile.together")
 
@@ -289,7 +287,7 @@ class PlannedFunction:
         """As `jax.jit`'s: the shapes of the results."""
         return self._jitted.eval_shape(*args, **kwargs)
 
-    def as_policy(self, *args: Any, **kwargs: Any) -> policy.CheckpointPolicy:
+    def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         """The scan residuals that the plan for these arguments keeps, as a `jax.checkpoint` policy.
 
         It plans the signature if that was not done. Residuals are named by `checkpoint_name`; the
@@ -307,8 +305,7 @@ class PlannedFunction:
         outcome = self._outcome(lowered, device_key(args, kwargs))
         if outcome.plan is None:
             raise CheckError(f"{self.__name__} has no plan: {outcome.reason}")
-        view = capture.capture(lowered).view
-        return policy.policy_of(traced.jaxpr, view, outcome.plan)  # changes JAX's configuration
+        return extensions.checkpoint_policy(traced, lowered, outcome.plan)
 
     def clear_cache(self) -> None:
         """As `jax.jit`'s: clears traces and executables. Plans are kept for reuse."""
@@ -364,7 +361,9 @@ class PlannedFunction:
             if variant not in outcomes:
                 started = time.monotonic()
                 outcome = self._compiled(lowered, device_key, **compile_kwargs)
-                hint = donation_hint(outcome.compiled, self._static) if outcome.plan else ""
+                hint = ""
+                if outcome.plan is not None:
+                    hint = extensions.donation_hint(outcome.compiled, self._static)
                 tell(PlanEvent.of(self.__name__, outcome, time.monotonic() - started, hint))
                 if outcome.fell_back and self._plan_settings.enabled and settings.strict():
                     raise FallbackError(f"{self.__name__} is not planned: {outcome.reason}")

@@ -9,6 +9,7 @@ it. Calls outside the jitted function, such as the script that compiles it, are 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 import sysconfig
@@ -20,7 +21,7 @@ from hlo.module import Instruction
 from hlo.stack_frames import SourceFrame
 
 _PACKAGE = str(Path(__file__).parents[1])
-_LAUNCHING = tuple(f"{_PACKAGE}/{folder}/" for folder in ("compile", "cli", "tools"))
+_LAUNCHING = tuple(f"{_PACKAGE}/{folder}/" for folder in ("analysis", "compile", "cli", "tools"))
 """Our own code that has steps traced: its callers are no part of a step."""
 
 _BLOCKS = (
@@ -140,3 +141,29 @@ def _layer(inside: Sequence[SourceFrame]) -> str:
             name = frame.function.rpartition(".")[2]
             functions += [name] if name.isidentifier() else []
     return "/".join(classes or functions)
+
+
+def short_line(line: str) -> str:
+    """A "file:line" relative to the working directory, or its last three path components."""
+    return _short_line(line, os.getcwd())
+
+
+@functools.lru_cache(maxsize=4096)  # a step's tensors come from few lines
+def _short_line(line: str, directory: str) -> str:
+    name, colon, number = line.rpartition(":")
+    if not colon:
+        return line
+    path = Path(name)
+    if path.parent.name.startswith("ipykernel_"):
+        return f"notebook cell:{number}"  # its file is a temporary one, named by a hash
+    if path.is_relative_to(directory):
+        path = path.relative_to(directory)
+    elif len(path.parts) > 3:
+        path = Path(*path.parts[-3:])
+    return f"{path}:{number}"
+
+
+def short_call(call: str) -> str:
+    """A "file:line function" with its "file:line" shortened by `short_line`."""
+    line, _, function = call.partition(" ")
+    return f"{short_line(line)} {function}".strip()

@@ -12,7 +12,7 @@ from olla_xla.pieces.estimate import peaks
 from olla_xla.pieces.factors import SUM
 from olla_xla.pieces.graph import Blocked, Graph, Spread, spread
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands, settled
-from olla_xla.remat.segments.trace import is_variable, user_line
+from olla_xla.segments.trace import is_variable, user_line
 
 _SEEDS = 8
 """How many of the largest values are tried: those that are live at the peak are among them."""

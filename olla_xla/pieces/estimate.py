@@ -13,7 +13,7 @@ from olla_xla.pieces.dtypes import accumulator, is_narrow
 from olla_xla.pieces.factors import ELEMENTWISE, REDUCTIONS, SUM
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
-from olla_xla.remat.segments.trace import is_variable
+from olla_xla.segments.trace import is_variable
 
 
 @dataclasses.dataclass(frozen=True)

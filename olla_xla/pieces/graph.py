@@ -14,7 +14,7 @@ import jax
 from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
 from olla_xla.pieces.factors import SUM, Factor, factors_of, linear_factors
 from olla_xla.pieces.hoist import hoisted
-from olla_xla.remat.segments.trace import has_effect, inlined, is_variable
+from olla_xla.segments.trace import has_effect, inlined, is_variable
 
 
 class Graph:

@@ -9,7 +9,7 @@ from typing import Any
 from olla_xla.pieces.factors import SUM, Factor
 from olla_xla.pieces.graph import Graph, Spread, units_of
 from olla_xla.pieces.ties import compares_with_itself
-from olla_xla.remat.segments.trace import is_variable
+from olla_xla.segments.trace import is_variable
 
 LIGHT = frozenset(("broadcast_in_dim", "iota"))
 """Primitives that XLA fuses into the kernels that read them, so they take no memory."""

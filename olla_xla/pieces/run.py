@@ -18,7 +18,7 @@ from olla_xla.pieces.factors import SHARDINGS, SUM, Factor
 from olla_xla.pieces.graph import Spread
 from olla_xla.pieces.products import product_of_rows, takes_rows
 from olla_xla.pieces.selects import is_one_each, with_one_added
-from olla_xla.remat.segments.trace import is_variable
+from olla_xla.segments.trace import is_variable
 
 
 @dataclasses.dataclass(frozen=True)

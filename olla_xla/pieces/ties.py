@@ -12,7 +12,7 @@ from typing import Any
 
 from olla_xla.pieces.calls import CALLS
 from olla_xla.pieces.factors import ELEMENTWISE
-from olla_xla.remat.segments.trace import is_variable
+from olla_xla.segments.trace import is_variable
 
 _CHOOSING = frozenset(
     """

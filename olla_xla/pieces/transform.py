@@ -19,7 +19,7 @@ from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
 from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refuse_explicit
 from olla_xla.problem.function_name import function_name
-from olla_xla.remat.segments.trace import function_of, inlined, is_variable, traced_call
+from olla_xla.segments.trace import function_of, inlined, is_variable, traced_call
 
 Axis = int | tuple[int | None, ...] | None
 

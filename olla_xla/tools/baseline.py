@@ -7,14 +7,14 @@ from collections.abc import Callable
 import jax
 
 from hlo.lowered import LoweredModule
-from olla_xla.compile.analyze import analyze
+from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
+from olla_xla.analysis.analyze import analyze
+from olla_xla.analysis.difference import Difference, Snapshot, difference
 from olla_xla.compile.assignment import read_assignment
-from olla_xla.compile.dumped import DumpedStage
 from olla_xla.errors import InputError, OllaError
-from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
-from olla_xla.memory.analysis.difference import Difference, Snapshot, difference
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
+from olla_xla.tools.dumped import DumpedStage
 from olla_xla.tools.models import BuiltModel, tracing
 from olla_xla.tools.step import plan_model
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import olla_xla
-from olla_xla.compile.in_pieces import FissionChoice
+from olla_xla.compile import decorator
+from olla_xla.pieces.in_pieces import FissionChoice
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
 from olla_xla.tools.models import BuiltModel, tracing
@@ -16,7 +16,7 @@ from olla_xla.tools.step import plan_progress
 def fit(
     model: BuiltModel, target: Target, options: PlanOptions, progress: Callable[[str], None]
 ) -> FissionChoice:
-    """What `olla_xla.plan(..., memory_budget=, fission=True)` chooses for a model's step.
+    """What `decorator.plan(..., memory_budget=, fission=True)` chooses for a model's step.
 
     Args:
       model: the step. target: what to compile it for. options: with a budget.
@@ -29,5 +29,5 @@ def fit(
     arguments = target.place(model.arguments)
     settings = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
     with tracing(model.name), plan_progress(progress):
-        function = olla_xla.plan(model.step, fission=True, **settings, **model.jit_options)
+        function = decorator.plan(model.step, fission=True, **settings, **model.jit_options)
         return function.choice(*arguments)

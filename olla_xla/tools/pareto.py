@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from hlo.backend import platform
-from olla_xla.compile.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
+from olla_xla.analysis.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
 from olla_xla.tools.models import BuiltModel

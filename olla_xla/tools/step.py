@@ -10,22 +10,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import olla_xla
 from hlo.backend import platform
 from hlo.buffer_assignment import BufferAssignment
 from hlo.lowered import LoweredModule
+from olla_xla.analysis.compiled_leaves import device_count, donatable
+from olla_xla.analysis.remedies import JittedFunction, Plannable
+from olla_xla.compile import decorator
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, read_assignment
-from olla_xla.compile.capture import Compiled, capture
 from olla_xla.compile.compiles import Compiles
-from olla_xla.compile.dumped import DumpedStage
-from olla_xla.compile.leaves import device_count, donatable
+from olla_xla.compile.planned_function import PlanWarning
 from olla_xla.compile.refused import is_refusal, refused_executable
-from olla_xla.compile.remedies import JittedFunction, Plannable
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.targets.target import Target
+from olla_xla.tools.capture import Compiled, capture
+from olla_xla.tools.dumped import DumpedStage
 from olla_xla.tools.models import BuiltModel, tracing
 
 if TYPE_CHECKING:
@@ -98,12 +99,12 @@ def plan_model(
     arguments = target.place(model.arguments)
     settings = dataclasses.asdict(options)
     with tracing(model.name):
-        planned = olla_xla.plan(model.step, plan=given, **settings, **model.jit_options)
+        planned = decorator.plan(model.step, plan=given, **settings, **model.jit_options)
         stage("tracing")
         lowered = planned.lower(*arguments)
     stage("XLA compiles the step")
     with plan_progress(progress), warnings.catch_warnings():
-        warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
+        warnings.simplefilter("ignore", PlanWarning)  # raised below
         compiled = lowered.compile()
     if compiled.plan is None:
         raise OllaError(f"planning failed: {compiled.reason}")

@@ -8,9 +8,10 @@ import time
 import warnings
 from typing import Any
 
-import olla_xla
 from hlo.module import module_from_bytes
+from olla_xla.compile import decorator
 from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.planned_function import PlanWarning
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.devices import device
@@ -70,10 +71,10 @@ class StepVariants:
         settings = dataclasses.asdict(self.options)
         settings["max_overhead"] = overhead
         with tracing(self.model.name):
-            function = olla_xla.plan(self.model.step, **settings, **self.model.jit_options)
+            function = decorator.plan(self.model.step, **settings, **self.model.jit_options)
             lowered = function.lower(*self.arguments)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", olla_xla.PlanWarning)  # raised below
+            warnings.simplefilter("ignore", PlanWarning)  # raised below
             compiled = lowered.compile()
         if compiled.plan is None:
             raise OllaError(f"planning failed: {compiled.reason}")

@@ -11,7 +11,7 @@ from benchmarks.__main__ import main
 from benchmarks.loops import checkpointed_scans
 from benchmarks.report.loops import loops_summary, loops_table
 from benchmarks.schedule import Case
-from olla_xla.compile.checkpointed import POLICIES
+from olla_xla.analysis.checkpointed import POLICIES
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device

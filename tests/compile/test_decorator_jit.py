@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import olla_xla
-from olla_xla.compile import analyze as compile_analyze
+from olla_xla.analysis import analyze as compile_analyze
 from olla_xla.compile import jax_private
 from tests.support.steps import WIDTH, assert_same, branches, plan, rows, weights
 

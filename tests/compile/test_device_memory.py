@@ -2,8 +2,8 @@
 
 import pytest
 
-from olla_xla.compile.measured_run import run_twice
 from olla_xla.compile.process_memory import DevicePeak, device_bytes
+from olla_xla.tools.measure.measured_run import run_twice
 from olla_xla.tools.measure.one_process import run_steps
 from tests.support.fake_device import FakeArray, FakeDevice
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from olla_xla.compile.leaves import donation_hint
+from olla_xla.analysis.compiled_leaves import donation_hint
 
 LARGE, SMALL = (1024, 512), (64, 64)  # 2 MiB and 16 KiB of float32
 

@@ -12,14 +12,14 @@ from hlo.gpu_executable import read_gpu_executable
 from hlo.lowered import read_lowered
 from olla_xla import targets
 from olla_xla.check.executable import check_executable
-from olla_xla.compile import dumped
 from olla_xla.compile.accounting import assigned_bytes, final_module
-from olla_xla.compile.dumped import DumpedStage
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.errors import CheckError, InputError, OllaError
 from olla_xla.memory.snappy import unsnapped
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets import Target
+from olla_xla.tools import dumped
+from olla_xla.tools.dumped import DumpedStage
 from tests.support.compiles import h100_device
 from tests.support.plugins import H100
 

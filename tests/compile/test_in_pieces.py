@@ -9,8 +9,8 @@ import pytest
 
 import olla_xla
 from olla_xla.cli.main import main
-from olla_xla.compile import in_pieces
 from olla_xla.errors import BudgetError, InputError
+from olla_xla.pieces import in_pieces
 from tests.support.compiles import QUICK
 
 RNG = np.random.default_rng(0)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import olla_xla
-from olla_xla.compile.capture import capture
 from olla_xla.compile.jax_private import plain_jit
 from olla_xla.remat.cost import calibrate, cpu_benchmarks
+from olla_xla.tools.capture import capture
 from tests.support.steps import assert_same, branches, plan, rows, weights
 
 WAYS = pytest.mark.parametrize("jit", [plain_jit, plan], ids=["jit", "plan"])

@@ -14,10 +14,11 @@ import olla_xla
 from examples.zoo import load
 from olla_xla.cli import main
 from olla_xla.cli.report.batches import batch_verdict
-from olla_xla.compile import batch_ways, refused
-from olla_xla.compile import max_batch as module
+from olla_xla.compile import refused
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.outcomes import Outcome
+from olla_xla.tools import batch_ways
+from olla_xla.tools import max_batch as module
 from tests.support.compiles import QUICK, total_bytes
 
 MEMORY = 200_000

@@ -2,8 +2,8 @@
 
 import pytest
 
-from olla_xla.compile.in_pieces import PiecesTrial, _Search
 from olla_xla.errors import InputError
+from olla_xla.pieces.in_pieces import PiecesTrial, _Search
 
 pytestmark = pytest.mark.quick
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from olla_xla.compile import report as module
+from olla_xla.compile import events as module
 from olla_xla.compile.plan_event import PlanEvent
-from olla_xla.compile.report import Report
+from olla_xla.tools.report import Report
 
 EVENT = PlanEvent(
     function="train_step",
@@ -83,8 +83,8 @@ def test_what_is_planned_is_in_it(caplog):
 def test_no_more_than_a_thousand_are_kept(monkeypatch):
     monkeypatch.setattr(module, "_events", type(module._events)(maxlen=module._KEPT))
     for _ in range(module._KEPT + 5):
-        module.add(EVENT)
-    assert len(module.report().events) == module._KEPT
+        module.tell(EVENT)
+    assert len(module.recent_events()) == module._KEPT
 
 
 def test_at_the_end_of_a_program_once():

@@ -15,8 +15,8 @@ import pytest
 from hlo.module import module_from_bytes
 from olla_xla import planner
 from olla_xla.compile import accounting, plan_store, planned
-from olla_xla.compile.capture import capture
 from olla_xla.problem.options import PlanOptions
+from olla_xla.tools.capture import capture
 from tests.support import planned_steps
 from tests.support.compiles import xla_schedule
 from tests.support.planned_steps import (

@@ -10,14 +10,14 @@ from jax.ad_checkpoint import checkpoint_name
 
 import olla_xla
 from hlo.module import module_from_bytes
-from olla_xla.compile.capture import capture
-from olla_xla.compile.policy import policy_of
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LoopRecord
 from olla_xla.remat.cost import devices
 from olla_xla.remat.cost.roofline import Device
 from olla_xla.remat.loops.pairs import pairs
+from olla_xla.tools.capture import capture
+from olla_xla.tools.policy import policy_of
 
 ARGUMENTS = jnp.zeros((16, 2, 64, 64)), jnp.zeros((2048, 64))
 LIMITS = {"time_limit": 5, "step_limit": 2000, "donate_argnums": 0}

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from olla_xla.compile import in_pieces, remedies
+from olla_xla.analysis import remedies
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.remedy import Remedy, Trial, by_hand
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.compile.capture import capture
-from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.remedy import Remedy, Trial, by_hand
 from olla_xla.memory.module_state import scheduled_module
+from olla_xla.pieces import in_pieces
+from olla_xla.tools.capture import capture
 from tests.support.compiles import xla_schedule
 
 LIMITS = {"time_limit": 5, "step_limit": 2000}

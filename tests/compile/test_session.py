@@ -7,8 +7,8 @@ import numpy as np
 
 from olla_xla import planner
 from olla_xla.compile import session
-from olla_xla.compile.capture import capture
 from olla_xla.errors import LimitError
+from olla_xla.tools.capture import capture
 from tests.support.planned_steps import (
     OPTIONS,
     arguments,

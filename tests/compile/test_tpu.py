@@ -14,13 +14,13 @@ from hlo.module import HloError, module_from_bytes
 from hlo.tpu_executable import read_tpu_assignment
 from hlo.values import analyse
 from olla_xla import targets
+from olla_xla.analysis.html.tables import Texts, view_tables
 from olla_xla.check.executable import check_executable, results_digest
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.assignment import check_overlaps
-from olla_xla.compile.capture import capture
 from olla_xla.errors import CheckError, InputError
-from olla_xla.memory.analysis.html.tables import Texts, view_tables
 from olla_xla.memory.module_state import PlannedModule
+from olla_xla.tools.capture import capture
 from tests.support.compiles import STEPS
 from tests.support.tpu import tpu_step, v5e
 

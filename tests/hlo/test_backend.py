@@ -13,7 +13,7 @@ pytestmark = pytest.mark.quick
 ROOT = Path(hlo.backend.__file__).parents[2]
 BY_NAME = re.compile(r"(target|platform) *(==|!=) *\"(cpu|cuda)\"")
 MAY = ("olla_xla/check/", "olla_xla/cli/", "olla_xla/compile/jax_private.py")
-MAY += ("olla_xla/compile/measure", "olla_xla/tools/measure/")
+MAY += ("olla_xla/tools/measure/measure", "olla_xla/tools/measure/")
 """Referees have XLA's rules a second time; a CPU's and a GPU's devices are measured differently."""
 
 

@@ -9,10 +9,10 @@ from hlo.rewrite.barriers import without_barriers
 from hlo.sharing import sharing
 from hlo.values import analyse
 from olla_xla.compile.accounting import final_module
-from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
+from olla_xla.tools.capture import capture, compile_rewritten
 from tests.support.compiles import on_h100, xla_schedule
 
 

@@ -13,9 +13,9 @@ from jax.experimental.layout import Format, Layout
 
 import olla_xla
 from examples.zoo import load
-from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.donation import DonationOutcome, why_lost
-from olla_xla.memory.analysis.leaves import Leaf
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.donation import DonationOutcome, why_lost
+from olla_xla.analysis.leaves import Leaf
 from tests.support import plugins
 from tests.support.compiles import H100, h100_device
 from tests.support.steps import plan

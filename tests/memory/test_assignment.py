@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from hlo.values import analyse
-from olla_xla.compile.capture import capture
 from olla_xla.memory.assignment.model import AssignmentModel
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
+from olla_xla.tools.capture import capture
 from tests.support.compiles import STEPS, compile_step, h100_device
 from tests.support.plugins import CUDA
 

@@ -8,8 +8,8 @@ import pytest
 
 import olla_xla
 from olla_xla import targets
-from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.donation import DonationOutcome
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.donation import DonationOutcome
 from tests.support.plugins import H100
 
 D, ROWS, LAYERS = 64, 32, 4

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import olla_xla
-from olla_xla.memory.analysis import analysis as module
+from olla_xla.analysis import analysis as module
 
 
 def test_an_analysis_collects_nothing(monkeypatch):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from olla_xla.memory.analysis.difference import Snapshot, difference, load_snapshot
+from olla_xla.analysis.difference import Snapshot, difference, load_snapshot
 from tests.support.plans import made_plan
 
 SHAPE = jax.ShapeDtypeStruct((256, 256), jnp.float32)

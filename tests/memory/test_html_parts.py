@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.html import page, plots
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.html import page, plots
 
 pytestmark = pytest.mark.quick
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from olla_xla.memory.analysis.lines import short_line
+from olla_xla.memory.sources import short_line
 
 pytestmark = pytest.mark.quick
 

@@ -7,9 +7,9 @@ import pytest
 
 from hlo.buffer_assignment import assignment_from_bytes
 from hlo.module import parse_module_proto
-from olla_xla.memory.analysis.bound import bound_view
-from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.memory_view import memory_view
+from olla_xla.analysis.bound import bound_view
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.memory_view import memory_view
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from tests.support.compiles import compile_step, raw_step
 from tests.support.plugins import CUDA

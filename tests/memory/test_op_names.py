@@ -2,7 +2,7 @@
 
 import pytest
 
-from olla_xla.memory.analysis.op_names import Phase, module_path, phase_of
+from olla_xla.analysis.op_names import Phase, module_path, phase_of
 
 pytestmark = pytest.mark.quick
 

@@ -59,7 +59,7 @@ def test_the_user_s_line_that_calls_a_framework_is_told_too():
         (f"{SITE}/gemma/modules.py", 5, "Attention.__call__"),
         ("/home/me/train.py", 30, "step.<locals>.loss"),
         ("/home/me/train.py", 31, "step"),
-        (f"{olla_xla.__path__[0]}/compile/analyze.py", 100, "_compiled"),
+        (f"{olla_xla.__path__[0]}/analysis/analyze.py", 100, "_compiled"),
         ("/home/me/train.py", 99, "<module>"),
     )
     found = source_of(calls, "jit(step)/add")

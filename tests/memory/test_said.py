@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from olla_xla.memory.analysis.category import Category
-from olla_xla.memory.analysis.terminal import text
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.terminal import text
 
 SIZE = 256
 

@@ -13,13 +13,13 @@ from hlo.parse import from_hlo_text
 from hlo.rewrite.holds import hold_name
 from olla_xla.check.executable import check_executable, differing
 from olla_xla.compile.accounting import assignment_proto, final_module
-from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.memory.kernels import patterns
 from olla_xla.memory.module_state import PlannedModule, facts_of, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.kernels import keep_kernels
 from olla_xla.planner.orders import plan_order
 from olla_xla.problem.options import PlanOptions
+from olla_xla.tools.capture import capture, compile_rewritten
 from tests.support.rewrites import edit
 from tests.support.steps import assert_same
 

@@ -13,15 +13,15 @@ from hlo.rewrite.checkpoints import Segments
 from hlo.rewrite.loop_edit import ValueRef
 from olla_xla import planner
 from olla_xla.check.executable import check_executable, check_rewrite
-from olla_xla.compile.capture import compile_rewritten
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
-from olla_xla.remat.loops.account import residual_rows
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.residual_choices import ResidualChoices
+from olla_xla.tools.capture import compile_rewritten
+from olla_xla.tools.residual_rows import residual_rows
 from tests.support import ode_programs
 from tests.support.compiles import on_h100, total_bytes, xla_schedule
 from tests.support.ode_programs import PROGRAMS

@@ -10,7 +10,6 @@ import pytest
 import olla_xla
 from hlo.module import module_from_bytes
 from olla_xla.check.executable import check_executable, check_rewrite
-from olla_xla.compile.capture import compile_rewritten
 from olla_xla.errors import BudgetError, CheckError, PlanMismatchError
 from olla_xla.problem import refusals
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
@@ -20,6 +19,7 @@ from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residual_choices import ResidualChoices
+from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import on_h100, xla_schedule
 from tests.support.loop_programs import CALLED, INDEXED, PROGRAMS
 from tests.support.rewrites import record, with_loops_changed

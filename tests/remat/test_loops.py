@@ -20,7 +20,6 @@ from olla_xla.check.executable import (
     results_digest,
     verdict,
 )
-from olla_xla.compile.capture import compile_rewritten
 from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.memory.kernels import leaves
 from olla_xla.problem import plan as plan_file
@@ -32,6 +31,7 @@ from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.selection import is_right
+from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import QUICK, on_h100, xla_schedule
 from tests.support.loops import STEPS
 from tests.support.plugins import CUDA

@@ -14,10 +14,10 @@ from hlo.module import module_from_bytes, parse_module_proto
 from hlo.rewrite.sink import sink_moves
 from hlo.rewrite.sinkable import sinks
 from olla_xla.check.executable import check_executable, check_rewrite
-from olla_xla.compile.capture import capture, compile_rewritten
 from olla_xla.errors import CheckError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
+from olla_xla.tools.capture import capture, compile_rewritten
 from tests.support.compiles import H100, on_h100, xla_schedule
 from tests.support.rewrites import edit
 from tests.support.steps import assert_same

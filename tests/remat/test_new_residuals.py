@@ -16,10 +16,10 @@ from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.cli.report.scan_residuals import stacks_table
 from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.problem.plan import dumps, loads
-from olla_xla.remat.loops.account import residual_rows
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
+from olla_xla.tools.residual_rows import residual_rows
 from tests.support.compiles import on_h100, xla_schedule
 from tests.support.plugins import CUDA
 from tests.support.rewrites import record, with_loops_changed

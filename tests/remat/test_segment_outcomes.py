@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import olla_xla
-from olla_xla.remat.segments.budget import (
+from olla_xla.segments.budget import (
     _budgets,
     _peak,
     budget_choices,
@@ -21,10 +21,10 @@ from olla_xla.remat.segments.budget import (
     cost,
     plan_segments,
 )
-from olla_xla.remat.segments.kept import kept_bytes
-from olla_xla.remat.segments.mirror import mirror_counts, mirrored_segments
-from olla_xla.remat.segments.transform import explain
-from olla_xla.remat.segments.walk import Walk
+from olla_xla.segments.kept import kept_bytes
+from olla_xla.segments.mirror import mirror_counts, mirrored_segments
+from olla_xla.segments.transform import explain
+from olla_xla.segments.walk import Walk
 from tests.support.outcomes import outcome
 
 

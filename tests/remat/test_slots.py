@@ -10,9 +10,9 @@ import pytest
 from hlo.module import module_from_bytes
 from hlo.rewrite.loop_edit import SLOTS
 from olla_xla.check.executable import check_rewrite
-from olla_xla.compile.capture import compile_rewritten
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.residual_choices import ResidualChoices
+from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import xla_schedule
 
 _DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)

@@ -8,7 +8,7 @@ import jax
 from hlo.buffer_assignment import BufferAssignment, assignment_from_bytes
 from hlo.module import parse_module_proto
 from olla_xla import targets
-from olla_xla.compile.capture import Compiled, capture
+from olla_xla.tools.capture import Compiled, capture
 from tests.support import plugins
 from tests.support.compiles import STEPS
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from olla_xla import targets
+from olla_xla.analysis.checkpointed import checkpointed_loss, sublinear_loss
 from olla_xla.cli.main import main
 from olla_xla.cli.report.pareto import pareto_table
-from olla_xla.compile.checkpointed import checkpointed_loss, sublinear_loss
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device

@@ -24,12 +24,12 @@ from absl import flags
 import olla_xla.targets as targets
 from hlo.module import HloError
 from hlo.read import read_module
+from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
+from olla_xla.analysis.terminal import text
 from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
-from olla_xla.memory.analysis.analysis import Analysis, Executable, analyze_module
-from olla_xla.memory.analysis.terminal import text
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.tools import models
 from olla_xla.tools.baseline import analyze_dump, analyze_model

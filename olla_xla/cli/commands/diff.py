@@ -14,11 +14,11 @@ import olla_xla.targets as targets
 from hlo.backend import platform
 from hlo.module import HloError
 from hlo.read import read_module
+from olla_xla.analysis.analysis import Executable, analyze_module
+from olla_xla.analysis.difference import Snapshot, difference, load_snapshot
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.differences import difference_line, difference_table
 from olla_xla.errors import InputError, ModuleFormatError
-from olla_xla.memory.analysis.analysis import Executable, analyze_module
-from olla_xla.memory.analysis.difference import Snapshot, difference, load_snapshot
 from olla_xla.tools.jax_versions import analysis_under, jax_version
 
 OPERANDS = ("A", "B")

@@ -29,6 +29,10 @@ from hlo.buffer_assignment import BufferAssignment
 from hlo.lowered import LoweredModule
 from hlo.module import HloError, module_from_bytes
 from hlo.read import read_module
+from olla_xla.analysis.memory_view import MemoryView, memory_view
+from olla_xla.analysis.remedies import remedy
+from olla_xla.analysis.remedy import Remedy
+from olla_xla.analysis.terminal import of_devices
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.allocations import allocation_table, tensor_table
@@ -38,19 +42,15 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.proofs import proofs_table
 from olla_xla.cli.report.scan_residuals import stacks_table
 from olla_xla.compile import loading
-from olla_xla.compile.remedies import remedy
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
-from olla_xla.memory.analysis.memory_view import MemoryView, memory_view
-from olla_xla.memory.analysis.remedy import Remedy
-from olla_xla.memory.analysis.terminal import of_devices
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps
-from olla_xla.remat.loops.account import residual_rows
 from olla_xla.tools import models
 from olla_xla.tools.assignment_report import FullReport, full_report
+from olla_xla.tools.residual_rows import residual_rows
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model, plan_progress
 
 

@@ -34,9 +34,9 @@ from olla_xla.errors import InputError
 from olla_xla.problem.options import KNEE, PlanOptions, parse_overhead
 
 if TYPE_CHECKING:
-    from olla_xla.compile import script_jit
+    from olla_xla.tools import script_jit
 else:
-    script_jit = late("olla_xla.compile.script_jit")  # imports JAX, which the script is to do
+    script_jit = late("olla_xla.tools.script_jit")  # imports JAX, which the script is to do
 
 SCRIPT = ("SCRIPT|-m MODULE", "[ARGUMENTS]")
 

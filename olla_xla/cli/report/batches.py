@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
-from olla_xla.compile.max_batch import LargestBatch, MaxBatch
+from olla_xla.tools.max_batch import LargestBatch, MaxBatch
 
 _NAMES = {"xla": "XLA alone", "planned": "planned", "recomputed": "with recomputation"}
 

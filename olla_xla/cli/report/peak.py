@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from olla_xla.analysis.memory_view import MemoryView
+from olla_xla.analysis.terminal import TENSOR_HEADINGS, tensor_rows
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
-from olla_xla.memory.analysis.lines import short_line
-from olla_xla.memory.analysis.memory_view import MemoryView
-from olla_xla.memory.analysis.terminal import TENSOR_HEADINGS, tensor_rows
+from olla_xla.memory.sources import short_line
 
 
 def peak_table(view: MemoryView, count: int = 10) -> Table:

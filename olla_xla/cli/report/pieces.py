@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
-from olla_xla.compile.in_pieces import FissionChoice
+from olla_xla.pieces.in_pieces import FissionChoice
 
 
 def fit_table(found: FissionChoice, title: str) -> Table:

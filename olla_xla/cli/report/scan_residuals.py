@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from olla_xla.cli.report.peak import short_location, short_operation
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
-from olla_xla.remat.loops.account import ResidualRow
+from olla_xla.tools.residual_rows import ResidualRow
 
 
 def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Table:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-import olla_xla
 from hlo.files import own_folder
 from hlo.gpu_executable import read_gpu_executable
 from hlo.invariant_loads import invariant_loads
 from hlo.module import HloError
 from olla_xla import targets
+from olla_xla.compile import decorator
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.compile.plan_store import stored_folder
@@ -76,7 +76,7 @@ def _executable() -> Seen:
         return None, str(error)
     weights = [jax.ShapeDtypeStruct((512, 512), jnp.float32)] * 6
     shapes = target.place((weights, weights[0]))
-    compiled = olla_xla.plan(_step, step_limit=2000, time_limit=60).lower(*shapes).compile()
+    compiled = decorator.plan(_step, step_limit=2000, time_limit=60).lower(*shapes).compile()
     if not compiled.planned or compiled.plan is None:
         return False, f"a step for {target.kind} is not planned: {compiled.reason}"
     try:
@@ -98,7 +98,7 @@ def _executable() -> Seen:
 def _bits() -> Seen:
     """Whether a step on this CPU gives the same bits planned, and how long its first plan takes."""
     began = time.perf_counter()
-    planned = olla_xla.plan(_step, step_limit=2000, time_limit=60, donate_argnums=0)
+    planned = decorator.plan(_step, step_limit=2000, time_limit=60, donate_argnums=0)
     made = [jax.random.normal(jax.random.key(k), (512, 512)) for k in range(7)]
     expected = jax.jit(_step)(made[:6], made[6])
     found = jax.block_until_ready(planned(made[:6], made[6]))

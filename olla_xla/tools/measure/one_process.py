@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import olla_xla
 from hlo.backend import platform as backend
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
+from olla_xla.compile import decorator
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import check_compiled
 from olla_xla.compile.order import compare_orders
@@ -182,7 +182,7 @@ def _compiled(model: Any, request: RunRequest) -> tuple[Callable[..., Any], Any,
         if not request.planned:
             function = jax.jit(model.step, **model.jit_options)
             return function, function.lower(*model.arguments).compile(), "not asked for"
-        function = olla_xla.plan(
+        function = decorator.plan(
             model.step,
             time_limit=request.time_limit,
             step_limit=request.step_limit,

@@ -1,0 +1,217 @@
+"""What is in memory at the peak of a step, and why: `Analysis`, and how it is made of a module.
+
+An analysis file is one JSON object: `{"format": "olla_xla.analysis", "version": 1, ...}` with what
+`Analysis.to_dict` gives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlo.buffer_assignment import BufferAssignment
+from hlo.gc_pause import without_collection
+from olla_xla.analysis.bound import BoundView, bound_view
+from olla_xla.analysis.donation import DonationAudit, Leaf, audit
+from olla_xla.analysis.live_tensor import Describer
+from olla_xla.analysis.loops import LoopView, loop_views
+from olla_xla.analysis.memory_view import MemoryView, memory_view
+from olla_xla.analysis.remedy import Remedy
+from olla_xla.analysis.untrained import Untrained, untrained
+from olla_xla.errors import InputError
+from olla_xla.memory.module_state import PlannedModule, scheduled_module
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.whole_file import written_whole
+from olla_xla.version import to_install
+
+FORMAT, VERSION = "olla_xla.analysis", 1
+
+
+class Executable(NamedTuple):
+    """A serialized, scheduled HloModuleProto, and XLA's buffer assignment of it (None: unknown)."""
+
+    module: bytes
+    assignment: BufferAssignment | None = None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Analysis:
+    """The memory that one step takes, in XLA's order and in a plan's, and a bound for every order.
+
+    `print(analysis)` shows its tables, and so does a notebook; `repr` is one line.
+
+    Attributes:
+      title: what was analysed. target: "cpu" or "cuda".
+      xla: memory in XLA's own order. planned: in the plan's order, or None without a plan.
+      bound: no order of XLA's module needs less, or, where the plan changes its operators, of the
+        plan's module; with the tensors that prove it.
+      lower_bound_bytes: the larger of `bound.bytes` and the plan's own lower bound.
+      loops: the loops of XLA's module.
+      donation: what became of donated arguments; None where the arguments are not known.
+      plan: the plan, or None.
+      remedy: what would save memory, if remedies were tried; else None.
+      available_bytes: the device's memory, if XLA refused the step in its own order because it
+        needs more; else None.
+      devices: number of devices that run the step; all sizes are of one of them.
+      untrained: outputs of a train step that training never changes, or None.
+    """
+
+    title: str
+    target: str
+    xla: MemoryView
+    planned: MemoryView | None
+    bound: BoundView
+    lower_bound_bytes: int
+    loops: tuple[LoopView, ...]
+    donation: DonationAudit | None = None
+    plan: Plan | None = dataclasses.field(default=None, repr=False)
+    remedy: Remedy | None = None
+    available_bytes: int | None = None
+    devices: int = 1
+    untrained: Untrained | None = None
+
+    @property
+    def views(self) -> tuple[MemoryView, ...]:
+        """The memory in each analysed order: XLA's own, then the plan's if there is one."""
+        return (self.xla,) if self.planned is None else (self.xla, self.planned)
+
+    @property
+    def gap(self) -> float:
+        """How far the last view's total is above the lower bound, as a fraction of the bound."""
+        bound = self.lower_bound_bytes
+        return self.views[-1].total_bytes / bound - 1 if bound else 0.0
+
+    def to_dict(self, timeline: bool = False) -> dict[str, Any]:
+        """A dict for JSON. `timeline` adds, for each step, the bytes in use of each category."""
+        return {
+            "title": self.title,
+            "target": self.target,
+            "xla": self.xla.to_dict(timeline),
+            "planned": None if self.planned is None else self.planned.to_dict(timeline),
+            "bound": self.bound.to_dict(),
+            "lower_bound_bytes": self.lower_bound_bytes,
+            "loops": [loop.to_dict() for loop in self.loops],
+            "donation": None if self.donation is None else self.donation.to_dict(),
+            "remedy": None if self.remedy is None else self.remedy.to_dict(),
+            "available_bytes": self.available_bytes,
+            "devices": self.devices,
+            "untrained": None if self.untrained is None else dataclasses.asdict(self.untrained),
+        }
+
+    def document(self) -> dict[str, Any]:
+        """The content of an analysis file as a dict for JSON; `olla_xla diff` reads such files."""
+        return {"format": FORMAT, "version": VERSION, **self.to_dict()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes an analysis file, which `olla_xla diff` reads. Raises InputError if it cannot."""
+        _write(path, json.dumps(self.document(), indent=1) + "\n")
+
+    def html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the analysis to `path` as one HTML file, which loads no other file.
+
+        Raises:
+          InputError: the file cannot be written, or bokeh is missing.
+        """
+        _write(path, _optional("html.page", "report").page(self))
+
+    def figure(self, path: str | os.PathLike[str]) -> None:
+        """Draws memory over the schedule as PNG, SVG or PDF, by the file's suffix.
+
+        Raises:
+          InputError: the file cannot be written, or matplotlib is missing.
+        """
+        _optional("figure", "figures").draw(self, Path(path))
+
+    def __repr__(self) -> str:
+        """One line: totals and bound."""
+        totals = ", ".join(f"{v.name} {v.total_bytes / 2**20:,.1f} MB" for v in self.views)
+        least = f"bound {self.lower_bound_bytes / 2**20:,.1f}"
+        return f"<Analysis of {self.title}: {totals}, {least}>"
+
+    def __str__(self) -> str:
+        """The tables that the command line prints, within 80 columns."""
+        return _terminal().text(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the same."""
+        return _terminal().html(self)
+
+
+def analyze_module(
+    executable: Executable,
+    target: str,
+    *,
+    title: str = "",
+    planned: Executable | None = None,
+    plan: Plan | None = None,
+    leaves: tuple[Sequence[Leaf], Sequence[Leaf]] | None = None,
+    own_order: str = "XLA's order",
+    available_bytes: int | None = None,
+    devices: int = 1,
+) -> Analysis:
+    """Analyses the memory that a scheduled module takes.
+
+    Args:
+      executable: the module in XLA's own order. target: "cpu" or "cuda".
+      title: a name for the step; by default the module's name.
+      planned: the same step compiled with a plan. plan: that plan.
+      leaves: (arrays that the function takes, arrays it returns); None: no donation audit.
+      own_order: a name for the order in `executable`.
+      available_bytes: the device's memory, if XLA refused the step for needing more.
+      devices: number of devices that run the module.
+
+    Raises:
+      ModuleFormatError: a module cannot be read or has no schedule.
+    """
+    with without_collection():
+        module = PlannedModule(scheduled_module(executable.module), target)
+        describer = Describer(module.dataflow, target)
+        xla = memory_view(module, own_order, executable.assignment, describer)
+        ours, bounded = None, (module, describer)
+        if planned is not None:
+            own = PlannedModule(scheduled_module(planned.module), target)
+            bounded = own, Describer(own.dataflow, target)
+            ours = memory_view(own, "planned", planned.assignment, bounded[1])
+        # What XLA's own operators need says nothing of others.
+        changed = plan is not None and plan.is_rewritten
+        bound = bound_view(*(bounded if changed else (module, describer)))
+        least = max(bound.bytes, 0 if plan is None else plan.lower_bound_bytes)
+        return Analysis(
+            title=title or module.module.name,
+            target=target,
+            xla=xla,
+            planned=ours,
+            bound=bound,
+            lower_bound_bytes=least,
+            loops=loop_views(xla),
+            donation=None if leaves is None else audit(xla, module.dataflow, *leaves),
+            plan=plan,
+            available_bytes=available_bytes,
+            devices=devices,
+            untrained=None if leaves is None else untrained(module.module, *leaves),
+        )
+
+
+def _terminal() -> Any:
+    return importlib.import_module("olla_xla.analysis.terminal")
+
+
+def _optional(name: str, extra: str) -> Any:
+    """A module of this folder that needs a package which is not always there."""
+    try:
+        return importlib.import_module(f"olla_xla.analysis.{name}")
+    except ModuleNotFoundError as error:
+        raise InputError(f"{error.name} is missing; {to_install(extra)}") from error
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    try:
+        with written_whole(path) as beside:
+            beside.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error

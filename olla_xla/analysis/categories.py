@@ -1,0 +1,250 @@
+"""Sorts every value of a module into a category."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hlo.inplace import in_place_pairs
+from hlo.module import Computation, Instruction
+from hlo.values import Dataflow, Value
+from olla_xla.analysis.arguments import Argument
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.op_names import Phase, phase_of
+from olla_xla.analysis.origins import Origins
+from olla_xla.analysis.reading import MOVING, is_handed_on
+
+_SCRATCH = frozenset(("s8", "u8"))
+"""Element types of what libraries use as scratch memory."""
+
+
+def categories(
+    dataflow: Dataflow, origins: Origins, given: Sequence[Argument], target: str
+) -> list[Category]:
+    """The `Category` of every value of a module: a list indexed by value id.
+
+    An output that replaces an argument has the argument's category. So have copies and slices of an
+    argument, in any layout or type, and what loops carry from it to that output. All others are
+    categorised by their operations' names: a value of the forward pass that the backward pass reads
+    is an activation kept for it, a number made by the backward pass is a gradient. The rest is
+    workspace.
+
+    Args:
+      dataflow: the module's values. origins: finds their origins. given: the module's arguments.
+      target: "cpu" or "cuda".
+    """
+    kinds = {a.value: a.category for a in given}
+    of_buffer = {dataflow.values[a.value.id].buffer: a for a in given}
+    stacks = _stacks(dataflow, origins, target)
+    replaced = _replacements(dataflow, of_buffer, stacks)
+    loops = {
+        callee: i
+        for computation in dataflow.module.control_computations
+        for i in computation.instructions
+        if i.opcode == "while"
+        for callee in i.called
+    }
+    result = []
+    for value in dataflow.values:
+        if value.instruction.opcode == "constant":
+            result.append(Category.CONSTANTS)
+        elif value in kinds:
+            result.append(kinds[value])
+        elif value in replaced:
+            result.append(replaced[value])
+        elif value.live_out:
+            result.append(Category.OUTPUTS)
+        elif value.shape.is_tuple or _is_scratch(value):
+            result.append(Category.WORKSPACE)
+        elif value.buffer in stacks:
+            result.append(stacks[value.buffer])
+        else:
+            moved = _moved(value, dataflow, kinds, stacks, loops)
+            result.append(moved or _by_phase(value, dataflow, origins, loops))
+    return result
+
+
+def _replacements(
+    dataflow: Dataflow, of_buffer: dict[int, Argument], stacks: dict[int, Category]
+) -> dict[Value, Category]:
+    """Values on their way to an output that replaces an argument: in its memory, and copies.
+
+    A value in memory of its own that a loop carries to the output counts as an output.
+    """
+    found: dict[Value, Category] = {}
+    for value in dataflow.values:
+        argument = of_buffer.get(value.buffer)
+        if argument is None or value.shape.is_tuple:
+            continue
+        state = argument.category is not Category.BATCH  # a loop may work in a batch's memory
+        if value.live_out or (state and value.shape.bytes == argument.value.shape.bytes):
+            found[value] = argument.category
+    for value, category in list(found.items()):
+        while value.instruction.opcode in ("copy", "bitcast") and value.live_out:
+            value = dataflow.at[value.instruction.operands[0], ()]
+            if value in found or value.instruction.opcode == "parameter":
+                break
+            found[value] = category
+            same = dataflow.buffers[value.buffer] if value.buffer not in of_buffer else []
+            found |= {v: category for v in same if v.shape.bytes == value.shape.bytes}
+    for value in dataflow.values:
+        if value.live_out and not {value.buffer} & (of_buffer.keys() | stacks.keys()):
+            for same in dataflow.buffers[value.buffer]:
+                if same.shape == value.shape:
+                    found.setdefault(same, Category.OUTPUTS)
+    return found
+
+
+def _is_scratch(value: Value) -> bool:
+    """Whether it is a library call's workspace, as of XLA's GPU libraries."""
+    custom = value.instruction.opcode == "custom-call" and bool(value.index)
+    return custom and value.shape.dtype in _SCRATCH and len(value.shape.dimensions) == 1
+
+
+def _moved(
+    value: Value,
+    dataflow: Dataflow,
+    kinds: dict[Value, Category],
+    stacks: dict[int, Category],
+    loops: dict[Computation, Instruction],
+) -> Category | None:
+    """The category of the value that this is a copy or a part of, in any layout or type; or None.
+
+    A slice that the backward pass takes from a stack is an activation that it was kept for. What
+    a loop carries from an argument on is that, where it is state; from a batch on it is not.
+    """
+    seen: set[Value] = set()
+    is_carried, size = False, value.shape.bytes
+    while value not in seen:
+        seen.add(value)
+        if value in kinds:
+            kind, whole = kinds[value], value.shape.bytes == size
+            data = kind is Category.BATCH and is_carried
+            part = kind is Category.ARGUMENTS and not whole
+            return None if data or part else kind
+        if value.buffer in stacks and len(seen) > 1:
+            stacked = stacks[value.buffer]
+            return Category.ACTIVATIONS if stacked is Category.STACKS else stacked
+        maker = value.instruction
+        if maker.opcode == "while" or (maker.opcode == "parameter" and maker.computation in loops):
+            loop = loops.get(maker.computation, maker) if maker.opcode == "parameter" else maker
+            before = dataflow.at.get((loop.operands[0], value.index))
+            is_carried = True
+        elif is_handed_on(maker):
+            before = _gathered(value, dataflow)
+        elif maker.opcode == "fusion":
+            before = _only_moved(value, dataflow)
+        elif maker.opcode in MOVING and maker.operands and not value.index:
+            before = dataflow.at.get((maker.operands[0], ()))
+        else:
+            before = None
+        if before is None:
+            return None
+        value = before
+    return None
+
+
+def _gathered(value: Value, dataflow: Dataflow) -> Value | None:
+    """The operand that a transfer hands on as this result, of this or other devices; or None."""
+    maker = value.instruction
+    if maker.opcode.endswith("-done"):
+        maker = maker.operands[0]
+    if len(maker.operands) == 1:
+        return dataflow.at.get((maker.operands[0], ()))
+    return dataflow.at.get((maker.operands[value.index[-1]], ())) if value.index else None
+
+
+def _only_moved(value: Value, dataflow: Dataflow) -> Value | None:
+    """The operand of a fusion that its result is a copy of, or a part; or None."""
+    fusion = value.instruction
+    inner = fusion.called[0].root
+    if inner is not None and inner.opcode == "tuple" and value.index:
+        inner = inner.operands[value.index[0]]
+    while inner is not None and inner.opcode in MOVING:
+        inner = inner.operands[0]
+    if inner is None or inner.opcode != "parameter":
+        return None
+    return dataflow.at.get((fusion.operands[inner.parameter_number], ()))
+
+
+def _by_phase(
+    value: Value, dataflow: Dataflow, origins: Origins, loops: dict[Computation, Instruction]
+) -> Category:
+    phase = phase_of(origins.of(value).op_name)
+    if phase is Phase.FORWARD:
+        readers = {phase_of(origins.at(use.instruction).op_name) for use in value.uses}
+        if readers & {Phase.BACKWARD, Phase.AGAIN}:
+            return Category.ACTIVATIONS
+    if phase is Phase.AGAIN:
+        return Category.AGAIN
+    if value.shape.dtype[0] in "fbc" and (
+        phase is Phase.BACKWARD or (phase is Phase.OTHER and _of_gradient(value, dataflow, loops))
+    ):
+        return Category.GRADIENTS
+    return Category.WORKSPACE
+
+
+def _of_gradient(value: Value, dataflow: Dataflow, loops: dict[Computation, Instruction]) -> bool:
+    """Whether a value is made from a gradient of its size: a sum over iterations, a clipped one."""
+    maker = value.instruction
+    if maker.opcode in ("parameter", "while"):
+        loop = loops.get(maker.computation, maker) if maker.opcode == "parameter" else maker
+        root = loop.called[0].root if loop.opcode == "while" else None
+        made = None if root is None else dataflow.at.get((root, value.index))
+        if made is None or made is value or made.instruction.opcode == "while":
+            return False
+        maker = made.instruction
+    operands = [dataflow.at.get((operand, ())) for operand in maker.operands]
+    inside = maker.called[0].instructions if maker.opcode == "fusion" else []
+    makers = [o.instruction for o in operands if o and o.shape.bytes == value.shape.bytes]
+    return any(phase_of(i.op_name) is Phase.BACKWARD for i in (*makers, *inside))
+
+
+def _stacks(dataflow: Dataflow, origins: Origins, target: str) -> dict[int, Category]:
+    """By alias set, the category of what loops write slice by slice.
+
+    A loop of the backward pass stacks gradients; any other stacks what the backward pass reads, or
+    results.
+    """
+    found: dict[int, Category] = {}
+    for computation in dataflow.module.control_computations:
+        for i in computation.instructions:
+            if i.opcode != "while":
+                continue
+            phase = phase_of(origins.at(i).op_name)
+            backward = phase in (Phase.BACKWARD, Phase.AGAIN)
+            category = Category.GRADIENTS if backward else Category.STACKS
+            for value in _written_in_slices(dataflow, i.called[0], target):
+                found.setdefault(value.buffer, category)
+    return found
+
+
+def _written_in_slices(dataflow: Dataflow, body: Computation, target: str) -> list[Value]:
+    """The elements of a loop's state that its body updates in place."""
+    root, state = body.root, body.parameters[0]
+    assert root is not None
+    found = []
+    for index, shape in state.shape.indices():
+        if shape.is_tuple or not shape.dimensions:
+            continue
+        carried = dataflow.at[state, index]
+        result = dataflow.at[root, index]
+        if result is not carried and _updates(dataflow, result, carried, target):
+            found.append(carried)
+    return found
+
+
+def _updates(dataflow: Dataflow, result: Value, carried: Value, target: str) -> bool:
+    """Whether a value is made by writing parts of what the loop carries."""
+    seen: set[Instruction] = set()
+    while result is not carried and result.instruction not in seen:
+        maker = result.instruction
+        seen.add(maker)
+        over = [p for p in in_place_pairs(maker, target) if p[2] == result.index]
+        if maker.opcode == "while":
+            operand, inner = 0, result.index
+        elif over:
+            operand, inner, _ = over[0]
+        else:
+            return False
+        result = dataflow.at[maker.operands[operand], inner]
+    return result is carried

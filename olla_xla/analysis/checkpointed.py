@@ -1,0 +1,90 @@
+"""Recomputation put into a step from outside: `jax.checkpoint`, or `olla_xla.sublinear`.
+
+`jax.checkpoint` with each policy of JAX that takes no arguments, around the whole loss or around
+the bodies of scans. The code of the step stays as it is: `jax.grad`, `jax.value_and_grad` and
+`jax.lax.scan` are replaced while it is traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from olla_xla.segments.transform import sublinear
+
+POLICIES = (
+    "everything_saveable",
+    "dots_saveable",
+    "dots_with_no_batch_dims_saveable",
+    "nothing_saveable",
+)
+"""Names in `jax.checkpoint_policies`, by how much they keep."""
+
+
+@contextlib.contextmanager
+def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
+    """A context in which `jax.grad` and `jax.value_and_grad` apply `jax.checkpoint` first.
+
+    Yields a list of the functions wrapped so far. `policy`: a name in `jax.checkpoint_policies`.
+    """
+    import jax
+
+    chosen = getattr(jax.checkpoint_policies, policy)
+    with _wrapped_loss(lambda fun: jax.checkpoint(fun, policy=chosen)) as functions:
+        yield functions
+
+
+@contextlib.contextmanager
+def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
+    """A context in which `jax.lax.scan` applies `jax.checkpoint` to its body.
+
+    So do flax's scans and other libraries', which call it. Yields a list of the bodies wrapped so
+    far. `policy`: a name in `jax.checkpoint_policies`.
+    """
+    import jax
+
+    scan, chosen = jax.lax.scan, getattr(jax.checkpoint_policies, policy)
+    bodies: list[Any] = []
+
+    def wrapped(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        bodies.append(f)
+        # A scan's body is compiled once, so no common subexpressions join the two passes.
+        return scan(jax.checkpoint(f, policy=chosen, prevent_cse=False), *args, **kwargs)
+
+    with mock.patch.object(jax.lax, "scan", wrapped):
+        yield bodies
+
+
+@contextlib.contextmanager
+def sublinear_loss(keep: str) -> Iterator[None]:
+    """A context in which `jax.grad` and `jax.value_and_grad` apply `olla_xla.sublinear` first.
+
+    Args:
+      keep: what is not recomputed; see `olla_xla.sublinear`.
+    """
+    with _wrapped_loss(lambda fun: sublinear(fun, keep=keep)):
+        yield
+
+
+@contextlib.contextmanager
+def _wrapped_loss(
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Iterator[list[Any]]:
+    import jax
+
+    functions: list[Any] = []
+
+    def wrapped(transform: Callable[..., Any]) -> Callable[..., Any]:
+        def differentiate(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            functions.append(fun)
+            return transform(wrap(fun), *args, **kwargs)
+
+        return differentiate
+
+    with (
+        mock.patch.object(jax, "grad", wrapped(jax.grad)),
+        mock.patch.object(jax, "value_and_grad", wrapped(jax.value_and_grad)),
+    ):
+        yield functions

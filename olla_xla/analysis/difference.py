@@ -1,0 +1,168 @@
+"""What takes more memory than before: two analyses or plans, tensor by tensor.
+
+Tensors at the peaks of two analyses are the same if they are of one category and shape, and the
+same argument or operation; names of XLA's and source lines change too easily. A plan file knows
+sizes and names of all tensors, and not when they live: two plans are compared by these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hlo.files import read_regular
+from olla_xla.analysis.analysis import FORMAT, VERSION, Analysis
+from olla_xla.errors import InputError
+from olla_xla.problem.plan import Plan
+
+Key = tuple[str, str, str]
+"""What makes two tensors the same: category, shape, and what they are or come from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The memory of one step as read from a plan or an analysis, in a form that can be compared.
+
+    Attributes:
+      name: of the file or of what was compiled.
+      total_bytes: arguments + outputs - aliases + temp.
+      of_plan: True: from a plan, with all tensors; False: from an analysis, with those at its peak.
+      tensors: (category, shape, argument or operation) -> (number of tensors, bytes of all).
+      title: the analysis' title, or the plan's module name. planned: whether it is a plan's order.
+    """
+
+    name: str
+    total_bytes: int
+    of_plan: bool
+    tensors: Mapping[Key, tuple[int, int]]
+    title: str = ""
+    planned: bool = False
+
+    @staticmethod
+    def of_analysis(analysis: Analysis | Mapping[str, Any], name: str) -> Snapshot:
+        """The snapshot of an analysis, or of its `to_dict`; in the planned order if it has one."""
+        found = analysis.to_dict() if isinstance(analysis, Analysis) else analysis
+        view = found["planned"] or found["xla"]
+        sums: dict[Key, tuple[int, int]] = {}
+        for t in view["tensors"]:
+            what = t["argument"] or t["op_name"] or t["line"] or t["operator"] or t["why"]
+            _count(sums, (t["category"], t["shape"], what), t["bytes"])
+        planned = bool(found["planned"])
+        return Snapshot(name, view["total_bytes"], False, sums, found["title"], planned)
+
+    @staticmethod
+    def of_plan_file(plan: Plan, name: str) -> Snapshot:
+        """The snapshot of a plan; `name` is its file's. Tensors are keyed by name and size."""
+        total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+        sums: dict[Key, tuple[int, int]] = {}
+        for tensor, (_, size) in plan.offsets.items():
+            stem = re.sub(r"(\.\d+)+", "", tensor)
+            _count(sums, ("", f"{size:,} bytes", stem), size)
+        return Snapshot(name, total, True, sums, plan.module, True)
+
+
+def _count(sums: dict[Key, tuple[int, int]], key: Key, size: int) -> None:
+    count, total = sums.get(key, (0, 0))
+    sums[key] = count + 1, total + size
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorChange:
+    """One kind of tensors whose memory differs between two snapshots.
+
+    Attributes:
+      category, shape, what: the key of `Snapshot.tensors`. before, after: (number, bytes of all).
+    """
+
+    category: str
+    shape: str
+    what: str
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes after minus bytes before; negative if they take less."""
+        return self.after[1] - self.before[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """What differs between two snapshots.
+
+    Attributes:
+      before, after: the snapshots. changes: kinds of tensors that differ, the largest change first.
+    """
+
+    before: Snapshot
+    after: Snapshot
+    changes: tuple[TensorChange, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Total bytes after minus total bytes before."""
+        return self.after.total_bytes - self.before.total_bytes
+
+    @property
+    def share(self) -> float:
+        """`bytes` as a fraction of the total before."""
+        return self.bytes / max(self.before.total_bytes, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dict for JSON: both names and totals, and the changes."""
+        return {
+            "before": {"name": self.before.name, "total_bytes": self.before.total_bytes},
+            "after": {"name": self.after.name, "total_bytes": self.after.total_bytes},
+            "changes": [{**dataclasses.asdict(c), "bytes": c.bytes} for c in self.changes],
+        }
+
+
+def difference(before: Snapshot, after: Snapshot) -> Difference:
+    """Compares two snapshots, kind of tensor by kind of tensor.
+
+    Raises:
+      InputError: one is a plan and the other an analysis.
+    """
+    if before.of_plan != after.of_plan:
+        raise InputError(
+            f"{before.name} and {after.name} are a plan and an analysis; compare two plans, or two "
+            "files of which each is an HLO dump or was written by olla_xla analyze --json"
+        )
+    changes = [
+        TensorChange(*key, before.tensors.get(key, (0, 0)), after.tensors.get(key, (0, 0)))
+        for key in sorted({*before.tensors, *after.tensors})
+    ]
+    changes = [c for c in changes if c.before != c.after]
+    changes.sort(key=lambda c: (-abs(c.bytes), c.category, c.what, c.shape))
+    return Difference(before, after, tuple(changes))
+
+
+def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
+    """Reads a plan or analysis file; returns None for a file of any other kind.
+
+    Raises:
+      InputError: it cannot be read, or is of another version.
+    """
+    try:
+        data = read_regular(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        found: Any = json.loads(data) if data.lstrip()[:1] == b"{" else None
+    except (ValueError, RecursionError):
+        return None
+    kind = found.get("format", "") if isinstance(found, dict) else ""
+    if kind == FORMAT:
+        if found["version"] != VERSION:
+            raise InputError(
+                f"{path} has analysis version {found['version']}, but this olla_xla reads "
+                f"{VERSION}; write it again with olla_xla analyze"
+            )
+        return Snapshot.of_analysis(found, str(path))
+    if str(kind).startswith("olla_xla.plan"):
+        return Snapshot.of_plan_file(Plan.load(path), str(path))
+    return None

@@ -1,0 +1,216 @@
+"""The memory of one order of a module: its peak, who lives there, and all of it in time."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hlo.buffer_assignment import BufferAssignment
+from hlo.module import Instruction
+from hlo.values import Value
+from olla_xla.analysis.category import Category
+from olla_xla.analysis.live_tensor import Describer, LiveTensor
+from olla_xla.analysis.occupancy import Occupancy, occupancy
+from olla_xla.memory.module_state import PlannedModule
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryView:
+    """The memory of a module under one order; sizes in bytes.
+
+    The peak is the step at which most memory is in use. What is allocated and not in use there
+    (gaps between tensors, arguments' memory that waits for its output) is a category of its own,
+    so that the categories sum to the total.
+
+    Attributes:
+      name: of the order, such as "XLA's order".
+      total_bytes: arguments + outputs - aliases + temp.
+      assigned: whether the total is XLA's own; otherwise it is predicted.
+      live_bytes: in use at the peak.
+      constant_bytes: constants of the executable, which no total counts.
+      step: the peak, counted from 0 in the whole schedule. steps: steps of the schedule.
+      operator: name of the instruction that runs at the peak. operator_line: the user's line of it.
+      tensors: what is in memory at the peak, largest first, and what is not in use; they sum to the
+        total.
+      elsewhere: name of another memory of the device, such as "VMEM" -> bytes assigned in it, which
+        no total counts.
+    """
+
+    name: str
+    total_bytes: int
+    assigned: bool
+    live_bytes: int
+    constant_bytes: int
+    step: int
+    steps: int
+    operator: str
+    operator_line: str
+    tensors: tuple[LiveTensor, ...]
+    elsewhere: Mapping[str, int]
+    _occupancy: Occupancy = dataclasses.field(repr=False)
+    _describer: Describer = dataclasses.field(repr=False)
+
+    @functools.cached_property
+    def timeline(self) -> dict[Category, np.ndarray]:
+        """Category -> int64 [steps], bytes in use. Slow at first: every value gets a category."""
+        memory = self._occupancy
+        found = np.array([self._describer.category(v).value for v in memory.values])
+        lines = {c: memory.in_use(found == c.value) for c in Category if (found == c.value).any()}
+        return {c: line for c, line in lines.items() if line.any()}
+
+    def by_category(self) -> dict[Category, int]:
+        """Bytes at the peak of each category, in the order of `Category`; they sum to the total."""
+        sums = self._sums(lambda t: t.category)
+        return {category: sums[category] for category in Category if category in sums}
+
+    def by_module(self) -> dict[str, int]:
+        """Model module path -> bytes at the peak, largest first; "" is for tensors of no module."""
+        return _largest_first(self._sums(lambda t: t.module or t.argument and "(arguments)"))
+
+    def by_line(self) -> dict[str, int]:
+        """Bytes at the peak by "file:line" of the user's code that makes them, largest first.
+
+        The key "(arguments)" is for all arguments, "" for what has no known line.
+        """
+        return _largest_first(self._sums(_made_at))
+
+    @property
+    def padding(self) -> int:
+        """Bytes at the peak that only fill whole tiles; none but on a TPU."""
+        return sum(t.padding for t in self.tensors)
+
+    @property
+    def found_share(self) -> float:
+        """The fraction of the total that has a known line of the user's code or argument."""
+        found = sum(t.bytes for t in self.tensors if t.is_found)
+        return found / self.total_bytes if self.total_bytes else 1.0
+
+    def _sums(self, key: Callable[[LiveTensor], Any]) -> dict[Any, int]:
+        sums: collections.Counter[Any] = collections.Counter()
+        for tensor in self.tensors:
+            sums[key(tensor)] += tensor.bytes
+        return dict(sums)
+
+    def to_dict(self, timeline: bool = False) -> dict[str, Any]:
+        """A dict for JSON. `timeline` adds, for each step, the bytes in use of each category."""
+        fields = (
+            "name total_bytes assigned live_bytes constant_bytes step steps operator operator_line"
+        )
+        result: dict[str, Any] = {name: getattr(self, name) for name in fields.split()}
+        result["padding"], result["elsewhere"] = self.padding, dict(self.elsewhere)
+        result["categories"] = {str(c): size for c, size in self.by_category().items()}
+        result["modules"], result["lines"] = self.by_module(), self.by_line()
+        result["tensors"] = [tensor.to_dict() for tensor in self.tensors]
+        if timeline:
+            result["timeline"] = {str(c): line.tolist() for c, line in self.timeline.items()}
+        return result
+
+
+def _made_at(tensor: LiveTensor) -> str:
+    if tensor.is_argument or (tensor.argument and not tensor.line):
+        return "(arguments)"
+    return tensor.line
+
+
+def _largest_first(sums: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+
+
+def memory_view(
+    planned: PlannedModule,
+    name: str,
+    assignment: BufferAssignment | None = None,
+    describer: Describer | None = None,
+) -> MemoryView:
+    """The memory of a module in its current orders.
+
+    Args:
+      planned: the module. name: of its order, for reports.
+      assignment: XLA's buffer assignment; None: it is simulated.
+      describer: describes its values; None: a new one is made.
+    """
+    describer = describer or Describer(planned.dataflow, planned.target)
+    memory = occupancy(planned, assignment)
+    in_use = memory.in_use()
+    step = int(in_use.argmax()) if len(in_use) else 0
+    tensors = _at(memory, step, describer)
+    running = memory.instructions[step] if memory.steps else None
+    constants = [v for v in planned.dataflow.values if v.instruction.opcode == "constant"]
+    return MemoryView(
+        name=name,
+        total_bytes=memory.total_bytes,
+        assigned=memory.assigned,
+        live_bytes=int(in_use.max(initial=0)),
+        constant_bytes=sum(v.bytes for v in constants),
+        step=step,
+        steps=memory.steps,
+        operator="" if running is None else running.name,
+        operator_line="" if running is None else describer.line(running),
+        tensors=tuple(sorted(tensors, key=lambda t: (-t.bytes, t.name, t.argument))),
+        elsewhere={} if assignment is None else assignment.elsewhere,
+        _occupancy=memory,
+        _describer=describer,
+    )
+
+
+def _at(memory: Occupancy, step: int, describer: Describer) -> list[LiveTensor]:
+    """All that is in memory at a step, and what of the total is not in use."""
+    spans = TensorSpans(memory)
+    tensors, used = [], np.zeros(len(memory.allocations), np.int64)
+    for k in memory.at(step).tolist():
+        value = memory.values[k]
+        used[memory.allocation[k]] += memory.bytes[k]
+        tensors.append(describer.tensor(value, *spans.of(k)))
+    left = memory.total_bytes - int(used.sum())
+    for allocation, taken in zip(memory.allocations, used.tolist(), strict=True):
+        if allocation.parameter is None or taken >= allocation.bytes:
+            continue
+        path = describer.paths[allocation.parameter]
+        tensors.append(_unused(allocation.bytes - taken, path, "", memory.steps))
+        left -= allocation.bytes - taken
+    if left:
+        why = "gaps between tensors in XLA's temporary memory and outputs"
+        tensors.append(_unused(left, "", why, memory.steps))
+    return tensors
+
+
+def _unused(size: int, argument: str, why: str, steps: int) -> LiveTensor:
+    return LiveTensor("", size, Category.UNUSED, argument=argument, why=why, stop=steps)
+
+
+class TensorSpans:
+    """Finds at which steps each tensor is in memory, and which instruction reads it last.
+
+    What stays in one buffer by XLA's rules (a loop's state, what is written slice by slice) is one
+    tensor here, except an argument and the output that replaces it.
+    """
+
+    def __init__(self, memory: Occupancy) -> None:
+        self._memory = memory
+        self._members: dict[int, list[int]] = collections.defaultdict(list)
+        for k, value in enumerate(memory.values):
+            self._members[value.buffer].append(k)
+        self._step = {i: step for step, i in enumerate(memory.instructions) if i is not None}
+
+    def of(self, k: int) -> tuple[tuple[int, int], Instruction | None]:
+        """(half-open steps in memory, last reader; None: live to the end) of `memory.values[k]`."""
+        memory, value = self._memory, self._memory.values[k]
+        members = self._members[value.buffer]
+        kept = memory.allocations[memory.allocation[k]].parameter is not None
+        if kept and any(memory.values[j].live_out for j in members) or value.live_out:
+            members = [k]
+        start = int(memory.start[members].min())
+        stop = int(memory.stop[members].max())
+        return (start, stop), self._last_reader([memory.values[j] for j in members], stop)
+
+    def _last_reader(self, values: list[Value], stop: int) -> Instruction | None:
+        if any(v.live_out for v in values) or stop >= self._memory.steps:
+            return None
+        readers = [use.instruction for v in values for use in v.uses]
+        known = [i for i in readers if i in self._step]
+        return max(known, key=lambda i: self._step[i], default=None)

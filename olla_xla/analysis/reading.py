@@ -1,0 +1,113 @@
+"""What reads a value, by the phases of a train step: inside fusions and loops, however it is moved.
+
+A weight is read by the derivative and by its update, state of the optimizer by the update alone, a
+batch by the derivative alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hlo import exchange
+from hlo.module import Instruction
+from hlo.values import Dataflow, Use, Value
+from olla_xla.analysis.op_names import Phase, phase_of
+
+DERIVATIVE = frozenset((Phase.FORWARD, Phase.BACKWARD, Phase.AGAIN))
+"""Phases of what is differentiated, or a derivative."""
+
+MOVING = frozenset(
+    "bitcast broadcast convert copy copy-done copy-start dynamic-slice pad reshape slice "
+    "transpose".split()
+)
+"""Opcodes of what hands a value, or a part of it, on in another place, layout or type."""
+
+_FAR = 200
+"""Values to go through at most, from one on."""
+
+
+class Reading(NamedTuple):
+    """`direct`: phases of the operations that read a value; `reached`: also of those downstream."""
+
+    direct: frozenset[Phase]
+    reached: frozenset[Phase]
+
+
+def reading(dataflow: Dataflow, value: Value) -> Reading:
+    """The train-step phases of a value's readers; operations without an op name are ignored."""
+    direct: set[Phase] = set()
+    reached: set[Phase] = set()
+    edge, seen = [(value, True)], {value}
+    while edge and len(seen) < _FAR:
+        edge, before = [], edge
+        for start, is_direct in before:
+            for op_names, results, moves in _steps(dataflow, start):
+                phases = {phase_of(name) for name in op_names if name}
+                reached |= phases
+                if is_direct:
+                    direct |= phases
+                if phases & DERIVATIVE and not moves:
+                    continue  # the derivative leads to every update
+                for result in results:
+                    if result not in seen:
+                        seen.add(result)
+                        edge.append((result, is_direct and moves))
+    return Reading(frozenset(direct), frozenset(reached))
+
+
+def _steps(dataflow: Dataflow, value: Value) -> Iterator[tuple[list[str], list[Value], bool]]:
+    """(op names of what reads a value, what comes of it, whether that is the value moved)."""
+    for use in value.uses:
+        i = use.instruction
+        results = [dataflow.at[i, k] for k, _ in i.shape.indices() if (i, k) in dataflow.at]
+        if i.opcode == "while":
+            carried = dataflow.at.get((i.called[0].parameters[0], use.index))
+            yield [], [carried] if carried is not None else [], True
+        elif i.opcode in MOVING:
+            yield [], results, True
+        elif is_handed_on(i):
+            yield [], _of_operand(dataflow, use), True
+        elif i.opcode == "fusion":
+            names, moved = _fused(use)
+            yield names, results, moved
+        else:
+            yield [i.op_name], results, False
+
+
+def is_handed_on(i: Instruction) -> bool:
+    """Whether it is a transfer that only moves arrays, such as an all-gather, its start or done."""
+    if i.opcode.endswith("-done") and i.operands:
+        i = i.operands[0]
+    if i.opcode == "async-start" and i.called and i.called[0].root is not None:
+        i = i.called[0].root
+    return i.opcode in exchange.MOVING or i.opcode in exchange.STARTS
+
+
+def _of_operand(dataflow: Dataflow, use: Use) -> list[Value]:
+    """What a transfer gives of one of the arrays that it hands on."""
+    i = use.instruction
+    number = use.index[-1] if use.index else use.operand
+    several = len(i.operands) > 1 or len(use.index) > 1
+    results = [(k, dataflow.at[i, k]) for k, _ in i.shape.indices() if (i, k) in dataflow.at]
+    return [v for k, v in results if k and k[-1] == number] if several else [v for _, v in results]
+
+
+def _fused(use: Use) -> tuple[list[str], bool]:
+    """(op names of what reads an operand in a fused computation, whether that only moves it)."""
+    body = use.instruction.called[0]
+    edge: list[Instruction] = [body.parameters[use.operand]]
+    names: list[str] = []
+    moved, seen = True, set(edge)
+    while edge:
+        for user in edge.pop().users:
+            if user.opcode == "tuple":
+                continue
+            if user.opcode in MOVING:
+                if user not in seen:
+                    seen.add(user)
+                    edge.append(user)
+            else:
+                moved = False
+                names.append(user.op_name)
+    return names, moved

@@ -1,0 +1,302 @@
+"""Tries other ways than an order to lower a step's memory: recomputation, donation, pieces.
+
+Each is compiled as its name says, by what a user would call, and its total is XLA's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hlo.late import late
+from olla_xla.analysis.leaves import Leaf, to_donate
+from olla_xla.analysis.memory_view import MemoryView
+from olla_xla.analysis.remedy import Remedy, Trial, by_hand, helps, most_used
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.jax_private import plain_jit
+from olla_xla.compile.outcomes import Outcome, error_text
+from olla_xla.compile.planned_function import PlanSettings, planned_function
+from olla_xla.compile.signature import device_key
+from olla_xla.errors import InputError, OllaError
+from olla_xla.memory.module_state import scheduled_module
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+
+if TYPE_CHECKING:
+    from olla_xla.analysis import checkpointed
+    from olla_xla.pieces import in_pieces, transform
+else:
+    checkpointed = late("olla_xla.analysis.checkpointed")  # reads what few analyses need
+    in_pieces = late("olla_xla.pieces.in_pieces")  # changes JAX's configuration
+    transform = late("olla_xla.pieces.transform")
+
+_logger = logging.getLogger("olla_xla")
+
+_LITTLE = 0.1
+"""Other remedies are tried where an order saves a smaller part of XLA's total. Pieces must save as
+much, by their estimate, to be compiled."""
+
+_OVERHEADS = (0.2, 0.5)
+"""Overheads allowed to recomputation, as parts of the step's predicted time, tried until one helps.
+With 0.2 most steps save much; 0.5 is more than recomputing everything takes."""
+
+_NOTHING = 2**16
+"""Bytes of a step below which nothing is tried: they are printed as 0.0 MB."""
+
+_TIME_AT_MOST = 1.0
+"""The most predicted time that pieces may add, as a part of the step's."""
+
+
+class Plannable(Protocol):
+    """What can be compiled with a plan."""
+
+    def planned(self, options: PlanOptions) -> Outcome:
+        """Compiles it with a plan; returns the outcome."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class JittedFunction:
+    """A function with its `jax.jit` options and arguments, on which remedies are tried.
+
+    Attributes:
+      function: the plain function. jit_options: what it is jitted with.
+      args, kwargs: its arguments, on the devices that it is compiled for.
+      leaves: those that could be donated, and are not.
+    """
+
+    function: Callable[..., Any]
+    jit_options: Mapping[str, Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    leaves: Sequence[Leaf] = ()
+
+    def planned(self, options: PlanOptions) -> Outcome:
+        """Compiles it as `olla_xla.plan` does, but adds it to no report and calls no listener."""
+        planned = planned_function(self.function, dict(self.jit_options), PlanSettings(options))
+        lowered = planned.lower(*self.args, **self.kwargs).stage
+        return planned._compiled(lowered, device_key(tuple(self.args), dict(self.kwargs)))
+
+    def total(self, options: PlanOptions | None) -> int:
+        """XLA's total in bytes, with a plan if `options` are given. OllaError if planning fails."""
+        if options is not None:
+            return assigned_bytes(_succeeded(self.planned(options)).compiled)
+        jitted = plain_jit(self.function, **self.jit_options)
+        return assigned_bytes(jitted.lower(*self.args, **self.kwargs).compile())
+
+    def with_donation(self) -> JittedFunction:
+        """The same, with `leaves` donated as well."""
+        options = dict(self.jit_options)
+        numbers = options.pop("donate_argnums", None) or ()
+        names = options.pop("donate_argnames", None) or ()
+        numbers = {numbers} if isinstance(numbers, int) else set(numbers)
+        names = {names} if isinstance(names, str) else set(names)
+        numbers |= {leaf.argnum for leaf in self.leaves if leaf.argnum is not None}
+        keywords = [leaf.path for leaf in self.leaves if leaf.argnum is None]
+        names |= {path.split(".")[0].split("[")[0] for path in keywords}
+        given = {"donate_argnums": tuple(sorted(numbers)), "donate_argnames": tuple(sorted(names))}
+        more = {name: value for name, value in given.items() if value}
+        return dataclasses.replace(self, jit_options=options | more, leaves=())
+
+
+def remedy(
+    program: Plannable,
+    module: bytes,
+    view: MemoryView,
+    options: PlanOptions,
+    plan: Plan | None = None,
+    bound: int = 0,
+) -> Remedy | None:
+    """Tries what would lower a step's memory, unless its plan saves much already.
+
+    Args:
+      program: a `JittedFunction`, for all remedies; of anything else only plans are tried.
+      module: its executable's, serialized. view: of its memory.
+      options: for the plans that are tried. plan: in use; None if none is.
+      bound: no order takes fewer bytes.
+
+    Returns:
+      What was tried, with XLA's total of each; None where the plan saves much, or the step takes
+      next to nothing.
+    """
+    total = view.total_bytes
+    if plan is not None:
+        total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+        if total < (1 - _LITTLE) * plan.xla_bytes:
+            return None
+    if total < _NOTHING:
+        return None
+    what, size, is_state = most_used(view)
+    tried = _Trials(program, dataclasses.replace(options, method="search"), total, plan)
+    if not options.recomputes:
+        if plan is None and helps(bound, total):
+            tried.add("olla_xla.plan", lambda: tried.planned(None))
+        for overhead in _OVERHEADS[: 1 if is_state else None]:
+            least = min([total, *(trial.bytes for trial in tried.found)])
+            tried.add(f"max_overhead={overhead:g}", lambda o=overhead: tried.planned(o))
+            if tried.found and tried.found[-1].allowed and helps(tried.found[-1].bytes, least):
+                break
+    if isinstance(program, JittedFunction):
+        if program.leaves:
+            tried.add("donation", tried.donated)
+        tried.add("olla_xla.fission", tried.in_pieces)
+    left = [] if isinstance(program, JittedFunction) else ["donation and olla_xla.fission"]
+    if not is_state:
+        some = any(helps(trial.bytes, total) for trial in tried.found)
+        count = len(tried.found) + len(tried.failed)
+        if isinstance(program, JittedFunction) and not some:
+            tried.add("jax.checkpoint", tried.checkpointed)
+        if len(tried.found) + len(tried.failed) == count:
+            left = [f"{by_hand(scheduled_module(module))} by hand", *left]
+    found = tuple(sorted(tried.found, key=lambda trial: trial.bytes))
+    return Remedy(what, size, is_state, total, found, (*tried.failed, *left))
+
+
+class _Trials:
+    """What was tried: `found`, and in `failed` what could not be, and why."""
+
+    def __init__(
+        self, program: Plannable, options: PlanOptions, total: int, plan: Plan | None
+    ) -> None:
+        self._program, self._options, self._total = program, options, total
+        self._in_use = None if plan is None else self._options
+        self.found: list[Trial] = []
+        self.failed: list[str] = []
+
+    def add(self, what: str, attempt: Callable[[], Trial | None]) -> None:
+        """Tries one; a failure is told and does not end the analysis, which needs none of them."""
+        _logger.info("trying %s", what)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+                trial = attempt()
+        except Exception as error:
+            _logger.debug("%s was not tried", what, exc_info=error)
+            text = error_text(error).splitlines()[0]
+            self.failed.append(f"{what}, which fails ({text[:120]})")
+            return
+        _logger.info(
+            "%s: %s", what, "no gain" if trial is None else f"{trial.bytes / 2**20:,.1f} MB"
+        )
+        self.found += [] if trial is None else [trial]
+
+    def planned(self, overhead: float | None) -> Trial:
+        """A plan, with recomputation within an overhead if that is given."""
+        options = dataclasses.replace(self._options, max_overhead=overhead)
+        outcome = _succeeded(self._program.planned(options))
+        added = 0.0 if outcome.plan is None else outcome.plan.overhead
+        total = assigned_bytes(outcome.compiled)
+        return Trial(_call(options), total, added, overhead or 0.0)
+
+    def donated(self) -> Trial:
+        """What could be donated, donated."""
+        program = self._program
+        assert isinstance(program, JittedFunction)
+        total = program.with_donation().total(self._in_use)
+        done = f"if the caller is done with {'it' if len(program.leaves) == 1 else 'them'}"
+        return Trial(to_donate(program.leaves), total, notes=(done,))
+
+    @functools.cached_property
+    def _own_seconds(self) -> float:
+        """Predicted time of a step as it is."""
+        program = self._program
+        assert isinstance(program, JittedFunction)
+        jitted = plain_jit(program.function, **program.jit_options)
+        return in_pieces.compiled_cost(jitted.lower(*program.args, **program.kwargs))[1]
+
+    def checkpointed(self) -> Trial | None:
+        """`jax.checkpoint` around the bodies of scans; without scans, around the loss.
+
+        None where JAX differentiates nothing of it anew: a function that was traced before.
+        """
+        program = self._program
+        assert isinstance(program, JittedFunction)
+        bodies, loss = checkpointed.checkpointed_scans, checkpointed.checkpointed_loss
+        for where, put, policy in (
+            ("each scan's body", bodies, "nothing_saveable"),
+            ("the loss", loss, "dots_with_no_batch_dims_saveable"),
+        ):
+            # JAX would not trace the same function again.
+            anew = functools.wraps(program.function)(lambda *a, **k: program.function(*a, **k))
+            with put(policy) as wrapped:
+                jitted = plain_jit(anew, **program.jit_options)
+                lowered = jitted.lower(*program.args, **program.kwargs)
+            if wrapped:
+                total, seconds = in_pieces.compiled_cost(lowered)
+                setting = f"jax.checkpoint around {where} ({policy})"
+                added = seconds / self._own_seconds - 1
+                return Trial(setting, total, added, math.inf, ("other rounding",))
+        return None
+
+    def in_pieces(self) -> Trial | None:
+        """The function in pieces; None where that saves little by its estimate, or nothing can be.
+
+        If pieces take more than twice the step's time, fewer are tried, once.
+        """
+        program = self._program
+        assert isinstance(program, JittedFunction)
+        first = self._cut(program, None)
+        if first is None:
+            return None
+        before = self._own_seconds
+        trial, units = first[0](before), first[1]
+        if trial.added <= _TIME_AT_MOST:
+            return trial
+        fewer = min(int(trial.pieces * _TIME_AT_MOST / trial.added), units)
+        second = self._cut(program, fewer) if fewer > 1 else None
+        trial = None if second is None else second[0](before)
+        return None if trial is None or trial.added > _TIME_AT_MOST else trial
+
+    def _cut(
+        self, program: JittedFunction, pieces: int | None
+    ) -> tuple[Callable[[float], Trial], int] | None:
+        """(predicted seconds of the whole -> the trial, most pieces); None as for `in_pieces`."""
+        cuts: list[transform.FissionPlan] = []
+        function = transform.in_pieces(program.function, pieces, cuts.append)
+        jitted = plain_jit(function, **program.jit_options)
+        try:
+            traced = jitted.trace(*program.args, **program.kwargs)
+        except InputError:
+            self.failed.append("olla_xla.fission, which finds nothing to cut")
+            return None
+        cut = cuts[-1]
+        if cut.peak_before - cut.peak_after < _LITTLE * self._total:
+            self.failed.append("olla_xla.fission, which saves little by its estimate")
+            return None
+        total, seconds = in_pieces.compiled_cost(traced.lower())
+        if self._in_use is not None:
+            total = dataclasses.replace(program, function=function).total(self._in_use)
+        region = max(cut.regions, key=lambda r: r.value_bytes)
+        of = f"{region.value} at {region.value_line} in {cut.pieces} pieces"
+        given = "" if pieces is None else f"(pieces={pieces})"
+
+        def trial(before: float) -> Trial:
+            added = seconds / before - 1
+            return Trial(
+                f"olla_xla.fission{given}", total, added, _TIME_AT_MOST,
+                notes=(of, "other rounding"), pieces=cut.pieces,
+            )  # fmt: skip
+
+        return trial, max(r.units for r in cut.regions)
+
+
+def _succeeded(outcome: Outcome) -> Outcome:
+    """An outcome of planning. Raises OllaError where that failed."""
+    if outcome.error is not None or outcome.fell_back:
+        raise OllaError(outcome.reason)
+    return outcome
+
+
+def _call(options: PlanOptions) -> str:
+    """How to plan with options: "olla_xla.plan(max_overhead=0.2)"."""
+    given = [
+        f"{field.name}={value:g}" if isinstance(value, float) else f"{field.name}={value!r}"
+        for field in dataclasses.fields(options)
+        if (value := getattr(options, field.name)) != field.default
+    ]
+    return f"olla_xla.plan({', '.join(sorted(given))})" if given else "olla_xla.plan"

@@ -1,0 +1,26 @@
+"""What planned functions ask of satellites.
+
+The core imports no satellite. The package's face, `olla_xla/__init__.py`, sets each of these to a
+function of one, which is loaded when it is first called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jax
+
+    from olla_xla.compile.checkpoint_policy import CheckpointPolicy
+    from olla_xla.problem.plan import Plan
+
+donation_hint: Callable[[Any, Collection[int]], str]
+"""From a `jax.stages.Compiled` and the numbers of its static arguments to a line that says what
+could be donated; or ""."""
+
+checkpoint_policy: Callable[[jax.stages.Traced, jax.stages.Lowered, Plan], CheckpointPolicy]
+"""The policy that keeps what the plan of a traced and lowered function keeps."""
+
+report: Callable[[], object]
+"""All events so far; prints as a table."""

@@ -1,0 +1,241 @@
+"""Where to cut a walk into segments: Chen et al. 2016, algorithm 3 and section 4.
+
+With segments recomputed one at a time in the backward pass, memory is about what crosses the cuts
+(x) plus the largest segment (y): O(sqrt n) for a chain of n. Cutting segments again gives
+O(log n), for more recomputation (section 4.3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from olla_xla.segments.walk import Walk
+
+GRID = 6
+"""Budgets tried, evenly spread over [B / sqrt 2, B sqrt 2] by ratio."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Steps [start, stop) of a walk, which become one `jax.checkpoint`.
+
+    Attributes:
+      recomputed: its results are dropped after the forward pass but for what crosses its end, and
+        made again when its backward pass comes.
+      inner: the segments it is itself cut into, with its own start as step 0; () if it is not.
+      again: steps before it, ascending, that are run once more with it: it reads what they make,
+        and that is not kept for it.
+    """
+
+    start: int
+    stop: int
+    recomputed: bool
+    inner: tuple[Segment, ...] = ()
+    again: tuple[int, ...] = ()
+
+
+def candidates(walk: Walk, window: int) -> NDArray[np.bool_]:
+    """bool[n]: after which steps a cut may be, where few bytes cross (set C of algorithm 3).
+
+    A cut is one if no other, among those within `window` bytes of steps before and after it, is
+    crossed by less; of equals every one is. Where the walk says which cuts are allowed, all those
+    are candidates.
+    """
+    n = len(walk)
+    if walk.allowed is not None:
+        return walk.allowed & (np.arange(n) < n - 1)
+    crossing = walk.crossing(longest=4 * window)
+    done = np.cumsum(walk.sizes)
+    left = np.searchsorted(done, done - window, side="left")
+    right = np.searchsorted(done, done + window, side="right") - 1
+    found = crossing <= np.minimum(
+        _range_minimum(crossing, left, np.arange(n)), _range_minimum(crossing, np.arange(n), right)
+    )
+    if n:
+        found[-1] = False  # nothing follows
+    return found
+
+
+def _range_minimum(
+    values: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Minimum of values[first[k] : last[k] + 1] for every k (sparse table)."""
+    table = [values]
+    while 2 ** len(table) <= len(values):
+        half = 2 ** (len(table) - 1)
+        table.append(np.minimum(table[-1][:-half], table[-1][half:]))
+    level = np.frexp(last - first + 1)[1] - 1
+    result = np.empty_like(values)
+    for k, row in enumerate(table):
+        at = level == k
+        result[at] = np.minimum(row[first[at]], row[last[at] - 2**k + 1])
+    return result
+
+
+def close_segments(
+    sizes: NDArray[np.int64], candidate: NDArray[np.bool_], budget: float
+) -> list[int]:
+    """Algorithm 3: cuts at the first candidate where the segment's size passes the budget.
+
+    Args:
+      sizes: int64[n], bytes of each step.
+      candidate: bool[n], where a cut may be.
+      budget: B, bytes.
+
+    Returns the steps after which to cut, ascending.
+    """
+    cuts, size = [], 0
+    for step, (more, may) in enumerate(zip(sizes.tolist(), candidate.tolist(), strict=True)):
+        size += more
+        if may and size > budget:
+            cuts.append(step)
+            size = 0
+    return cuts
+
+
+def cost(walk: Walk, cuts: list[int]) -> tuple[int, int]:
+    """(bytes kept across cuts, bytes of the largest part): x and y of algorithm 3."""
+    x = int(walk.value_bytes[walk.stored(cuts)].sum())
+    return x, max(_part_bytes(walk, cuts), default=0)
+
+
+def _part_bytes(walk: Walk, cuts: list[int]) -> list[int]:
+    starts = [0, *(c + 1 for c in cuts)]
+    return np.add.reduceat(walk.sizes, starts).tolist() if len(walk) else []
+
+
+def plan_segments(
+    walk: Walk,
+    *,
+    depth: int | None = 1,
+    budget: int | None = None,
+    splits: int = 1,
+    loss_last: bool = False,
+) -> tuple[Segment, ...]:
+    """Cuts a walk into segments to be recomputed one at a time in the backward pass.
+
+    Args:
+      walk: the forward pass.
+      depth: how often a step is recomputed at most: 1 gives O(sqrt n) memory, d gives
+        O(n^(1 / (d + 1))), None goes on cutting, to O(log n).
+      budget: B of algorithm 3 for the outermost segments, bytes; searched for if None.
+      splits: k of section 4.3, where `depth` is None: the cuts that each part gets.
+      loss_last: the walk ends in a loss, whose backward pass follows at once: the last segment is
+        not recomputed, since it would be made again as soon as it was dropped.
+    """
+    if len(walk) == 0:
+        return ()
+    if depth is None:
+        return _split(walk, splits, loss_last)
+    if budget is not None:
+        return _cut(walk, depth, budget, loss_last)
+    best, least = _segments(walk, [], loss_last, _whole), math.inf
+    for found in budget_choices(walk, depth, loss_last).values():
+        estimate = _peak(walk, found)
+        if estimate < least:
+            best, least = found, estimate
+    return best
+
+
+def budget_choices(walk: Walk, depth: int, loss_last: bool) -> dict[int, tuple[Segment, ...]]:
+    """Budget in bytes -> the segments that it gives; one budget for equal segments."""
+    found: dict[int, tuple[Segment, ...]] = {}
+    for b in map(int, _budgets(walk, depth)):
+        segments = _cut(walk, depth, b, loss_last)
+        if segments not in found.values():
+            found[b] = segments
+    return found
+
+
+def _budgets(walk: Walk, depth: int) -> list[float]:
+    """The grid around B.
+
+    x y hardly depends on the budget it was found with: both are those of a chain of
+    N = S^2 / (x y) equal links, S being the size of the whole. B = sqrt(x y) = S / N^(1/2) is then
+    best for one level, S / N^(1 / (depth + 1)) for more.
+    """
+    total = int(walk.sizes.sum())
+    b = 0.0
+    for _ in range(3):  # the first pass, with B = 0, cuts everywhere
+        x, y = cost(walk, close_segments(walk.sizes, candidates(walk, int(b / 4)), b))
+        links = max(total**2 / max(x * y, 1), 1.0)
+        b = total / links ** (1 / (depth + 1))
+    return [b * 2 ** (k / (GRID - 1) - 0.5) for k in range(GRID)]
+
+
+def _cut(walk: Walk, depth: int, budget: float, loss_last: bool) -> tuple[Segment, ...]:
+    cuts = close_segments(walk.sizes, candidates(walk, int(budget / 4)), budget)
+    return _segments(walk, cuts, loss_last, lambda part: _inner(part, depth - 1))
+
+
+def _inner(part: Walk, depth: int) -> tuple[Segment, ...]:
+    """The segments of a segment, if cutting it saves memory."""
+    if depth < 1 or len(part) < 3:
+        return ()
+    found = plan_segments(part, depth=depth, loss_last=True)
+    return found if _peak(part, found) < part.sizes.sum() else ()
+
+
+def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
+    """g(n) = k + g(n / (k + 1)): cut at the best place near each k-th, and so on (section 4.3)."""
+    total = int(walk.sizes.sum())
+    crossing = walk.crossing()
+    done = np.cumsum(walk.sizes)
+    parts = splits + 1
+    cuts = []
+    for k in range(1, parts):
+        near = (done >= total * (k - 1 / 3) / parts) & (done <= total * (k + 1 / 3) / parts)
+        near[-1:] = False
+        if walk.allowed is not None:
+            near &= walk.allowed
+        if near.any():
+            least = np.flatnonzero(near & (crossing == crossing[near].min()))
+            cuts.append(int(least[np.abs(done[least] - total * k / parts).argmin()]))
+    stored = int(walk.value_bytes[walk.stored(cuts)].sum())
+    if not cuts or stored + total / (len(cuts) + 1) >= total:  # nothing to gain
+        return _segments(walk, [], loss_last, _whole)
+
+    def inner(part: Walk) -> tuple[Segment, ...]:
+        found = _split(part, splits, loss_last=True)
+        return found if len(found) > 1 else ()
+
+    return _segments(walk, cuts, loss_last, inner)
+
+
+def _segments(
+    walk: Walk, cuts: list[int], loss_last: bool, inner: Callable[[Walk], tuple[Segment, ...]]
+) -> tuple[Segment, ...]:
+    """The segments between cuts; fixed steps stand alone and are not recomputed."""
+    fixed = np.flatnonzero(walk.fixed).tolist()
+    bounds = {0, len(walk), *(c + 1 for c in cuts), *fixed, *(f + 1 for f in fixed)}
+    ascending = sorted(bounds)
+    found = []
+    for start, stop in zip(ascending, ascending[1:], strict=False):
+        recomputed = not walk.fixed[start] and not (loss_last and stop == len(walk))
+        found.append(Segment(start, stop, recomputed, inner(walk.part(start, stop))))
+    return tuple(found)
+
+
+def _whole(part: Walk) -> tuple[Segment, ...]:
+    return ()
+
+
+def _peak(walk: Walk, segments: tuple[Segment, ...]) -> int:
+    """Estimated bytes: what is kept before a segment, and the segment's own peak; the most."""
+    cuts = [s.stop - 1 for s in segments[:-1]]
+    kept = walk.stored(cuts)
+    by_step = np.zeros(len(walk) + 1, np.int64)
+    np.add.at(by_step, walk.source[kept] + 1, walk.value_bytes[kept])
+    before = np.cumsum(by_step)
+    peaks = []
+    for s in segments:
+        part = walk.part(s.start, s.stop)
+        peaks.append(
+            int(before[s.start]) + (_peak(part, s.inner) if s.inner else int(part.sizes.sum()))
+        )
+    return max(peaks)

@@ -1,0 +1,365 @@
+"""Traced functions: calls inlined, equations as steps of a walk, ranges as functions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core
+from jax.extend.core import primitives
+
+from olla_xla.segments.walk import Walk
+
+Policy = Callable[..., bool]
+"""`jax.checkpoint`'s: whether a primitive's results are kept, by primitive, avals and params."""
+
+_ATOM = 1024
+"""Calls that make less than this part of all bytes, one in _ATOM, are steps of their own: a cut
+inside one would gain nothing, and equal calls stay one compiled function."""
+_VIEWS = frozenset(
+    (
+        primitives.broadcast_in_dim_p,
+        primitives.reshape_p,
+        primitives.squeeze_p,
+        primitives.transpose_p,
+    )
+)
+_MOVABLE = _VIEWS | {
+    primitives.convert_element_type_p,
+    primitives.dynamic_slice_p,
+    primitives.slice_p,
+}
+"""Primitives that may run on arguments just before the first use, not ahead of everything."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedFunction:
+    """A traced function: the equations of its jaxpr, most calls inlined, and their Walk.
+
+    Attributes:
+      inputs, outputs: variables (outputs: or literals); constants of the trace count as inputs.
+      equations: in an order in which every variable is defined before it is used.
+      walk: the equations as steps.
+      constants: values of the last inputs, the constants of inlined calls.
+    """
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    equations: tuple[Any, ...]
+    walk: Walk
+    constants: tuple[Any, ...]
+
+
+class Inlined(NamedTuple):
+    """A jaxpr with calls inlined; `constants`: variable -> value, for constants of these calls."""
+
+    equations: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    constants: dict[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One equation, as passed to the caller's `candidates` and `mirror` functions.
+
+    Attributes:
+      index: its place among the equations. primitive: its name, such as "dot_general".
+      name: given by `jax.ad_checkpoint.checkpoint_name`, or "".
+      scope: the names of modules and functions around it, such as "block_3/conv".
+      bytes: of its results. crossing_bytes: of the values that cross a cut after it.
+    """
+
+    index: int
+    primitive: str
+    name: str
+    scope: str
+    bytes: int
+    crossing_bytes: int
+
+
+def steps_of(program: TracedFunction) -> list[Step]:
+    """The equations of a program as Steps, in order."""
+    sizes, crossing = program.walk.sizes.tolist(), program.walk.crossing().tolist()
+    return [
+        Step(
+            index,
+            e.primitive.name,
+            str(e.params.get("name", "")) if e.primitive.name == "name" else "",
+            str(e.source_info.name_stack),
+            sizes[index],
+            crossing[index],
+        )
+        for index, e in enumerate(program.equations)
+    ]
+
+
+def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
+    """Makes a TracedFunction of a jaxpr; its constants, if any, are the first inputs.
+
+    Calls of jitted functions are inlined unless they are small or shard their arguments.
+    Results that `policy` keeps count as no bytes of a step: recomputing frees none of them.
+    """
+    sizes = _Sizes(policy)
+    inputs = (*jaxpr.constvars, *jaxpr.invars)
+    whole = sum(sizes.equation(e) for e in jaxpr.eqns)
+    equations, outputs, constants = _Inliner(sizes, whole // _ATOM).inlined(jaxpr)
+    inputs = (*inputs, *constants)
+    moved = tuple(_moved(list(equations), inputs, outputs))
+    walk = _walk(moved, outputs, sizes)
+    return TracedFunction(inputs, outputs, moved, walk, tuple(constants.values()))
+
+
+def inlined(jaxpr: Any) -> Inlined:
+    """Inlines all calls of jitted functions in a jaxpr, small ones too.
+
+    Calls stay that shard their arguments or say how they are compiled.
+    """
+    return _Inliner(_Sizes(None), 0, user_lines=True).inlined(jaxpr)
+
+
+def function_of(
+    equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Callable[..., list[Any]]:
+    """A function that runs equations: from values of `inputs` to a list of those of `outputs`."""
+    effects = frozenset().union(*(e.effects for e in equations))
+    names = core.DebugInfo("checkpoint", "segment", ("",) * len(inputs), ("",) * len(outputs))
+    jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
+    closed: Any = core.ClosedJaxpr(jaxpr, ())  # pyright: ignore[reportPrivateImportUsage]
+    return core.jaxpr_as_fun(closed)
+
+
+def user_line(e: Any) -> str | None:
+    """The user's "file:line" of an equation; None where only libraries' lines are known."""
+    traceback = e.source_info.traceback
+    for frame in () if traceback is None else traceback.frames:
+        path = frame.file_name.replace("\\", "/")
+        if not any(part in path for part in _LIBRARIES):
+            return f"{path.rsplit('/', 1)[-1]}:{frame.line_num}"
+    return None
+
+
+_LIBRARIES = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/")
+"""Parts of paths of files that are not the user's."""
+
+
+def is_variable(atom: Any) -> bool:
+    """Whether an operand of an equation is a variable, not a literal."""
+    return not isinstance(atom, core.Literal)
+
+
+class _Sizes:
+    """Bytes that equations make, those inside their calls included."""
+
+    def __init__(self, policy: Policy | None) -> None:
+        self._policy = policy
+        self._known: dict[int, tuple[int, Any]] = {}
+
+    def equation(self, e: Any) -> int:
+        results = sum(bytes_of(v.aval) for v in e.outvars)
+        inner = [self.jaxpr(j) for j in core.jaxprs_in_params(e.params)]
+        name = e.primitive.name
+        if e.primitive in _VIEWS or self._keeps(e):
+            return 0
+        if not inner or name in ("while", "checkpoint", "remat", "remat2"):
+            return results
+        if name == "cond":
+            return max(results, *inner)
+        if name == "scan":
+            return max(results, e.params["length"] * sum(inner))
+        return max(results, sum(inner))
+
+    def jaxpr(self, jaxpr: Any) -> int:
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        if id(jaxpr) not in self._known:
+            # The jaxpr is kept with its size: an id stays its own only while it lives.
+            self._known[id(jaxpr)] = sum(map(self.equation, jaxpr.eqns)), jaxpr
+        return self._known[id(jaxpr)][0]
+
+    def _keeps(self, e: Any) -> bool:
+        if self._policy is None:
+            return False
+        return self._policy(e.primitive, *(v.aval for v in e.invars), **e.params) is True
+
+
+def bytes_of(aval: Any) -> int:
+    """The size in bytes of an abstract value; 0 for what is no array."""
+    size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
+    return size * getattr(dtype, "itemsize", 0)
+
+
+class _Inliner:
+    """Replaces calls by what they call, with fresh variables for every call."""
+
+    def __init__(self, sizes: _Sizes, least: int, user_lines: bool = False) -> None:
+        """`user_lines`: equations of libraries get the line where the user calls them."""
+        self._user_lines = user_lines
+        self._sizes = sizes
+        self._least = least
+        self._new = core.gensym()
+        self._constants: dict[int, tuple[Any, Any]] = {}  # by id: variable and value
+
+    def inlined(self, jaxpr: Any) -> Inlined:
+        """All of a jaxpr."""
+        names: dict[Any, Any] = {}
+        equations = tuple(self.equations(jaxpr.eqns, names))
+        outputs = tuple(self.read(v, names) for v in jaxpr.outvars)
+        return Inlined(equations, outputs, dict(self._constants.values()))
+
+    def read(self, atom: Any, names: dict[Any, Any]) -> Any:
+        return names.get(atom, atom) if is_variable(atom) else atom
+
+    def equations(self, equations: Sequence[Any], names: dict[Any, Any]) -> Iterator[Any]:
+        """Renames and inlines; `names`: variable -> what stands for it, extended on the way."""
+        for e in equations:
+            inputs = [self.read(v, names) for v in e.invars]
+            inner = _plain_call(e)
+            if inner is None or self._sizes.equation(e) < self._least:
+                yield e.replace(invars=inputs, outvars=[self._renamed(v, names) for v in e.outvars])
+                continue
+            jaxpr = getattr(inner, "jaxpr", inner)
+            inside = dict(zip(jaxpr.invars, inputs, strict=True))
+            for v, value in zip(jaxpr.constvars, getattr(inner, "consts", ()), strict=True):
+                inside[v] = self._constants.setdefault(id(value), (self._new(v.aval), value))[0]
+            for v in _defined(jaxpr):
+                inside[v] = self._new(v.aval)
+            for made in self.equations(jaxpr.eqns, inside):
+                stack = e.source_info.name_stack + made.source_info.name_stack
+                info = made.source_info.replace(name_stack=stack)
+                if self._user_lines and user_line(made) is None:
+                    info = info.replace(traceback=e.source_info.traceback)
+                yield made.replace(source_info=info)
+            for outer, v in zip(e.outvars, jaxpr.outvars, strict=True):
+                names[outer] = self.read(v, inside)
+
+    def _renamed(self, v: Any, names: dict[Any, Any]) -> Any:
+        return v if isinstance(v, core.DropVar) else names.get(v, v)
+
+
+def _defined(jaxpr: Any) -> Iterator[Any]:
+    for e in jaxpr.eqns:
+        yield from (v for v in e.outvars if not isinstance(v, core.DropVar))
+
+
+def _plain_call(e: Any) -> Any:
+    """The jaxpr of a jitted call without shardings, layouts, options and effects, or None."""
+    if e.primitive is not primitives.jit_p or e.effects:
+        return None
+    p = e.params
+    shardings = (*p["in_shardings"], *p["out_shardings"])
+    layouts = (*p["in_layouts"], *p["out_layouts"])
+    jaxpr = p["jaxpr"]
+    plain = (
+        all(type(s).__name__ == "UnspecifiedValue" for s in shardings)
+        and all(layout is None for layout in layouts)
+        and not p["compiler_options_kvs"]
+    )
+    return jaxpr if plain else None
+
+
+def has_effect(e: Any) -> bool:
+    """Whether an equation has a side effect that must not happen twice.
+
+    That it names a mapped axis is no such effect.
+    """
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in e.effects)
+
+
+def _moved(equations: list[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """Puts casts, slices and views of arguments just before their first use.
+
+    Programs often begin with casts of all parameters; made there they would cross every cut up to
+    their use.
+    """
+    given = set(inputs)
+    waiting: dict[Any, Any] = {}
+    result = []
+
+    def emit(v: Any) -> None:
+        e = waiting.pop(v)
+        for operand in e.invars:
+            if is_variable(operand) and operand in waiting:
+                emit(operand)
+        result.append(e)
+
+    for e in equations:
+        operands = [v for v in e.invars if is_variable(v)]
+        early = all(v in given or v in waiting for v in operands)
+        if early and operands and e.primitive in _MOVABLE and len(e.outvars) == 1:
+            waiting[e.outvars[0]] = e
+            continue
+        for v in operands:
+            if v in waiting:
+                emit(v)
+        result.append(e)
+    for v in outputs:
+        if is_variable(v) and v in waiting:
+            emit(v)
+    return result
+
+
+def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Walk:
+    number: dict[Any, int] = {}
+    values: list[tuple[int, int, list[int]]] = []
+    for step, e in enumerate(equations):
+        for v in {v for v in e.invars if is_variable(v) and v in number}:
+            values[number[v]][2].append(step)
+        for v in e.outvars:
+            if not isinstance(v, core.DropVar):
+                number[v] = len(values)
+                values.append((bytes_of(v.aval), step, []))
+    # Results of the function are kept whatever is cut: they cost no cut anything.
+    kept = {number[v] for v in outputs if is_variable(v) and v in number}
+    values = [(0 if k in kept else b, s, uses) for k, (b, s, uses) in enumerate(values)]
+    return Walk.of(
+        [sizes.equation(e) for e in equations],
+        values,
+        [step for step, e in enumerate(equations) if has_effect(e)],
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedCall:
+    """A function, traced for some arguments.
+
+    Attributes:
+      jaxpr: of its array arguments. shapes: its results, as a pytree of shapes.
+      arrays: for each leaf of (args, kwargs), whether it is an array.
+      values: of the jaxpr's constants and arguments.
+    """
+
+    jaxpr: Any
+    shapes: Any
+    arrays: list[bool]
+    values: list[Any]
+
+    @property
+    def result(self) -> Any:
+        """The pytree structure of the function's result."""
+        return jax.tree.structure(self.shapes)
+
+
+def traced_call(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> TracedCall:
+    """Traces a function. Arguments that are no arrays, such as numbers, become constants."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    arrays = [_is_array(leaf) for leaf in leaves]
+
+    def flat(values: list[Any]) -> Any:
+        given = iter(values)
+        whole = [next(given) if a else leaf for a, leaf in zip(arrays, leaves, strict=True)]
+        arguments, keywords = jax.tree.unflatten(tree, whole)
+        return fun(*arguments, **keywords)
+
+    given = [leaf for a, leaf in zip(arrays, leaves, strict=True) if a]
+    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(given)
+    return TracedCall(closed.jaxpr, shapes, arrays, [*closed.consts, *given])
+
+
+def _is_array(leaf: Any) -> bool:
+    """Python's numbers are none: `fun` may branch on them, as on flags."""
+    if isinstance(leaf, bool | int | float | complex):
+        return False
+    return isinstance(leaf, jax.ShapeDtypeStruct) or core.valid_jaxtype(leaf)

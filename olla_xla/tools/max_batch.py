@@ -1,0 +1,237 @@
+"""The largest batch that fits a memory: in XLA's order, planned, and with recomputation.
+
+A compile up to XLA's schedule is enough to predict the totals of a batch size in all ways. Totals
+are nearly linear in the batch, so two sizes give a line that points at each answer. One full
+compile for each way confirms or corrects it: the totals that are reported are XLA's own. The
+remaining compiles go, one by one, to the way whose answer is least certain. After six compiles an
+answer may still be between a size that fits and one that does not, or have no size above it that
+was compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from olla_xla.errors import LimitError
+from olla_xla.problem.options import PlanOptions, parse_bytes
+from olla_xla.tools.batch_bounds import Bounds
+from olla_xla.tools.batch_ways import Batches, BatchWay, Make, Planned, Progress, Recomputed, Xla
+
+_LEAST_COMPILES = 5
+"""Two for predictions, and one for each of three ways."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestBatch:
+    """The largest batch found to fit when the step is compiled in one way.
+
+    Attributes:
+      way: "xla", "planned" or "recomputed".
+      batch: the largest that was found to fit; 0 where none was.
+      bytes: XLA's assigned total for it, on each device; 0 where none fits.
+      next_batch: the least that was found not to fit; 0 where none was.
+      next_bytes: its total: XLA's assigned one, or if `next_is_predicted` the predicted one, and
+        more than the memory.
+      predicted_bytes: the predicted total of the batch.
+      overhead: predicted time that recomputation adds, as a part of the step's.
+      reason: why the answer is that of the previous way: a size cannot be compiled this way, or
+        none larger was found to fit; or "".
+      is_largest: whether `next_batch` is the next size; else the largest that fits is in
+        [`batch`, `next_batch`).
+      expected: the largest that fits by a line through the known totals.
+    """
+
+    way: str
+    batch: int
+    bytes: int
+    next_batch: int
+    next_bytes: int
+    next_is_predicted: bool = False
+    predicted_bytes: int = 0
+    overhead: float = 0.0
+    reason: str = ""
+    is_largest: bool = True
+    expected: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxBatch:
+    """The largest batches that fit, as `max_batch` found them.
+
+    Attributes:
+      memory_bytes: a device's memory for the step.
+      xla, planned, recomputed: the largest batch in each way; `recomputed` is None where no
+        recomputation was allowed.
+      points: every predicted total, as (way, batch, bytes), in order; for "recomputed" the least
+        that was reached.
+      seconds: of the whole search.
+      compiles: of the whole search, up to XLA's schedule or in full.
+      refusals: compiles that XLA ended, since the size does not fit its device; beside `compiles`.
+    """
+
+    memory_bytes: int
+    xla: LargestBatch
+    planned: LargestBatch
+    recomputed: LargestBatch | None
+    points: tuple[tuple[str, int, int], ...]
+    seconds: float
+    compiles: int = 0
+    refusals: int = 0
+
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """Batch sizes for which a total was predicted, ascending."""
+        return tuple(sorted({batch for _, batch, _ in self.points}))
+
+
+def max_batch(
+    make: Make,
+    memory: int | str,
+    *,
+    max_overhead: float = 0.05,
+    multiple_of: int = 1,
+    start: int = 8,
+    compiles: int = 6,
+    options: PlanOptions | None = None,
+    progress: Progress | None = None,
+) -> MaxBatch:
+    """Finds the largest batch that fits a memory, for XLA alone, planned, and with recomputation.
+
+    XLA's own rematerialization is off: near the device's memory it would add time that is not
+    predicted, to XLA's order and to ours. That of XLA:TPU stays on, as in each compile there: it
+    acts after the plan, and near the memory all totals are less than predicted. Larger batches are
+    assumed to need more memory. No order or choice of recomputation is proven to be the best, so a
+    larger batch than was found may fit.
+
+    Args:
+      make: lowers the step for a batch size: `lambda n: jax.jit(step).lower(state, batch_of(n))`,
+        with shapes as arguments. For a compile-only target the shapes are those that its `place`
+        gives (`olla_xla.targets`). A batch that is sharded counts as a whole.
+      memory: of each device for the step, in bytes or as in "30GiB".
+      max_overhead: predicted time that recomputation may add, as a part of the step's; 0 leaves
+        `recomputed` out.
+      multiple_of: batches are multiples of it, for example of the number of devices.
+      start: the first size that is tried.
+      compiles: how many at most, for all ways together. More of them narrow an answer that is
+        between two sizes. As many that XLA refuses are not counted: it ends them early.
+      options: limits and seed of each plan; their budget and overhead are ignored.
+      progress: called with a line at each size.
+
+    Raises:
+      InputError: an argument is of the wrong type.
+      LimitError: it is not positive, `compiles` is below 5, or no size is too large.
+      OllaError: the backend does not show its schedule.
+    """
+    started, memory_bytes = time.monotonic(), parse_bytes(memory, "memory")
+    for name, value in (("memory", memory_bytes), ("multiple_of", multiple_of), ("start", start)):
+        if value <= 0:
+            raise LimitError(f"{name}={value} must be positive")
+    if compiles < _LEAST_COMPILES:
+        raise LimitError(f"compiles={compiles} must be at least {_LEAST_COMPILES}")
+    base = dataclasses.replace(options or PlanOptions(), memory_budget=None, max_overhead=None)
+    again = dataclasses.replace(base, memory_budget=memory_bytes, max_overhead=max_overhead)
+    work = Batches(make, memory_bytes, progress or (lambda line: None))
+    ways: list[BatchWay] = [Xla(work), Planned(work, base)]
+    if max_overhead > 0:
+        ways.append(Recomputed(work, again))
+    with _no_rematerialization():
+        xla, planned, *more = _answers(ways, multiple_of, start, compiles)
+    return MaxBatch(
+        memory_bytes,
+        xla,
+        planned,
+        more[0] if more else None,
+        tuple(work.points),
+        seconds=time.monotonic() - started,
+        compiles=work.compiles,
+        refusals=work.refusals,
+    )
+
+
+@contextlib.contextmanager
+def _no_rematerialization() -> Iterator[None]:
+    """A context without XLA's own rematerialization. JAX's setting is one of the whole process."""
+    before = jax.config.jax_compiler_enable_remat_pass  # pyright: ignore
+    jax.config.update("jax_compiler_enable_remat_pass", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_compiler_enable_remat_pass", before)
+
+
+def _answers(ways: Sequence[BatchWay], unit: int, start: int, most: int) -> list[LargestBatch]:
+    """The largest batch in each way; a size that fits in one way fits in all later ones.
+
+    Args:
+      ways: in order. unit: sizes are multiples of it. start: to try first.
+      most: compiles of all ways together.
+    """
+    work, bounds = ways[0].work, [Bounds(way, unit) for way in ways]
+    off = 1.0
+    for k, one in enumerate(bounds):
+        kept = len(bounds) - k  # a compile for this way and each that follows
+        one.predict(_floors(bounds)[k], start, most - kept, off)
+        one.compile(one.next(_floors(bounds)[k], is_last=False))
+        if not k:
+            off = one.off()
+            if (
+                one.doubt(0) == math.inf and work.compiles + kept <= most
+            ):  # a size that fits here fits in all ways
+                one.compile(one.next(0, is_last=work.compiles + kept == most))
+    while (spent := work.compiles + max(work.refusals - most, 0)) < most:
+        floors = _floors(bounds)
+        doubts = [one.doubt(floor) for one, floor in zip(bounds, floors, strict=True)]
+        k = doubts.index(max(doubts))
+        if not doubts[k]:
+            break
+        bounds[k].compile(bounds[k].next(floors[k], is_last=spent + 1 >= most))
+    answers: list[LargestBatch] = []
+    for one in bounds:
+        answers.append(_answer(one, answers[-1] if answers else None))
+    return answers
+
+
+def _floors(bounds: Sequence[Bounds]) -> list[int]:
+    """For each way, the largest size that fits in an earlier way."""
+    return [max((one.low for one in bounds[:k]), default=0) for k in range(len(bounds))]
+
+
+def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
+    """The answer in a way, or that of the previous way where this one is not larger."""
+    way, low, high = bounds.way, bounds.low, bounds.high
+    floor = before.batch if before else 0
+    if before and bounds.refused:
+        return dataclasses.replace(before, way=way.name, reason=bounds.refused)
+    if before and 0 < high <= floor:
+        why = f"with a batch of {high:,} no plan was found that fits"
+        return dataclasses.replace(before, way=way.name, reason=why)
+    expected = bounds.expected(floor)
+    found = LargestBatch(
+        way=way.name,
+        batch=low,
+        bytes=way.assigned(low) if low else 0,
+        next_batch=high,
+        next_bytes=way.assigned(high) if high else 0,
+        next_is_predicted=high > 0 and not way.is_compiled(high),
+        predicted_bytes=way.predicted(low) if low else 0,
+        overhead=way.overhead(low) if low else 0.0,
+        is_largest=high > 0 and high == max(low, floor) + bounds.unit,
+        expected=expected,
+    )
+    if before and floor > low:
+        why = f"a batch of {high:,} does not fit, and " if high else ""
+        found = dataclasses.replace(
+            found,
+            batch=floor,
+            bytes=before.bytes,
+            predicted_bytes=before.predicted_bytes,
+            overhead=before.overhead,
+            reason=f"{why}none above {floor:,} was found to",
+        )
+    return found

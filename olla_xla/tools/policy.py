@@ -1,0 +1,263 @@
+"""A plan's scan residuals as a policy of `jax.checkpoint`, for use in a user's code.
+
+A plan says which scan residuals are kept, by the elements of XLA's loops; a policy, by names that
+`checkpoint_name` gave. Such names are not in XLA's module, so the residuals of XLA's loops are
+aligned with those of the function's scans, in order, by sizes and operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo.module import Module
+from olla_xla.compile.checkpoint_policy import CheckpointPolicy, Unnamed
+from olla_xla.memory.sources import source_line
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.loops.pairs import ScanPair, pairs
+from olla_xla.segments.trace import inlined
+from olla_xla.tools.capture import capture
+from olla_xla.tools.residual_rows import residual_rows
+
+
+class _Residual(NamedTuple):
+    """A stacked output of a scan: its bytes, primitive, names; whether it is the body's input."""
+
+    bytes: int
+    primitive: str
+    names: tuple[str, ...]
+    enters: bool
+
+
+class _Named(NamedTuple):
+    """A value that `checkpoint_name` names in a scan's body.
+
+    Attributes:
+      name: its name. bytes: of all iterations together. primitive: that makes it, or "".
+      lines: "file:line" of all frames that called the primitive.
+    """
+
+    name: str
+    bytes: int
+    primitive: str
+    lines: frozenset[str]
+
+
+class _Scan(NamedTuple):
+    """A scan of the function: its length, stacked outputs, and the named values in its body."""
+
+    length: int
+    stacked: list[_Residual]
+    named: list[_Named]
+
+
+class _Kept(NamedTuple):
+    """A scan residual of one of XLA's loops: its bytes, the operation that makes it, and its line.
+
+    kept: whether the plan keeps it.
+    """
+
+    bytes: int
+    operation: str
+    line: str
+    kept: bool
+
+
+def checkpoint_policy(
+    traced: jax.stages.Traced, lowered: jax.stages.Lowered, plan: Plan
+) -> CheckpointPolicy:
+    """As `policy_of`, from JAX's stages; compiles the step up to XLA's schedule."""
+    return policy_of(traced.jaxpr, capture(lowered).view, plan)
+
+
+def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
+    """The policy that keeps, as nearly as names allow, the scan residuals that a plan keeps.
+
+    Args:
+      jaxpr: the function's, as in `jax.jit(f).trace(...).jaxpr`.
+      module: as XLA scheduled it. plan: of that module.
+    """
+    scans = list(_scans(jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr))
+    names: dict[str, bool] = {}
+    unnamed: list[Unnamed] = []
+    found_for: dict[str, _Scan] = {}
+    for loop, iterations, kept in _loops(module, plan):
+        fitting = [scan for scan in scans if scan.length == iterations and scan.stacked]
+        if not fitting:
+            continue
+        best = max(fitting, key=lambda scan: _weight(kept, scan.stacked))
+        scans.remove(best)
+        found_for[loop] = best
+        for row, residual in _aligned(kept, best.stacked):
+            if residual is not None and residual.enters:
+                continue
+            found = () if residual is None else residual.names
+            for name in found:
+                names[name] = names.get(name, False) or row.kept
+            if row.kept and not found:
+                unnamed.append(Unnamed(row.bytes, row.operation, row.line))
+    for row in residual_rows(module, plan):
+        if row.new:
+            one = Unnamed(row.bytes, row.op_name.rpartition("/")[2], row.location)
+            name = _name_of(one, found_for.get(row.loop))
+            if name is None:
+                unnamed.append(one)
+            else:
+                names[name] = True
+    return CheckpointPolicy(
+        tuple(name for name, kept in names.items() if kept),
+        tuple(name for name, kept in names.items() if not kept),
+        tuple(sorted(unnamed, key=lambda one: -one.bytes)),
+    )
+
+
+def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
+    """The name of a value in a scan's body; None where none, or more than one, fits."""
+    named = [] if scan is None else scan.named
+    alike = [n for n in named if (n.bytes, n.primitive) == (value.bytes, value.operation)]
+    names = {n.name for n in alike}
+    if len(names) > 1:
+        names = {n.name for n in alike if value.line in n.lines}
+    return names.pop() if len(names) == 1 else None
+
+
+def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]:
+    """(name, iterations, scan residuals) of every loop that keeps residuals for another loop."""
+    records = {record[:2]: record for record in plan.loops}
+    for pair in pairs(module, plan.target):
+        record = records.get((pair.writer.i.name, pair.reader.i.name))
+        gone = frozenset(record.dropped) if record is not None else frozenset()
+        yield pair.writer.i.name, pair.writer.iterations, _stacked(pair, gone)
+
+
+def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_Kept]:
+    found = []
+    for residual in sorted(pair.scan_residuals, key=lambda residual: residual.written):
+        made = residual.value.i
+        op_name = made.op_name or residual.update.i.op_name
+        line = source_line(made) or source_line(residual.update.i)
+        operation = op_name.rpartition("/")[2]
+        found.append(_Kept(residual.bytes, operation, line, residual.written not in gone))
+    return found
+
+
+def _scans(jaxpr: Any) -> Iterator[_Scan]:
+    """Every scan of a jaxpr, nested ones too."""
+    for equation in inlined(jaxpr).equations:
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _scans(inner)
+        if equation.primitive.name == "scan":
+            yield _scan(equation)
+
+
+def _scan(scan: Any) -> _Scan:
+    """A scan's stacked outputs, in order, and named values; outputs that are inputs are marked."""
+    body, length = scan.params["jaxpr"], scan.params["length"]
+    body = getattr(body, "jaxpr", body)
+    equations, outputs, _ = inlined(body)
+    made = {id(out): equation for equation in equations for out in equation.outvars}
+    names, named = _names(equations), []
+    for equation in equations:
+        if equation.primitive.name == "name":
+            maker, aval = made.get(id(equation.invars[0])), equation.outvars[0].aval
+            primitive = "" if maker is None else maker.primitive.name
+            name, size = equation.params["name"], length * _bytes(aval)
+            named.append(_Named(name, size, primitive, _lines(maker)))
+    found = []
+    for outer, inner in zip(scan.outvars, outputs, strict=True):
+        if tuple(outer.aval.shape) != (length, *inner.aval.shape):
+            continue  # a carry
+        maker = made.get(id(inner))
+        while maker is not None and maker.primitive.name == "name":
+            maker = made.get(id(maker.invars[0]))
+        primitive = "" if maker is None else maker.primitive.name
+        own = names.get(id(inner), ())
+        found.append(_Residual(_bytes(outer.aval), primitive, own, maker is None and not own))
+    return _Scan(length, found, named)
+
+
+def _bytes(aval: Any) -> int:
+    """Bytes of an array by its shape and type."""
+    return int(np.prod(aval.shape)) * aval.dtype.itemsize
+
+
+def _lines(equation: Any) -> frozenset[str]:
+    traceback = None if equation is None else equation.source_info.traceback
+    frames = () if traceback is None else traceback.frames
+    return frozenset(f"{frame.file_name}:{frame.line_num}" for frame in frames)
+
+
+def _names(equations: Sequence[Any]) -> dict[int, tuple[str, ...]]:
+    """Variable's id -> its name, or that of the one named value it follows from elementwise.
+
+    A factor of a derivative, such as cos(x) for sin(x), follows from the named x at no fewer bytes:
+    if x is kept, the factor need not be. The operand of `checkpoint_name` itself has no name: a
+    policy does not keep it for other readers, such as tanh's derivative.
+    """
+    named = {
+        id(equation.outvars[0]): equation.params["name"]
+        for equation in equations
+        if equation.primitive.name == "name"
+    }
+    sources: dict[int, frozenset[int]] = {}
+    for equation in equations:
+        taken = [v for v in equation.invars if not hasattr(v, "val")]  # literals have values
+        arrays = [v for v in taken if getattr(v.aval, "shape", ())]
+        for out in equation.outvars:
+            alike = all(v.aval.shape == getattr(out.aval, "shape", None) for v in arrays)
+            found = frozenset([id(out)])
+            if alike and arrays and id(out) not in named and len(equation.outvars) == 1:
+                found = frozenset().union(*(sources.get(id(v), {id(v)}) for v in arrays))
+            sources[id(out)] = found
+    return {
+        variable: (named[next(iter(found))],)
+        for variable, found in sources.items()
+        if len(found) == 1 and next(iter(found)) in named
+    }
+
+
+def _fit(row: _Kept, residual: _Residual) -> float:
+    """How well a residual of XLA's loop fits one of a scan; 0 where they cannot be the same."""
+    if row.bytes != residual.bytes:
+        return 0.0
+    if residual.enters:
+        return 1.0
+    return 2.0 if row.operation == residual.primitive else 0.1
+
+
+def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.float64]:
+    """float64 [rows + 1, residuals + 1]: best total fit of rows[i:] and residuals[j:], in order."""
+    best = np.zeros((len(rows) + 1, len(residuals) + 1))
+    for i in range(len(rows) - 1, -1, -1):
+        for j in range(len(residuals) - 1, -1, -1):
+            fit = _fit(rows[i], residuals[j])
+            both = best[i + 1, j + 1] + fit if fit else 0.0
+            best[i, j] = max(best[i + 1, j], best[i, j + 1], both)
+    return best
+
+
+def _weight(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> float:
+    return float(_table(rows, residuals)[0, 0])
+
+
+def _aligned(
+    rows: Sequence[_Kept], residuals: Sequence[_Residual]
+) -> Iterator[tuple[_Kept, _Residual | None]]:
+    """Each residual of XLA's loop with the scan's residual that it is aligned with, or None."""
+    best, j = _table(rows, residuals), 0
+    for i, row in enumerate(rows):
+        while j < len(residuals) and best[i, j + 1] == best[i, j]:
+            j += 1
+        fits = j < len(residuals) and _fit(row, residuals[j]) > 0
+        if fits and best[i, j] == best[i + 1, j + 1] + _fit(row, residuals[j]):
+            yield row, residuals[j]
+            j += 1
+        else:
+            yield row, None

@@ -1,0 +1,146 @@
+"""What `jax.jit` is in a script that `olla_xla run` runs: it plans, and notes what it planned."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from olla_xla.analysis.analysis import Analysis
+from olla_xla.analysis.analyze import analyze
+from olla_xla.compile.decorator import plan
+from olla_xla.compile.events import on_plan
+from olla_xla.compile.jax_private import plain_jit
+from olla_xla.compile.outcomes import Outcome
+from olla_xla.compile.plan_event import PlanEvent
+from olla_xla.compile.planned_function import PlannedFunction
+from olla_xla.problem.function_name import function_name
+
+_JAX = os.path.join(os.path.dirname(os.path.realpath(str(jax.__file__))), "")
+_SHOWN = 2
+"""Arrays in the text of a signature, the last ones: batches come after weights."""
+
+
+class Signature:
+    """One compiled signature of a function, with its planning event and arguments' shapes.
+
+    Attributes:
+      event: what came of planning it.
+      text: how many arrays it takes, and the last, as "48 arrays: .., float32[32,784], int32[32]".
+      seconds: that its first call took, or its compile, where it was compiled without a call.
+    """
+
+    def __init__(self, event: PlanEvent) -> None:
+        self.event, self.text, self.seconds = event, "", event.seconds
+        self._function: PlannedFunction | None = None
+        self._arguments: tuple[list[Any], Any] = ([], None)  # leaves, and their tree
+
+    def analyze(self) -> Analysis | None:
+        """What is in memory at its peak, and what would help; None where it was not called."""
+        if self._function is None:
+            return None
+        leaves, tree = self._arguments
+        args, kwargs = tree.unflatten(leaves)
+        return analyze(self._function, *args, advice=True, **kwargs)
+
+
+class _Notes(threading.local):
+    """The signature that a thread compiled last."""
+
+    latest: Signature | None = None
+
+
+class _NotedFunction(PlannedFunction):
+    """A planned function that completes what is noted of its signatures."""
+
+    notes: _Notes
+
+    def _before_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began, self.notes.latest = time.monotonic(), None
+        then = super()._before_miss(args, kwargs)
+        noted = self.notes.latest
+        if noted is None:
+            return then
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        noted._function, noted._arguments = self, ([_shape(leaf) for leaf in leaves], tree)
+
+        def finish() -> None:
+            noted.seconds = time.monotonic() - began
+            if then is not None:
+                then()
+
+        return finish
+
+    def _outcome(self, lowered: Any, device_key: str, **compile_kwargs: Any) -> Outcome:
+        self.notes.latest = None
+        outcome = super()._outcome(lowered, device_key, **compile_kwargs)
+        if self.notes.latest is not None:
+            self.notes.latest.text = _text(jax.tree.leaves(lowered.args_info))
+        return outcome
+
+
+def install(
+    options_of: Callable[[str, str], dict[str, Any] | None], found: list[Signature]
+) -> None:
+    """Makes `jax.jit` plan the functions that it is given from now on, but for JAX's own.
+
+    Args:
+      options_of: from a function's name, and the name with that of its module before it, to the
+        options of `olla_xla.plan`; None where it is not to be planned.
+      found: gets each signature that is compiled.
+    """
+    notes = _Notes()
+
+    def listen(event: PlanEvent) -> None:
+        notes.latest = Signature(event)
+        found.append(notes.latest)
+
+    @functools.wraps(plain_jit)
+    def jit(fun: Any = None, /, **jit_options: Any) -> Any:
+        if fun is None:
+            return functools.partial(jit, **jit_options)
+        name = function_name(fun)
+        options = options_of(name, f"{getattr(fun, '__module__', '')}.{name}")
+        if options is None or _is_jaxs(fun):
+            return plain_jit(fun, **jit_options)
+        made: PlannedFunction = plan(fun, **options, **jit_options)
+        noted = _NotedFunction(
+            made.__wrapped__, made._shared, made._plan_settings, made.jit_options
+        )
+        noted.notes = notes
+        return noted
+
+    on_plan(listen)
+    jax.jit = jit
+
+
+def _is_jaxs(function: Any) -> bool:
+    """Whether a function's code is in the package jax."""
+    while (inner := getattr(function, "__wrapped__", getattr(function, "func", None))) is not None:
+        function = inner
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code is not None and os.path.realpath(code.co_filename).startswith(_JAX)
+
+
+def _shape(leaf: Any) -> Any:
+    """An array's shape, on the devices that it is bound to; anything else as it is."""
+    if isinstance(leaf, np.ndarray):
+        return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    where = leaf.sharding if leaf.committed else None
+    weak = getattr(leaf, "weak_type", False)  # keys have none
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where, weak_type=weak)
+
+
+def _text(leaves: list[Any]) -> str:
+    last = (f"{leaf.dtype.name}[{','.join(map(str, leaf.shape))}]" for leaf in leaves[-_SHOWN:])
+    many = f"{len(leaves):,} arrays: .., " if len(leaves) > _SHOWN else ""
+    return many + ", ".join(last)
