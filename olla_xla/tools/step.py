@@ -49,7 +49,7 @@ class PlannedModel:
       module: the executable's serialized HloModuleProto.
       scheduled: the module as XLA scheduled it itself, serialized; b"" when `planned` is False.
       seconds: for tracing, compiling, planning and checking together.
-      program: the step, for `compile.remedies.remedy`.
+      program: the step, for `analysis.remedies.remedy`.
       refused: whether XLA refuses its own order, which takes more memory than there is.
       devices: that run the step; sizes are of one of them.
     """
