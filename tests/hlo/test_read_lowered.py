@@ -298,20 +298,6 @@ def test_a_schedule_that_shares_nothing_stays_as_it_came():
     assert runnable(data) == data
 
 
-def test_calls_in_unscheduled_text_are_inlined():
-    module = runnable(from_hlo_text(SHARED.replace(", is_scheduled=true", "")))
-    view = module_from_bytes(module)
-    assert [i.opcode for i in view.entry.instructions] == [
-        "parameter",
-        "reverse",
-        "sine",
-        "reverse",
-    ]
-    assert len(view.computations) == 1
-    assert module == runnable(module)
-    planned(with_program_order(module))
-
-
 def test_what_has_an_effect_is_kept_and_what_has_none_is_not():
     text = """HloModule effects
 noisy {

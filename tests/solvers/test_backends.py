@@ -225,14 +225,6 @@ def test_a_backend_that_is_not_installed(monkeypatch):
     assert result.failures[0] == "cplex: olla_xla.solvers.solve.cplex is missing"
 
 
-def test_a_bound_that_meets_the_start_proves_it():
-    model = _knapsack()
-    model.start = np.array([0.0, 1, 0, 1])
-    lazy = _liar(SolverResult(Status.UNKNOWN, bound=-16.4))
-    result = solve_with(model, SolverLimits(), [("lazy", lazy)])
-    assert (result.status, result.value, result.bound) == (Status.OPTIMAL, -16, -16)
-
-
 def test_bad_input():
     with pytest.raises(InputError, match="highs, cpsat, gurobi"):
         solve(_knapsack(), backends=["scip"])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from olla_xla.errors import InputError, SolverError
-from olla_xla.solvers.linear import INFINITY, LinearModel, round_point, violation
+from olla_xla.errors import InputError
+from olla_xla.solvers.linear import LinearModel, violation
 
 pytestmark = pytest.mark.quick
 
@@ -59,20 +59,6 @@ def test_integer_rows_are_checked_to_the_last_unit():
     model.add_variable(integer=False)  # now rows are checked to a tolerance
     assert violation(model, np.array([big / 2**20, big - 1, 0])) is None
     assert violation(model, np.array([big / 2**20, big * 0.9, 0])) is not None
-
-
-def test_rounding_has_a_tolerance():
-    model = LinearModel()
-    model.add_variables(2, upper=5)
-    model.add_variable(integer=False)
-    rounded = round_point(model.arrays(), np.array([0.999999, 2.000001, 0.3]))
-    assert rounded.tolist() == [1, 2, 0.3]
-    with pytest.raises(SolverError, match=r"variable 1 has the value 2\.1"):
-        round_point(model.arrays(), np.array([1, 2.1, 0.3]))
-    with pytest.raises(SolverError, match="not finite"):
-        round_point(model.arrays(), np.array([1, INFINITY, 0.3]))
-    with pytest.raises(SolverError, match="for 3 variables"):
-        round_point(model.arrays(), np.ones(2))
 
 
 def test_fractions_are_seen():

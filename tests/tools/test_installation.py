@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from olla_xla import version
-from olla_xla.solvers.linear import LinearModel, SolverLimits
-from olla_xla.solvers.solve import solve, solve_with
-from olla_xla.tools.sweep.local import _available
+from olla_xla.solvers.linear import LinearModel
+from olla_xla.solvers.solve import solve
 
 pytestmark = pytest.mark.quick
 
@@ -47,15 +46,6 @@ def test_in_a_checkout():
     assert version.to_install("report") == "uv sync --extra report"
 
 
-@pytest.mark.parametrize(("name", "module"), [("gurobi", "gurobipy"), ("cpsat", "ortools")])
-def test_a_solver_that_is_an_extra_says_how_to_get_it(name, module):
-    def load():
-        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
-
-    result = solve_with(LinearModel(), SolverLimits(), [(name, load)])
-    assert result.failures == (f"{name}: {module} is missing; uv sync --extra {name}",)
-
-
 def test_a_plan_without_the_extra_solver_says_so(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("ortools")]:
         monkeypatch.delitem(sys.modules, name)
@@ -64,7 +54,3 @@ def test_a_plan_without_the_extra_solver_says_so(monkeypatch):
     (said,) = solve(LinearModel(), backends=["cpsat"]).failures
     assert said.startswith("cpsat: ortools")
     assert said.endswith(" is missing; uv sync --extra cpsat")
-
-
-def test_free_memory_is_a_number_of_bytes():
-    assert 2**20 < _available() < 2**50
