@@ -31,7 +31,7 @@ class Bodies:
         self.module = LoopModule(self.proto)
         computations = {c.name.split(".")[0]: c for c in self.proto.computations}
         self.writer, self.reader, self.parent = (
-            self.module.body(computations[name]) for name in ("write", "read", "main")
+            self.module.body(computations[name].id) for name in ("write", "read", "main")
         )
         edit = LoopEdit(
             writer="first", reader="second", dropped=(), added=(), counter=self.name("n"),
@@ -40,14 +40,9 @@ class Bodies:
         )  # fmt: skip
         self.maker = Maker(self.module, edit, self.reader, self.writer, self.parent)
 
-    def name(self, start):
+    def name(self, start, body=None):
         """The reader's instruction that is called so; XLA numbers equal names."""
-        found = [i.name for i in self.reader.computation.instructions]
-        return next(name for name in found if name.split(".")[0] == start)
-
-    def original(self, start):
-        """The same of the writer."""
-        found = [i.name for i in self.writer.computation.instructions]
+        found = [i.name for i in (body or self.reader).computation.instructions]
         return next(name for name in found if name.split(".")[0] == start)
 
     def operands(self, i):
@@ -57,14 +52,14 @@ class Bodies:
 def test_part_of_a_fusion():
     """Cut before its root: what it gives is the square alone."""
     bodies = Bodies(more="f = f32[4] fusion(h), kind=kLoop, calls=squared")
-    original = bodies.original("f")
-    called = bodies.writer.named(original).called_computation_ids[0]
-    names = {i.opcode: i.name for i in bodies.module.computations[called].instructions}
+    original = bodies.name("f", bodies.writer)
+    called = bodies.module.called(bodies.writer.named(original))
+    names = {i.opcode: i.name for i in called.computation.instructions}
     given = ((names["parameter"], ValueRef(element=1)),)
     bodies.maker.make(NewInstruction("f.part", original, names["multiply"], given))
     made = bodies.maker.made("f.part")
-    (inner,) = (c for c in bodies.module._fused if c.id == made.called_computation_ids[0])
-    assert sorted(i.opcode for i in inner.instructions) == ["multiply", "parameter"]
+    inner = bodies.module.called(made)
+    assert sorted(i.opcode for i in inner.instructions()) == ["multiply", "parameter"]
     assert bodies.operands(made) == [bodies.name("h")]
 
 
@@ -75,8 +70,7 @@ def test_the_iteration_of_the_forward_loop_is_four_less_the_counter(target):
     assert bodies.maker.value(ValueRef(iteration=True)) is made, "once"
     instructions = [made]
     if made.opcode == "fusion":
-        (inner,) = (c for c in bodies.module._fused if c.id == made.called_computation_ids[0])
-        instructions = list(inner.instructions)
+        instructions = list(bodies.module.called(made).instructions())
         assert bodies.operands(made) == [bodies.name("n")]
     else:
         instructions += bodies.reader.operands(made)
