@@ -1,7 +1,8 @@
 """Loads the planner in a thread, while Python builds a model or XLA makes a schedule.
 
 Loading begins when a function is decorated, with what needs no compilation, and usually ends before
-XLA has a schedule. After a fresh installation loops are compiled, from the first large step on.
+XLA has a schedule. After a fresh installation loops are compiled, from the first large step on;
+those that a small step needs take Python less time than it takes to compile them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import importlib
 import logging
 import os
 import threading
+
+from olla_xla.memory.jit import interpret
+
+_FEW, _PATIENCE = 500, 0.2  # operations of StableHLO; seconds
 
 _FIRST = "compiling the planner's loops, once after installation"
 
@@ -31,6 +36,13 @@ def planner():
     import olla_xla.planner
 
     return olla_xla.planner
+
+
+def is_needed(operations: int) -> bool:
+    """Whether a step of so many operations waits for loops; Python runs what a small one lacks."""
+    few = operations <= _FEW
+    interpret(_PATIENCE if few else 0.0)
+    return not few or what() != _FIRST
 
 
 def what() -> str:

@@ -66,8 +66,12 @@ class PlanningSession:
         self.plan: Plan | None = None
         self._objection = ""
         self._error: Exception | None = None
-        if compiles.stablehlo.mentions_more(_SMALL):
+        if compiles.stablehlo.mentions_more(_SMALL) and self._waits:
             loading.begin(compile=True)
+
+    @property
+    def _waits(self) -> bool:
+        return loading.is_needed(self._compiles.stablehlo.operations)
 
     @without_collection()
     def answer(self, platform: str, module: bytes) -> bytes | None:
@@ -86,10 +90,9 @@ class PlanningSession:
         if trouble := _too_late(options, _ALL_OF_PLANNING * (time.thread_time() - began)):
             self._error = LimitError(trouble)
             return None
-        with waiting(
-            compiles.name, loading.what()
-        ):  # loading, and compiling loops once, do not count as search
-            loading.finish()
+        if self._waits:  # loading, and compiling loops once, do not count as search
+            with waiting(compiles.name, loading.what()):
+                loading.finish()
         try:
             plan = self.plan = planned_within(compiles.name, captured, options, options)
             if self._is_idle(plan) or reason_of_plan(plan):

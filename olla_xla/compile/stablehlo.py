@@ -57,6 +57,12 @@ class StableHlo:
         bare.write_bytecode(output)
         return output.getvalue()
 
+    @property
+    def operations(self) -> int:
+        """How many operations its functions have; those inside of others are not counted."""
+        functions = () if self._module is None else self._module.body.operations
+        return sum(len(b.operations) for f in functions for r in f.regions for b in r.blocks)
+
     def mentions_more(self, limit: int) -> bool:
         """Whether all occurrences of tensor types in it have more bytes than `limit` in total.
 

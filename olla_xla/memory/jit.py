@@ -7,7 +7,8 @@ not to those called within one.
 What a first plan needs is made by `loop`: its machine code is run without numba, whose import and
 wrappers for Python take longer than a small step's compile (machine_code.py). The first plan after
 installation compiles all loops that it calls, so these are kept cheap to compile: no reference
-counting, no NumPy sorts, which bring ten functions of their own.
+counting, no NumPy sorts, which bring ten functions of their own. A small step's plan compiles none
+(`interpret`).
 
 numba itself is imported where a loop is to be compiled, or is made by `jit`.
 """
@@ -16,11 +17,15 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from olla_xla.memory import clock, code_store, machine_code
 from olla_xla.memory.arguments import Kinds, flattened
@@ -88,9 +93,10 @@ class _Inner(CompiledLoop):
 class _Kept(CompiledLoop):
     """A loop whose machine code is run without numba where an earlier process left it on disk."""
 
-    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, function: Callable[..., Any], *, long: bool, **options: Any) -> None:
         super().__init__(function, **options)
         self._linked: dict[Kinds, Callable[[bytes], Any]] = {}
+        self._took = math.inf if long else 0.0  # seconds in Python
 
     def __call__(self, *args: Any) -> Any:
         """Runs the compiled function."""
@@ -117,12 +123,26 @@ class _Kept(CompiledLoop):
                 except RuntimeError as error:  # LLVM's
                     _logger.warning("%s is compiled anew: %s", self._name, error)
                     code_store.drop(*kept)
+            if run is None and self._took < _patience:
+                return lambda _: self._interpret(args)
             if run is None:
                 code = machine_code.compiled(self.compiled, args)
                 code_store.save(*kept, code)
                 run = code.linked(self._name)
             self._linked[kinds] = run
         return run
+
+    def _interpret(self, args: tuple[Any, ...]) -> Any:
+        began = time.thread_time()
+        with clock.stopped():  # as where it is compiled instead
+            result = self.interpreted(*args)
+        self._took += time.thread_time() - began
+        return tuple(map(_plain, result)) if isinstance(result, tuple) else _plain(result)
+
+
+def _plain(result: Any) -> Any:
+    """What compiled code returns in place of a NumPy number."""
+    return result.item() if isinstance(result, np.generic) else result
 
 
 class _Files:
@@ -151,6 +171,16 @@ class _Files:
 
 _lock = threading.Lock()
 _compiling = threading.Lock()
+_patience = 0.0
+
+
+def interpret(seconds: float) -> None:
+    """Lets Python run loops that are not on disk until each has taken `seconds` of this process.
+
+    Those that may run long in one call are compiled all the same.
+    """
+    global _patience
+    _patience = seconds
 
 
 def has_numba() -> bool:
@@ -163,13 +193,13 @@ def jit(function: Callable[..., Any]) -> CompiledLoop:
     return CompiledLoop(function, cache=True)
 
 
-def loop(function: Callable[..., Any]) -> _Kept:
+def loop(function: Callable[..., Any], *, long: bool = False) -> _Kept:
     """Compiles, without reference counting, a function that neither makes nor returns an array.
 
     Its arguments are arrays, numbers and NamedTuples of them; it returns nothing, a number or a
-    tuple of numbers.
+    tuple of numbers. A `long` one is never interpreted.
     """
-    return _Kept(function, no_cpython_wrapper=True, _nrt=False)
+    return _Kept(function, long=long, no_cpython_wrapper=True, _nrt=False)
 
 
 def inner(function: Callable[..., Any]) -> CompiledLoop:

@@ -60,7 +60,8 @@ def loaded() -> None:
 
 
 def load_kept() -> None:
-    """Calls `loaded`, and loads local search too, if an earlier process has compiled the loops."""
+    """Calls `loaded`, and loads local search, each if an earlier process has compiled its loops."""
     if live_spans.is_kept:
         loaded()
+    if moves.late_acceptance_search.is_kept:
         moves.load()

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from olla_xla.memory.jit import inner, jit, loop
+from olla_xla.memory.jit import inner, interpret, jit, loop
 
 
 @inner
@@ -34,6 +34,30 @@ def test_a_loop_is_compiled_when_called():
     assert _count(np.zeros(3)) == 3
     assert _count.interpreted(np.zeros(4)) == 4
     assert _count.is_kept
+
+
+def test_python_runs_for_a_while_what_is_not_on_disk(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    def total(values):
+        found = values[0]
+        for k in range(1, len(values)):
+            found += values[k]
+        return found
+
+    short, long = loop(total), loop(total, long=True)
+    values = np.arange(4)
+    try:
+        interpret(60.0)
+        assert short(values) == 6 and type(short(values)) is int
+        assert not any(tmp_path.iterdir())
+        interpret(0.001)
+        monkeypatch.setattr("time.thread_time", iter(range(100)).__next__)
+        assert short(values) == 6 and not any(tmp_path.iterdir())
+        assert short(values) == 6 and any(tmp_path.iterdir()), "it has taken a second"
+        assert long.is_kept and long(values) == 6
+    finally:
+        interpret(0.0)
 
 
 def test_what_only_compiled_functions_call_is_interpreted_by_python():

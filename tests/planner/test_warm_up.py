@@ -33,6 +33,22 @@ print(ready, "numba" in sys.modules)
 
 _MOST = 40
 
+_SMALL = """
+import sys
+import jax, jax.numpy as jnp
+import olla_xla
+
+def step(weights, x):
+    hidden = [jnp.tanh(x @ w) for w in weights]
+    return [w * jnp.sum(h @ h.T) for w, h in zip(weights, hidden)]
+
+x = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+planned = olla_xla.plan(step, step_limit=2000, time_limit=600, donate_argnums=0)
+compiled = planned.lower([x] * 6, x).compile()
+assert compiled.planned
+print("numba" in sys.modules, sorted(compiled.plan.order.items()), compiled.plan.offsets)
+"""
+
 
 def _run(code, folder):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder), "JAX_PLATFORMS": "cpu"}
@@ -44,7 +60,12 @@ def _run(code, folder):
 
 
 def test_a_fresh_installation_compiles_few_loops_and_each_once(tmp_path):
-    """And a used one has them without numba, whose import takes longer than a small step."""
+    """And a used one has them without numba, whose import takes longer than a small step.
+
+    A small step compiles none, and its plan is the one that compiled loops make.
+    """
+    small = _run(_SMALL, tmp_path)
+    assert small.startswith("False ") and not any(tmp_path.iterdir())
     assert _run("import olla_xla.planner.warm_up as w; w.load_kept(); print()", tmp_path) == ""
     assert not any(tmp_path.iterdir()), "load_kept compiles nothing"
     counts = json.loads(_run(_COUNTED, tmp_path))
@@ -54,6 +75,7 @@ def test_a_fresh_installation_compiles_few_loops_and_each_once(tmp_path):
     assert sum(counts.values()) <= _MOST, sorted(counts)
     _run("from olla_xla.schedule.search import moves; moves.load(); print()", tmp_path)
     assert _run(_KEPT, tmp_path) == "True False"
+    assert _run(_SMALL, tmp_path) == small
 
 
 _IMPORTED = """

@@ -29,7 +29,7 @@ else:
 
 _logger = logging.getLogger("olla_xla")
 
-_VERSION = 6
+_VERSION = 7
 """Of the file; raised when the benchmarks change."""
 
 _DISTURBED = 0.1

@@ -68,7 +68,7 @@ def _find_hot(s: State, level: int, above: bool) -> None:
     s.counters[2] = hot
 
 
-@loop
+@functools.partial(loop, long=True)
 def late_acceptance_search(
     g: GraphArrays,
     s: State,
@@ -129,7 +129,7 @@ def late_acceptance_search(
     return peak, steps
 
 
-@loop
+@functools.partial(loop, long=True)
 def perturb(g: GraphArrays, s: State, first: int, cap: int) -> int:
     """Makes a few random moves, in place, around steps with much live memory; returns how many.
 

@@ -24,6 +24,7 @@ from olla_xla.compile.accounting import final_module
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.compile.plan_store import stored_folder
 from olla_xla.errors import OllaError
+from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.whole_file import user_cache
 
 Seen = tuple[bool | None, str]
@@ -98,6 +99,7 @@ def _executable() -> Seen:
 def _bits() -> Seen:
     """Whether a step on this CPU gives the same bits planned, and how long its first plan takes."""
     began = time.perf_counter()
+    loaded()  # a small step may do without the loops
     planned = decorator.plan(_step, step_limit=2000, time_limit=60, donate_argnums=0)
     made = [jax.random.normal(jax.random.key(k), (512, 512)) for k in range(7)]
     expected = jax.jit(_step)(made[:6], made[6])
