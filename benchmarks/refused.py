@@ -60,3 +60,25 @@ def watched() -> Iterator[list[str]]:
                 watch()
             if path.exists():
                 found += path.read_text(encoding="utf-8").splitlines()
+
+
+class _Collected(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[list[str]]:
+    """A context that collects what is refused while it lasts, in any thread, in a list."""
+    handler, level = _Collected(), _LOGGER.level
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO)
+    try:
+        yield handler.found
+    finally:
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(level)

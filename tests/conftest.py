@@ -26,8 +26,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
 
 import jax  # noqa: E402
 
+from benchmarks.refused import collected  # noqa: E402
 from olla_xla.compile import shared  # noqa: E402
-from olla_xla.problem import refusals  # noqa: E402
 from olla_xla.solvers.linear import SolverLimits  # noqa: E402
 from tests.support import plugins  # noqa: E402
 
@@ -87,7 +87,7 @@ def any_choices_will_do(monkeypatch):
 @pytest.fixture(autouse=True)
 def nothing_refused(request):
     """A test in which a referee refuses what the planner proposed fails, unless it is marked so."""
-    with refusals.collected() as refused:
+    with collected() as refused:
         yield
     if request.node.get_closest_marker("refused") is None:
-        assert not refused, "; ".join(map(str, refused))
+        assert not refused, "; ".join(refused)

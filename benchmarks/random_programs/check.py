@@ -17,10 +17,10 @@ import olla_xla
 from benchmarks.random_programs import callbacks
 from benchmarks.random_programs.spec import Case, Program, Settings
 from benchmarks.random_programs.training import Built, build
+from benchmarks.refused import collected
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.plan_store import process_store
 from olla_xla.errors import BudgetError
-from olla_xla.problem import refusals
 
 FAILURES = ("wrong", "refused", "larger", "failed", "crashed")
 """Kinds of outcomes that must not be."""
@@ -102,14 +102,14 @@ def check_case(case: Case) -> list[Outcome]:
 
 def check(reference: Reference, settings: Settings) -> Outcome:
     """Plans, runs and compares one program."""
-    with reference.types(), refusals.collected() as refused:
+    with reference.types(), collected() as refused:
         outcome = _checked(reference, settings)
     if outcome.kind in ("wrong", "unsteady"):
         return outcome
     if _REFUSALS.search(outcome.reason):
         return dataclasses.replace(outcome, kind="refused")
     if refused:
-        return dataclasses.replace(outcome, kind="refused", reason=str(refused[0]))
+        return dataclasses.replace(outcome, kind="refused", reason=refused[0])
     return outcome
 
 

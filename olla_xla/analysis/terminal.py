@@ -13,8 +13,8 @@ from olla_xla.analysis.leaves import to_donate
 from olla_xla.analysis.live_tensor import LiveTensor
 from olla_xla.analysis.memory_view import MemoryView
 from olla_xla.analysis.peak_rows import peak_rows
+from olla_xla.analysis.text_table import text_table, wrapped
 from olla_xla.memory.sources import short_line
-from olla_xla.problem.text_table import text_table, wrapped
 
 _WORTH_TELLING = 1 << 20
 """Bytes of padding, from which on it is told."""

@@ -64,19 +64,6 @@ def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Patte
     return tuple(found)
 
 
-def patterns(
-    dataflow: Dataflow,
-    pairs: Sharing,
-    assignment: Assignment,
-    target: str,
-    *,
-    every: bool = False,
-) -> dict[str, Pattern]:
-    """Name -> `pattern` for each instruction of a module that `find_kernels` finds."""
-    found = find_kernels(dataflow, pairs, target, every=every)
-    return {i.name: pattern(i, dataflow, assignment) for i in found}
-
-
 def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) -> dict[str, Pattern]:
     """`kept` with an entry for each copy, equal to its original's, so that both round alike.
 

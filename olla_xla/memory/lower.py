@@ -10,7 +10,6 @@ from hlo.module import Computation, Instruction
 from hlo.sharing import Sharing
 from hlo.values import Dataflow, Value
 from olla_xla.memory.kernels import Pattern, joined_buffers
-from olla_xla.memory.sources import source_line
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
 _FREE = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element"})
@@ -104,8 +103,6 @@ def _operator(i: Instruction, peaks: Mapping[Computation, int], touched: int) ->
         opcode=i.opcode,
         transient_bytes=max(called) - touched if called else 0,
         free=i.opcode in _FREE,
-        location=source_line(i),
-        op_name=i.op_name,
     )
 
 

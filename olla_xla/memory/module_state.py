@@ -17,7 +17,7 @@ from hlo.sharing import Sharing, sharing
 from hlo.values import Dataflow, analyse
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.assignment.model import Assignment, AssignmentModel
-from olla_xla.memory.kernels import Pattern, patterns
+from olla_xla.memory.kernels import Pattern, find_kernels, pattern
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.lower import LoweredComputation, lower
 
@@ -71,12 +71,16 @@ class ModuleFacts:
     @functools.cached_property
     def kernels(self) -> dict[str, Pattern]:
         """Kernel name -> its pattern of shared memory in the module's own schedule."""
-        return patterns(self.dataflow, self.pairs, self.assignment, self.target)
+        return self._patterns(every=False)
 
     @functools.cached_property
     def all_kernels(self) -> dict[str, Pattern]:
         """`kernels`, and those that share the same memory in any order: their copies may not."""
-        return patterns(self.dataflow, self.pairs, self.assignment, self.target, every=True)
+        return self._patterns(every=True)
+
+    def _patterns(self, *, every: bool) -> dict[str, Pattern]:
+        found = find_kernels(self.dataflow, self.pairs, self.target, every=every)
+        return {i.name: pattern(i, self.dataflow, self.assignment) for i in found}
 
 
 def facts_of(module: Module, target: str) -> ModuleFacts:

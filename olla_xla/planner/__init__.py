@@ -3,10 +3,9 @@
 - `plan_module(module, options, target=...)`: the plan of a scheduled module.
 - `apply_plan(module, plan)`: the module with the plan written into it.
 - `graphs`, `module_order`: tensor graphs and schedules of a scheduled module.
-- `least_overlap(module, plan, options)`: what is saved if no transfer need overlap with any work.
 """
 
-from olla_xla.planner.apply import apply_plan, graphs, least_overlap, module_order
+from olla_xla.planner.apply import apply_plan, graphs, module_order
 from olla_xla.planner.pipeline import plan_module
 
-__all__ = ["apply_plan", "graphs", "least_overlap", "module_order", "plan_module"]
+__all__ = ["apply_plan", "graphs", "module_order", "plan_module"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from typing import TYPE_CHECKING
 
 from hlo.backend import platform
@@ -13,49 +13,37 @@ from hlo.rewrite.places import ask_about_others, unasked
 from hlo.values import analyse
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
+from olla_xla.memory.sources import source_line
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
-from olla_xla.remat.cost.devices import device
-from olla_xla.remat.cost.roofline import CostModel
 
 if TYPE_CHECKING:
     from hlo import invariant_loads
-    from olla_xla.planner.passes import relax_overlap
     from olla_xla.remat import rewritten
 else:
     invariant_loads = late("hlo.invariant_loads")
-    relax_overlap = late("olla_xla.planner.passes.relax_overlap")
     rewritten = late("olla_xla.remat.rewritten")  # a tenth of all code
 
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
-    """The tensor graphs of a module's computations in XLA's order, callees before callers."""
+    """The tensor graphs of a module's computations in XLA's order, callees before callers.
+
+    Operators have their source lines and JAX's names, which plans do not ask for.
+    """
     planned = PlannedModule(scheduled_module(module), target)
-    return [planned.charge(c).graph for c in planned.module.control_computations]
+    found = []
+    for lowered in map(planned.charge, planned.module.control_computations):
+        operators = tuple(
+            dataclasses.replace(operator, location=source_line(i), op_name=i.op_name)
+            for operator, i in zip(lowered.graph.operators, lowered.instructions, strict=True)
+        )
+        found.append(dataclasses.replace(lowered.graph, operators=operators))
+    return found
 
 
 def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
     """Computation name -> instruction names as scheduled, for all control computations."""
     return module_from_bytes(module).order
-
-
-def least_overlap(
-    module: bytes, plan: Plan, options: PlanOptions, device_kind: str = ""
-) -> tuple[int, float]:
-    """The memory and time of a plan in which transfers may overlap with any less work.
-
-    Args:
-      module: serialized, scheduled module, that `plan` is for. plan: one that keeps overlap.
-      options: limits of the search. device_kind: as for `plan_module`.
-
-    Returns:
-      (predicted bytes, predicted seconds added); the plan's own bytes and 0 where nothing is saved.
-    """
-    cost = CostModel(device(plan.target, device_kind), plan.target)
-    edited = _edited(scheduled_module(module), plan).module()
-    found = relax_overlap.relaxed(edited, plan, cost, math.inf, options)
-    return (plan.predicted_bytes, 0.0) if found is None else (found[0].predicted_bytes, found[1])
 
 
 def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:

@@ -25,7 +25,7 @@ from olla_xla.planner.orders import plan_order
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import LoopRecord, Plan, PlanStatus
-from olla_xla.remat.cost.path import path_seconds, run_seconds
+from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 
 if TYPE_CHECKING:
@@ -172,21 +172,15 @@ class ModuleState:
         return math.inf if self.allowance is None else self.allowance - self.edits.added_seconds
 
     @functools.cached_property
-    def path_seconds(self) -> float:
-        """Predicted seconds of a run in the plan's order on a GPU's streams; 0 on a CPU."""
-        request = self.request
-        if not platform(request.target).runs_beside:
-            return 0.0
-        order = None if self.plan is None else self.plan.order
-        return path_seconds(self.module, request.cost, order)
-
-    @functools.cached_property
     def run_seconds(self) -> float:
-        """Predicted seconds of a run: on a GPU `path_seconds`, on a CPU the sum over operators."""
-        request = self.request
-        if platform(request.target).runs_beside:
-            return self.path_seconds
-        return request.cost.step_seconds(self.module)
+        """Predicted seconds of a run: in the plan's order on a GPU's streams, else of operators."""
+        order = None if self.plan is None else self.plan.order
+        return run_seconds(self.module, self.request.cost, order)
+
+    @property
+    def path_seconds(self) -> float:
+        """`run_seconds` on a GPU's streams; 0 on a CPU."""
+        return self.run_seconds if platform(self.request.target).runs_beside else 0.0
 
     @property
     def xla_path_seconds(self) -> float:

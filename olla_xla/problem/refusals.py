@@ -11,28 +11,9 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
-import threading
 from collections.abc import Iterator
 
 _logger = logging.getLogger("olla_xla.refusals")
-
-_lock = threading.Lock()
-_collecting: list[list[Refusal]] = []
-
-
-@dataclasses.dataclass(frozen=True)
-class Refusal:
-    """One proposal of the planner that the referee refused.
-
-    Attributes:
-      what: the proposal. reason: the referee's message.
-    """
-
-    what: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.what} was refused: {self.reason}"
 
 
 @dataclasses.dataclass
@@ -74,7 +55,7 @@ def accepted() -> None:
 
 
 def note(what: str, error: Exception) -> None:
-    """Logs a refused proposal, counts it, and adds it to the lists of all `collected` contexts.
+    """Logs a refused proposal, and counts it in the `counted` context, if any.
 
     An error that is noted again, since the same proposal was asked for again, counts once.
     """
@@ -82,22 +63,4 @@ def note(what: str, error: Exception) -> None:
         if any(error is known for known in tally.errors):
             return
         tally.errors.append(error)
-    refusal = Refusal(what, f"{error}" or type(error).__name__)
-    _logger.info("%s", refusal)
-    with _lock:
-        for found in _collecting:
-            found.append(refusal)
-
-
-@contextlib.contextmanager
-def collected() -> Iterator[list[Refusal]]:
-    """A context that collects all refusals while it lasts, of all threads, in a list."""
-    found: list[Refusal] = []
-    with _lock:
-        _collecting.append(found)
-    try:
-        yield found
-    finally:
-        with _lock:
-            # By identity: lists in use at the same time may be equal.
-            _collecting[:] = [other for other in _collecting if other is not found]
+    _logger.info("%s was refused: %s", what, f"{error}" or type(error).__name__)

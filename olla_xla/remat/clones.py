@@ -34,7 +34,7 @@ class _Builder:
         """(original, key of its version) -> the clone's name."""
         self._operands: dict[str, tuple[Instruction, tuple[str, ...]]] = {}
         self._readers: dict[str, list[tuple[str, int]]] = {}
-        self._given = set(g.source[list(g.repeats)].tolist())
+        self._given = set(g.arrays.source[list(g.repeats)].tolist())
         self._read_later()
 
     def _read_later(self) -> None:
@@ -63,7 +63,7 @@ class _Builder:
             # A loop reads its state when it runs, whenever the tuple was put together.
             reads = reader.operands[0] if reader.opcode == "while" else reader
             for number, operand in enumerate(reads.operands):
-                name = self._version(operand, (2 * v + 1) * g.n)
+                name = self._version(operand, (2 * v + 1) * g.arrays.n)
                 if name != operand.name:
                     self._readers[name].append((reads.name, number))
         return self._used()
@@ -97,7 +97,7 @@ class _Builder:
         t = self._tensor.get(value.id)
         if t is None:
             return i.name
-        own = (2 * int(self._g.source[t]) + 1) * self._g.n
+        own = (2 * int(self._g.arrays.source[t]) + 1) * self._g.arrays.n
         starts = [s for s, end in self._segments.get(t, ()) if s < key <= end]
         if not starts or starts[0] in (own, -1):
             return i.name

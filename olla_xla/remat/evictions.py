@@ -16,7 +16,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.remat.graph import GraphFields, RematGraph
+from olla_xla.remat.graph import RematGraph
 from olla_xla.remat.timeline import sequence, timeline
 from olla_xla.remat.versions import CLONES, SEGMENTS, Evicted, Needs, Versions, demand
 
@@ -63,21 +63,21 @@ def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
     Args:
       g: the graph. evictions: int64 [k, 2] of (tensor, key).
     """
-    evictions = np.concatenate([g.dropped, evictions])
+    graph, evictions = g.arrays, np.concatenate([g.dropped, evictions])
     order = np.lexsort((evictions[:, 1], evictions[:, 0]))
     tensors, keys = evictions[order, 0], evictions[order, 1]
-    evicted = Evicted(np.searchsorted(tensors, np.arange(g.m + 1)), np.ascontiguousarray(keys))
-    capacity = 8 * (len(g.in_idx) + g.m) + 1024
-    graph, made = GraphFields.of(g), Versions.none(capacity)
-    removed = np.zeros(g.n, np.bool_)
-    feasible = demand(graph, evicted, Needs.none(g.m, capacity), made, removed)
+    evicted = Evicted(np.searchsorted(tensors, np.arange(graph.m + 1)), np.ascontiguousarray(keys))
+    capacity = 8 * (len(graph.in_idx) + graph.m) + 1024
+    made, removed = Versions.none(capacity), np.zeros(graph.n, np.bool_)
+    needs = Needs.none(graph.m, capacity)
+    feasible = demand(graph, g.marks, evicted, needs, made, removed)
     segments = made.segments[: made.count[SEGMENTS]].copy()
     clones = made.clones[: made.count[CLONES]].copy()
     steps = sequence(graph, segments, clones)
     live = np.full(len(steps.keys), g.held, np.int64)
     change = np.zeros(len(steps.keys) + 1, np.int64)
     given, taken = np.zeros(len(segments), np.bool_), np.zeros(len(segments), np.bool_)
-    timeline(graph, steps, removed, given, taken, change, live)
+    timeline(graph, g.marks.given, steps, removed, given, taken, change, live)
     gone = np.flatnonzero(removed)
     return Expansion(
         feasible=bool(feasible),

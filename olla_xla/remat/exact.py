@@ -64,14 +64,14 @@ def choose_exactly(
 
 class _Formulation:
     def __init__(self, g: RematGraph, budget: int, small: float) -> None:
-        self.g = g
+        self.g, self.arrays = g, g.arrays
         self.base = expand(g, np.zeros((0, 2), np.int64))
-        self.candidate = g.evictable & (g.bytes >= small * self.base.peak)
-        self.last = np.zeros(g.m, np.int64)
-        self.last[self.base.seg_tensor] = self.base.seg_end // (2 * g.n)
-        self.last[g.live_out] = g.n
+        self.candidate = g.evictable & (self.arrays.bytes >= small * self.base.peak)
+        self.last = np.zeros(self.arrays.m, np.int64)
+        self.last[self.base.seg_tensor] = self.base.seg_end // (2 * self.arrays.n)
+        self.last[self.arrays.live_out] = self.arrays.n
         self.model = LinearModel("recomputation")
-        self.levels: list[dict[int, int]] = [{} for _ in range(g.m)]
+        self.levels: list[dict[int, int]] = [{} for _ in range(self.arrays.m)]
         self._collect()
         self.events = [sorted(levels) for levels in self.levels]
         self.keep: dict[tuple[int, int], int] = {}
@@ -82,15 +82,15 @@ class _Formulation:
 
     def inputs(self, v: int) -> list[int]:
         """Tensors that operator v reads."""
-        return self.g.in_idx[self.g.in_ptr[v] : self.g.in_ptr[v + 1]].tolist()
+        return self.arrays.in_idx[self.arrays.in_ptr[v] : self.arrays.in_ptr[v + 1]].tolist()
 
     def outputs(self, v: int) -> list[int]:
         """Tensors that operator v defines."""
-        return self.g.out_idx[self.g.out_ptr[v] : self.g.out_ptr[v + 1]].tolist()
+        return self.arrays.out_idx[self.arrays.out_ptr[v] : self.arrays.out_ptr[v + 1]].tolist()
 
     def stands(self, t: int, step: int) -> bool:
         """Whether a tensor is in memory at a step whatever is chosen."""
-        start = -1 if self.g.live_in[t] else int(self.g.source[t])
+        start = -1 if self.arrays.live_in[t] else int(self.arrays.source[t])
         return not self.candidate[t] and start <= step <= self.last[t]
 
     def _collect(self) -> None:
@@ -99,7 +99,7 @@ class _Formulation:
         Length 0 says that an operator of the module reads it, or defines it.
         """
         g = self.g
-        for v in range(g.n - 1, -1, -1):
+        for v in range(self.arrays.n - 1, -1, -1):
             for t in self.outputs(v):
                 self.levels[t][v] = 0
             again = {
@@ -113,7 +113,7 @@ class _Formulation:
                 if self.candidate[t]:
                     self.levels[t][v] = 0
                 for step, level in again.items():
-                    if not self.stands(t, step) and step <= g.limit[t]:
+                    if not self.stands(t, step) and step <= g.marks.limit[t]:
                         known = self.levels[t].get(step, _DEPTH + 1)
                         self.levels[t][step] = min(known, level + 1)
                         if not self.candidate[t]:  # kept from its last reader on, if at all
@@ -121,14 +121,14 @@ class _Formulation:
 
     def _variables(self) -> None:
         g, model = self.g, self.model
-        for t in range(g.m):
+        for t in range(self.arrays.m):
             for k in range(len(self.events[t]) - 1):
                 if self.candidate[t] or self.events[t][k] >= self.last[t]:
                     name = f"keep[{t},{self.events[t][k]}]"
                     self.keep[t, k] = model.add_variable(name=name)
             if not self.candidate[t]:
                 continue
-            v = int(g.source[t])
+            v = int(self.arrays.source[t])
             for step in self.events[t][1:]:
                 if self.levels[t][step] <= _DEPTH and (v, step) not in self.make:
                     if all(self.stands(a, step) or step in self.levels[a] for a in self.inputs(v)):
@@ -140,14 +140,14 @@ class _Formulation:
         """Columns of which one must be 1 for a tensor to be in memory when `step` begins."""
         k = bisect.bisect_left(self.events[t], step) - 1
         columns = [self.keep[t, k]] if (t, k) in self.keep else []
-        made = self.make.get((int(self.g.source[t]), step))
+        made = self.make.get((int(self.arrays.source[t]), step))
         return columns + ([made] if made is not None else [])
 
     def _presence(self) -> None:
         """Rows (1b), (wanted) and (1c)."""
         for t in np.flatnonzero(self.candidate).tolist():
             for step, level in self.levels[t].items():
-                if level == 0 and step > self.g.source[t]:
+                if level == 0 and step > self.arrays.source[t]:
                     columns = self._there(t, step)
                     self.model.add_row(columns, [1.0] * len(columns), lower=1, tag="(1b)")
         for (v, step), column in self.make.items():
@@ -170,7 +170,7 @@ class _Formulation:
         clones: dict[tuple[int, int], list[int]] = {}
         for (v, step), column in self.make.items():
             for t in self.inputs(v):
-                clones.setdefault((int(self.g.source[t]), step), []).append(column)
+                clones.setdefault((int(self.arrays.source[t]), step), []).append(column)
         for (v, step), column in self.make.items():
             if all(self.levels[t].get(step) != 0 for t in self.outputs(v)):
                 readers = list(dict.fromkeys(clones.get((v, step), [])))
@@ -179,7 +179,7 @@ class _Formulation:
 
     def _budget(self, budget: int) -> None:
         """Rows (1d), in units that keep the coefficients small."""
-        g = self.g
+        g = self.arrays
         unit = max(self.base.peak / 1e4, 1.0)
         run = [[float(b), [], []] for b in self.base.live]
         before = [[0.0, [], []] for _ in range(g.n)]
@@ -189,7 +189,7 @@ class _Formulation:
         np.subtract.at(change, np.minimum(self.last + 1, g.n), g.bytes * (self.last >= starts))
         np.subtract.at(change, np.minimum(starts, g.n), g.bytes * (self.last < starts))
         for step, live in enumerate(np.cumsum(change)[: g.n]):
-            before[step][0] = float(g.held + live)
+            before[step][0] = float(self.g.held + live)
         for t in range(g.m):
             self._tensor_bytes(t, run, before)
         active = {step for _, step in self.make}
@@ -204,7 +204,7 @@ class _Formulation:
 
     def _tensor_bytes(self, t: int, run: list, before: list) -> None:
         """Adds one tensor's variable part to the live bytes at each step."""
-        size, last = float(self.g.bytes[t]), int(self.last[t])
+        size, last = float(self.arrays.bytes[t]), int(self.last[t])
         for k, first in enumerate(self.events[t][:-1]):
             column = self.keep.get((t, k))
             if column is None:
@@ -218,7 +218,7 @@ class _Formulation:
             self._at_event(t, second, run, before)
 
     def _at_event(self, t: int, step: int, run: list, before: list) -> None:
-        size, inside = float(self.g.bytes[t]), step <= self.last[t]
+        size, inside = float(self.arrays.bytes[t]), step <= self.last[t]
         if self.levels[t][step] == 0:
             return  # it is read there: live before and while the operator runs
         there = self._there(t, step)
@@ -238,7 +238,7 @@ class _Formulation:
     def evictions(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """A feasible point as evictions: one in each gap over which a tensor is not kept."""
         found = [
-            (t, (2 * self.events[t][k] + 1) * self.g.n + 1)
+            (t, (2 * self.events[t][k] + 1) * self.arrays.n + 1)
             for (t, k), column in self.keep.items()
             if self.candidate[t] and x[column] < 0.5
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow
-from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.arrays import GraphArrays, csr, rows
 from olla_xla.memory.kernels import Pattern, joined_buffers
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.remat.cost.roofline import CostModel
@@ -36,53 +35,48 @@ class Repeat:
     handle: Instruction
 
 
+class Marks(NamedTuple):
+    """What compiled loops must know of a computation beside its arrays.
+
+    Attributes:
+      limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
+      rerun: bool [n], the operator may be cloned.
+      first: [m] of a result that repeats an earlier transfer's (`remat.repeated`), the tensor
+        of the earliest; else -1. Its readers read a version of that one, which needs no clone.
+      given: bool [n], operators whose results a later transfer repeats: later versions of these are
+        that transfer's results, not clones.
+    """
+
+    limit: NDArray[np.int64]
+    rerun: NDArray[np.bool_]
+    first: NDArray[np.int64]
+    given: NDArray[np.bool_]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class RematGraph:
     """A computation in a fixed order, and what may be recomputed in it; operator k runs at step k.
 
     Attributes:
-      n, m: number of operators and of tensors.
+      arrays: of its graph; operators that only forward read nothing. If arguments stay, tensors in
+        their buffers have 0 bytes. marks: see there.
       instructions: [n] in execution order. values: [m] value ids of the tensors.
       held: bytes of the entry's arguments, in use at every step, if they stay; else 0.
-      bytes, source: [m] of each tensor. If arguments stay, tensors in their buffers have 0 bytes.
       memory: [m] numbers, equal of tensors that lie in the same memory, whatever the order.
-      live_in, live_out: [m] bool.
-      limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
       evictable: [m] bool, the tensor may be dropped and computed again.
-      rerun: [n] bool, the operator may be cloned. seconds: [n] predicted time of a clone.
-      moved: [n] int64, bytes that a clone moves. transient: [n] bytes.
-      out_ptr, out_idx: operator -> tensors it defines (CSR). in_ptr, in_idx: tensors it reads.
-      pair_ptr, pair_b, pair_a: operator -> (output, input) pairs; the output may take over the
-        input's memory.
-      first: [m] of a result that repeats an earlier transfer's (`remat.repeated`), the tensor of
-        the earliest; else -1. Its readers read a version of that one, which needs no clone.
+      seconds: [n] predicted time of a clone. moved: [n] int64, bytes that a clone moves.
       repeats: tensor -> the later results with the same bytes, in execution order.
     """
 
-    n: int
-    m: int
+    arrays: GraphArrays
+    marks: Marks
     instructions: tuple[Instruction, ...]
     values: tuple[int, ...]
     held: int
-    bytes: NDArray[np.int64]
     memory: NDArray[np.int64]
-    source: NDArray[np.int64]
-    live_in: NDArray[np.bool_]
-    live_out: NDArray[np.bool_]
-    limit: NDArray[np.int64]
     evictable: NDArray[np.bool_]
-    rerun: NDArray[np.bool_]
     seconds: NDArray[np.float64]
     moved: NDArray[np.int64]
-    transient: NDArray[np.int64]
-    out_ptr: NDArray[np.int64]
-    out_idx: NDArray[np.int64]
-    in_ptr: NDArray[np.int64]
-    in_idx: NDArray[np.int64]
-    pair_ptr: NDArray[np.int64]
-    pair_b: NDArray[np.int64]
-    pair_a: NDArray[np.int64]
-    first: NDArray[np.int64]
     repeats: Mapping[int, tuple[Repeat, ...]]
 
     @functools.cached_property
@@ -91,58 +85,22 @@ class RematGraph:
         found = [(t, k.since) for t, later in self.repeats.items() for k in later]
         return np.array(found, np.int64).reshape(-1, 2)
 
-    @functools.cached_property
-    def given(self) -> NDArray[np.bool_]:
-        """Bool [n]: operators whose results a later transfer gives again (`repeats`)."""
-        found = np.zeros(self.n, np.bool_)
-        found[self.source[list(self.repeats)]] = True
-        return found
-
     def with_arguments_held(self) -> RematGraph:
         """A new graph of the entry computation whose arguments keep their memory to the end.
 
         Only tensors in an argument's own buffer lie there. XLA's total counts an argument's bytes
         however early its last read is, and reuses them only for what happens to fit.
         """
-        held = int(self.bytes[self.live_in].sum())
-        in_arguments = np.isin(self.memory, self.memory[self.live_in])
-        return dataclasses.replace(self, held=held, bytes=np.where(in_arguments, 0, self.bytes))
+        size, live_in = self.arrays.bytes, self.arrays.live_in
+        in_arguments = np.isin(self.memory, self.memory[live_in])
+        arrays = self.arrays.resized(np.where(in_arguments, 0, size))
+        return dataclasses.replace(self, held=int(size[live_in].sum()), arrays=arrays)
 
     def without_repeats(self) -> RematGraph:
         """A new graph in which each repeated transfer's result is read by its own readers only."""
-        return dataclasses.replace(self, first=np.full(self.m, -1, np.int64), repeats={})
-
-
-class GraphFields(NamedTuple):
-    """The fields of a RematGraph that compiled loops take.
-
-    Attributes (the others are as in RematGraph):
-      given: bool [n], operators whose results a later transfer repeats: later versions of these
-        are that transfer's results, not clones.
-    """
-
-    n: int
-    m: int
-    bytes: NDArray[np.int64]
-    live_in: NDArray[np.bool_]
-    live_out: NDArray[np.bool_]
-    limit: NDArray[np.int64]
-    rerun: NDArray[np.bool_]
-    transient: NDArray[np.int64]
-    out_ptr: NDArray[np.int64]
-    out_idx: NDArray[np.int64]
-    in_ptr: NDArray[np.int64]
-    in_idx: NDArray[np.int64]
-    pair_ptr: NDArray[np.int64]
-    pair_b: NDArray[np.int64]
-    pair_a: NDArray[np.int64]
-    first: NDArray[np.int64]
-    given: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, g: RematGraph) -> GraphFields:
-        """Takes these fields from a RematGraph."""
-        return cls(*(getattr(g, name) for name in cls._fields))
+        first, given = np.full(self.arrays.m, -1, np.int64), np.zeros(self.arrays.n, np.bool_)
+        marks = self.marks._replace(first=first, given=given)
+        return dataclasses.replace(self, marks=marks, repeats={})
 
 
 def remat_graph(
@@ -163,7 +121,9 @@ def remat_graph(
     arrays = GraphArrays.of(lowered.graph)
     instructions = lowered.instructions
     awaited = {k for i in instructions for k in i.control_predecessors}
-    rerun = [i not in awaited and recomputable(i, cost.target) for i in instructions]
+    rerun = np.array(
+        [i not in awaited and recomputable(i, cost.target) for i in instructions], np.bool_
+    )
     work = [cost.copied_work(i) for i in instructions]
     in_ptr, in_idx = _reads(arrays)
     memory = _memory(dataflow, lowered, arrays, kernels or {})
@@ -172,35 +132,21 @@ def remat_graph(
     first = np.full(arrays.m, -1, np.int64)
     for t, later in repeats.items():
         first[[k.tensor for k in later]] = t
-    rerun_seconds = np.array([runs * cost.device.seconds(w) for w in work])
+    seconds = np.array([runs * cost.device.seconds(w) for w in work])
     moved = np.array([runs * w.bytes for w in work], np.int64)
-    given = arrays.source[list(repeats)]
-    rerun_seconds[given], moved[given] = 0.0, 0  # the later transfer runs anyway
+    given = np.zeros(arrays.n, np.bool_)
+    given[arrays.source[list(repeats)]] = True
+    seconds[given], moved[given] = 0.0, 0  # the later transfer runs anyway
     return RematGraph(
-        n=arrays.n,
-        m=arrays.m,
+        arrays=arrays._replace(in_ptr=in_ptr, in_idx=in_idx),
+        marks=Marks(limit, rerun, first, given),
         instructions=instructions,
         values=lowered.values,
         held=0,
-        bytes=arrays.bytes,
         memory=memory,
-        source=arrays.source,
-        live_in=arrays.live_in,
-        live_out=arrays.live_out,
-        limit=limit,
-        evictable=_evictable(dataflow, lowered, arrays, np.array(rerun, np.bool_)),
-        rerun=np.array(rerun, np.bool_),
-        seconds=rerun_seconds,
+        evictable=_evictable(dataflow, lowered, arrays, rerun),
+        seconds=seconds,
         moved=moved,
-        transient=arrays.transient,
-        out_ptr=arrays.out_ptr,
-        out_idx=arrays.out_idx,
-        in_ptr=in_ptr,
-        in_idx=in_idx,
-        pair_ptr=arrays.pair_ptr,
-        pair_b=arrays.pair_b,
-        pair_a=arrays.pair_a,
-        first=first,
         repeats=repeats,
     )
 
@@ -218,11 +164,8 @@ def _memory(
 
 def _reads(arrays: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Operator -> tensors it reads (CSR); none for operators that only forward."""
-    rows = [arrays.in_idx[a:b].tolist() for a, b in itertools.pairwise(arrays.in_ptr)]
-    rows = [[] if free else row for row, free in zip(rows, arrays.free, strict=True)]
-    pointers = np.zeros(arrays.n + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=pointers[1:])
-    return pointers, np.array([t for row in rows for t in row], np.int64)
+    read = rows(arrays.in_ptr, arrays.in_idx)
+    return csr([[] if free else row for row, free in zip(read, arrays.free, strict=True)])
 
 
 def _repeats(
@@ -238,9 +181,9 @@ def _repeats(
     number = {v: t for t, v in enumerate(lowered.values)}
     alone = np.bincount(arrays.buffer, minlength=1)[arrays.buffer] == 1
     usable = alone & ~arrays.live_in & ~arrays.live_out & (limit == arrays.n)
-    last = arrays.source.copy()  # reader
-    rows = np.repeat(np.arange(arrays.n), np.diff(arrays.in_ptr))
-    np.maximum.at(last, arrays.in_idx, np.where(arrays.free[rows], -1, rows))
+    last = arrays.source.copy()
+    reader = np.repeat(np.arange(arrays.n), np.diff(arrays.in_ptr))
+    np.maximum.at(last, arrays.in_idx, np.where(arrays.free[reader], -1, reader))
     found: dict[int, tuple[Repeat, ...]] = {}
     for group in groups:
         known = [(number[r.value], r) for r in group if r.value in number]

@@ -80,7 +80,7 @@ class Selector:
         if not len(evictions):
             return evictions
         now = expand(g, evictions)
-        price = g.seconds[g.source[evictions[:, 0]]]
+        price = g.seconds[g.arrays.source[evictions[:, 0]]]
         for k in np.lexsort((evictions[:, 0], -price)):
             if clock.now() >= self.deadline:
                 break
@@ -119,7 +119,7 @@ class Selector:
         g = self.graph
         over = (now.seg_start < moment) & (moment < now.seg_end)
         tensors = np.unique(now.seg_tensor[over])
-        large = g.bytes[tensors] >= _SMALL * now.peak
+        large = g.arrays.bytes[tensors] >= _SMALL * now.peak
         return tensors[large & g.evictable[tensors]].tolist()
 
     def _chains(

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
-from olla_xla.remat.graph import GraphFields
 
 
 class Steps(NamedTuple):
@@ -31,7 +31,7 @@ class Steps(NamedTuple):
     stop: NDArray[np.int64]
 
 
-def sequence(g: GraphFields, segments: NDArray[np.int64], clones: NDArray[np.int64]) -> Steps:
+def sequence(g: GraphArrays, segments: NDArray[np.int64], clones: NDArray[np.int64]) -> Steps:
     """Merges operators, in their order, and clones, each right before its reader.
 
     Args:
@@ -53,7 +53,8 @@ def sequence(g: GraphFields, segments: NDArray[np.int64], clones: NDArray[np.int
 
 @loop
 def timeline(
-    g: GraphFields,
+    g: GraphArrays,
+    again: NDArray[np.bool_],
     steps: Steps,
     removed: NDArray[np.bool_],
     given: NDArray[np.bool_],
@@ -64,15 +65,16 @@ def timeline(
     """Adds to `live` the live bytes at each step of the new sequence.
 
     Args:
-      g: the graph. steps: the sequence. removed: bool [n], originals that are not in it.
+      g: the graph. again: bool [n], as `Marks.given`. steps: the sequence.
+      removed: bool [n], originals that are not in it.
       given, taken: bool [segments], false. change: int64 [steps + 1], zero. All three are changed.
-      live: int64 [steps], bytes in use at every step (`g.held`), to which live bytes are added.
+      live: int64 [steps], bytes in use at every step (`RematGraph.held`), added to.
     """
     total = len(steps.keys)
     for s in range(len(steps.tensor)):
         change[steps.first[s]] += g.bytes[steps.tensor[s]]
         change[steps.last[s] + 1] -= g.bytes[steps.tensor[s]]
-    _add_unread(g, steps, removed, live)
+    _add_unread(g, again, steps, removed, live)
     _pass_on(g, steps, removed, given, taken, change)
     running = 0
     for x in range(total):
@@ -82,13 +84,17 @@ def timeline(
 
 @inner
 def _add_unread(
-    g: GraphFields, steps: Steps, removed: NDArray[np.bool_], live: NDArray[np.int64]
+    g: GraphArrays,
+    again: NDArray[np.bool_],
+    steps: Steps,
+    removed: NDArray[np.bool_],
+    live: NDArray[np.int64],
 ) -> None:
     """Bytes at each step besides the versions': transient ones, results of clones nobody reads."""
     for x in range(len(live)):
         v = steps.operators[x]
         original = steps.keys[x] == (2 * v + 1) * g.n
-        if (original and removed[v]) or (g.given[v] and not original):
+        if (original and removed[v]) or (again[v] and not original):
             continue
         live[x] += g.transient[v]
         for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
@@ -102,7 +108,7 @@ def _add_unread(
 
 @inner
 def _pass_on(
-    g: GraphFields,
+    g: GraphArrays,
     steps: Steps,
     removed: NDArray[np.bool_],
     given: NDArray[np.bool_],

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
-from olla_xla.remat.graph import GraphFields
+from olla_xla.remat.graph import Marks
 
 SEGMENTS, CLONES = 0, 1
 
@@ -83,12 +84,17 @@ def _moment(n: int, k: int) -> int:
 
 @loop
 def demand(
-    g: GraphFields, evicted: Evicted, needs: Needs, made: Versions, removed: NDArray[np.bool_]
+    g: GraphArrays,
+    marks: Marks,
+    evicted: Evicted,
+    needs: Needs,
+    made: Versions,
+    removed: NDArray[np.bool_],
 ) -> bool:
     """Finds the clones and versions that evictions lead to, from the last operator to the first.
 
     Args:
-      g: the graph. evicted: what is evicted, and when.
+      g, marks: the graph. evicted: what is evicted, and when.
       needs, made: empty; the results are entered. If they are too small, `made` is left empty, and
         the evictions are said to be not feasible.
       removed: bool [n], false; set for originals that nothing needs any more.
@@ -101,18 +107,18 @@ def demand(
     for v in range(g.n - 1, -1, -1):
         own = _moment(g.n, v)
         segment, clone = made.count[SEGMENTS], made.count[CLONES]
-        used = not g.rerun[v]  # whether the original is needed
+        used = not marks.rerun[v]  # whether the original is needed
         for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
             t = g.out_idx[e]
-            if g.first[t] >= 0:  # its readers read a version of that one
-                if not _read_as(needs, t, g.first[t], own):
+            if marks.first[t] >= 0:  # its readers read a version of that one
+                if not _read_as(needs, t, marks.first[t], own):
                     made.count[:] = 0
                     return False
                 used = True
                 continue
             start = -1 if g.live_in[t] else own
             latest = (2 * g.n + 2) * g.n if g.live_out[t] else needs.latest[t]
-            if not g.live_out[t] and latest > _moment(g.n, g.limit[t]):
+            if not g.live_out[t] and latest > _moment(g.n, marks.limit[t]):
                 feasible = False
             if evicted.ptr[t] < evicted.ptr[t + 1]:
                 latest = _cut(g, evicted, needs, made, t, v, clone)
@@ -134,7 +140,7 @@ def demand(
                 return False
             if not removed[v]:
                 _need(needs, g.in_idx[e], own)
-            if not g.given[v]:
+            if not marks.given[v]:
                 for y in range(clone, made.count[CLONES]):
                     _need(needs, g.in_idx[e], made.clones[y, 1])
     return feasible
@@ -182,7 +188,7 @@ def _sort_needs(needs: Needs, t: int) -> int:
 
 @inner
 def _cut(
-    g: GraphFields,
+    g: GraphArrays,
     evicted: Evicted,
     needs: Needs,
     made: Versions,
@@ -193,7 +199,7 @@ def _cut(
     """Enters the versions of an evicted tensor that its readers need, and clones to make them.
 
     Args:
-      g: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
+      g, marks: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
       t: the tensor, which operator v makes. first_clone: index of the first clone of v.
 
     Returns:

@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from benchmarks.decoders import DECODERS, train_step
+from benchmarks.refused import collected
 from olla_xla.planner import pipeline
-from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, Device
 from tests.support import plugins
@@ -33,7 +33,7 @@ def test_no_choice_is_refused(name, target, monkeypatch):
     step, arguments, options = train_step(DECODERS[name], batch_size=8, optimizer="adam")
     arguments = on_h100(arguments) if target == "cuda" else arguments
     module = xla_schedule(jax.jit(step, **options).lower(*arguments))
-    with refusals.collected() as refused:
+    with collected() as refused:
         options = PlanOptions(step_limit=500, time_limit=20.0, max_overhead=0.35)
         plan = pipeline.plan_module(module, options, target=target)
     assert not refused

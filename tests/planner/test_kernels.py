@@ -13,7 +13,7 @@ from hlo.parse import from_hlo_text
 from hlo.rewrite.holds import hold_name
 from olla_xla.check.executable import check_executable, differing
 from olla_xla.compile.accounting import assignment_proto, final_module
-from olla_xla.memory.kernels import patterns
+from olla_xla.memory.kernels import find_kernels, pattern
 from olla_xla.memory.module_state import PlannedModule, facts_of, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.kernels import keep_kernels
@@ -106,7 +106,8 @@ def test_without_it_an_order_gives_kernels_other_memory():
 
 def _patterns(planned):
     """Kernels' patterns in the module's present orders."""
-    return patterns(planned.dataflow, planned.pairs, planned.simulate(), planned.target)
+    found, now = find_kernels(planned.dataflow, planned.pairs, planned.target), planned.simulate()
+    return {i.name: pattern(i, planned.dataflow, now) for i in found}
 
 
 def _legal(graph, random):

@@ -2,14 +2,15 @@
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 
 from hlo.module import module_from_bytes
 from hlo.parse import from_hlo_text
 from olla_xla import planner
+from olla_xla.planner.passes.relax_overlap import hidden_seconds, relaxed
 from olla_xla.problem.options import PlanOptions
-from olla_xla.remat.cost.hidden import hidden_seconds
 from olla_xla.remat.cost.roofline import H100, CostModel
 
 COST = CostModel(H100, "cuda")
@@ -89,10 +90,12 @@ def test_no_more_counts_than_the_transfer_takes():
 
 def test_what_giving_it_up_would_save_is_told():
     base = planned()
-    size, seconds = planner.least_overlap(MODULE, base, PlanOptions(step_limit=300))
-    assert size == planned(max_overhead=10.0).predicted_bytes and seconds > 0
+    asked = COST, math.inf, PlanOptions(step_limit=300)
+    found = relaxed(module_from_bytes(MODULE), base, *asked)
+    assert found is not None and found[1] > 0
+    assert found[0].predicted_bytes == planned(max_overhead=10.0).predicted_bytes
     free = dataclasses.replace(base, predicted_bytes=0)
-    assert planner.least_overlap(MODULE, free, PlanOptions(step_limit=300)) == (0, 0.0)
+    assert relaxed(module_from_bytes(MODULE), free, *asked) is None
 
 
 def test_work_in_loops_counts_as_often_as_it_runs():

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from benchmarks.refused import collected
 from olla_xla.problem import refusals
 
 pytestmark = [pytest.mark.quick, pytest.mark.refused]
@@ -21,14 +22,14 @@ def test_what_was_proposed_and_refused():
 
 def test_a_proposal_that_is_asked_for_again_counts_once():
     error = ValueError("it needs itself")
-    with refusals.collected() as found, refusals.counted() as tally:
+    with collected() as found, refusals.counted() as tally:
         refusals.note("a choice", error)
         refusals.note("a choice", error)
     assert tally.proposed == len(found) == 1
 
 
 def test_other_threads_count_for_themselves():
-    with refusals.collected() as found, refusals.counted() as tally:
+    with collected() as found, refusals.counted() as tally:
         thread = threading.Thread(target=refusals.note, args=("a choice", ValueError()))
         thread.start()
         thread.join()

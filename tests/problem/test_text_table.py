@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from olla_xla.problem.text_table import text_table, wrapped
+from olla_xla.analysis.text_table import text_table, wrapped
 
 pytestmark = pytest.mark.quick
 

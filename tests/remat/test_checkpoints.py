@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
+from benchmarks.refused import collected
 from hlo.module import module_from_bytes
 from hlo.rewrite.checkpoints import Segments
 from hlo.rewrite.loop_edit import ValueRef
@@ -15,7 +16,6 @@ from olla_xla import planner
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
-from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops.recipe import edits
@@ -259,7 +259,7 @@ def test_a_plan_keeps_few_turns(limit):
     options = {"max_overhead": 1.0} if limit == "overhead" else {"memory_budget": least}
     step, arguments = PROGRAMS["neural_ode"](turns)
     planned = olla_xla.plan(step, step_limit=500, **options)
-    with refusals.collected() as objections:
+    with collected() as objections:
         compiled = planned.lower(*arguments).compile()
     assert not objections and not compiled.reason
     assert any(record.every for record in compiled.plan.loops)

@@ -32,8 +32,8 @@ def test_a_random_state_is_not_advanced_twice():
   s = u64[2] rng-get-and-update-state(), delta=1
   b = u64[2] add(a, s)
   ROOT r = u64[2] multiply(b, a) }""")
-    assert not graph.rerun[names.index("s")] and not graph.evictable[tensors["s"]]
-    assert graph.rerun[names.index("b")]
+    assert not graph.marks.rerun[names.index("s")] and not graph.evictable[tensors["s"]]
+    assert graph.marks.rerun[names.index("b")]
 
 
 def test_what_others_wait_for_runs_once():
@@ -42,7 +42,7 @@ def test_what_others_wait_for_runs_once():
   c = f32[256] sine(a), control-predecessors={b}
   d = f32[256] cosine(c)
   ROOT r = f32[256] add(b, d) }""")
-    assert not graph.rerun[names.index("b")] and graph.rerun[names.index("d")]
+    assert not graph.marks.rerun[names.index("b")] and graph.marks.rerun[names.index("d")]
 
 
 def test_a_buffer_that_a_loop_writes_over_can_be_read_until_then():
@@ -64,8 +64,8 @@ ENTRY e { first = s32[] parameter(0)
   t = (s32[], f32[256]) tuple(k, b)
   w = (s32[], f32[256]) while(t), condition=cond, body=body
   ROOT r = f32[256] get-tuple-element(w), index=1 }""")
-    assert graph.limit[tensors["b"]] == names.index("w")
-    assert graph.limit[tensors["x"]] == graph.n, "nothing writes over an argument"
+    assert graph.marks.limit[tensors["b"]] == names.index("w")
+    assert graph.marks.limit[tensors["x"]] == graph.arrays.n, "nothing writes over an argument"
     assert not graph.evictable[tensors["b"]], "the loop's state lies in its buffer"
 
 
@@ -97,9 +97,9 @@ DONATED = ", input_output_alias={ {}: (0, {}, may-alias) }"
 def test_what_lies_in_an_arguments_place_ends_its_reading():
     """The kernel is to write over g, and its result takes w's place: so g must lie there."""
     graph, tensors, names = problem(UPDATE, header=DONATED)
-    assert graph.limit[tensors["w"]] == names.index("n")
+    assert graph.marks.limit[tensors["w"]] == names.index("n")
     graph, tensors, names = problem(UPDATE, kernels={"n": (0, 1, 1)}, header=DONATED)
-    assert graph.limit[tensors["g"]] == names.index("n")
-    assert graph.limit[tensors["w"]] == names.index("g")
-    later = np.array([[tensors["c"], (2 * names.index("g") + 1) * graph.n + 1]], np.int64)
+    assert graph.marks.limit[tensors["g"]] == names.index("n")
+    assert graph.marks.limit[tensors["w"]] == names.index("g")
+    later = np.array([[tensors["c"], (2 * names.index("g") + 1) * graph.arrays.n + 1]], np.int64)
     assert not expand(graph, later).feasible, "made again for n, c is read of w after that"

@@ -166,7 +166,7 @@ def test_evictions_are_priced_as_the_written_module(name, stay):
     total = 0
     for count in (0, 1, 3, 10, 40):
         tensors = random.choice(able, min(count, len(able)), replace=False)
-        moments = (2 * random.integers(0, g.n, len(tensors)) + 1) * g.n
+        moments = (2 * random.integers(0, g.arrays.n, len(tensors)) + 1) * g.arrays.n
         evictions = np.stack([tensors, moments], axis=1).astype(np.int64)
         expansion = expand(g, evictions)
         assert expansion.feasible
@@ -204,7 +204,7 @@ ENTRY e { x = f32[4096] parameter(0)
         t for t, v in enumerate(f.graph.values) if f.planned.dataflow.values[v].index == (0,)
     ]
     step = [i.name for i in f.graph.instructions].index("d")
-    expansion = expand(f.graph, np.array([[tensor, (2 * step + 1) * f.graph.n]], np.int64))
+    expansion = expand(f.graph, np.array([[tensor, (2 * step + 1) * f.graph.arrays.n]], np.int64))
     made = clones(f.planned.dataflow, f.graph, expansion)
     assert [(c.name, c.original) for c in made] == [("y.remat", "y"), ("a.remat", "a")]
     written = with_clones(data, made)
@@ -309,14 +309,23 @@ def every_choice():
     """The graph of `small_chain`, and (peak, seconds) of whatever can be evicted from it."""
     g = Front(module_from_bytes(small_chain()), "cpu", CostModel(CPU, "cpu"), 10, {}).graph
     gaps = [
-        (t, (2 * first + 1) * g.n + 1)
+        (t, (2 * first + 1) * g.arrays.n + 1)
         for t in np.flatnonzero(g.evictable)
-        for first in range(int(g.source[t]), g.n)
+        for first in range(int(g.arrays.source[t]), g.arrays.n)
     ]
     readers = {
-        t: [v for v in range(g.n) if t in g.in_idx[g.in_ptr[v] : g.in_ptr[v + 1]]] for t, _ in gaps
+        t: [
+            v
+            for v in range(g.arrays.n)
+            if t in g.arrays.in_idx[g.arrays.in_ptr[v] : g.arrays.in_ptr[v + 1]]
+        ]
+        for t, _ in gaps
     }
-    useful = [(t, k) for t, k in gaps if k // (2 * g.n) in (int(g.source[t]), *readers[t][:-1])]
+    useful = [
+        (t, k)
+        for t, k in gaps
+        if k // (2 * g.arrays.n) in (int(g.arrays.source[t]), *readers[t][:-1])
+    ]
     found = []
     for chosen in range(1 << len(useful)):
         evictions = [e for k, e in enumerate(useful) if chosen >> k & 1]

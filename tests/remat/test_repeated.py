@@ -95,7 +95,9 @@ def rewritten(module, tensor="t", target="cpu"):
     planned, g = graph_of(module)
     names = [i.name for i in g.instructions]
     values = [planned.dataflow.values[v].instruction.name for v in g.values]
-    dropped = [(values.index(k), (2 * names.index("n1") + 1) * g.n + 1) for k in (tensor, "m")]
+    dropped = [
+        (values.index(k), (2 * names.index("n1") + 1) * g.arrays.n + 1) for k in (tensor, "m")
+    ]
     expansion = expand(g, np.array(dropped, np.int64))
     assert expansion.feasible
     made = clones(planned.dataflow, g, expansion)

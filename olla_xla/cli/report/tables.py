@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from olla_xla.analysis.text_table import text_table, wrapped
 from olla_xla.cli import document
-from olla_xla.problem.text_table import text_table, wrapped
 
 _NARROWEST = 40
 """Characters a line: a narrower terminal is treated as if it were this wide."""

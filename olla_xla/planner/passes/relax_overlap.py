@@ -9,19 +9,21 @@ not overlap with it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import math
+from collections.abc import Mapping, Sequence
 
-from hlo.module import Module
+from hlo.module import Computation, Module
 from olla_xla.errors import KernelError
 from olla_xla.planner.effort import Timing
 from olla_xla.planner.orders import plan_order
 from olla_xla.planner.state import WORTH, ModuleState
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
-from olla_xla.remat.cost.hidden import hidden_seconds
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.cost.work import run_work, trips
 
 _TRIES = 5
 """Choices of transfers that are ordered anew."""
@@ -143,6 +145,53 @@ def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str
     """
     before, after = (hidden_seconds(module, p.order, cost) for p in (base, plan))
     return {name: max(seconds - after.get(name, 0.0), 0.0) for name, seconds in before.items()}
+
+
+def hidden_seconds(
+    module: Module, order: Mapping[str, Sequence[str]], cost: CostModel
+) -> dict[str, float]:
+    """Predicted seconds of the work between each asynchronous start and its done.
+
+    The sum is over one run of a module. Other transfers use the same link and hide nothing: only
+    their memory traffic counts.
+
+    Args:
+      module: the module. order: computation name -> instruction names in execution order; names
+        that the module does not have are passed over.
+      cost: prices operators.
+
+    Returns:
+      Start's name -> predicted seconds.
+    """
+    hidden: dict[str, float] = {}
+
+    def visit(computation: Computation, times: int) -> None:
+        for name, seconds in _hidden(computation, order.get(computation.name, ()), cost).items():
+            hidden[name] = hidden.get(name, 0.0) + times * seconds
+        for i in computation.instructions:
+            for called in i.called_control:
+                visit(called, times * trips(i))
+
+    visit(module.entry, 1)
+    return hidden
+
+
+def _hidden(computation: Computation, names: Sequence[str], cost: CostModel) -> dict[str, float]:
+    """The same of one run of a computation."""
+    own = {i.name: i for i in computation.instructions}
+    sequence = [own[name] for name in names if name in own]
+    dones = [i for i in sequence if i.opcode.endswith("-done")]
+    if not dones:
+        return {}
+    found = run_work(computation, cost.work)
+    work = {i: dataclasses.replace(w, exchanged=0) for i, w in found.items()}
+    until = [0.0, *itertools.accumulate(cost.device.seconds(work[i]) for i in sequence)]
+    step = {i: k for k, i in enumerate(sequence)}
+    return {
+        start.name: until[step[done]] - until[step[start] + 1]
+        for done in dones
+        if (start := done.operands[0]) in step
+    }
 
 
 def _cheapest(lost: dict[str, float], starts: set[str], allowance: float) -> set[str]:
