@@ -100,8 +100,8 @@ def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArra
         groups, peak = improve(run.cuts, groups, offer)
         run.near.append((peak, groups))
         _prove(run)
+        _restart(run, [starts[name] for name in by_peak], offer)
         _branch(run, offer)
-        _restart(run, run.least.groups, offer)
         _flatten(run, offer)
         found.append((run.least.peak, "", run.least.groups))
     limit = run.least.peak * run.settings.near_start
@@ -140,10 +140,13 @@ def _wide(run: Run) -> bool:
 
 
 def _restart(
-    run: Run, start: NDArray[np.int64], offer: Callable[[NDArray[np.int64], int], None]
+    run: Run,
+    starts: Sequence[NDArray[np.int64]],
+    offer: Callable[[NDArray[np.int64], int], None],
 ) -> None:
-    """Local search for the peak with other random numbers, while the gap is wide.
+    """Local search for the peak from one start after another, while the gap is wide.
 
+    What lies near the best order has mostly been searched; another start often leads elsewhere.
     Orders with a peak near the least are kept too: they may have a lower objective.
     """
     assert run.least is not None
@@ -154,7 +157,7 @@ def _restart(
         if before <= enough or fruitless >= settings.restarts_fruitless:
             return
         seed = run.options.seed * 1000 + settings.restart_seed + k
-        groups = lower_peak(run, run.reduced.arrays, start, seed)
+        groups = lower_peak(run, run.reduced.arrays, starts[(k - 1) % len(starts)], seed)
         groups, peak = improve(run.cuts, groups, offer)
         run.near.append((peak, groups))
         fruitless = 0 if run.is_progress(run.least.peak, before) else fruitless + 1
