@@ -15,18 +15,21 @@ FILE = Path(__file__).with_name("unrolled_lstm.npz")
 
 
 def test_the_bound_is_met_from_another_start():
-    stored = {
-        k: v if v.dtype == np.bool_ else v.astype(np.int64) for k, v in np.load(FILE).items()
-    }
-    starts = {name: stored.pop(name) for name in ("xla", "program")}
-    graph = GraphArrays(n=len(stored["transient"]), m=len(stored["bytes"]), **stored)
+    stored = dict(np.load(FILE))
+    starts = {name: stored.pop(name).astype(np.int64) for name in ("xla", "program")}
+    sinks, before = (
+        np.split(stored.pop(f"{k}_idx"), stored.pop(f"{k}_ptr")[1:-1]) for k in ("sink", "pred")
+    )
+    pairs = list(zip(stored.pop("pair_b"), stored.pop("pair_a"), strict=True))
+    graph = GraphArrays.build(**stored, sinks=sinks, before=before, inplace=pairs)
     found = phases.search(
         graph,
         starts | schedule.candidates(graph),
+        time_limit=600.0,
         step_limit=100_000,
+        seed=0,
         bound_bytes=148_279_936,
         tolerance=0.001,
     )
-    # 153,824,536 bytes where all restarts are from the best order; 150,475,348 with 900,000 steps.
-    assert found.least_peak_bytes <= 1.001 * 150_475_348 * 0.992
+    # Where all restarts begin at the best order, 900,000 steps end 0.9 % above the bound.
     assert found.least_peak_bytes == found.bound_bytes
