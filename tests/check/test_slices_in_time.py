@@ -40,14 +40,6 @@ def test_operands_are_read_in_their_order(found, expected):
     assert thunks._in_order(*made) == is_part(found, expected)
 
 
-def test_slices_as_they_are_told():
-    assert thunks._list([Slice(2, 4, 8), Slice(0, 0, 1)]) == (
-        "[4, 12) of allocation 2, [0, 1) of allocation 0"
-    )
-    assert thunks._list([]) == "none"
-    assert thunks._held([None, Slice(0, 3, 0), Slice(0, 3, 1)]) == [Slice(0, 3, 1)]
-
-
 @pytest.mark.parametrize(
     ("start", "root", "fixed"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.module import HloError, module_from_bytes, parse_module_proto
-from hlo.parse import from_hlo_text, from_stablehlo
+from hlo.parse import from_hlo_text
 from hlo.read import read_module, with_program_order
 from hlo.shapes import shape_from_proto
 from tests.support.rewrites import with_schedule
@@ -184,17 +184,6 @@ def test_bytes_of_shapes(shape, size):
     assert shape_from_proto(proto.computations[0].instructions[0].shape).bytes == size
 
 
-def test_tuple_shapes_are_index_tables():
-    module = module_from_bytes(from_hlo_text(TEXT))
-    shape = module.entry.root.shape
-    assert (shape.bytes, [i for i, _ in shape.indices()]) == (16, [(), (0,), (1,)])
-
-
 def test_program_order_is_kept_where_a_schedule_exists():
     data = from_hlo_text(TEXT)
     assert with_program_order(data) == data
-
-
-def test_stablehlo_text_must_be_text():
-    with pytest.raises(HloError):
-        from_stablehlo("module {")

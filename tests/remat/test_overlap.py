@@ -57,11 +57,6 @@ def test_a_gather_starts_before_the_work_that_hides_it():
     assert names.index("h") + 1 == names.index("s") < names.index("b") < names.index("t")
 
 
-def test_computations_that_are_not_meant_stay():
-    before = module(LATE)
-    assert hide_transfers(before, {"other"}, COST) is before
-
-
 def test_what_is_hidden_already_stays():
     early = """
   x = f32[8] get-tuple-element(p), index=0

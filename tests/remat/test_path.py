@@ -26,25 +26,6 @@ def test_a_transfer_hides_behind_other_work_and_before_its_done():
     assert streams.now == 8.0
 
 
-def test_transfers_wait_for_each_other():
-    streams = Streams(1.0)
-    streams.start("a", 5.0, transfer=True)
-    streams.start("b", 5.0, transfer=True)
-    streams.done("b")
-    assert streams.now == 10.0
-
-
-def test_of_what_takes_the_device_itself_only_the_start_hides():
-    streams = Streams(1.0)
-    streams.start("a", 5.0, transfer=False)
-    streams.run(3.0)
-    streams.done("a")
-    assert streams.now == 7.0
-    streams.start("b", 5.0, transfer=False)
-    streams.done("b")
-    assert streams.now == 12.0
-
-
 STEPS = st.lists(
     st.tuples(st.floats(0, 9), st.sampled_from(["run", "transfer", "beside"]), st.integers(0, 3))
 )

@@ -56,16 +56,6 @@ def compiled_bench(product):
     return module_from_bytes(final_module(lowered.compile()))
 
 
-def test_a_benchmark_computes_the_product_again_and_again_over_its_result():
-    product = Product((64, 48, 32), 2, (0, 2), (2, 1), F32)
-    assert product.repeats == 64
-    module = compiled_bench(product)
-    (loop,) = (i for i in instructions(module) if i.opcode == "while")
-    assert any(product_of(i) for c in loop.called_control for i in c.instructions)
-    assert module.proto.input_output_alias.entries
-    assert Product((1 << 10, 1 << 10, 1 << 10), 2, (0, 2), (2, 1), F32).repeats == 1
-
-
 def test_what_is_no_product_of_floating_point_numbers_is_not_timed():
     assert not found_in(compiled(jnp.sin, (64, 64)))
     assert not found_in(compiled(jnp.matmul, (64, 64), (64, 64), dtype=jnp.int32))

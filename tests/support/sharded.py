@@ -24,9 +24,9 @@ LAYERS, WIDTH, BATCH = 4, 64, 32
 MESH = Mesh(np.array(jax.devices()), ("d",))
 
 
-def on(x, *spec):
+def on(x, *spec, mesh=MESH):
     """An array, sharded so."""
-    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
 
 
 def _block(x, w):
@@ -52,13 +52,13 @@ def descend(loss, params, moments):
     return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments, value
 
 
-def maker():
+def maker(mesh=MESH):
     """What makes arrays of random numbers, each sharded as it is asked for."""
     r = np.random.default_rng(0)
 
     def made(shape, *spec):
         value = r.standard_normal(shape, np.float32) * 0.1
-        return jax.device_put(value, NamedSharding(MESH, P(*spec)))
+        return jax.device_put(value, NamedSharding(mesh, P(*spec)))
 
     return made
 
@@ -82,32 +82,36 @@ def _run(function, arguments):
     return [*values, *map(np.asarray, jax.tree.leaves((params, moments)))]
 
 
+def compiled(step, arguments, **options):
+    """A planned step whose state is donated."""
+    limits = {"step_limit": 2_000, "time_limit": 30}
+    planned = olla_xla.plan(step, donate_argnums=(0, 1), **limits | options)
+    return planned.lower(*arguments).compile()
+
+
+def tell(found, **more):
+    """Prints what became of a plan, and more."""
+    plan = found.plan
+    told = {
+        "planned": found.planned,
+        "reason": found.reason,
+        "xla": plan.xla_bytes,
+        "predicted_xla": plan.xla_predicted_bytes,
+        "assigned": plan.assigned_bytes,
+        "predicted": plan.predicted_bytes,
+        "stacks": plan.recomputed_residuals,
+        "clones": len(plan.clones),
+        "overhead": plan.overhead,
+    }
+    print(json.dumps(told | more))
+
+
 def report(step, arguments, *plans):
-    """Plans a step, as each of `plans` has its options, and prints what became of it."""
+    """Plans a step, as each of `plans` has its options, and tells what three runs of it give."""
     expected = _run(jax.jit(step, donate_argnums=(0, 1)), arguments)
     for options in plans:
-        planned = olla_xla.plan(
-            step,
-            donate_argnums=(0, 1),
-            step_limit=2_000,
-            time_limit=30,
-            **options,
-        )
-        compiled = planned.lower(*arguments()).compile()
-        found = _run(compiled, arguments)
-        print(
-            json.dumps(
-                {
-                    "planned": compiled.planned,
-                    "reason": compiled.reason,
-                    "xla": compiled.plan.xla_bytes,
-                    "assigned": compiled.plan.assigned_bytes,
-                    "predicted": compiled.plan.predicted_bytes,
-                    "stacks": compiled.plan.recomputed_residuals,
-                    "same": all(map(np.array_equal, expected, found)),
-                }
-            )
-        )
+        found = compiled(step, arguments(), **options)
+        tell(found, same=all(map(np.array_equal, expected, _run(found, arguments))))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ that are not there.
 """
 
 import functools
-import json
 import sys
 
 import jax
@@ -20,7 +19,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import olla_xla
 from olla_xla import targets
 from tests.support import sharded
 
@@ -31,9 +29,7 @@ MESH = Mesh(np.array(DEVICES).reshape(2, 4), ("m", "d"))
 SCALE = 16 if H100 else 1
 
 
-def on(x, *spec):
-    """An array, sharded so."""
-    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
+on = functools.partial(sharded.on, mesh=MESH)
 
 
 def _norm(x):
@@ -74,15 +70,9 @@ def shapes():
 
 def arguments():
     """Fresh ones."""
-    r = np.random.default_rng(0)
-
-    def made(shape, spec):
-        value = r.standard_normal(shape, np.float32) * 0.1
-        return jax.device_put(value, NamedSharding(MESH, P(*spec)))
-
-    weights, batch = shapes()
-    params = {name: made(*weight) for name, weight in weights.items()}
-    return params, jax.tree.map(jnp.zeros_like, params), made(*batch)
+    made, (weights, (batch, spec)) = sharded.maker(MESH), shapes()
+    params = {name: made(shape, *spec) for name, (shape, spec) in weights.items()}
+    return params, jax.tree.map(jnp.zeros_like, params), made(batch, *spec)
 
 
 def _compiled_only():
@@ -92,29 +82,9 @@ def _compiled_only():
     weights, batch = shapes()
     params = {name: made(*weight) for name, weight in weights.items()}
     for bare, collectives in ((False, False), (False, True), (True, False)):
-        planned = olla_xla.plan(
-            functools.partial(step, bare=bare),
-            donate_argnums=(0, 1),
-            max_overhead=1.0,
-            collectives=collectives,
-            time_limit=30,
-            step_limit=2000,
-        )
-        compiled = planned.lower(params, params, made(*batch)).compile()
-        plan = compiled.plan
-        assert plan is not None
-        print(
-            json.dumps(
-                {
-                    "planned": compiled.planned,
-                    "reason": compiled.reason,
-                    "xla": plan.xla_predicted_bytes,
-                    "assigned": plan.assigned_bytes,
-                    "predicted": plan.predicted_bytes,
-                    "stacks": plan.recomputed_residuals,
-                    "overhead": plan.overhead,
-                }
-            )
+        given, options = functools.partial(step, bare=bare), {"collectives": collectives}
+        sharded.tell(
+            sharded.compiled(given, (params, params, made(*batch)), max_overhead=1.0, **options)
         )
 
 

@@ -4,7 +4,7 @@ Prints a line of JSON, as tests.support.sharded does; with "h100" one of
 a plan for eight cards that are not there, with how many arrays are gathered.
 """
 
-import json
+import functools
 import sys
 
 import jax
@@ -13,7 +13,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import olla_xla
 from olla_xla import targets
 from tests.support import sharded
 
@@ -23,9 +22,7 @@ MESH = Mesh(np.array(DEVICES), ("d",))
 LAYERS, WIDTH, BATCH = (8, 1024, 32768) if H100 else (6, 128, 6144)
 
 
-def on(x, *spec):
-    """An array, sharded so."""
-    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
+on = functools.partial(sharded.on, mesh=MESH)
 
 
 def _block(x, w):
@@ -62,27 +59,11 @@ def _shape(shape, *spec):
 
 
 def _compiled_only():
-    planned = olla_xla.plan(step, donate_argnums=(0, 1), max_overhead=0.1, step_limit=2_000)
-    compiled = planned.lower(*arguments(_shape)).compile()
-    plan = compiled.plan
-    assert plan is not None
+    found = sharded.compiled(step, arguments(_shape), max_overhead=0.1, time_limit=None)
     made = jax.jit(step, donate_argnums=(0, 1)).lower(*arguments(_shape)).compile()
-    print(
-        json.dumps(
-            {
-                "planned": compiled.planned,
-                "reason": compiled.reason,
-                "xla": plan.xla_predicted_bytes,
-                "assigned": plan.assigned_bytes,
-                "predicted": plan.predicted_bytes,
-                "clones": len(plan.clones),
-                "overhead": plan.overhead,
-                "slower": plan.path_seconds / plan.xla_path_seconds - 1,
-                "gathers": str(compiled.as_text()).count(" all-gather("),
-                "gathers_of_xla": str(made.as_text()).count(" all-gather("),
-            }
-        )
-    )
+    plan, gathers = found.plan, [str(c.as_text()).count(" all-gather(") for c in (found, made)]
+    slower = plan.path_seconds / plan.xla_path_seconds - 1
+    sharded.tell(found, slower=slower, gathers=gathers[0], gathers_of_xla=gathers[1])
 
 
 if __name__ == "__main__":
