@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 
 CHECKPOINTS = ("checkpoint", "remat", "remat2")
 """What JAX calls `jax.checkpoint`, by version."""
@@ -92,13 +93,31 @@ def _scan(e: Any) -> list[Called]:
 
 
 def _while(e: Any) -> list[Called]:
+    """The body, with its select where the predicate is one for each sample, and the predicate."""
     p = e.params
-    of_cond, of_body = p["cond_nconsts"], p["body_nconsts"]
+    of_cond, fixed = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
     carries = len(e.outvars)
-    state = _same(carries, of_cond + of_body)
-    carried = tuple((k, of_body + k) for k in range(carries))
-    body = Called(p["body_jaxpr"], (*_same(of_body, of_cond), *state), _same(carries), carried)
-    return [body, Called(p["cond_jaxpr"], (*_same(of_cond), *state), (None,))]
+    goes_on, body = (core.jaxpr_as_fun(p[k]) for k in ("cond_jaxpr", "body_jaxpr"))
+
+    def step(*values: Any) -> list[Any]:
+        state = values[fixed:]
+        made = body(*values[of_cond:])
+        if not p["cond_jaxpr"].out_avals[0].shape:
+            return made
+        (more,) = goes_on(*values[:of_cond], *state)
+        # Samples that are finished keep their state. JAX selects it when it lowers the loop.
+        return [
+            jax.lax.select(jax.lax.broadcast_in_dim(more, x.shape, range(more.ndim)), x, y)
+            for x, y in zip(made, state, strict=True)
+        ]
+
+    traced = jax.make_jaxpr(step)(*_shapes(e.invars))
+    carried = tuple((k, fixed + k) for k in range(carries))
+    state = _same(carries, fixed)
+    return [
+        Called(traced, _same(len(e.invars)), _same(carries), carried),
+        Called(p["cond_jaxpr"], (*_same(of_cond), *state), (None,)),
+    ]
 
 
 def inexact(atoms: Any) -> list[int]:

@@ -8,10 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from olla_xla.errors import InputError
-from olla_xla.pieces.estimate import peaks
-from olla_xla.pieces.factors import SUM
+from olla_xla.pieces.calls import CHECKPOINTS, called_by
+from olla_xla.pieces.estimate import bytes_inside, peaks
 from olla_xla.pieces.graph import Blocked, Graph, Spread, spread
-from olla_xla.pieces.region import LIGHT, Region, nbytes, operands, settled
+from olla_xla.pieces.region import (
+    LIGHT,
+    AnyStep,
+    Region,
+    Within,
+    nbytes,
+    operands,
+    regions_in,
+    settled,
+)
 from olla_xla.segments.trace import is_variable, user_line
 
 _SEEDS = 8
@@ -31,13 +40,13 @@ class Cut:
     """A function as a sequence of steps: Graphs of equations that run whole, and Regions."""
 
     graph: Graph
-    steps: tuple[Graph | Region, ...]
+    steps: tuple[AnyStep, ...]
     accumulate_dtype: Any
 
     @property
     def regions(self) -> list[Region]:
-        """The steps that run in pieces."""
-        return [step for step in self.steps if isinstance(step, Region)]
+        """What runs in pieces, at any depth of calls."""
+        return [region for region, _ in regions_in(self.steps)]
 
     def peaks(self, pieces: int) -> list[int]:
         """For each step, an estimate of its peak in bytes, without the function's inputs."""
@@ -47,18 +56,37 @@ class Cut:
         """The largest of `peaks`, in bytes."""
         return max(self.peaks(pieces), default=0)
 
-    def with_region(self, k: int, region: Region) -> Cut:
-        """A new cut, in which step k is replaced by a region and the equations around it."""
-        graph = region.graph
+    def with_step(self, k: int, step: Region | Within) -> Cut:
+        """A new cut, in which step k is replaced by a new one and the equations around it."""
+        graph = step.graph
         results = set(filter(is_variable, graph.outputs))
-        after = _range(graph, region.after, results)
-        before = _range(graph, region.before, {*results, *after.inputs, *_inputs(region)})
-        steps = [step for step in (before, region, after) if step.equations]
+        after = _range(graph, step.after, results)
+        before = _range(graph, step.before, {*results, *after.inputs, *step.reads})
+        steps = [one for one in (before, step, after) if one.equations]
         return dataclasses.replace(self, steps=(*self.steps[:k], *steps, *self.steps[k + 1 :]))
 
+    def within(self, k: int, part: int) -> Cut | None:
+        """A new cut with regions in the loop, branch or checkpoint of step k that needs most.
 
-def _inputs(region: Region) -> list[Any]:
-    return [*region.whole_inputs, *(v for v, _ in region.cut_inputs)]
+        None where there is none, or nothing in it can be cut.
+        """
+        graph = self.steps[k]
+        assert isinstance(graph, Graph)
+        calls = [
+            i
+            for i, e in enumerate(graph.equations)
+            if e.primitive.name in (*CHECKPOINTS, "cond", "scan", "while") and not e.effects
+        ]
+        i = max(calls, key=lambda i: bytes_inside(graph.equations[i]), default=None)
+        if i is None:
+            return None
+        e, after = graph.equations[i], range(i + 1, len(graph.equations))
+        bodies = [Graph.of(c.jaxpr) for c in called_by(e, False)]
+        cuts = [_cut_of(body, None, part, self.accumulate_dtype)[0] for body in bodies]
+        if not any(cut.regions for cut in cuts):
+            return None
+        inner = tuple((cut.graph, cut.steps) for cut in cuts)
+        return self.with_step(k, Within(graph, tuple(range(i)), tuple(after), (e,), inner))
 
 
 def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
@@ -117,22 +145,10 @@ def choose(
       InputError: nothing can be cut, or nothing would be saved; it names what forbids it.
     """
     part = pieces or _USUAL
-    cut = best = Cut(graph, (graph,), accumulate_dtype)
-    whole, ends = cut.peak(part), _Ends(graph, [], [], [])
-    for _ in range(1 if seeds is not None else _REGIONS):
-        found = cut.peaks(part)
-        k = max(range(len(found)), key=found.__getitem__, default=0)
-        if not found or isinstance(cut.steps[k], Region):
-            break
-        more = _one_more(cut, k, seeds, part, ends if cut is best else None, seeds is None)
-        if more is None:
-            break
-        cut = more
-        # A region that helps only with the next one is kept where there is a next one.
-        if cut.peak(part) <= best.peak(part) - _GAIN * whole:
-            best = cut
+    best, ends = _cut_of(graph, seeds, part, accumulate_dtype)
     if best.regions:
         return best
+    whole = best.peak(part)
     where = " along that axis" if seeds is not None else ""
     reason = _reason(ends)
     if ends.left:
@@ -141,6 +157,29 @@ def choose(
             left = f"the best cut leaves {least:,} of {whole:,} bytes"
         reason = f"{left}; {reason}"
     raise InputError(f"{name} cannot be cut into pieces{where}: {reason}")
+
+
+def _cut_of(
+    graph: Graph, seeds: Mapping[Any, int] | None, part: int, accumulate_dtype: Any
+) -> tuple[Cut, _Ends]:
+    """The best cut into `part` pieces, without regions if none saves enough, and what ends cuts."""
+    cut = best = Cut(graph, (graph,), accumulate_dtype)
+    whole, ends = cut.peak(part), _Ends(graph, [], [], [])
+    for _ in range(1 if seeds is not None else _REGIONS):
+        found = cut.peaks(part)
+        k = max(range(len(found)), key=found.__getitem__, default=0)
+        if not found or not isinstance(cut.steps[k], Graph):
+            break
+        more = _one_more(cut, k, seeds, part, ends if cut is best else None, seeds is None)
+        if seeds is None and (more is None or more.peak(part) > max(found) - _GAIN * whole):
+            more = cut.within(k, part) or more
+        if more is None:
+            break
+        cut = more
+        # A region that helps only with the next one is kept where there is a next one.
+        if cut.peak(part) <= best.peak(part) - _GAIN * whole:
+            best = cut
+    return best, ends
 
 
 def _one_more(
@@ -168,12 +207,12 @@ def _one_more(
         known.add(found)
         regions, ended = settled(s)
         if ends is not None and step is ends.graph:
-            ends.blocked.extend(b for b in s.blocked if b.dim != SUM)
+            ends.blocked.extend(b for b in s.blocked if b.dim >= 0)
             ends.sums.extend(_sum_before(s, i) for i in ended)
         for region in regions:
             if region.twice and not may_repeat:
                 continue
-            tried = cut.with_region(k, region)
+            tried = cut.with_step(k, region)
             if region.twice:
                 first = _one_more(tried, k, None, part, None, False)
                 if first is None:
@@ -219,7 +258,7 @@ def _sum_before(s: Spread, i: int) -> int:
     while True:
         operands = [v for v in s.graph.equations[i].invars if is_variable(v)]
         made = [s.graph.producer[v] for v in operands if v in s.graph.producer]
-        sums = [k for k in made if s.cut.get(s.graph.equations[k].outvars[0]) == SUM]
+        sums = [k for k in made if s.cut.get(s.graph.equations[k].outvars[0], 0) < 0]
         if sums or not made:
             return max(sums, default=i)
         i = max(made)

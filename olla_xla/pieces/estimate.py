@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from olla_xla.pieces.dtypes import accumulator, is_narrow
-from olla_xla.pieces.factors import ELEMENTWISE, REDUCTIONS, SUM
+from olla_xla.pieces.factors import ELEMENTWISE, REDUCTIONS, SUM, Factor
 from olla_xla.pieces.graph import Graph
-from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
+from olla_xla.pieces.region import LIGHT, AnyStep, Region, Within, nbytes, operands
 from olla_xla.segments.trace import is_variable
 
 
@@ -68,7 +69,7 @@ def _steps(
     return steps
 
 
-def _inside(e: Any) -> int:
+def bytes_inside(e: Any) -> int:
     """The most bytes live in jaxprs that an equation calls, without their inputs and outputs."""
     return max((_most_in(j) for j in _jaxprs(e)), default=0)
 
@@ -80,12 +81,18 @@ def _jaxprs(e: Any) -> list[Any]:
 
 @functools.lru_cache(4096)
 def _most_in(jaxpr: Any) -> int:
-    results = set(filter(is_variable, jaxpr.outvars))
-    steps = [
-        dataclasses.replace(s, makes=tuple((v, 0 if v in results else n) for v, n in s.makes))
-        for s in _steps(jaxpr.eqns, jaxpr.outvars, lambda _, e: _inside(e))
+    steps = _steps(jaxpr.eqns, jaxpr.outvars, lambda _, e: bytes_inside(e))
+    return _most_besides(steps, jaxpr.outvars)
+
+
+def _most_besides(steps: Sequence[_Step], results: Iterable[Any]) -> int:
+    """The most bytes live in steps, without inputs and results."""
+    known = set(filter(is_variable, results))
+    inner = [
+        dataclasses.replace(s, makes=tuple((v, 0 if v in known else n) for v, n in s.makes))
+        for s in steps
     ]
-    return max(_live(steps, ()), default=0)
+    return max(_live(inner, ()), default=0)
 
 
 def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
@@ -112,20 +119,19 @@ def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
 
     def within(k: int, e: Any) -> int:
         cut = any(d is not None for d in region.chosen[k].outs)
-        return _inside(e) // (part if cut else 1)
+        return bytes_inside(e) // (part if cut else 1)
 
-    kept = [*(v for v, _ in region.stacked), *region.sums]
+    kept = [*(v for v, _ in region.stacked), *region.sums, *region.reduced]
     inner = [
         dataclasses.replace(
             step,
             makes=tuple(
-                (v, size // part if region.cut.get(v, SUM) != SUM else size)
-                for v, size in step.makes
+                (v, size // part if region.cut.get(v, SUM) >= 0 else size) for v, size in step.makes
             ),
         )
         for step in _steps(region.equations, kept, within)
     ]
-    results = [*((v, nbytes(v)) for v, _ in region.stacked), *((v, nbytes(v)) for v in region.sums)]
+    results = [(v, nbytes(v)) for v in kept]
     # A wider accumulator is there until the last piece is added and the sum is cast.
     wide = sum(
         v.aval.size * jnp.dtype(accumulator(v.aval.dtype, accumulate_dtype)).itemsize
@@ -135,42 +141,71 @@ def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
     narrow = sum(nbytes(v) for v in region.sums if is_narrow(v.aval.dtype, accumulate_dtype))
     most = max(_live(inner, ()), default=0)
     return _Step(
-        (*(v for v, _ in region.cut_inputs), *region.whole_inputs),
+        tuple(region.reads),
         tuple(results),
-        max(most + wide - narrow, wide),
+        max(most + wide - narrow, wide) + part * sum(map(nbytes, region.reduced)),
     )
 
 
 def peaks(
-    steps: Sequence[Graph | Region], outputs: Iterable[Any], part: int, accumulate_dtype: Any
+    steps: Sequence[AnyStep], outputs: Iterable[Any], part: int, accumulate_dtype: Any
 ) -> list[int]:
     """For each step, an estimate of its peak in bytes, without the function's inputs.
 
     Args:
-      steps: equations that run whole, or regions that run in pieces, one after another.
+      steps: what runs whole, or regions that run in pieces, one after another.
       outputs: of the function. part: number of pieces. accumulate_dtype: of sums over them.
     """
-    small: list[_Step] = []
-    ends: list[int] = []
-    for step in steps:
-        if isinstance(step, Region):
-            small.append(_region_step(step, part, accumulate_dtype))
-        else:
-            small += _steps(step.equations, step.outputs, lambda _, e: _inside(e))
-        ends.append(len(small))
-    live = _live(small, outputs)
-    return [max(live[a:b], default=0) for a, b in zip([0, *ends], ends, strict=False)]
+    small = [_small(step, part, accumulate_dtype) for step in steps]
+    ends = itertools.accumulate(map(len, small), initial=0)
+    live = _live([*itertools.chain(*small)], outputs)
+    return [max(live[a:b], default=0) for a, b in itertools.pairwise(ends)]
 
 
-def largest(steps: Sequence[Graph | Region], part: int) -> int:
-    """Bytes of the largest value that any equation makes, if regions run in `part` pieces."""
+def _small(step: AnyStep, part: int, accumulate_dtype: Any) -> list[_Step]:
+    if isinstance(step, Region):
+        return [_region_step(step, part, accumulate_dtype)]
+    if isinstance(step, Graph):
+        return _steps(step.equations, step.outputs, lambda _, e: bytes_inside(e))
+    within = max(
+        _most_besides([s for one in steps for s in _small(one, part, accumulate_dtype)], g.outputs)
+        for g, steps in step.bodies
+    )
+    (e,) = step.equations
+    return [_Step(tuple(step.reads), tuple((v, nbytes(v)) for v in e.outvars), within)]
+
+
+def largest(steps: Sequence[AnyStep], part: int) -> int:
+    """Bytes of the largest value that any equation makes, at any depth of calls.
+
+    Args:
+      steps: as in `peaks`. part: in how many pieces regions run.
+    """
     most = 0
     for step in steps:
-        stacked = {v for v, _ in step.stacked} if isinstance(step, Region) else set()
-        for e in step.equations:
-            for v in () if e.primitive.name in LIGHT else e.outvars:
-                size = nbytes(v)
-                if isinstance(step, Region) and v not in stacked:
-                    size //= min(part, step.units) if step.cut.get(v, SUM) != SUM else 1
-                most = max(most, size)
+        if isinstance(step, Within):
+            inner = (largest(steps, part) for _, steps in step.bodies)
+            most = max(most, *map(nbytes, step.equations[0].outvars), *inner)
+        elif isinstance(step, Graph):
+            most = max(most, _largest(step.equations, {}, {}, 1))
+        else:
+            cut = {v: d for v, d in step.cut.items() if (v, d) not in step.stacked}
+            most = max(most, _largest(step.equations, step.chosen, cut, min(part, step.units)))
+    return most
+
+
+def _largest(
+    equations: Sequence[Any], chosen: Mapping[int, Factor], cut: Mapping[Any, int], part: int
+) -> int:
+    """Bytes of the largest value that equations make; what is in `cut` is in `part` pieces."""
+    most = 0
+    for k, e in enumerate(equations):
+        made = () if e.primitive.name in LIGHT else e.outvars
+        sizes = [nbytes(v) // (part if cut.get(v, SUM) >= 0 else 1) for v in made]
+        called, f = _jaxprs(e), chosen.get(k)
+        # A custom rule is not run.
+        inner = f.inner[: len(called)] if f is not None else ()
+        sizes += [_largest(s.graph.equations, s.chosen, s.cut, part) for s in inner]
+        sizes += [] if inner else [_largest(j.eqns, {}, {}, 1) for j in called]
+        most = max(most, *sizes, 0)
     return most

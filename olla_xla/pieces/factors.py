@@ -18,6 +18,9 @@ from jax.lax import GatherScatterMode
 SUM = -1
 """In place of a dimension: the value is a sum over the axis, of which a piece holds a part."""
 
+REDUCED = -2
+"""In place of a dimension: as SUM, of a maximum or another reduction that is no sum."""
+
 SHARDINGS = ("sharding", "out_sharding")
 """Parameters that give a result's sharding; if they leave it free, a piece is run without them."""
 
@@ -29,8 +32,8 @@ class Factor:
     """One axis of an equation along which it can be cut into pieces.
 
     Attributes:
-      ins, outs: of each operand and result the dimension in which the axis lies, SUM, or None
-        where the axis is not in it: each piece needs all of such an operand.
+      ins, outs: of each operand and result the dimension in which the axis lies, SUM, REDUCED, or
+        None where the axis is not in it: each piece needs all of such an operand.
       inner: how the jaxprs of a call are cut: a `Spread` of each.
       component: of the indices of a scatter or gather, the one that addresses the axis, or None. In
         a piece it is relative to the piece's first index; what lies outside the piece is dropped
@@ -60,11 +63,11 @@ _LINEAR = frozenset(("neg", "reshape", "squeeze", "transpose"))
 _LINEAR_IN_FIRST = _LINEAR | frozenset(
     """
     broadcast_in_dim convert_element_type copy cumsum div dynamic_slice gather mul dot_general
-    reduce_sum rev slice split
+    reduce_sum rev slice split tile unstack
     """.split()
 )
 """Linear in their first operand, the others being whole."""
-_LINEAR_IN_ALL = frozenset(("add", "add_any", "concatenate", "sub"))
+_LINEAR_IN_ALL = frozenset(("add", "add_any", "concatenate", "stack", "sub"))
 _REDUCE = ("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_xor")
 REDUCTIONS = (*_REDUCE, "argmax", "argmin", "reduce_sum")
 _CUMULATIVE = ("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum")
@@ -149,7 +152,7 @@ def _is_free(sharding: Any) -> bool:
 def _is_worth(e: Any, f: Factor) -> bool:
     """Whether a factor cuts no dimension of one element."""
     pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
-    return all(d is None or d == SUM or v.aval.shape[d] > 1 for v, d in pairs)
+    return all(d is None or d < 0 or v.aval.shape[d] > 1 for v, d in pairs)
 
 
 def _shape(atom: Any) -> tuple[int, ...]:
@@ -190,12 +193,8 @@ def _other_dims(e: Any, mixed: Sequence[int]) -> list[Factor]:
 def _reduce(e: Any) -> list[Factor]:
     axes = e.params["axes"]
     kept = [d for d in range(len(_shape(e.invars[0]))) if d not in axes]
-    n = len(e.outvars)
-    return [Factor((d,) * len(e.invars), (k,) * n) for k, d in enumerate(kept)]
-
-
-def _reduce_sum(e: Any) -> list[Factor]:
-    return _reduce(e) + [Factor((d,), (SUM,)) for d in e.params["axes"]]
+    how = SUM if e.primitive.name == "reduce_sum" else REDUCED
+    return [Factor((d,), (k,)) for k, d in enumerate(kept)] + [Factor((d,), (how,)) for d in axes]
 
 
 def _broadcast(e: Any) -> list[Factor]:
@@ -232,6 +231,14 @@ def _reshape(e: Any) -> list[Factor]:
 def _squeeze(e: Any) -> list[Factor]:
     kept = [d for d in range(len(_shape(e.invars[0]))) if d not in e.params["dimensions"]]
     return [Factor((d,), (k,)) for k, d in enumerate(kept)]
+
+
+def _stack(e: Any) -> list[Factor]:
+    """Also of `unstack`: the side with more dimensions has `axis` between the others."""
+    axis, n = e.params["axis"], len(_shape(e.invars[0]))
+    if e.primitive.name == "stack":
+        return [Factor((d,) * len(e.invars), (d + (d >= axis),)) for d in range(n)]
+    return [Factor((d,), (d - (d > axis),) * len(e.outvars)) for d in range(n) if d != axis]
 
 
 def _transpose(e: Any) -> list[Factor]:
@@ -402,13 +409,15 @@ _RULES: dict[str, Callable[[Any], list[Factor]]] = {
     "gather": _gather,
     "iota": lambda e: [Factor((), (d,)) for d in range(len(e.params["shape"]))],
     "pad": _pad,
-    "reduce_sum": _reduce_sum,
+    "reduce_sum": _reduce,
     "reshape": _reshape,
     "rev": lambda e: _other_dims(e, e.params["dimensions"]),
     "slice": _slice,
     "sort": lambda e: _other_dims(e, (e.params["dimension"],)),
     "split": lambda e: _other_dims(e, (e.params["axis"],)),
     "squeeze": _squeeze,
+    **dict.fromkeys(("stack", "unstack"), _stack),
+    "tile": lambda e: _other_dims(e, [d for d, n in enumerate(e.params["reps"]) if n != 1]),
     "top_k": _top_k,
     "transpose": _transpose,
 }

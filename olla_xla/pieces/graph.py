@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
-from olla_xla.pieces.factors import SUM, Factor, factors_of, linear_factors
+from olla_xla.pieces.factors import REDUCED, SUM, Factor, factors_of, linear_factors
 from olla_xla.pieces.hoist import hoisted
 from olla_xla.segments.trace import has_effect, inlined, is_variable
 
@@ -120,7 +120,7 @@ class Spread:
     """Which variables and equations of a graph are cut along one axis.
 
     Attributes:
-      cut: variable -> the dimension in which the axis lies, or SUM.
+      cut: variable -> the dimension in which the axis lies, SUM or REDUCED.
       chosen: index of an equation -> the factor along which it is cut.
       blocked: the equations at which the cut ends.
     """
@@ -168,7 +168,7 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
             visit(v, graph.consumers.get(v, ()))
         else:
             v = backward.popleft()
-            if s.cut[v] != SUM and v in graph.producer:
+            if s.cut[v] >= 0 and v in graph.producer:
                 visit(v, (graph.producer[v],))
     return dataclasses.replace(s, blocked=[b for b in s.blocked if b.equation not in s.chosen])
 
@@ -190,7 +190,7 @@ def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | N
             if known is not None and not given:
                 return None
         elif known is None:
-            if d == SUM and v not in e.outvars:
+            if d < 0 and v not in e.outvars:
                 return None
             new[v] = d
         elif known != d:
@@ -221,6 +221,8 @@ def _options(graph: Graph, i: int, v: Any, d: int, inside_call: bool) -> Iterato
         return
     linear = linear_factors(e, graph.is_zero) if inside_call and d == SUM else []
     for f in (*graph.factors(i), *linear):
+        if REDUCED in f.outs and inside_call:
+            continue
         pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
         if any(w is v and k == d for w, k in pairs):
             yield f
@@ -233,7 +235,7 @@ class _Contradiction(Exception):
 def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
     """The factor of a call, found by cutting all that it calls."""
     e, called = graph.equations[i], graph.called(i)
-    if not called or d == SUM:
+    if not called or d < 0:
         return
     # Dimensions by place; results are numbered after the operands.
     atoms = (*e.invars, *e.outvars)
@@ -365,7 +367,7 @@ def units_of(chosen: Mapping[int, Factor], equations: Sequence[Any]) -> int:
     for i, f in chosen.items():
         e = equations[i]
         for v, d in [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]:
-            if d is not None and d != SUM:
+            if d is not None and d >= 0:
                 units = math.gcd(units, v.aval.shape[d])
         for inner in f.inner:
             units = math.gcd(units, units_of(inner.chosen, inner.graph.equations))

@@ -13,6 +13,8 @@ import numpy as np
 
 from olla_xla.pieces.accumulators import Accumulator, zero_after
 from olla_xla.pieces.dtypes import is_narrow
+from olla_xla.pieces.factors import REDUCED
+from olla_xla.pieces.reductions import part_types, parts_of, reduced
 from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
 from olla_xla.pieces.sharded import Devices
@@ -49,6 +51,11 @@ class Pieces:
             return Piece(self.units, count, start, self.on_cpu)
         first = jax.lax.axis_index(self.devices.names) * self.units
         return Piece(self.units * self.devices.count, count, first + start)
+
+    def number(self, piece: Piece) -> Any:
+        """The number of a piece among all of all devices, in the order of the axis."""
+        device, start = jnp.divmod(piece.start, self.units)
+        return device * len(self) + start // self.count
 
     @property
     def full(self) -> int:
@@ -91,7 +98,10 @@ def run_region(
     own = narrow or devices is not None
     sums, stacked = (_with_own_backward(forward) if own else forward)(whole, cut)
     made = dict(zip(region.sums, sums, strict=True))
-    made.update(zip((v for v, _ in region.stacked), stacked, strict=True))
+    joined = iter(stacked)
+    made.update(zip((v for v, _ in region.stacked), joined, strict=False))
+    for v, e in region.reduced.items():
+        made[v] = reduced(e, [next(joined) for _ in part_types(e)])
     return made
 
 
@@ -110,7 +120,18 @@ class _Forward:
         given = dict(zip(r.whole_inputs, whole, strict=True))
         cut = dict(zip((v for v, _ in r.cut_inputs), parts, strict=True))
         _, made = run_piece(r.equations, r.chosen, given, cut, piece)
-        return [made[v] for v in r.sums], [made[v] for v, _ in r.stacked]
+        joined = [made[v] for v, _ in r.stacked]
+        for v, e in r.reduced.items():
+            (x,) = e.invars
+            first = piece.start * (x.aval.shape[r.cut[x]] // piece.units)
+            joined += parts_of(e, made[x], made[v], first)
+        return [made[v] for v in r.sums], joined
+
+    @property
+    def joined(self) -> list[tuple[Any, int]]:
+        """Shapes of what pieces are joined to, and the dimensions; REDUCED: one row of each."""
+        rows = [(x, REDUCED) for e in self.region.reduced.values() for x in part_types(e)]
+        return [*((v.aval, d) for v, d in self.region.stacked), *rows]
 
     def __call__(self, whole: Sequence[Any], cut: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         return _over_pieces(
@@ -119,7 +140,7 @@ class _Forward:
             whole,
             list(zip(cut, (d for _, d in self.region.cut_inputs), strict=True)),
             [v.aval for v in self.region.sums],
-            [(v.aval, d) for v, d in self.region.stacked],
+            [(x, max(d, 0)) for x, d in self.joined],
             self.accumulate_dtype,
         )
 
@@ -131,7 +152,7 @@ def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
     compile sums over devices of a narrow type.
     """
     region = forward.region
-    dims = [d for _, d in region.cut_inputs]
+    dims, joined = [d for _, d in region.cut_inputs], forward.joined
 
     def saved(whole: Any, cut: Any) -> Any:
         return forward(whole, cut), (whole, cut)
@@ -143,28 +164,33 @@ def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
 
         # Integers have no gradient: their cotangents are of a type that no loop takes.
         smooth_sums = [k for k, v in enumerate(region.sums) if _has_gradient(v.aval)]
-        smooth_stacked = [k for k, (v, _) in enumerate(region.stacked) if _has_gradient(v.aval)]
+        smooth_joined = [k for k, (x, _) in enumerate(joined) if _has_gradient(x)]
+        rows = [k for k in smooth_joined if joined[k][1] == REDUCED]
+        smooth_stacked = [k for k in smooth_joined if k not in rows]
 
         def function(
             needed: Sequence[Any], piece: Piece, parts: Sequence[Any]
         ) -> tuple[list[Any], list[Any]]:
             whole, of_sums = needed[: len(moved)], list(needed[len(moved) :])
             given, pulled = parts[: len(cut)], list(parts[len(cut) :])
+            of_rows = [of_sums.pop() for _ in rows][::-1]
+            number = forward.pieces.number(piece)
+            pulled += [jax.lax.dynamic_index_in_dim(x, number) for x in of_rows]
 
             def smooth(some: list[Any], some_cut: list[Any]) -> Any:
                 of_whole = _replaced(whole, moving, some)
                 made = forward.piece(of_whole, piece, _replaced(given, moving_cut, some_cut))
-                return [made[0][k] for k in smooth_sums], [made[1][k] for k in smooth_stacked]
+                return [made[0][k] for k in smooth_sums], [made[1][k] for k in smooth_joined]
 
             _, pull = jax.vjp(smooth, [whole[i] for i in moving], [given[i] for i in moving_cut])
             return pull((of_sums, pulled))
 
         xs = list(zip(cut, dims, strict=True))
-        xs += [(of_stacked[k], region.stacked[k][1]) for k in smooth_stacked]
+        xs += [(of_stacked[k], joined[k][1]) for k in smooth_stacked]
         sums, stacked = _over_pieces(
             function,
             forward.pieces,
-            [*moved, *(of_sums[k] for k in smooth_sums)],
+            [*moved, *(of_sums[k] for k in smooth_sums), *(of_stacked[k] for k in rows)],
             xs,
             [jax.typeof(moved[i]) for i in moving],
             [(jax.typeof(cut[i]), dims[i]) for i in moving_cut],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from olla_xla.pieces.factors import SUM, Factor
+from olla_xla.pieces.factors import REDUCED, SUM, Factor
 from olla_xla.pieces.graph import Graph, Spread, units_of
 from olla_xla.pieces.ties import compares_with_itself
 from olla_xla.segments.trace import is_variable
@@ -25,6 +25,7 @@ class Region:
       cut_inputs: arrays that are read a piece at a time, and along which dimension.
       whole_inputs: arrays that each piece reads whole.
       stacked: results that keep the axis, and in which dimension. sums: those summed over it.
+      reduced: those reduced over it otherwise, with their equations.
       units: the most equal parts into which the axis can be cut.
       twice: the members that also run whole before the region.
     """
@@ -40,8 +41,48 @@ class Region:
     whole_inputs: tuple[Any, ...]
     stacked: tuple[tuple[Any, int], ...]
     sums: tuple[Any, ...]
+    reduced: dict[Any, Any]
     units: int
     twice: tuple[int, ...]
+
+    @property
+    def reads(self) -> list[Any]:
+        """What it reads, whole or a piece at a time."""
+        return [*self.whole_inputs, *(v for v, _ in self.cut_inputs)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """A loop, branch or checkpoint as one step, with regions inside the jaxprs that it calls.
+
+    Attributes:
+      before, after: as of a Region. equations: the loop, branch or checkpoint alone.
+      bodies: the graphs of the jaxprs in `called_by`, and the steps of each.
+    """
+
+    graph: Graph
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    equations: tuple[Any]
+    bodies: tuple[tuple[Graph, tuple[AnyStep, ...]], ...]
+
+    @property
+    def reads(self) -> Iterable[Any]:
+        """What the equation reads."""
+        return operands(self.equations[0])
+
+
+AnyStep = Graph | Region | Within
+
+
+def regions_in(steps: Iterable[AnyStep]) -> Iterator[tuple[Region, Any]]:
+    """The regions of steps in order, each with the innermost equation around it, or None."""
+    for step in steps:
+        if isinstance(step, Region):
+            yield step, None
+        elif isinstance(step, Within):
+            for region, e in regions_in(one for _, steps in step.bodies for one in steps):
+                yield region, e or step.equations[0]
 
 
 def nbytes(v: Any) -> int:
@@ -168,6 +209,9 @@ def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset())
                 else:
                     cut_inputs[v] = d
     results = _results(graph, members, first)
+    reductions = {i for i in members if REDUCED in s.chosen[i].outs}
+    if reductions and _compared(s, reductions, results, outside):
+        return region_of(s, members - reductions, first)
     ordered = [v for e in equations for v in e.outvars if v in results]
     if not ordered or any(v not in s.cut for v in ordered):
         return []
@@ -182,8 +226,9 @@ def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset())
             chosen=chosen,
             cut_inputs=tuple(cut_inputs.items()),
             whole_inputs=tuple(whole),
-            stacked=tuple((v, s.cut[v]) for v in ordered if s.cut[v] != SUM),
+            stacked=tuple((v, s.cut[v]) for v in ordered if s.cut[v] >= 0),
             sums=tuple(v for v in ordered if s.cut[v] == SUM),
+            reduced={v: graph.equations[graph.producer[v]] for v in ordered if s.cut[v] == REDUCED},
             units=units,
             twice=tuple(i for i in order if i in first),
         )
@@ -198,6 +243,17 @@ def _ties(graph: Graph, members: set[int], first: frozenset[int]) -> bool:
 
     twice = {v for e in equations(members & first) for v in e.outvars}
     return compares_with_itself(equations(first - members), twice, equations(members))
+
+
+def _compared(s: Spread, reductions: set[int], results: set[Any], outside: Sequence[int]) -> bool:
+    """Whether other equations compare results with maxima that are made of the same in the pieces.
+
+    XLA may make a value in two kernels of a piece, for its maximum and as a result.
+    """
+    equations = [s.graph.equations[i] for i in sorted(reductions)]
+    again = results.union(*map(operands, equations))
+    after = [s.graph.equations[i] for i in outside]
+    return compares_with_itself(equations, again - {v for e in equations for v in e.outvars}, after)
 
 
 def _results(graph: Graph, members: set[int], first: frozenset[int]) -> set[Any]:

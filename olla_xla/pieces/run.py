@@ -14,7 +14,7 @@ from jax.extend import core
 
 from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
 from olla_xla.pieces.dtypes import promoted
-from olla_xla.pieces.factors import SHARDINGS, SUM, Factor
+from olla_xla.pieces.factors import SHARDINGS, Factor
 from olla_xla.pieces.graph import Spread
 from olla_xla.pieces.products import product_of_rows, takes_rows
 from olla_xla.pieces.selects import is_one_each, with_one_added
@@ -80,7 +80,11 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
     """Runs an equation on a piece. `values`: pieces where the factor cuts, else whole."""
     name, params = e.primitive.name, dict(e.params)
     if name in CALLS:
-        return _CALLED[name](e, f, values, piece)
+        functions = [_function(s, piece) for s in f.inner]
+        if not functions:  # the scan's own axis is cut
+            functions = [core.jaxpr_as_fun(params["jaxpr"])]
+            e = e.replace(params={**params, "length": piece.size(params["length"])})
+        return call(e, functions, values)
     params.update((k, None) for k in SHARDINGS if params.get(k) is not None)
     dim = f.outs[0]
     if f.component is not None:
@@ -93,7 +97,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
             params["fill_value"] = 0
     if name == "dot_general" and piece.on_cpu and takes_rows(e):
         return [product_of_rows(e, values, piece.start)]
-    if dim is None or dim == SUM:
+    if dim is None or dim < 0:
         return _bind(e, params, values)
     if name in ("scatter-add", "scatter_add") and is_one_each(e):
         return [with_one_added(e, *values)]
@@ -133,7 +137,10 @@ def _with(sizes: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
     return (*sizes[:dim], size, *sizes[dim + 1 :])
 
 
-def _function(s: Spread, piece: Piece) -> Callable[..., list[Any]]:
+_Function = Callable[..., list[Any]]
+
+
+def _function(s: Spread, piece: Piece) -> _Function:
     """A cut jaxpr as a function of its inputs; inputs and outputs that are cut are pieces."""
 
     def function(*values: Any) -> list[Any]:
@@ -149,58 +156,56 @@ def _function(s: Spread, piece: Piece) -> Callable[..., list[Any]]:
     return function
 
 
-def _checkpoint(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+def call(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
+    """Runs an equation of `CALLS` with functions in place of the jaxprs of `called_by`."""
+    return _CALLED[e.primitive.name](e, functions, values)
+
+
+def _checkpoint(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
     p = e.params
-    function = _function(f.inner[0], piece)
-    return jax.checkpoint(function, prevent_cse=p["prevent_cse"], policy=p["policy"])(*values)
+    if p["differentiated"] and np.any(p["prevent_cse"]):
+        values = jax.lax.optimization_barrier(list(values))
+    return jax.checkpoint(functions[0], prevent_cse=p["prevent_cse"], policy=p["policy"])(*values)
 
 
-def _cond(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+def _cond(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
     del e
-    return jax.lax.switch(values[0], [_function(s, piece) for s in f.inner], *values[1:])
+    return jax.lax.switch(values[0], functions, *values[1:])
 
 
-def _scan(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+def _scan(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
     p, (constants, carries) = e.params, scan_counts(e)
     fixed, state, xs = (
         values[:constants],
         values[constants : constants + carries],
         values[constants + carries :],
     )
-    length = p["length"]
-    if f.inner:
-        function = _function(f.inner[0], piece)
-    else:  # the scan's own axis is cut
-        length = piece.size(length)
-        function = core.jaxpr_as_fun(p["jaxpr"])
 
     def body(carry: Any, x: Any) -> Any:
-        made = function(*fixed, *carry, *x)
+        made = functions[0](*fixed, *carry, *x)
         return list(made[:carries]), list(made[carries:])
 
-    carry, ys = jax.lax.scan(
-        body, list(state), list(xs), length=length, reverse=p["reverse"], unroll=p["unroll"]
-    )
+    how = {name: p[name] for name in ("length", "reverse", "unroll")}
+    carry, ys = jax.lax.scan(body, list(state), list(xs), **how)
     return [*carry, *ys]
 
 
-def _while(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
-    of_cond, of_body = e.params["cond_nconsts"], e.params["body_nconsts"]
-    body, goes_on = (_function(s, piece) for s in f.inner)
-    for_cond, for_body = values[:of_cond], values[of_cond : of_cond + of_body]
+def _while(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
+    of_cond, fixed = e.params["cond_nconsts"], e.params["cond_nconsts"] + e.params["body_nconsts"]
+    body, goes_on = functions
     return jax.lax.while_loop(
-        lambda state: goes_on(*for_cond, *state)[0],
-        lambda state: body(*for_body, *state),
-        list(values[of_cond + of_body :]),
+        lambda state: jnp.any(goes_on(*values[:of_cond], *state)[0]),
+        lambda state: body(*values[:fixed], *state),
+        list(values[fixed:]),
     )
 
 
-def _custom_jvp(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+def _custom_jvp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
     """The rule is the user's own, cut like the function."""
-    if len(f.inner) == 1:
-        return _function(f.inner[0], piece)(*values)
+    if len(functions) == 1:
+        return functions[0](*values)
     moving, results = inexact(e.invars), inexact(e.outvars)
-    function, whole_rule = (_function(s, piece) for s in f.inner)
+    function, whole_rule = functions
     function = jax.custom_jvp(function)
 
     def rule(primals: Any, tangents: Any) -> Any:
@@ -215,12 +220,12 @@ def _custom_jvp(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[
     return function(*values)
 
 
-def _custom_vjp(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
+def _custom_vjp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
     """The rules are the user's own, cut like the function; the backward one runs both."""
-    if len(f.inner) == 1:
-        return _function(f.inner[0], piece)(*values)
+    if len(functions) == 1:
+        return functions[0](*values)
     moving, results = inexact(e.invars), inexact(e.outvars)
-    plain, both = (_function(s, piece) for s in f.inner)
+    plain, both = functions
     function = jax.custom_vjp(plain)
 
     def backward(given: Any, cotangents: Any) -> Any:

@@ -83,7 +83,7 @@ def over_devices(
         where = spread(graph, dims).cut
         for k, region in enumerate(regions):
             inside = {v for e in region.equations for v in (*operands(e), *e.outvars)}
-            if any(region.cut.get(v, SUM) == where.get(v) != SUM for v in inside):
+            if any(region.cut.get(v, SUM) == where.get(v, SUM) >= 0 for v in inside):
                 found[k] = _checked(region, Devices(mesh, names, _count(mesh, names)))
     return found
 

@@ -15,11 +15,12 @@ from olla_xla.pieces.choice import Cut, choose, line_of, pieces_for
 from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.hoist import hoisted
-from olla_xla.pieces.loop import Pieces, run_region
-from olla_xla.pieces.region import LIGHT, Region, nbytes, operands
+from olla_xla.pieces.loop import Pieces
+from olla_xla.pieces.region import LIGHT, Region, nbytes, operands, regions_in
 from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refuse_explicit
+from olla_xla.pieces.steps import run_steps
 from olla_xla.problem.function_name import function_name
-from olla_xla.segments.trace import function_of, inlined, is_variable, traced_call
+from olla_xla.segments.trace import inlined, is_variable, traced_call
 
 Axis = int | tuple[int | None, ...] | None
 
@@ -31,11 +32,12 @@ class FissionRegion:
     Attributes:
       axis: what is cut: the largest value of the region, and its dimension.
       pieces: how many there are, the last of which may be smaller. units: how many there can be.
+      inside: the innermost loop, branch or checkpoint that holds it, with its line, or "".
       devices: on how many the axis is sharded; each runs its own part in as many pieces.
       operations: names of the operations that run in pieces, in order.
       twice: how many of them also run whole before, for what each piece needs of all pieces.
       first_line, last_line: where the first and the last of them are in the user's code.
-      sums: shapes of results added up over the pieces. stacked: of results joined from pieces.
+      sums: shapes of results added up or reduced over pieces. stacked: of results joined from them.
       value: shape of the largest value that is not made whole. value_bytes: of it, whole.
       value_line: where it is made in the user's code.
     """
@@ -43,6 +45,7 @@ class FissionRegion:
     axis: str
     pieces: int
     units: int
+    inside: str
     devices: int
     operations: tuple[str, ...]
     twice: int
@@ -60,6 +63,7 @@ class FissionRegion:
         return (
             f"{self.axis} in {self.pieces} pieces{each}: {len(self.operations)} operations{twice} "
             f"from {self.first_line} to {self.last_line}"
+            f"{f', inside {self.inside}' if self.inside else ''}"
         )
 
 
@@ -227,18 +231,11 @@ class _Traced:
 
     def run(self, values: list[Any]) -> list[Any]:
         """The results for values of the graph's inputs."""
-        graph = self.cut.graph
-        names = dict(zip(graph.inputs, values, strict=True))
-        devices = iter(self.devices)
-        for step in self.cut.steps:
-            if isinstance(step, Graph):
-                function = function_of(step.equations, step.inputs, step.outputs)
-                made = function(*(names[v] for v in step.inputs))
-                names.update(zip(step.outputs, made, strict=True))
-            else:
-                dtype = self.cut.accumulate_dtype
-                names.update(run_region(step, names, self.pieces, dtype, next(devices)))
-        return [names[v] if is_variable(v) else v.val for v in graph.outputs]
+        cut = self.cut
+        given = dict(zip(cut.graph.inputs, values, strict=True))
+        where = zip(regions_in(cut.steps), self.devices, strict=True)
+        devices = [d for (_, around), d in where if around is None]
+        return run_steps(cut.steps, cut.graph, given, self.pieces, cut.accumulate_dtype, devices)
 
 
 def _trace(
@@ -347,8 +344,8 @@ def _explained(traced: _Traced) -> FissionPlan:
     return FissionPlan(
         pieces=pieces,
         regions=tuple(
-            _described(r, pieces, d)
-            for r, d in zip(traced.cut.regions, traced.devices, strict=True)
+            _described(r, around, pieces, d)
+            for (r, around), d in zip(regions_in(traced.cut.steps), traced.devices, strict=True)
         ),
         largest_before=largest((graph,), 1),
         largest_after=largest(traced.cut.steps, pieces),
@@ -357,7 +354,7 @@ def _explained(traced: _Traced) -> FissionPlan:
     )
 
 
-def _described(r: Region, pieces: int, devices: Devices | None) -> FissionRegion:
+def _described(r: Region, around: Any, pieces: int, devices: Devices | None) -> FissionRegion:
     inside = [v for e in r.equations for v in e.outvars if r.cut.get(v, -1) >= 0]
     main = max(inside, key=nbytes)
     stacked = {v for v, _ in r.stacked}
@@ -367,13 +364,14 @@ def _described(r: Region, pieces: int, devices: Devices | None) -> FissionRegion
     return FissionRegion(
         axis=f"dimension {r.cut[main]} of {main.aval.str_short()}",
         pieces=len(Pieces.of(r.units, pieces, devices)),
+        inside="" if around is None else f"{around.primitive.name} at {line_of(around)}",
         devices=1 if devices is None else devices.count,
         units=r.units,
         operations=tuple(e.primitive.name for e in r.equations),
         twice=len(r.twice),
         first_line=line_of(r.equations[0]),
         last_line=line_of(r.equations[-1]),
-        sums=tuple(v.aval.str_short() for v in r.sums),
+        sums=tuple(v.aval.str_short() for v in (*r.sums, *r.reduced)),
         stacked=tuple(v.aval.str_short() for v, _ in r.stacked),
         value=value.aval.str_short(),
         value_bytes=nbytes(value),
