@@ -236,49 +236,6 @@ def test_counters_of_nested_loops_are_told_apart():
     assert len(found) == 3
 
 
-def _counting(name, more="", state="(s32[], s32[3,4]{1,0})", results=""):
-    return f"""{name} {{
-  s = {state} parameter(0)
-  i = s32[] get-tuple-element(s), index=0
-  counts = s32[3,4]{{1,0}} get-tuple-element(s), index=1
-  one = s32[] constant(1)
-  zero = s32[] constant(0)
-  n = s32[] add(i, one)
-  wide = s32[1,4]{{1,0}} broadcast(i), dimensions={{}}
-  u = s32[3,4]{{1,0}} dynamic-update-slice(counts, wide, i, zero){more}
-  ROOT t = {state} tuple(n, u{results})
-}}
-{condition(f"{name}_on", state)}"""
-
-
-def test_a_loop_may_read_what_it_writes_too():
-    """Two loops write the same stack, and the second reads the first one's."""
-    state = "(s32[], s32[3,4]{1,0}, s32[3,4]{1,0}, s32[3,4]{1,0})"
-    more = """
-  before = s32[3,4]{1,0} get-tuple-element(s), index=2
-  sums = s32[3,4]{1,0} get-tuple-element(s), index=3
-  read = s32[1,4]{1,0} dynamic-slice(before, i, zero), dynamic_slice_sizes={1,4}
-  sum = s32[1,4]{1,0} add(read, wide)
-  v = s32[3,4]{1,0} dynamic-update-slice(sums, sum, i, zero)"""
-    text = f"""HloModule m
-
-{_counting("first")}
-{_counting("second", more, state, ", before, v")}
-ENTRY main {{
-  zero = s32[] constant(0)
-  empty = s32[3,4]{{1,0}} broadcast(zero), dimensions={{}}
-  begin = (s32[], s32[3,4]{{1,0}}) tuple(zero, empty)
-  w = (s32[], s32[3,4]{{1,0}}) while(begin), condition=first_on, body=first
-  counts = s32[3,4]{{1,0}} get-tuple-element(w), index=1
-  again = {state} tuple(zero, empty, counts, empty)
-  x = {state} while(again), condition=second_on, body=second
-  sums = s32[3,4]{{1,0}} get-tuple-element(x), index=3
-  ROOT r = s32[1,4]{{1,0}} dynamic-slice(sums, zero, zero), dynamic_slice_sizes={{1,4}}
-}}
-"""
-    assert results_digest(with_program_order(from_hlo_text(text)))
-
-
 TWO = """HloModule m
 writes {{
   s = {state} parameter(0)

@@ -34,13 +34,6 @@ def test_a_plan_that_was_compiled():
     assert found["status"] == ("feasible", "not proven optimal; stopped by no gain")
 
 
-def test_a_plan_that_is_predicted():
-    found = rows(made_plan(), own_order="order in the file")
-    assert found["order in the file"] == ("200.0 MB", "predicted")
-    assert found["planned"] == ("140.0 MB", "predicted; -30.0 %")
-    assert "prediction error" not in found and "XLA's memory-optimized order" not in found
-
-
 def test_what_no_total_has_is_told_from_a_megabyte_on():
     found = rows(made_plan(), elsewhere={"host": MB, "shared": MB - 1}, constant_bytes=2 * MB)
     assert found["in host"][0] == "1.0 MB" and "in shared" not in found
@@ -65,13 +58,6 @@ def test_what_no_total_has_is_told_from_a_megabyte_on():
 )  # fmt: skip
 def test_the_verdict(fields, options, said):
     assert said in verdict(made_plan(**fields), **{"planned": True, "reason": "", **options})
-
-
-def test_a_saving_counts_from_a_part_in_two_thousand_on():
-    size = 2000 * 1024
-    for saved, said in ((1024, "saves 0.0 MB (0.1 %)"), (1023, "saves only 1,023 bytes")):
-        plan = made_plan(xla_bytes=size, assigned_bytes=size - saved, lower_bound_bytes=0)
-        assert said in verdict(plan, planned=True, reason="")
 
 
 def test_what_is_computed_again():

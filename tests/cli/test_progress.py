@@ -35,17 +35,6 @@ def seconds(screen):
     return set(re.findall(r"([\d.]+) s  round 1: 1.0 MB \(\d s\)", screen.getvalue()))
 
 
-def test_a_file_has_a_line_for_each_stage():
-    file = io.StringIO()
-    with Progress(Console(file=file, width=80)) as progress:
-        for stage in ("tracing", "planning"):
-            progress.stage(stage)
-    assert [line.split("s  ")[1] for line in file.getvalue().splitlines()] == [
-        "tracing",
-        "planning",
-    ]
-
-
 def test_the_first_plan_says_that_loops_are_compiled_once(monkeypatch, caplog):
     monkeypatch.setattr(type(live_spans), "is_kept", False)
     assert loading.what() == "compiling the planner's loops, once after installation"

@@ -39,16 +39,6 @@ def test_a_column_named_twice_adds_up():
     assert "has the value 8" in str(violation(model, np.array([1.0, 1])))
 
 
-def test_names_are_not_made_until_asked_for():
-    def name(_: int) -> str:
-        raise AssertionError
-
-    model = LinearModel()
-    model.add_variables(3, name=name)
-    model.add_row([0], [1], upper=1)
-    assert violation(model, np.ones(3)) is None
-
-
 def test_integer_rows_are_checked_to_the_last_unit():
     model = LinearModel()
     model.add_variables(2, upper=2.0**40)
