@@ -31,7 +31,7 @@ from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.memory.snappy import unsnapped
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import LONGEST_PATH
+from olla_xla.problem.plan_parts import LONGEST_PATH
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hlo.late import late
 from hlo.module import module_from_bytes
-from olla_xla.problem.plan import LONGEST_PATH, Plan
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import LONGEST_PATH
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
 

@@ -18,7 +18,8 @@ from olla_xla.compile.accounting import (
 from olla_xla.compile.compiles import Applied, Captured, Compiles
 from olla_xla.errors import BudgetError, OllaError
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan, PlanStatus
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import PlanStatus
 
 if TYPE_CHECKING:
     from olla_xla.compile import refused

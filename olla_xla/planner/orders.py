@@ -25,8 +25,8 @@ from olla_xla.planner.kernels import keep_kernels
 from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan, PlanStatus
-from olla_xla.problem.plan_parts import Proof
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import PlanStatus, Proof
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule import by_priority
 

@@ -27,8 +27,8 @@ from olla_xla.planner.passes import order
 from olla_xla.planner.state import ModuleState, PlanRequest
 from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import LONGEST_PATH, Plan
-from olla_xla.problem.plan_parts import HINTED_OVERHEAD
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import HINTED_OVERHEAD, LONGEST_PATH
 from olla_xla.problem.summary import of_refusals
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel

@@ -24,7 +24,8 @@ from olla_xla.planner.knee import front
 from olla_xla.planner.orders import plan_order
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import LoopRecord, Plan, PlanStatus
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import LoopRecord, PlanStatus
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 

@@ -17,26 +17,8 @@ import msgspec
 from hlo.files import read_regular
 from olla_xla.errors import PlanFileError
 from olla_xla.problem import summary
-from olla_xla.problem.plan_parts import (
-    LONGEST_PATH,
-    CloneRecord,
-    LoopRecord,
-    PlanFields,
-    PlanStatus,
-)
+from olla_xla.problem.plan_parts import PlanFields
 from olla_xla.problem.whole_file import written_whole
-
-__all__ = [
-    "LONGEST_PATH",
-    "VERSION",
-    "CloneRecord",
-    "LoopRecord",
-    "Plan",
-    "PlanStatus",
-    "dumps",
-    "flat",
-    "loads",
-]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -6,7 +6,8 @@ import dataclasses
 
 from hlo.module import Module
 from olla_xla.memory.sources import source_line
-from olla_xla.problem.plan import LoopRecord, Plan
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import LoopRecord
 from olla_xla.remat.loops.pairs import ScanPair, pairs
 from olla_xla.remat.loops.recipe import recipe
 

@@ -12,7 +12,7 @@ import olla_xla
 from hlo.module import module_from_bytes
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import LoopRecord
+from olla_xla.problem.plan_parts import LoopRecord
 from olla_xla.remat.cost import devices
 from olla_xla.remat.cost.roofline import Device
 from olla_xla.remat.loops.pairs import pairs

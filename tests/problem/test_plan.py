@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from olla_xla.errors import InputError, PlanFileError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan import Plan, PlanStatus
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import PlanStatus
 from olla_xla.problem.stop_reason import StopReason
 
 pytestmark = pytest.mark.quick

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from hlo.module import module_from_bytes
-from olla_xla.problem.plan import LoopRecord
+from olla_xla.problem.plan_parts import LoopRecord
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.choice import Choice, run_of
 from olla_xla.remat.loops.pairs import pairs

@@ -7,7 +7,7 @@ from hlo.rewrite.loops import change_loops
 from hlo.values import analyse
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.compiles import Compiles
-from olla_xla.problem.plan import LoopRecord
+from olla_xla.problem.plan_parts import LoopRecord
 from tests.support.compiles import QUICK
 
 

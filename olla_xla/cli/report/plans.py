@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import change, megabytes, more, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
-from olla_xla.problem.plan import Plan, PlanStatus
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import PlanStatus
 from olla_xla.problem.summary import (
     of_recomputation,
     of_refusals,

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from hlo.module import Instruction, Module
 from hlo.rewrite.loop_edit import SLOTS, LoopEdit, OperandReplacement, ValueRef
 from olla_xla.errors import PlanMismatchError
-from olla_xla.problem.plan import LoopRecord
+from olla_xla.problem.plan_parts import LoopRecord
 from olla_xla.remat.loops.again import Again, New, ReadArrays, uncast
 from olla_xla.remat.loops.body import LoopBody
 from olla_xla.remat.loops.checkpoints import Rerun, can_be_kept, residuals

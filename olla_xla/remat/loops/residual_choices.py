@@ -21,7 +21,7 @@ from hlo.rewrite.loops import change_loops
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited, leaves
 from olla_xla.memory.module_state import facts_of
-from olla_xla.problem.plan import LoopRecord
+from olla_xla.problem.plan_parts import LoopRecord
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.again import New

@@ -12,6 +12,7 @@ Three rules, each with ties broken by index:
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +60,15 @@ def small_first(
 
 def list_order(g: GraphArrays) -> NDArray[np.int64]:
     """Order, int64 [n]: always the ready operator that frees most bytes, less those it makes."""
-    return _forward(g, _state(g))
+    state = _state(g)
+    uses = state.uses.tolist()
+
+    def touched(tensor: int) -> bool:
+        uses[tensor] -= 1
+        return uses[tensor] == 1  # the one sink left will free it
+
+    net, after = g.made - state.freed, rows(g.succ_ptr, g.succ_idx)
+    return np.array(_listed(g, net, state.waiting, after, touched, 1), np.int64)
 
 
 def least_peak_order(g: GraphArrays) -> NDArray[np.int64]:
@@ -71,11 +80,60 @@ def least_peak_order(g: GraphArrays) -> NDArray[np.int64]:
 
 def backward_order(g: GraphArrays) -> NDArray[np.int64]:
     """Order, int64 [n], made from its end: by fewest new input bytes, less those it makes."""
-    waiting = np.diff(g.succ_ptr)
+    taken = g.live_out.tolist()
+
+    def touched(tensor: int) -> bool:
+        before, taken[tensor] = taken[tensor], True
+        return not before  # it is live now, so other readers do not add its bytes
+
     readers = np.repeat(np.arange(g.n), np.diff(g.in_ptr))
     needs = ~g.live_out[g.in_idx]
     new = sum_by(readers[needs], g.bytes[g.in_idx[needs]], g.n)
-    return _backward(g, waiting, g.made - new, g.live_out)
+    before = rows(g.pred_ptr, g.pred_idx)
+    order = _listed(g, new - g.made, np.diff(g.succ_ptr), before, touched, -1)
+    return np.array(order[::-1], np.int64)
+
+
+def _listed(
+    g: GraphArrays,
+    net: NDArray[np.int64],
+    waiting: NDArray[np.int64],
+    follow: list[list[int]],
+    touched: Callable[[int], bool],
+    sign: int,
+) -> list[int]:
+    """Operators one after the other, always the ready one of least net bytes.
+
+    Args:
+      g: the graph. net: int64 [n], bytes. sign: of the index, by which ties are broken.
+      waiting: int64 [n], operators that must be taken before each. follow: those that wait for it.
+      touched: called with each tensor that a taken operator reads: whether its bytes count less at
+        its other sinks from now on.
+    """
+    reads, sinks = rows(g.in_ptr, g.in_idx), rows(g.sink_ptr, g.sink_idx)
+    sizes, left, key_of = g.bytes.tolist(), waiting.tolist(), net.tolist()
+    done = [False] * g.n
+    heap = [(key_of[v], sign * v) for v in range(g.n) if left[v] == 0]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        key, signed = heapq.heappop(heap)
+        v = sign * signed
+        if done[v] or key != key_of[v]:  # its key has fallen since
+            continue
+        done[v] = True
+        order.append(v)
+        for a in reads[v]:
+            for u in sinks[a] if touched(a) else ():
+                if not done[u]:
+                    key_of[u] -= sizes[a]
+                    if left[u] == 0:
+                        heapq.heappush(heap, (key_of[u], sign * u))
+        for u in follow[v]:
+            left[u] -= 1
+            if left[u] == 0:
+                heapq.heappush(heap, (key_of[u], sign * u))
+    return order
 
 
 class _State(NamedTuple):
@@ -106,38 +164,6 @@ def _state(g: GraphArrays) -> _State:
         uses=uses,
         freed=freed,
     )
-
-
-def _forward(g: GraphArrays, s: _State) -> NDArray[np.int64]:
-    """The order, int64 [n]; entries of the heap whose key has fallen since are passed over."""
-    reads, sinks = rows(g.in_ptr, g.in_idx), rows(g.sink_ptr, g.sink_idx)
-    after, sizes = rows(g.succ_ptr, g.succ_idx), g.bytes.tolist()
-    waiting, uses = s.waiting.tolist(), s.uses.tolist()
-    net = (g.made - s.freed).tolist()
-    done = [False] * g.n
-    heap = [(net[v], v) for v in range(g.n) if waiting[v] == 0]
-    heapq.heapify(heap)
-    order = []
-    while heap:
-        key, v = heapq.heappop(heap)
-        if done[v] or key != net[v]:
-            continue
-        done[v] = True
-        order.append(v)
-        for a in reads[v]:
-            uses[a] -= 1
-            if uses[a] != 1:
-                continue
-            for u in sinks[a]:  # the one sink left will free it
-                if not done[u]:
-                    net[u] -= sizes[a]
-                    if waiting[u] == 0:
-                        heapq.heappush(heap, (net[u], u))
-        for u in after[v]:
-            waiting[u] -= 1
-            if waiting[u] == 0:
-                heapq.heappush(heap, (net[u], u))
-    return np.array(order, np.int64)
 
 
 @loop
@@ -180,43 +206,3 @@ def _least_peak(
             if s.waiting[u] == 0:
                 ready[count] = u
                 count += 1
-
-
-def _backward(
-    g: GraphArrays, waiting: NDArray[np.int64], gain: NDArray[np.int64], needed: NDArray[np.bool_]
-) -> NDArray[np.int64]:
-    """The order, int64 [n], made from its end.
-
-    Args:
-      g: the graph. waiting: int64 [n], successors that have not been taken.
-      gain: int64 [n], bytes that vanish, going backward, when an operator is taken, less those
-        added. needed: bool [m], tensors that an operator that has been taken reads.
-    """
-    reads, sinks = rows(g.in_ptr, g.in_idx), rows(g.sink_ptr, g.sink_idx)
-    before, sizes = rows(g.pred_ptr, g.pred_idx), g.bytes.tolist()
-    left, taken, net = waiting.tolist(), needed.tolist(), (-gain).tolist()
-    done = [False] * g.n
-    heap = [(net[v], -v) for v in range(g.n) if left[v] == 0]
-    heapq.heapify(heap)
-    order = []
-    while heap:
-        key, negative = heapq.heappop(heap)
-        v = -negative
-        if done[v] or key != net[v]:
-            continue
-        done[v] = True
-        order.append(v)
-        for a in reads[v]:
-            if taken[a]:
-                continue
-            taken[a] = True
-            for u in sinks[a]:  # it is live now, so other readers do not add its bytes
-                if not done[u]:
-                    net[u] -= sizes[a]
-                    if left[u] == 0:
-                        heapq.heappush(heap, (net[u], -u))
-        for u in before[v]:
-            left[u] -= 1
-            if left[u] == 0:
-                heapq.heappush(heap, (net[u], -u))
-    return np.array(order[::-1], np.int64)
