@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -11,17 +10,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.library_steps import made_optimizer, updated
+from benchmarks.library_steps import Built, trained
 from benchmarks.schedule import Case
-
-Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 _WIDTH, _RATE = 64, 0.1
 
 
 def _layers(depth: int, batch_size: int, optimizer: str) -> Built:
     """Dense layers, each followed by dropout, with the mean square as the loss."""
-    update = made_optimizer(optimizer)
 
     def loss(params: Any, key: Any, h: Any) -> Any:
         for k, w in enumerate(params):
@@ -32,8 +28,7 @@ def _layers(depth: int, batch_size: int, optimizer: str) -> Built:
     keys = jax.random.split(jax.random.key(0), depth)
     params = [jax.random.normal(k, (_WIDTH, _WIDTH)) * (2 / _WIDTH) ** 0.5 for k in keys]
     x = jax.random.normal(jax.random.key(1), (batch_size, _WIDTH))
-    arguments = params, update.init(params), jax.random.key(2), x
-    return functools.partial(updated, update, loss), arguments, {"donate_argnums": (0, 1)}
+    return trained(optimizer, loss, params, jax.random.key(2), x)
 
 
 def layers_10(*, batch_size: int, optimizer: str) -> Built:
@@ -78,7 +73,7 @@ class _Bert(nn.Module):
 
 def bert(*, batch_size: int, optimizer: str) -> Built:
     """BERT-base on sequences of 128 tokens."""
-    network, update = _Bert(), made_optimizer(optimizer)
+    network = _Bert()
 
     def loss(params: Any, key: Any, tokens: Any, labels: Any) -> Any:
         logits: Any = network.apply(params, tokens, rngs={"dropout": key})
@@ -88,8 +83,7 @@ def bert(*, batch_size: int, optimizer: str) -> Built:
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     params = jax.eval_shape(network.init, keys, tokens)
     key = jax.eval_shape(lambda: jax.random.key(2))
-    arguments = params, jax.eval_shape(update.init, params), key, tokens, tokens
-    return functools.partial(updated, update, loss), arguments, {"donate_argnums": (0, 1)}
+    return trained(optimizer, loss, params, key, tokens, tokens, shapes=True)
 
 
 CASES = (

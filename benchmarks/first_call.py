@@ -14,21 +14,19 @@ import dataclasses
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
 import olla_xla
 from benchmarks.schedule import Case
+from benchmarks.worker_lines import worker_lines
 from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.errors import OllaError
 from olla_xla.tools import models
 
 
@@ -104,27 +102,16 @@ def _cache(cached: bool) -> Iterator[str]:
 
 def _turn(case: Case, planned: bool, cache: str, overhead: float | None) -> dict[str, Any]:
     options = {} if overhead is None else {"max_overhead": overhead}
-    request = json.dumps({**dataclasses.asdict(case), "options": options if planned else None})
-    paths = [str(Path(__file__).parents[1]), os.getcwd(), os.environ.get("PYTHONPATH", "")]
+    about = {**dataclasses.asdict(case), "options": options if planned else None}
     caching = {
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+    environment = {**os.environ, **(caching if cache else {})}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # a used installation has its bytecode
-    run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.first_call", request],
-        env=environment | (caching if cache else {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = run.stdout.splitlines()
-    if run.returncode or not lines:
-        last = next((x for x in reversed(run.stderr.splitlines()) if x.strip()), "")
-        raise OllaError(f"{case.name}: a process ended with code {run.returncode}: {last}")
-    return json.loads(lines[-1])
+    *_, last = worker_lines("benchmarks.first_call", about, case.name, environment=environment)
+    return last
 
 
 def _one(request: dict[str, Any]) -> dict[str, Any]:
@@ -150,10 +137,5 @@ def _one(request: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, "bytes": assigned_bytes(compiled), "search_seconds": search}
 
 
-def main(argv: Sequence[str]) -> None:
-    """Runs the request that is the one argument."""
-    print(json.dumps(_one(json.loads(argv[1]))))
-
-
 if __name__ == "__main__":
-    main(sys.argv)
+    print(json.dumps(_one(json.loads(sys.argv[1]))))

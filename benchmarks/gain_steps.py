@@ -5,7 +5,7 @@ Each is a function of a batch size and an optimizer, as `--model=package.module:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks.library_steps import Built, trained
 from benchmarks.remedy_steps import STEPS
-
-Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class _Lstm(nn.Module):
@@ -67,7 +66,6 @@ def library_decoder(*, batch_size: int, optimizer: str) -> Built:
     stacked = {k: jax.ShapeDtypeStruct((layers, *s), jnp.float32) for k, s in shapes.items()}
     embedding = jax.ShapeDtypeStruct((vocabulary, width), jnp.float32)
     weights = {"layers": stacked, "embedding": embedding}
-    rule = getattr(optax, optimizer)(1e-3)
 
     def norm(x: jax.Array) -> jax.Array:
         return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6)
@@ -85,13 +83,8 @@ def library_decoder(*, batch_size: int, optimizer: str) -> Built:
         logits = norm(x) @ weights["embedding"].T
         return optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]).mean()
 
-    def step(weights: Any, state: Any, tokens: jax.Array) -> Any:
-        value, grads = jax.value_and_grad(loss)(weights, tokens)
-        updates, state = rule.update(grads, state, weights)
-        return optax.apply_updates(weights, updates), state, value
-
     tokens = jax.ShapeDtypeStruct((batch_size, 256), jnp.int32)
-    return step, (weights, jax.eval_shape(rule.init, weights), tokens), {"donate_argnums": (0, 1)}
+    return trained(optimizer, loss, weights, tokens, shapes=True)
 
 
 def fsdp_transformer(devices: Sequence[Any]) -> Built:

@@ -8,7 +8,6 @@ package; `uv run --group libraries` installs them.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,13 +30,31 @@ def made_optimizer(name: str) -> Any:
     return getattr(optax, name)(1e-3)
 
 
-def updated(optimizer: Any, loss: Callable[..., Any], params: Any, state: Any, *batch: Any) -> Any:
-    """Parameters and state after a step, and the loss before it."""
+def trained(
+    optimizer: str, loss: Callable[..., Any], params: Any, *batch: Any, shapes: bool = False
+) -> Built:
+    """A train step on `loss(params, *batch)`: parameters, state and the loss before the step.
+
+    Args:
+      optimizer: as of `made_optimizer`. params, batch: the first arguments.
+      shapes: whether they are `jax.ShapeDtypeStruct`s.
+    """
+    rule = made_optimizer(optimizer)
+
+    def step(params: Any, state: Any, *batch: Any) -> Any:
+        value, grads = jax.value_and_grad(loss)(params, *batch)
+        return *applied(rule, grads, state, params), value
+
+    state = jax.eval_shape(rule.init, params) if shapes else rule.init(params)
+    return step, (params, state, *batch), {"donate_argnums": (0, 1)}
+
+
+def applied(rule: Any, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    """Parameters and the optimizer's state after an update."""
     import optax
 
-    value, grads = jax.value_and_grad(loss)(params, *batch)
-    updates, state = optimizer.update(grads, state, params)
-    return optax.apply_updates(params, updates), state, value
+    updates, state = rule.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
 
 
 def diffrax_ode(*, batch_size: int, optimizer: str) -> Built:
@@ -68,14 +85,8 @@ def diffrax_ode(*, batch_size: int, optimizer: str) -> Built:
 
         return ((jax.vmap(solve)(start) - wanted) ** 2).mean()
 
-    rule = made_optimizer(optimizer)
-    arguments = (
-        params,
-        rule.init(params),
-        jnp.ones((batch_size, 2)),
-        jnp.zeros((batch_size, 16, 2)),
-    )
-    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    start, wanted = jnp.ones((batch_size, 2)), jnp.zeros((batch_size, 16, 2))
+    return trained(optimizer, loss, params, start, wanted)
 
 
 def equinox_mlp(*, batch_size: int, optimizer: str) -> Built:
@@ -90,13 +101,8 @@ def equinox_mlp(*, batch_size: int, optimizer: str) -> Built:
         scores = jax.vmap(eqx.combine(params, rest))(x)
         return optax.softmax_cross_entropy_with_integer_labels(scores, y).mean()
 
-    rule = made_optimizer(optimizer)
     batch = (jnp.zeros((batch_size, 784)), jnp.zeros((batch_size,), jnp.int32))
-    return (
-        functools.partial(updated, rule, loss),
-        (params, rule.init(params), *batch),
-        {"donate_argnums": (0, 1)},
-    )
+    return trained(optimizer, loss, params, *batch)
 
 
 def haiku_lstm(*, batch_size: int, optimizer: str) -> Built:
@@ -118,9 +124,7 @@ def haiku_lstm(*, batch_size: int, optimizer: str) -> Built:
         scores = net.apply(params, text)[:-1]
         return optax.softmax_cross_entropy_with_integer_labels(scores, text[1:]).mean()
 
-    rule = made_optimizer(optimizer)
-    arguments = (params, rule.init(params), text)
-    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    return trained(optimizer, loss, params, text)
 
 
 def jraph_network(*, batch_size: int, optimizer: str) -> Built:
@@ -156,9 +160,7 @@ def jraph_network(*, batch_size: int, optimizer: str) -> Built:
             graph = network(graph)
         return (graph.nodes**2).mean()
 
-    rule = made_optimizer(optimizer)
-    arguments = (params, rule.init(params), graph)
-    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    return trained(optimizer, loss, params, graph)
 
 
 def numpyro_svi(*, batch_size: int, optimizer: str) -> Built:
@@ -218,9 +220,7 @@ def linen_attention(*, batch_size: int, optimizer: str) -> Built:
     def loss(params: Any, x: Any, y: Any) -> Any:
         return ((net.apply(params, x) - y) ** 2).mean()
 
-    rule = made_optimizer(optimizer)
-    arguments = (params, rule.init(params), x, jnp.zeros((batch_size, 32)))
-    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    return trained(optimizer, loss, params, x, jnp.zeros((batch_size, 32)))
 
 
 def nnx_convolutions(*, batch_size: int, optimizer: str) -> Built:
@@ -250,8 +250,7 @@ def nnx_convolutions(*, batch_size: int, optimizer: str) -> Built:
 
     def step(params: Any, state: Any, rest: Any, x: Any, y: Any) -> Any:
         (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params, rest, x, y)
-        updates, state = rule.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, rest, value
+        return *applied(rule, grads, state, params), rest, value
 
     batch = (jnp.zeros((batch_size, 32, 32, 3)), jnp.zeros((batch_size,), jnp.int32))
     return step, (params, rule.init(params), rest, *batch), {"donate_argnums": (0, 1, 2)}
@@ -275,12 +274,8 @@ def optimistix_fit(*, batch_size: int, optimizer: str) -> Built:
     def loss(weights: Any, seen: Any, wanted: Any) -> Any:
         return ((jax.vmap(fitted, (None, 0))(weights, seen) - wanted) ** 2).mean()
 
-    rule = made_optimizer(optimizer)
-    weights = jnp.ones(64)
-    arguments = (
-        weights, rule.init(weights), jnp.ones((batch_size, 64)), jnp.ones((batch_size, 2)),
-    )  # fmt: skip
-    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    seen, wanted = jnp.ones((batch_size, 64)), jnp.ones((batch_size, 2))
+    return trained(optimizer, loss, jnp.ones(64), seen, wanted)
 
 
 def tinygp_fit(*, batch_size: int, optimizer: str) -> Built:
@@ -292,11 +287,9 @@ def tinygp_fit(*, batch_size: int, optimizer: str) -> Built:
         process = tinygp.GaussianProcess(kernel, x, diag=jnp.exp(params["noise"]))
         return -process.log_probability(y)
 
-    rule = made_optimizer(optimizer)
     params = {name: jnp.zeros(()) for name in ("amplitude", "noise", "scale")}
     x = jnp.linspace(0.0, 1.0, 16 * batch_size)
-    arguments = (params, rule.init(params), x, jnp.sin(x))
-    return functools.partial(updated, rule, loss), arguments, {"donate_argnums": (0, 1)}
+    return trained(optimizer, loss, params, x, jnp.sin(x))
 
 
 CASES = tuple(

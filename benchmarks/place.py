@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.reordering.any_order import place_reordered
-from benchmarks.papers.reordering.joint_repair import repaired_together
+from benchmarks.papers.placed_orders import place_reordered
 from benchmarks.place_ilp import FORMS, Programs, place_by_programs
 from benchmarks.placement_blocks import graph_problem, load_of
 from benchmarks.schedule import Case, capture_case
@@ -28,10 +27,9 @@ from hlo.backend import PLATFORMS
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import Packing, PlacementProblem, place
-from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.trace import read_trace
 from olla_xla.planner import apply_plan, graphs, plan_module
-from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import Status
 from olla_xla.tools.assignment_report import live_bytes
@@ -197,17 +195,6 @@ def warm_up() -> None:
     problem = PlacementProblem.of([0, 1, 0], [2, 3, 3], [3, 2, 1])
     for method in ("auto", "search"):
         place(problem, method=method)
-    # A graph whose offsets leave a hole, so that order and packing have something to repair.
-    ends = ((0, 3), (2, 7), (0, 1), (4, 7))
-    sizes = (64, 128, 128, 64)
-    tensors = tuple(
-        Tensor(f"t{k}", size, first, (last,), k)
-        for k, (size, (first, last)) in enumerate(zip(sizes, ends, strict=True))
-    )
-    operators = tuple(Operator(f"o{k}", "fusion") for k in range(8))
-    graph = TensorGraph("main", operators, tensors, tuple(sorted(ends)))
-    offsets = {"t0": (128, 64), "t1": (192, 128), "t2": (64, 128), "t3": (0, 64)}
-    repaired_together(graph, range(8), offsets, 64, Budget(1.0, 1))
 
 
 def measure_instance(
@@ -263,7 +250,7 @@ def measure_plan(step: PlannedStep, *, time_limit: float) -> PlanRow:
         case=step.case,
         blocks=len(found.problem),
         live_bytes=found.live_bytes,
-        arena_bytes=found.placement.total_bytes,
+        arena_bytes=found.arena_bytes,
         seconds=seconds,
         status=found.packing.status,
         xla_live_bytes=live,

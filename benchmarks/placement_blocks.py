@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import intervals, spans_and_passes
 from olla_xla.place.items import items_of
@@ -15,28 +13,22 @@ from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Blocks:
-    """Lives of tensors under an order; bytes are rounded up to the alignment.
+def graph_problem(
+    graph: TensorGraph,
+    order: Sequence[int],
+    *,
+    alignment: int = 64,
+    loose: bool = False,
+) -> PlacementProblem:
+    """The blocks of a graph under an order; times are steps, sizes rounded up to `alignment`.
 
-    Attributes:
-      spans: [tensors, 2] half-open intervals of steps.
-      group: [tensors] tensors of the same group number get the same offset.
-      sizes: [tensors] bytes. inside: [operators] bytes that an operator needs while it runs.
-      position: [operators] the step of each operator.
+    Args:
+      loose: whether a tensor may be kept from taking over a dying operand's memory where the peak
+        does not need that; operand and output are then both live at the operator's step.
+      graph: the tensor graph. order: operator ids in execution order.
+      alignment: of every offset (bytes).
     """
-
-    spans: np.ndarray
-    group: np.ndarray
-    sizes: np.ndarray
-    inside: np.ndarray
-    position: np.ndarray
-
-
-def blocks_of(
-    arrays: GraphArrays, order: Sequence[int], alignment: int, loose: bool = False
-) -> Blocks:
-    """When each tensor is live and which share an offset; arguments as in `graph_problem`."""
+    arrays = GraphArrays.of(graph)
     spans = intervals(arrays, order)
     position = arrays.positions(order)
     sizes = -(-arrays.bytes // alignment) * alignment
@@ -46,28 +38,6 @@ def blocks_of(
     np.subtract.at(live, spans[:, 1], sizes)
     live = np.cumsum(live)[:-1] + inside[np.asarray(order, np.int64)]
     group = _groups(arrays, spans, position, sizes, live, loose)
-    return Blocks(spans, group, sizes, inside, position)
-
-
-def graph_problem(
-    graph: TensorGraph,
-    order: Sequence[int],
-    *,
-    alignment: int = 64,
-    pinned: Mapping[str, int] | None = None,
-    loose: bool = False,
-) -> PlacementProblem:
-    """The blocks of a graph under an order; times are steps, sizes rounded up to `alignment`.
-
-    Args:
-      loose: whether a tensor may be kept from taking over a dying operand's memory where the peak
-        does not need that; operand and output are then both live at the operator's step.
-      graph, order, alignment, pinned: see `place_graph` (one_order.py).
-    """
-    arrays = GraphArrays.of(graph)
-    blocks = blocks_of(arrays, order, alignment, loose)
-    spans, position, group = blocks.spans, blocks.position, blocks.group
-    sizes, inside = blocks.sizes, blocks.inside
     keep = np.flatnonzero((arrays.bytes > 0) & (spans[:, 0] < spans[:, 1]))
     # A tensor that hands its memory on at its own first step is live at no step of its own.
     lone = np.flatnonzero((arrays.bytes > 0) & (spans[:, 0] >= spans[:, 1]))
@@ -83,7 +53,6 @@ def graph_problem(
         names=names,
         alignment=alignment,
         group=groups,
-        fixed=_pins(names, groups, pinned or {}),
     )
 
 
@@ -99,18 +68,6 @@ def load_of(problem: PlacementProblem) -> int:
         items, _ = items_of(problem, int(space))
         best += int(items.loads().max(initial=0))
     return best
-
-
-def _pins(names: Sequence[str], groups: np.ndarray, pinned: Mapping[str, int]) -> np.ndarray:
-    """The pinned offset of each block: that of any member of its group."""
-    place = {name: k for k, name in enumerate(names)}
-    at: dict[int, int] = {}
-    for name, offset in pinned.items():
-        if name not in place:
-            raise InputError(f"cannot pin {name}: the graph has no such tensor with bytes")
-        if at.setdefault(int(groups[place[name]]), offset) != offset:
-            raise InputError(f"{name} shares a buffer that is pinned to another offset")
-    return np.array([at.get(int(g), -1) for g in groups], np.int64)
 
 
 def _groups(

@@ -11,21 +11,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchmarks.made_graphs import train_step
+from benchmarks.worker_lines import worker_lines
 from examples.zoo import common, lstm
 from hlo.parse import from_stablehlo
 from hlo.read import with_program_order
-from olla_xla.errors import InputError, OllaError
+from olla_xla.errors import InputError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
@@ -86,27 +86,18 @@ def measure(case: str, options: PlanOptions) -> Row:
     Raises:
       InputError: no such case. OllaError: it failed; the message is its last line.
     """
-    _parse(case)
+    parse_case(case)
     limits = {name: getattr(options, name) for name in ("time_limit", "step_limit", "seed")}
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "module.pb")
-        _run(case, "make", path, limits)
-        return msgspec.json.decode(_run(case, "plan", path, limits), type=Row)
-
-
-def _run(case: str, what: str, path: str, limits: dict[str, Any]) -> str:
-    """The last line that a process of ours prints."""
-    command = [sys.executable, "-m", __name__, what, case, path, json.dumps(limits)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise OllaError(f"{case}: {lines[-1]}")
-    return done.stdout.splitlines()[-1] if done.stdout else ""
+        about = {"case": case, "path": str(Path(folder) / "module.pb")}
+        list(worker_lines(__name__, about, case))
+        *_, row = worker_lines(__name__, {**about, "limits": limits}, case)
+    return msgspec.convert(row, Row)
 
 
 def make_module(case: str) -> bytes:
     """The module of a case, with its own schedule."""
-    kind, size = _parse(case)
+    kind, size = parse_case(case)
     return _KINDS[kind](size)
 
 
@@ -137,12 +128,8 @@ def within_limits(row: Row) -> bool:
     return quick and row.peak_bytes <= row.xla_peak_bytes and row.planned_bytes <= row.xla_bytes
 
 
-def as_json(rows: Sequence[Row]) -> dict[str, Any]:
-    """Rows as plain JSON."""
-    return {"rows": [{**dataclasses.asdict(r), "within_limits": within_limits(r)} for r in rows]}
-
-
-def _parse(case: str) -> tuple[str, int]:
+def parse_case(case: str) -> tuple[str, int]:
+    """(kind, size) of a case. Raises InputError if there is no such case."""
     kind, _, size = case.partition("/")
     if kind not in _KINDS or not size.isdigit() or not int(size):
         raise InputError(
@@ -214,9 +201,10 @@ _KINDS: dict[str, Callable[[int], bytes]] = {
 
 
 if __name__ == "__main__":
-    task, name, file = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    if task == "make":
+    given = json.loads(sys.argv[1])
+    name, file = given["case"], Path(given["path"])
+    if "limits" not in given:
         file.write_bytes(make_module(name))
     else:
-        chosen = PlanOptions(**json.loads(sys.argv[4]))
+        chosen = PlanOptions(**given["limits"])
         print(json.dumps(dataclasses.asdict(plan_here(name, file.read_bytes(), chosen))))

@@ -11,7 +11,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hlo.module import module_from_bytes
 from olla_xla import targets
@@ -219,11 +219,3 @@ def summarise(rows: Sequence[Row]) -> Summary:
         median_ratio=statistics.median(r.ratio for r in rows),
         median_referee_ratio=statistics.median(r.referee_ratio for r in rows),
     )
-
-
-def as_json(rows: Sequence[Row]) -> dict[str, Any]:
-    """Rows and summary as plain JSON."""
-    return {
-        "rows": [dataclasses.asdict(row) for row in rows],
-        "summary": dataclasses.asdict(summarise(rows)),
-    }

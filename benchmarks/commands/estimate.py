@@ -19,25 +19,27 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
+from benchmarks.driver import Column, Flags, count, measured, table_of
 from benchmarks.growing_file import read_text
 from benchmarks.papers.eager.conflicts import with_plan
 from benchmarks.papers.eager.estimate import (
+    MODES,
     PLANNERS,
     Estimate,
     Estimates,
+    ModelEstimates,
     assignment,
     estimate,
+    from_json,
     of_mode,
+    to_json,
 )
-from benchmarks.papers.eager.stored import ModelEstimates, from_json, to_json
-from benchmarks.report.baselines import edges_table, estimate_table, meeting_table
 from examples.zoo import ZOO
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
@@ -45,55 +47,39 @@ from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.graphml import write_graphml
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.step import plan_model
 
+_Key = tuple[str, int, str, str, str]
+"""As `ModelEstimates.key`."""
 _SHAPE = re.compile(r"([a-z]+[0-9]*)\[([0-9,\s]*)\]")
 _SHORT = {"f": "float", "i": "int", "u": "uint", "c": "complex", "bf": "bfloat", "pred": "bool"}
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
+    define = Flags(values)
     shared.define_model(values)
-    flags.DEFINE_string(
-        "function", None, "package.module:function, a function of arrays.", flag_values=values
+    define.text("function", None, "package.module:function, a function of arrays.")
+    define.text("arguments", None, "Shapes of its arguments, as f32[8,128] i32[8].")
+    define.one_of(
+        "mode", "training", MODES, "inference: without the backward pass and what depends on it."
     )
-    flags.DEFINE_string(
-        "arguments", None, "Shapes of its arguments, as f32[8,128] i32[8].", flag_values=values
+    define.real("time_limit", 20.0, "Seconds for OLLA's order, before its places; 0: left out.")
+    define.switch(
+        "compile", False, "Whether a train step is compiled by XLA, and planned by us, as well."
     )
-    flags.DEFINE_enum(
-        "mode", "training", ["training", "inference"],
-        "inference: without the backward pass and what depends on it.", flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_float(
-        "time_limit", 20.0, "Seconds for OLLA's order, before its places; 0: left out.",
-        lower_bound=0.0, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_bool(
-        "compile", False, "Whether a train step is compiled by XLA, and planned by us, as well.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "What --compile compiles for.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "added_edges", None, "GraphML file for the graph with what --planner adds.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_enum(
-        "planner", "in place + sharing", list(PLANNERS), "Whose plan --added_edges shows.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_list(
-        "models", None, "Several models, or zoo for those of the benchmarks.", flag_values=values
-    )
-    flags.DEFINE_string("out", None, "JSON file for what --models finds.", flag_values=values)
-    flags.DEFINE_list(
-        "stored", None, "JSON files that --out wrote, to be printed.", flag_values=values
-    )
+    define.one_of("target", "cpu", targets.TARGETS, "What --compile compiles for.")
+    define.text("added_edges", None, "GraphML file for the graph with what --planner adds.")
+    define.one_of("planner", "in place + sharing", PLANNERS, "Whose plan --added_edges shows.")
+    define.names("models", None, "Several models, or zoo for those of the benchmarks.")
+    define.text("out", None, "JSON file for what --models finds.")
+    define.names("stored", None, "JSON files that --out wrote, to be printed.")
     shared.define_format(values)
 
 
@@ -143,18 +129,15 @@ def _several(values: flags.FlagValues) -> int:
         for name in (ZOO if values.models == ["zoo"] else values.models)
     ]
     known = {row.key for row in rows}
-    with Progress() as progress:
-        for key in wanted:
-            if key in known:
-                continue
-            progress.stage(f"{key[0]}: loading")
-            try:
-                rows.append(ModelEstimates(*key, _estimated(values, key[0], progress)))
-            except OllaError as error:
-                failed += 1
-                print(f"{key[0]}: {error}", file=sys.stderr)
-                continue
-            if out is not None:
+
+    def estimated(key: _Key, progress: Progress) -> ModelEstimates:
+        return ModelEstimates(*key, _estimated(values, key[0], progress))
+
+    for key in wanted:
+        if key not in known:
+            found, wrong = measured([key], estimated, name=lambda key: key[0])
+            rows, failed = rows + found, failed + wrong
+            if found and out is not None:
                 files.write_text(out, to_json(rows))
     _print_meeting(values, [row for row in rows if row.key in wanted])
     return 1 if failed else 0
@@ -241,3 +224,73 @@ def _shapes(text: str) -> list[Any]:
     if not found:
         raise InputError("--arguments names no shape; write f32[8,128] i32[8]")
     return found
+
+
+def estimate_table(found: Estimates, title: str) -> Table:
+    """A line for each baseline; sizes in MB."""
+    about = (
+        f"{title}; {found.operators:,} operators; arguments {megabytes(found.argument_bytes)}, "
+        f"results {megabytes(found.output_bytes)}, gradients {megabytes(found.gradient_bytes)}; "
+        "sizes in MB of 2^20 bytes"
+    )
+    eager = found.rows[0].total_bytes or 1
+    columns = (
+        Column("planner:", "planner"),
+        Column("total", "total_bytes", megabytes),
+        Column(
+            "of eager %",
+            lambda row: None if row.total_bytes is None else percent(row.total_bytes / eager, 1),
+        ),
+        Column("reserved", "reserved_bytes", megabytes),
+        Column("unused at live peak %", "peak_fragmentation", percent),
+        Column("unused at growth %", "fragmentation", percent),
+        Column("added edges", "added_edges", count),
+    )
+    return table_of(found.rows, columns, about)
+
+
+def meeting_table(rows: Sequence[ModelEstimates]) -> Table:
+    """A line for each model, a column for each planner; totals in MB."""
+    planners = list(dict.fromkeys(r.planner for row in rows for r in row.found.rows))
+    lines = []
+    for row in rows:
+        totals = {r.planner: r for r in row.found.rows}
+        cells = [megabytes(totals[p].total_bytes) if p in totals else "-" for p in planners]
+        first = totals[planners[0]].reserved_bytes if planners[0] in totals else None
+        lines.append(
+            (row.model, f"{row.found.operators:,}", megabytes(first), cells[0], *cells[1:])
+        )
+    return Table(
+        headings=("model:", "operators", f"{planners[0]}, reserved", *planners),
+        rows=lines,
+        title=f"{_about(rows)}; totals in MB of 2^20 bytes; unfused but for the last columns",
+    )
+
+
+def edges_table(rows: Sequence[ModelEstimates]) -> Table:
+    """A line for each model, a column for each planner that adds dependencies to some."""
+    planners = list(
+        dict.fromkeys(
+            r.planner for row in rows for r in row.found.rows if r.added_edges is not None
+        )
+    )
+    lines = []
+    for row in rows:
+        added = {r.planner: r.added_edges for r in row.found.rows}
+        cells = ("-" if added.get(p) is None else f"{added[p]:,}" for p in planners)
+        lines.append((row.model, f"{row.found.operators:,}", *cells))
+    return Table(
+        headings=("model:", "operators", *planners),
+        rows=lines,
+        title=f"{_about(rows)}; dependencies that each plan adds to those of the data flow",
+    )
+
+
+def _about(rows: Sequence[ModelEstimates]) -> str:
+    """What the rows have in common, or all of what they have."""
+    parts = {
+        f"batch {row.batch_size}, {row.optimizer}, {row.mode}"
+        + (f", compiled for {row.target}" if row.target else "")
+        for row in rows
+    }
+    return " and ".join(sorted(parts))

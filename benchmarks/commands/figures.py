@@ -18,12 +18,12 @@ from pathlib import Path
 
 from absl import flags
 
+from benchmarks.driver import Flags
 from benchmarks.growing_file import read_text
-from benchmarks.papers.eager.stored import from_json
+from benchmarks.papers.eager.estimate import from_json
 from benchmarks.papers.eager.unfused import standing_graph
 from benchmarks.papers.figures import benchmark_figures, curves, packings, sweep_figures
-from benchmarks.papers.figures.comparisons import comparisons
-from benchmarks.report.comparisons import comparison_table, model_table
+from benchmarks.papers.figures.comparisons import comparison_table, comparisons, model_table
 from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
@@ -38,26 +38,18 @@ Row = Mapping[str, str]
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_list("sweep", ["sweep.csv"], "Sweeps' CSVs.", flag_values=values)
-    flags.DEFINE_string("out", "figures", "Folder for the files.", flag_values=values)
-    flags.DEFINE_integer(
-        "hardest", 0, "Models to plan again for figures 10 and 12; about two minutes each.",
-        lower_bound=0, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_list(
-        "again", [], "Models to plan again instead, as model/batch_size.", flag_values=values
+    define = Flags(values)
+    define.names("sweep", ["sweep.csv"], "Sweeps' CSVs.")
+    define.text("out", "figures", "Folder for the files.")
+    define.whole(
+        "hardest", 0, "Models to plan again for figures 10 and 12; about two minutes each.", least=0
     )
-    flags.DEFINE_list(
-        "progress", [], "Of orders, of places: CSVs that --hardest wrote.", flag_values=values
-    )
-    flags.DEFINE_list("sublinear", [], "JSON that benchmarks sublinear wrote.", flag_values=values)
-    flags.DEFINE_list("profile", [], "JSON that benchmarks profile wrote.", flag_values=values)
-    flags.DEFINE_list(
-        "estimates", [], "JSON that benchmarks estimate --models wrote.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "packing", None, "CSV of blocks whose packings are drawn.", flag_values=values
-    )
+    define.names("again", [], "Models to plan again instead, as model/batch_size.")
+    define.names("progress", [], "Of orders, of places: CSVs that --hardest wrote.")
+    define.names("sublinear", [], "JSON that benchmarks sublinear wrote.")
+    define.names("profile", [], "JSON that benchmarks profile wrote.")
+    define.names("estimates", [], "JSON that benchmarks estimate --models wrote.")
+    define.text("packing", None, "CSV of blocks whose packings are drawn.")
 
 
 def run(values: flags.FlagValues) -> int:

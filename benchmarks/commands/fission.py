@@ -14,6 +14,7 @@ from typing import Any
 
 from absl import flags
 
+from benchmarks.driver import Flags, known
 from benchmarks.fission.steps import LARGE, STEPS
 from benchmarks.growing_file import GrowingFile
 from benchmarks.worker_lines import worker_lines
@@ -22,27 +23,25 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes
-from olla_xla.errors import InputError
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_list("steps", list(STEPS), "Steps to run, by name.", flag_values=values)
-    flags.DEFINE_integer("runs", 5, "Runs of each.", lower_bound=1, flag_values=values)
-    flags.DEFINE_string("out", None, "File of rows (JSON lines) to write.", flag_values=values)
+    define = Flags(values)
+    define.names("steps", list(STEPS), "Steps to run, by name.")
+    define.whole("runs", 5, "Runs of each.", least=1)
+    define.text("out", None, "File of rows (JSON lines) to write.")
     shared.define_format(values)
 
 
 def run(values: flags.FlagValues) -> int:
     """Runs all of them and prints the table."""
-    for name in values.steps:
-        if name not in (known := STEPS | LARGE):
-            raise InputError(f"--steps: {name!r} is not one of {', '.join(known)}")
+    names = known("steps", values.steps, STEPS | LARGE)
     file = GrowingFile(values.out)
     targets.prepare_environment("cpu")
     rows = []
     with Progress() as progress:
-        for name in values.steps:
+        for name in names:
             found = []
             for how in ({"cut": False}, {"cut": True}, {"runs": values.runs}):
                 progress.stage(f"{name}, {json.dumps(how)}")

@@ -14,6 +14,7 @@ import time
 
 from absl import flags
 
+from benchmarks.driver import Flags
 from benchmarks.fission import programs as bench
 from benchmarks.growing_file import GrowingFile
 from olla_xla import targets
@@ -25,11 +26,11 @@ _GOOD = ("cut", "refused")
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    whole = {"lower_bound": 0, "flag_values": values}
-    flags.DEFINE_integer("count", 500, "Functions without what mixes rows.", **whole)
-    flags.DEFINE_integer("mixing", 200, "Functions with one operation that does.", **whole)
-    flags.DEFINE_integer("seed", 0, "Of the functions.", flag_values=values)
-    flags.DEFINE_string("out", None, "File of rows (JSON lines) to write.", flag_values=values)
+    define = Flags(values)
+    define.whole("count", 500, "Functions without what mixes rows.", least=0)
+    define.whole("mixing", 200, "Functions with one operation that does.", least=0)
+    define.whole("seed", 0, "Of the functions.")
+    define.text("out", None, "File of rows (JSON lines) to write.")
 
 
 def run(values: flags.FlagValues) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from absl import flags
 
 from benchmarks import gains
+from benchmarks.driver import Flags
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
@@ -19,10 +20,9 @@ from olla_xla.errors import OllaError
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_bool("quick", False, "Only the rows that are marked so.", flag_values=values)
-    flags.DEFINE_list(
-        "rows", [], "Parts of steps' names, one of which a row must have.", flag_values=values
-    )
+    define = Flags(values)
+    define.switch("quick", False, "Only the rows that are marked so.")
+    define.names("rows", [], "Parts of steps' names, one of which a row must have.")
     shared.define_format(values)
 
 

@@ -9,55 +9,82 @@ is printed for each program in files that --out wrote, with a column for each so
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from absl import flags
 
+from benchmarks.driver import Column, Flags, count, fixed, known, table_of, write_json
 from benchmarks.growing_file import read_text
 from benchmarks.papers import ilp as bench
 from benchmarks.papers import ilp_steps
+from benchmarks.papers.ilp_steps import StepRow
 from benchmarks.place import planned_step
-from benchmarks.report.solvers import (
-    agreement_table,
-    programs_table,
-    solve_table,
-    steps_table,
-)
-from benchmarks.schedule import parse_cases
+from benchmarks.schedule import Case, parse_cases
 from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import percent, seconds
 from olla_xla.problem.options import PlanOptions
-from olla_xla.solvers.linear import SolverLimits
+from olla_xla.solvers.linear import SolverLimits, Status
 
 _PARTS = ("switches", "orders", "places", "random")
+
+_SOLVES = (
+    Column("graph:", "graph"),
+    Column("form:", "form"),
+    Column("backend:", "backend"),
+    Column("without:", "without"),
+    Column("columns", "variables", count),
+    Column("rows", "rows", count),
+    Column("nonzeros", "nonzeros", count),
+    Column("seconds", "seconds", fixed(2)),
+    Column("peak", "peak_bytes", count),
+    Column("bound", "bound_bytes", count),
+    Column("status:", lambda row: row.status.split("(")[0][:40]),
+)
+_STEPS = (
+    Column("step:", lambda row: row.step.split(":")[-1]),
+    Column("what:", "what"),
+    Column("variant:", "variant"),
+    Column("backend:", "backend"),
+    Column("columns", "variables", count),
+    Column("rows", "rows", count),
+    Column("first s", "first_seconds", seconds),
+    Column("1 % s", "near_seconds", seconds),
+    Column("all s", "seconds", seconds),
+    Column("CPU s", "cpu_seconds", seconds),
+    Column("found", "value_bytes", count),
+    Column("bound", "bound_bytes", count),
+    Column(
+        "gap %",
+        lambda row: row.value_bytes / row.bound_bytes - 1 if row.bound_bytes > 0 else None,
+        percent,
+    ),
+    Column("least known", "least_bytes", count),
+    Column("status:", lambda row: row.status.split(" (")[0][:40]),
+)
+_AGREEMENT = (
+    Column("form:", "form"),
+    Column("backend:", "backend"),
+    Column("graphs", "graphs", count),
+    Column("agree", "agreed", count),
+    Column("seconds", "seconds", fixed(1)),
+)
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
-    flags.DEFINE_integer(
-        "graphs", 2000, "Random graphs to compare.", lower_bound=0, flag_values=values
-    )
-    flags.DEFINE_list(
-        "steps", None, "model/batch_size/optimizer/target, several; all by default.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_list("parts", list(_PARTS), "What to measure of these.", flag_values=values)
-    flags.DEFINE_list(
-        "backends", ["highs", "cpsat", "gurobi"], "Solvers to try.", flag_values=values
-    )
-    flags.DEFINE_float(
-        "time_limit", 60.0, "Seconds for each model of a train step.", flag_values=values
-    )
-    flags.DEFINE_list(
-        "stored", None, "JSON files that --out wrote, to be printed.", flag_values=values
-    )
+    define = Flags(values)
+    define.out()
+    define.whole("graphs", 2000, "Random graphs to compare.", least=0)
+    define.names("steps", ilp_steps.STEPS, "model/batch_size/optimizer/target, several.")
+    define.names("parts", _PARTS, "What to measure of these.")
+    define.names("backends", ["highs", "cpsat", "gurobi"], "Solvers to try.")
+    define.real("time_limit", 60.0, "Seconds for each model of a train step.")
+    define.names("stored", None, "JSON files that --out wrote, to be printed.")
     shared.define_format(values)
 
 
@@ -69,62 +96,97 @@ def run(values: flags.FlagValues) -> int:
         shared.print_table(values, programs_table(rows))
         return 0
     files.check_writable(values.out)
-    if unknown := set(values.parts) - set(_PARTS):
-        raise InputError(f"--parts: {min(unknown)!r} is not one of {', '.join(_PARTS)}")
-    cases = parse_cases(ilp_steps.STEPS if values.steps is None else values.steps)
+    parts = known("parts", values.parts, _PARTS)
+    cases = parse_cases(values.steps) if {"orders", "places"} & set(parts) else []
     if any(case.target != "cpu" for case in cases):
         targets.prepare_environment("h100")  # both targets, in one process
-    limits = SolverLimits(time_limit=values.time_limit)
-    solves, steps, agreements = [], _earlier(values.out), []
-    measured = []
+    earlier = _earlier(values.out)
+    found: dict[str, list[object]] = {"solves": [], "agreement": [], "steps": [*earlier]}
+    measured, agreements = [], []
     with Progress() as progress:
-        if "switches" in values.parts:
+        if "switches" in parts:
             progress.stage("equation switches on random graphs")
-            solves += bench.switches(None, limits, values.backends)
-        for case in cases if {"orders", "places"} & set(values.parts) else ():
-            done = {r.key for r in steps if (r.step, r.limit) == (case.name, values.time_limit)}
-            wanted = ilp_steps.keys(values.backends, values.parts)
-            if done.issuperset(wanted):
-                continue
-            progress.stage(f"train step {case.name}")
-            step = planned_step(case, PlanOptions(time_limit=5.0))
-            for part, rows in (("orders", ilp_steps.orders), ("places", ilp_steps.places)):
-                if part not in values.parts:
-                    continue
-                for row in rows(step, values.backends, values.time_limit, done):
-                    steps.append(row)
-                    measured.append(row)
-                    progress(f"{case.name} {row.what}, {row.variant}, {row.backend}: {row.status}")
-                    _write(values.out, solves, agreements, steps)
-        if "random" in values.parts and values.graphs:
+            limits = SolverLimits(time_limit=values.time_limit)
+            found["solves"] += bench.switches(None, limits, values.backends)
+        for case in cases:
+            for row in _rows(case, values, earlier, progress):
+                measured.append(row)
+                found["steps"].append(row)
+                progress(f"{case.name} {row.what}, {row.variant}, {row.backend}: {row.status}")
+                write_json(values.out, found)
+        if "random" in parts and values.graphs:
             progress.stage("random graphs")
             agreements = bench.agreement(values.graphs, values.backends, progress)
-    console = shared.console()
-    if solves:
-        solve_table(solves).print(console)
-    if measured:
-        steps_table(measured).print(console)
-    if agreements:
-        agreement_table(agreements).print(console)
-    _write(values.out, solves, agreements, steps)
+            found["agreement"] += agreements
+    steps = "seconds to a first solution, to one within 1 % of the least known, and to the end"
+    for rows, columns, title in (
+        (found["solves"], _SOLVES, "plain counts what the paper counts; sizes in bytes"),
+        (measured, _STEPS, steps),
+        (agreements, _AGREEMENT, "optima of random graphs against trying every order"),
+    ):
+        if rows:
+            table_of(rows, columns, title).print(shared.console())
+    write_json(values.out, found)
     return 0 if not agreements or bench.all_agree(agreements) else 1
 
 
-def _earlier(path: str | None) -> list[ilp_steps.StepRow]:
+def _rows(
+    case: Case, values: flags.FlagValues, earlier: Sequence[StepRow], progress: Progress
+) -> Iterator[StepRow]:
+    """The rows of a train step that are not among those of an earlier run."""
+    done = {r.key for r in earlier if (r.step, r.limit) == (case.name, values.time_limit)}
+    if done.issuperset(ilp_steps.keys(values.backends, values.parts)):
+        return
+    progress.stage(f"train step {case.name}")
+    step = planned_step(case, PlanOptions(time_limit=5.0))
+    for part, rows in (("orders", ilp_steps.orders), ("places", ilp_steps.places)):
+        if part in values.parts:
+            yield from rows(step, values.backends, values.time_limit, done)
+
+
+def _earlier(path: str | None) -> list[StepRow]:
     """The rows of train steps that a file has."""
     if path is None or not Path(path).exists():
         return []
     return ilp_steps.rows_from_json(read_text(path))
 
 
-def _write(
-    path: str | None,
-    solves: Sequence[bench.Solve],
-    agreements: Sequence[bench.Agreement],
-    steps: Sequence[ilp_steps.StepRow],
-) -> None:
-    """Writes what there is so far."""
-    if path is not None:
-        result = bench.as_json(solves, agreements)
-        result["steps"] = [dataclasses.asdict(row) for row in steps]
-        files.write_text(path, json.dumps(result, indent=1) + "\n")
+def programs_table(rows: Sequence[StepRow]) -> Table:
+    """A line for each program of a train step, of rows stored; a column for each solver."""
+    cells: dict[tuple[str, str, str], dict[str, StepRow]] = {}
+    for row in rows:
+        cells.setdefault((row.step, row.what, row.variant), {})[row.backend] = row
+    backends = list(dict.fromkeys(row.backend for row in rows))
+    lines = []
+    for (step, what, variant), by in cells.items():
+        built = max(by.values(), key=lambda row: row.variables)
+        size = f"{built.variables:,}, {built.rows:,}" if built.variables else "-"
+        found = [_progress(by[b]) if b in by else "" for b in backends]
+        lines.append((step.split(":")[-1], what, variant, size, *found))
+    limits = ", ".join(sorted({f"{row.limit:g}" for row in rows}))
+    return Table(
+        headings=("step:", "what:", "variant:", "columns, rows", *backends),
+        rows=lines,
+        title=f"seconds to a first point / to one within 1 % of the least known / to the proof, or "
+        f"the gap left after {limits} s (found above the least known + bound below it)",
+    )
+
+
+def _progress(row: StepRow) -> str:
+    """Seconds to a first point, to a near one, and to the proof or the gap instead."""
+    if row.status not in (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN):
+        return _short(row.status)
+    if row.status == Status.OPTIMAL:
+        end = f"{row.seconds:.1f}"
+    else:
+        above = percent(row.value_bytes / row.least_bytes - 1)
+        below = percent(1 - row.bound_bytes / row.least_bytes)
+        end = f"{above} + {below} %"
+    return f"{seconds(row.first_seconds)} / {seconds(row.near_seconds)} / {end}"
+
+
+def _short(status: str) -> str:
+    """Why there is no result, in a word or two."""
+    if "licen" in status:
+        return "too large for its free licence"
+    return status.split("(")[0].split(";")[0][:50]

@@ -8,18 +8,20 @@ coefficients is not built. With --stored a file of --out is printed, and nothing
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from collections.abc import Sequence
 
 from absl import flags
 
+from benchmarks.driver import Column, Flags, count, known, table_of, write_json
 from benchmarks.growing_file import read_text
 from benchmarks.papers.eager import ilp_alone
-from benchmarks.report.ilp_alone import ilp_alone_table
+from benchmarks.papers.eager.ilp_alone import Known, Row
 from benchmarks.schedule import parse_cases
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent, seconds
 from olla_xla.errors import InputError
 
 _FORMS = ("running", "intervals")
@@ -27,20 +29,17 @@ _FORMS = ("running", "intervals")
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_list(
-        "steps", "alexnet/1/adam/cpu,vgg11/1/adam/cpu,resnet18/1/adam/cpu",
-        "model/batch_size/optimizer/target, several.", flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_list("limits", "60,300", "Seconds, shortest first.", flag_values=values)
-    flags.DEFINE_list(
-        "forms", list(_FORMS), "running (linear), intervals (CP-SAT's own).", flag_values=values
+    define = Flags(values)
+    define.names(
+        "steps",
+        "alexnet/1/adam/cpu,vgg11/1/adam/cpu,resnet18/1/adam/cpu",
+        "model/batch_size/optimizer/target, several.",
     )
-    flags.DEFINE_list(
-        "backends", ["cpsat"], "Solvers of the linear form: highs, cpsat, gurobi.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
-    flags.DEFINE_string("stored", None, "A file of --out to print.", flag_values=values)
+    define.names("limits", "60,300", "Seconds, shortest first.")
+    define.names("forms", _FORMS, "running (linear), intervals (CP-SAT's own).")
+    define.names("backends", ["cpsat"], "Solvers of the linear form: highs, cpsat, gurobi.")
+    define.out()
+    define.text("stored", None, "A file of --out to print.")
     shared.define_format(values)
 
 
@@ -50,20 +49,18 @@ def run(values: flags.FlagValues) -> int:
         rows = ilp_alone.rows_from_json(read_text(values.stored))
         shared.print_table(values, ilp_alone_table(rows))
         return 0
-    if unknown := set(values.forms) - set(_FORMS):
-        raise InputError(f"--forms: {min(unknown)!r} is not one of {', '.join(_FORMS)}")
     limits = _seconds(values.limits)
-    forms = {f: ["cpsat"] if f == "intervals" else values.backends for f in values.forms}
-    cases = parse_cases(values.steps)
+    forms = {
+        form: ["cpsat"] if form == "intervals" else values.backends
+        for form in known("forms", values.forms, _FORMS)
+    }
     files.check_writable(values.out)  # better now than after the measurements
-    rows: list[ilp_alone.Row] = []
+    rows: list[Row] = []
     with Progress() as progress:
-        for case in cases:
+        for case in parse_cases(values.steps):
             progress.stage(case.name)
             rows += ilp_alone.measure(case, forms, limits)
-            if values.out is not None:
-                text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-                files.write_text(values.out, text + "\n")
+            write_json(values.out, rows)
     shared.print_table(values, ilp_alone_table(rows))
     return 0
 
@@ -76,3 +73,41 @@ def _seconds(texts: list[str]) -> list[float]:
     if not found or min(found) <= 0:
         raise InputError("--limits: give at least one, each above 0")
     return found
+
+
+def ilp_alone_table(rows: Sequence[Row]) -> Table:
+    """A line for each program: its gap to the least known peak, by limit."""
+    limits = sorted({known.limit for row in rows for known in row.known})
+    columns = (
+        Column("step:", "step"),
+        Column("form:", "form"),
+        Column("backend:", "backend"),
+        Column("operators", "operators", count),
+        Column("columns", lambda row: row.variables or None, count),
+        Column("rows", lambda row: row.rows or None, count),
+        Column("program order", "program_bytes", megabytes),
+        Column("least known", "least_bytes", megabytes),
+        *(
+            Column(f"after {limit:g} s", lambda row, limit=limit: _gap(row, limit))
+            for limit in limits
+        ),
+        Column("within 1 % after s", "near_seconds", seconds),
+        Column("status:", "status"),
+    )
+    title = "MB; after a limit: % above the least known + % that the solver's bound is below it"
+    return table_of(rows, columns, title)
+
+
+def _gap(row: Row, limit: float) -> str:
+    known = next((k for k in row.known if k.limit == limit), None)
+    if known is None:
+        return "-"
+    return "proven" if known.proven else f"{_above(row, known)} + {_below(row, known)} %"
+
+
+def _above(row: Row, known: Known) -> str:
+    return percent(None if known.bytes is None else known.bytes / row.least_bytes - 1)
+
+
+def _below(row: Row, known: Known) -> str:
+    return percent(1 - known.bound_bytes / row.least_bytes)

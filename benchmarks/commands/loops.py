@@ -8,30 +8,36 @@ on CPU measured too (in the file of --out).
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Sequence
 
 from absl import flags
 
 from benchmarks import loops as bench
-from benchmarks.report.loops import loops_summary, loops_table
-from benchmarks.schedule import parse_cases
+from benchmarks.driver import Column, Flags, fixed, known, measured, table_of, write_json
+from benchmarks.loops import LoopsRow
+from benchmarks.schedule import Case, parse_cases
 from olla_xla import targets
+<<<<<<< HEAD
 from olla_xla.analysis.checkpointed import POLICIES
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, OllaError
+=======
+from olla_xla.cli.commands import shared
+from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.compile.checkpointed import POLICIES
+>>>>>>> 66f4673e (Benchmarks have one driver, one way to run workers and tables beside their commands; orders for places need no joint repair)
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
-    flags.DEFINE_list(
-        "cases", None, "model/batch_size/optimizer/target, several; a Llama and a GPT on h100.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_list("policies", None, "Of them, several; all by default.", flag_values=values)
+    define = Flags(values)
+    define.out()
+    define.cases("a Llama and a GPT on h100")
+    define.names("policies", POLICIES, "Of them, several.")
     shared.define_overheads(values, "0.05,0.35")
     shared.define_format(values)
     shared.define_limits(values)
@@ -43,36 +49,51 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     overheads = shared.overheads(values)
     cases = parse_cases(values.cases) if values.cases else bench.CASES
-    files.check_writable(values.out)
-    policies = values.policies or POLICIES
-    if other := [policy for policy in policies if policy not in POLICIES]:
-        raise InputError(f"policy {other[0]!r} is not known; use {', '.join(POLICIES)}")
-    unknown = {case.target for case in cases} - set(targets.TARGETS)
-    if unknown:
-        raise InputError(f"target={min(unknown)!r} is not known; use {', '.join(targets.TARGETS)}")
-    for name in {case.target for case in cases}:
+    policies = known("policies", values.policies, POLICIES)
+    for name in known("cases", [case.target for case in cases], targets.TARGETS):
         targets.prepare_environment(name)
 
-    found, failed = [], 0
-    with Progress() as progress:
-        for case in cases:
-            try:
-                rows = bench.loops(
-                    case,
-                    options,
-                    overheads,
-                    lambda text, c=case: progress.stage(f"{c.name}: {text}"),
-                    policies,
-                )
-            except OllaError as error:
-                failed += 1
-                print(f"{case.name}: {error}", file=sys.stderr)
-                continue
-            found.append((case, rows))
-            progress(f"{case.name}: {loops_summary(rows)}")
-            # A case takes minutes: what is there already is kept.
-            if values.out is not None:
-                files.write_text(values.out, json.dumps(bench.as_json(found), indent=1) + "\n")
+    def rows_of(case: Case, progress: Progress) -> tuple[Case, list[LoopsRow]]:
+        def stage(text: str) -> None:
+            progress.stage(f"{case.name}: {text}")
+
+        return case, bench.loops(case, options, overheads, stage, policies)
+
+    found, failed = measured(
+        cases,
+        rows_of,
+        name=lambda case: case.name,
+        said=lambda pair: loops_summary(pair[1]),
+        out=values.out,
+    )
+    write_json(values.out, bench.as_json(found))
     for case, rows in found:
         shared.print_table(values, loops_table(rows, case.name))
     return 1 if failed else 0
+
+
+def loops_table(rows: Sequence[LoopsRow], title: str) -> Table:
+    """A line for each row, against the first; for policies also our plan that may add as much.
+
+    Totals are XLA's, in MB.
+    """
+    first = rows[0].way
+    columns = (
+        Column("way:", lambda row: row.way.name),
+        Column("total", lambda row: row.way.bytes, megabytes),
+        Column("less %", lambda row: percent(1 - row.way.bytes / first.bytes, 1)),
+        Column("predicted ms", lambda row: row.way.seconds, fixed(2, 1e3)),
+        Column("more %", lambda row: percent(row.added, 1)),
+        Column("planned for as much", lambda row: row.planned and row.planned.bytes, megabytes),
+        Column("more %", lambda row: percent(row.planned_added, 1)),
+        Column("at or below:", lambda row: {None: "", True: "yes", False: "no"}[row.at_or_below]),
+    )
+    return table_of(rows, columns, title)
+
+
+def loops_summary(rows: Sequence[LoopsRow]) -> str:
+    """In one line how many policies our plans are at or below, and which they are not."""
+    compared = [row for row in rows if row.planned is not None]
+    above = [row.way.name for row in compared if not row.at_or_below]
+    text = f"at or below {len(compared) - len(above)} of {len(compared)} policies at their own time"
+    return text + (f"; above {', '.join(above)}" if above else "")

@@ -9,34 +9,50 @@ CPU, which --record makes such a CSV of.
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
 from absl import flags
 
+from benchmarks.driver import Column, Flags, count, fixed, table_of, write_json
 from benchmarks.papers.profile_replay import profiles as bench
 from benchmarks.papers.recordings.recording import Recording, read_recording, write_recording
 from benchmarks.papers.recordings.torch_trace import read_torch_trace
-from benchmarks.report.profiles import profiles_table
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 
+_MB = fixed(2, 2.0**-20)
+_MICROSECONDS = fixed(2, 1e6)
+_COLUMNS = (
+    Column("loop:", "loop"),
+    Column("iterations", "iterations"),
+    Column("requests", "requests", count),
+    Column("live", "live_bytes", _MB),
+    Column("caching", "caching_bytes", _MB),
+    Column("arena", "arena_bytes", _MB),
+    Column("profiles", "profiles"),
+    Column("replans", "replans"),
+    Column("elsewhere", "elsewhere", count),
+    Column("its MB", "elsewhere_bytes", _MB),
+    Column("learned arena", lambda row: row.learned_bytes or None, _MB),
+    Column("while learning", "learning_bytes", _MB),
+    Column("learned", "learned"),
+    Column("planned us", "planned_seconds", _MICROSECONDS),
+    Column("of it serving", "serving_seconds", _MICROSECONDS),
+    Column("learned us", "learned_seconds", _MICROSECONDS),
+    Column("caching us", "caching_seconds", _MICROSECONDS),
+    Column("malloc us", "malloc_seconds", fixed(3, 1e6)),
+)
+
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
-    flags.DEFINE_integer("seed", 0, "Of lengths and numbers.", flag_values=values)
-    flags.DEFINE_list("trace", [], "Recordings (CSV) to replay.", flag_values=values)
-    flags.DEFINE_string("record", None, "CSV file to write --loop to.", flag_values=values)
-    flags.DEFINE_enum(
-        "loop", "training, changing lengths", list(bench.LOOPS), "What --record records.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_integer(
-        "iterations", 4, "Of what --record records.", lower_bound=1, flag_values=values
-    )
+    define = Flags(values)
+    define.out()
+    define.whole("seed", 0, "Of lengths and numbers.")
+    define.names("trace", [], "Recordings (CSV) to replay.")
+    define.text("record", None, "CSV file to write --loop to.")
+    define.one_of("loop", "training, changing lengths", bench.LOOPS, "What --record records.")
+    define.whole("iterations", 4, "Of what --record records.", least=1)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -57,10 +73,9 @@ def run(values: flags.FlagValues) -> int:
         for name in () if values.trace else bench.LOOPS:
             progress.stage(name)
             rows.append(bench.measure(name, values.seed))
-    profiles_table(rows).print(shared.console())
-    if values.out is not None:
-        text = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-        files.write_text(values.out, text + "\n")
+    title = "MB of 2^20 bytes; planned and caching allocator run in Python, malloc does not"
+    table_of(rows, _COLUMNS, title).print(shared.console())
+    write_json(values.out, rows)
     return 0
 
 

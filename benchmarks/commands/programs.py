@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import flags
 
+from benchmarks.driver import Flags
 from benchmarks.growing_file import GrowingFile, earlier_rows
 from benchmarks.random_programs.check import FAILURES, check_case
 from benchmarks.random_programs.processes import run as run_shares
@@ -25,28 +26,27 @@ from benchmarks.random_programs.processes import shares
 from benchmarks.random_programs.sharded import with_devices
 from benchmarks.random_programs.spec import Case
 from benchmarks.random_programs.text import from_text
-from benchmarks.report.programs import Tally, tally_table
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import percent
 from olla_xla.errors import InputError
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    whole = {"lower_bound": 1, "flag_values": values}
-    flags.DEFINE_integer("count", 3000, "Programs.", **whole)
-    flags.DEFINE_integer("plans", 2, "Plans of each program.", **whole)
-    flags.DEFINE_integer("seed", 0, "Of the programs and their plans.", flag_values=values)
-    flags.DEFINE_bool(
-        "scans", False, "Only programs that loop over layers or time.", flag_values=values
-    )
-    flags.DEFINE_integer("workers", 2, "Processes at a time.", **whole)
-    flags.DEFINE_float("shrink_seconds", 120.0, "To shrink one failure.", flag_values=values)
-    flags.DEFINE_string("out", None, "File of rows (JSON lines) to write.", flag_values=values)
-    flags.DEFINE_bool("resume", False, "Go on where the rows in --out end.", flag_values=values)
-    flags.DEFINE_string("failures", None, "Folder for what failed.", flag_values=values)
-    flags.DEFINE_string("again", None, "File of a failure to run again.", flag_values=values)
+    define = Flags(values)
+    define.whole("count", 3000, "Programs.", least=1)
+    define.whole("plans", 2, "Plans of each program.", least=1)
+    define.whole("seed", 0, "Of the programs and their plans.")
+    define.switch("scans", False, "Only programs that loop over layers or time.")
+    define.whole("workers", 2, "Processes at a time.", least=1)
+    define.real("shrink_seconds", 120.0, "To shrink one failure.")
+    define.text("out", None, "File of rows (JSON lines) to write.")
+    define.switch("resume", False, "Go on where the rows in --out end.")
+    define.text("failures", None, "Folder for what failed.")
+    define.text("again", None, "File of a failure to run again.")
 
 
 def run(values: flags.FlagValues) -> int:
@@ -127,3 +127,72 @@ def _again(path: str) -> int:
     for settings, outcome in zip(case.plans, outcomes, strict=True):
         print(f"{outcome.kind}: {outcome.reason or 'planned'}; {settings}")
     return 1 if any(outcome.kind in FAILURES for outcome in outcomes) else 0
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts of one kind of programs.
+
+    Attributes:
+      programs: how many. outcomes: plans by kind of outcome. planned: plans whose order was
+        another than XLA's. unstacked: plans that recompute scan residuals. savings: parts of jit's
+        total that plans saved, one each.
+    """
+
+    programs: int = 0
+    planned: int = 0
+    unstacked: int = 0
+    outcomes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    savings: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def plans(self) -> int:
+        """How many plans."""
+        return self.outcomes.total()
+
+    @property
+    def failures(self) -> int:
+        """How many plans had an outcome that is a fault."""
+        return sum(self.outcomes[kind] for kind in FAILURES)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Counts one program's row (`search.run_share`)."""
+        self.programs += 1
+        for outcome in row["outcomes"]:
+            self.outcomes[outcome["kind"]] += 1
+            self.planned += outcome["planned"]
+            self.unstacked += outcome.get("stacks", 0) > 0
+            if outcome["kind"] == "identical" and outcome["xla_bytes"]:
+                self.savings.append(1 - outcome["bytes"] / outcome["xla_bytes"])
+
+
+_COLUMNS = (
+    *("identical", "wrong", "refused", "larger", "failed", "crashed"),
+    *("budget", "unsteady", "invalid"),
+)
+
+
+def tally_table(tallies: dict[str, Tally]) -> Table:
+    """A line for each kind, and one for all."""
+    total = Tally()
+    for tally in tallies.values():
+        total.programs += tally.programs
+        total.planned += tally.planned
+        total.unstacked += tally.unstacked
+        total.outcomes += tally.outcomes
+        total.savings += tally.savings
+    lines = [*sorted(tallies.items()), ("all", total)]
+    return Table(
+        headings=("kind:", "programs", "plans", "planned", "loops", *_COLUMNS, "saved %"),
+        rows=[
+            (
+                kind,
+                *(f"{n:,}" for n in (tally.programs, tally.plans, tally.planned, tally.unstacked)),
+                *(f"{tally.outcomes[column]:,}" for column in _COLUMNS),
+                percent(sum(tally.savings) / len(tally.savings) if tally.savings else None, 1),
+            )
+            for kind, tally in lines
+        ],
+        title="plans of random programs, two steps each against jax.jit; planned: in another "
+        "order; loops: recompute residuals",
+    )

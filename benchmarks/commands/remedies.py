@@ -6,40 +6,149 @@ another total than was said.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
+import jax
 from absl import flags
 
-from benchmarks.remedies import tried
-from benchmarks.remedy_steps import STEPS
-from benchmarks.report.remedies import remedies_line, remedies_table
+import olla_xla
+from benchmarks.driver import Column, Flags, measured, table_of
+from benchmarks.remedy_steps import STEPS, Step
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.plan_store import process_store
+from olla_xla.memory.analysis.remedy import Trial
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One remedy of a step, or that none was named.
+
+    Attributes:
+      step: its name. helped: whether a remedy was expected.
+      bytes: the step's total without a remedy. setting: the remedy; "" if none is named.
+      said: the total that `analyze` states for the remedy. found: the total that XLA assigns to the
+        program with the remedy in it. Both are 0 if no remedy is named.
+      line: the whole line that `analyze` prints.
+    """
+
+    step: str
+    helped: bool
+    bytes: int
+    setting: str
+    said: int
+    found: int
+    line: str
+
+    @property
+    def error(self) -> float:
+        """The error of the stated total, as a fraction of the total that was found."""
+        return self.said / self.found - 1 if self.found else 0.0
+
+
+def tried(step: Step, **options: Any) -> list[Row]:
+    """Asks which remedies would help a step, and tries each one that is named.
+
+    Args:
+      step: to be analysed. **options: of all plans.
+    """
+    jitted = jax.jit(step.function, donate_argnums=step.donated)
+    found = olla_xla.analyze(jitted, *step.arguments, advice=options)
+    remedy, total = found.remedy, found.xla.total_bytes
+    if remedy is None or not remedy.helpful:
+        line = "" if remedy is None else remedy.sentence()
+        return [Row(step.name, step.helped, total, "", 0, 0, line)]
+    return [
+        Row(
+            step.name,
+            step.helped,
+            total,
+            trial.setting,
+            trial.bytes,
+            _done(step, trial, options),
+            remedy.sentence(),
+        )
+        for trial in remedy.helpful
+    ]
+
+
+def _done(step: Step, trial: Trial, options: dict[str, Any]) -> int:
+    """XLA's total with the remedy written into the program; no plan is taken from memory."""
+    process_store().clear()
+    name, given = _written(trial.setting)
+    function, donated = step.function, set(step.donated)
+    if name == "donate_argnums":
+        more = given[name]
+        donated |= set(more if isinstance(more, tuple) else (more,))
+        jitted = jax.jit(function, donate_argnums=tuple(donated))
+    elif name == "fission":
+        jitted = jax.jit(olla_xla.fission(function, **given), donate_argnums=tuple(donated))
+    else:
+        jitted = olla_xla.plan(function, donate_argnums=tuple(donated), **{**options, **given})
+    compiled = jitted.lower(*step.arguments).compile()
+    return assigned_bytes(getattr(compiled, "stage", compiled))
+
+
+def _written(setting: str) -> tuple[str, dict[str, Any]]:
+    """A setting as the name of what is called, and its keywords; a keyword alone is its name."""
+    call = ast.parse(setting if setting.startswith("olla") else f"f({setting})", mode="eval").body
+    keywords = call.keywords if isinstance(call, ast.Call) else []
+    given = {k.arg: ast.literal_eval(k.value) for k in keywords if k.arg is not None}
+    function = call.func if isinstance(call, ast.Call) else call
+    return (function.attr if isinstance(function, ast.Attribute) else next(iter(given))), given
+
 
 _WITHIN = 0.05
 """Part of a total by which what is said may be off."""
 
+_COLUMNS = (
+    Column("step:", "step"),
+    Column("XLA", lambda row: megabytes(row.bytes, 2)),
+    Column("remedy:", lambda row: row.setting or "none named"),
+    Column("said", lambda row: megabytes(row.said, 2) if row.setting else None),
+    Column("found", lambda row: megabytes(row.found, 2) if row.setting else None),
+    Column("error %", lambda row: percent(row.error, 1) if row.setting else None),
+)
+
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_list("steps", None, "Names of steps; all by default.", flag_values=values)
-    flags.DEFINE_float("time_limit", 30.0, "Of each plan, in seconds.", 0.1, flag_values=values)
-    flags.DEFINE_integer("step_limit", 5000, "Of each plan.", 1, flag_values=values)
+    define = Flags(values)
+    define.names("steps", None, "Names of steps; all by default.")
+    define.real("time_limit", 30.0, "Of each plan, in seconds.", least=0.1)
+    define.whole("step_limit", 5000, "Of each plan.", least=1)
 
 
 def run(values: flags.FlagValues) -> int:
-    """Tries every step and prints the table."""
-    rows = []
-    with Progress() as progress:
-        for number, step in enumerate(STEPS, 1):
-            if values.steps and step.name not in values.steps:
-                continue
-            progress.stage(f"{step.name} ({number} of {len(STEPS)})")
-            rows += tried(step, time_limit=values.time_limit, step_limit=values.step_limit)
+    """Tries every step and prints the table; 1 also if a step fails."""
+    limits = {"time_limit": values.time_limit, "step_limit": values.step_limit}
+    found, failed = measured(
+        [step for step in STEPS if not values.steps or step.name in values.steps],
+        lambda step, _: tried(step, **limits),
+        name=lambda step: step.name,
+    )
+    rows = [row for each in found for row in each]
     document.add(rows=[dataclasses.asdict(row) for row in rows])
     console = shared.console()
-    remedies_table(rows).print(console)
-    console.print(remedies_line(rows, _WITHIN), markup=False)
+    table_of(rows, _COLUMNS, "Totals in MB").print(console)
+    console.print(_line(rows), markup=False)
     wrong = [r for r in rows if r.helped != bool(r.setting) or abs(r.error) > _WITHIN]
-    return 1 if wrong else 0
+    return 1 if failed or wrong else 0
+
+
+def _line(rows: Sequence[Row]) -> str:
+    """How many steps got a remedy, and how many remedies gave their figures."""
+    expected = {row.step for row in rows if row.helped}
+    named = {row.step for row in rows if row.setting}
+    right = [row for row in rows if row.setting and abs(row.error) <= _WITHIN]
+    return (
+        f"{len(expected & named)} of {len(expected)} steps that something helps got a remedy, "
+        f"{len(named - expected)} of the others; {len(right)} of "
+        f"{sum(bool(row.setting) for row in rows)} remedies gave what was said within "
+        f"{percent(_WITHIN, 0)} %."
+    )

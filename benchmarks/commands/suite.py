@@ -18,6 +18,7 @@ from absl import flags
 
 from benchmarks import suite as bench
 from benchmarks.commands import planned_rows
+from benchmarks.driver import Flags
 from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.errors import InputError
@@ -25,11 +26,9 @@ from olla_xla.errors import InputError
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_string("folder", None, "Where the dumps are.", flag_values=values)
-    flags.DEFINE_list(
-        "dumps", [], "Parts of file names, one of which a dump must have; all without it.",
-        flag_values=values,
-    )  # fmt: skip
+    define = Flags(values)
+    define.text("folder", None, "Where the dumps are.")
+    define.names("dumps", [], "Parts of file names, one of which a dump must have; all without it.")
     planned_rows.define_flags(values)
 
 

@@ -8,14 +8,15 @@ it as JSON lines; a sweep that was stopped goes on where it was.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
-from benchmarks.papers.eager.cell import COLUMNS
-from benchmarks.report.eager_sweep import eager_table
+from benchmarks.papers.eager.unfused import COLUMNS
 from olla_xla.cli.commands import sweep
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent, seconds
 from olla_xla.problem.options import parse_bytes
 from olla_xla.tools.sweep.grid import Cell, cells
 from olla_xla.tools.sweep.journal import Journal
@@ -46,5 +47,38 @@ def _rows(values: flags.FlagValues, missing: list[Cell]) -> Iterator[tuple[Cell,
         sweep.settings(values),
         workers=values.workers,
         worker_bytes=parse_bytes(values.worker_memory, "worker_memory"),
-        run=functools.partial(run_process, program="benchmarks.papers.eager.cell"),
+        run=functools.partial(run_process, program="benchmarks.papers.eager.unfused"),
+    )
+
+
+_HEADINGS = (
+    "model:", "batch", "optimizer:", "eager", "planned", "less %", "bound", "gap %", "order s",
+    "error:",
+)  # fmt: skip
+
+
+def eager_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for each row: what an eager framework reserves, and our arena."""
+    return Table(
+        _HEADINGS,
+        [_line(row) for row in rows],
+        "Predicted, in MB: what an eager framework reserves, and our arena for the same unfused "
+        "graph.",
+    )
+
+
+def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
+    key = tuple(str(row[k]) for k in ("model", "batch_size", "optimizer"))
+    if row.get("error"):
+        return (*key, *["-"] * 6, row["error"])
+    before, planned = row["eager_reserved_bytes"], row["placed_bytes"]
+    return (
+        *key,
+        megabytes(before),
+        megabytes(planned),
+        percent(1 - planned / before, 1),
+        megabytes(row["bound_bytes"]),
+        percent(row["lifetime_gap"]),
+        seconds(row["order_seconds"]),
+        "",
     )

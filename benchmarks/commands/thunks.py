@@ -8,16 +8,17 @@ by prediction, or if more of its fusions read as invariant what they must not.
 
 from __future__ import annotations
 
-import dataclasses
+import collections
 import json
 import random
 import sys
+from collections.abc import Sequence
 
 import jax
 from absl import flags
 
+from benchmarks.driver import Column, Flags, count, fixed, table_of, whole_numbers, write_json
 from benchmarks.growing_file import earlier_rows
-from benchmarks.report.thunks import faults_table, in_pairs, summary_table, thunks_table
 from benchmarks.thunks.mutants import KINDS, mutants
 from benchmarks.thunks.rows import NotCompiledError, Row, is_worse, measured
 from benchmarks.thunks.steps import steps
@@ -26,27 +27,26 @@ from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.errors import InputError, OllaError
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_list(
-        "steps", ["mlp", "lenet", "lstm_scan", "fsdp scanned"],
+    define = Flags(values)
+    define.names(
+        "steps",
+        ["mlp", "lenet", "lstm_scan", "fsdp scanned"],
         "Models, or model/batch_size/optimizer; steps of `sharded`; trainers with settings, such "
         "as maxtext:model_name=llama2-7b; programs:20, random ones; zoo, scans, sharded, schedule.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_string("target", "h100", "The GPU.", flag_values=values)
-    flags.DEFINE_list("batch_sizes", ["1"], "Of the models.", flag_values=values)
-    flags.DEFINE_integer("mutants", 40, "Faults, over all executables.", 0, flag_values=values)
-    flags.DEFINE_bool(
-        "dumps", False, "Whether the places are held to those that XLA dumps.", flag_values=values
     )
-    flags.DEFINE_string("out", None, "JSON file to write.", flag_values=values)
-    flags.DEFINE_bool(
-        "resume", False, "Leave out steps whose rows are in --out, and go on.", flag_values=values
-    )
+    define.text("target", "h100", "The GPU.")
+    define.names("batch_sizes", ["1"], "Of the models.")
+    define.whole("mutants", 40, "Faults, over all executables.", least=0)
+    define.switch("dumps", False, "Whether the places are held to those that XLA dumps.")
+    define.out()
+    define.switch("resume", False, "Leave out steps whose rows are in --out, and go on.")
     shared.define_limits(values)
     values.set_default("time_limit", None)  # as the defaults have it
     shared.define_format(values)
@@ -59,7 +59,9 @@ def run(values: flags.FlagValues) -> int:
         raise InputError(f"--target={values.target} is not a GPU")
     targets.prepare_environment(values.target)
     options = shared.options(values)
-    chosen = steps(values.steps, _batch_sizes(values), values.target, options.seed)
+    chosen = steps(
+        values.steps, whole_numbers("batch_sizes", values.batch_sizes), values.target, options.seed
+    )
     rows = earlier_rows(values.out, _rows) if values.resume else []
     known = {row.case for row in rows}
     subjects: list[Subject] | None = [] if values.mutants else None
@@ -82,22 +84,16 @@ def run(values: flags.FlagValues) -> int:
             rows += pair
             for row in pair:
                 progress(f"{row.case}, {row.way}: {row.objection or 'accepted'}, {row.share:.1%}")
-            _write(values, rows, [])
+            write_json(values.out, {"rows": rows, "faults": []})
         progress.stage("mutants")
         found = faults(subjects or [], values.mutants, options.seed)
-    _write(values, rows, found)
+    write_json(values.out, {"rows": rows, "faults": found})
     for table in (thunks_table(rows), summary_table(rows)):
         shared.print_table(values, table)
     if found:
         shared.print_table(values, faults_table(found))
     wrong = failed or any(row.objection for row in rows) or any(not said for *_, said in found)
     return int(bool(wrong) or any(is_worse(*pair) for pair in in_pairs(rows)))
-
-
-def _batch_sizes(values: flags.FlagValues) -> list[int]:
-    if not all(text.isdigit() and int(text) for text in values.batch_sizes):
-        raise InputError(f"--batch_sizes={','.join(values.batch_sizes)} must be positive numbers")
-    return [int(text) for text in values.batch_sizes]
 
 
 def _rows(text: str) -> list[Row]:
@@ -127,9 +123,82 @@ def faults(subjects: list[Subject], count: int, seed: int) -> list[Fault]:
     return found
 
 
-def _write(values: flags.FlagValues, rows: list[Row], found: list[Fault]) -> None:
-    if values.out is not None:
-        text = json.dumps(
-            {"rows": [dataclasses.asdict(r) for r in rows], "faults": found}, indent=1
-        )
-        files.write_text(values.out, text + "\n")
+_COLUMNS = (
+    Column("step:", "case"),
+    Column("order:", lambda row: row.way if row.planned or row.way == "XLA" else "no plan"),
+    Column("total", "bytes", megabytes),
+    Column("instructions", "instructions", count),
+    Column("thunks", lambda row: sum(row.kinds.values()), count),
+    Column("serialized", "serialized_bytes", megabytes),
+    Column("compile s", "compile_seconds", fixed(1)),
+    Column("check s", "seconds", fixed(2)),
+    Column("check %", lambda row: percent(row.share, 1)),
+    Column("µs", "issued_seconds", fixed(0, 1e6)),
+    Column("chain µs", "chain_seconds", fixed(0, 1e6)),
+    Column("invariant", lambda row: f"{row.wrong} of {row.marked}" if row.marked else None),
+    Column("kinds:", lambda row: ", ".join(f"{kind} {n}" for kind, n in sorted(row.kinds.items()))),
+    Column("verdict:", lambda row: row.objection or "accepted"),
+)
+_TITLE = (
+    "what a GPU will run; MB of 2^20 bytes, CPU seconds; check: of bytes alone; µs: predicted, as "
+    "issued, and the longest chain of thunks that share bytes; invariant: fusions that read as "
+    "such what they must not"
+)
+
+
+def thunks_table(rows: Sequence[Row]) -> Table:
+    """A line for each executable."""
+    return table_of(rows, _COLUMNS, _TITLE)
+
+
+def in_pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """XLA's own executable and the planned one of each step."""
+    own = {row.case: row for row in rows if row.way == "XLA"}
+    return [(own[row.case], row) for row in rows if row.way != "XLA"]
+
+
+def summary_table(rows: Sequence[Row]) -> Table:
+    """Figures over all executables, one line each."""
+    pairs, dumped = in_pairs(rows), sum(row.placed > 0 for row in rows)
+    lines = [
+        ("executables", f"{len(rows):,}"),
+        ("of steps that are planned", f"{sum(row.planned for row in rows):,}"),
+        ("that the check rejects", f"{sum(bool(row.objection) for row in rows):,}"),
+        ("kinds of thunks", ", ".join(f"{k} {n:,}" for k, n in sorted(_kinds(rows).items()))),
+        ("kinds not known", ", ".join(sorted({k for row in rows for k in row.unknown})) or "none"),
+        ("tensors as dumped", f"{sum(r.placed for r in rows):,} of {dumped:,} executables"),
+        ("fusions marked, XLA's own order", f"{sum(own.marked for own, _ in pairs):,}"),
+        ("of these with a wrong kernel", f"{sum(own.wrong for own, _ in pairs):,}"),
+        ("fusions marked, planned", f"{sum(plan.marked for _, plan in pairs):,}"),
+        ("of these with a wrong kernel", f"{sum(plan.wrong for _, plan in pairs):,}"),
+        ("steps with more under the plan", f"{sum(p.wrong > o.wrong for o, p in pairs):,}"),
+    ]
+    if rows:
+        most = max(rows, key=lambda row: row.share)
+        total = sum(row.seconds for row in rows) / sum(row.compile_seconds for row in rows)
+        lines += [
+            ("check, fraction of all compiles", f"{total:.1%}"),
+            ("check, largest fraction", f"{most.share:.1%}: {most.case}, {most.way}"),
+        ]
+    for name, field in (("run", "issued_seconds"), ("chain", "chain_seconds")):
+        changes = [(getattr(p, field) / getattr(o, field) - 1, o.case) for o, p in pairs]
+        if changes:
+            change, case = max(changes)
+            lines.append((f"{name} planned, longest against XLA's", f"{change:+.2%}: {case}"))
+    return Table(headings=("all:", "together:"), rows=lines, title="all together")
+
+
+def _kinds(rows: Sequence[Row]) -> collections.Counter[str]:
+    kinds: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        kinds.update(row.kinds)
+    return kinds
+
+
+def faults_table(found: Sequence[tuple[str, str, str, str]]) -> Table:
+    """A line for each kind of fault, and one for each that was missed."""
+    made = collections.Counter(kind for _, kind, _, _ in found)
+    caught = collections.Counter(kind for _, kind, _, said in found if said)
+    lines = [(kind, str(n), str(caught[kind]), "") for kind, n in sorted(made.items())]
+    lines += [(kind, "1", "0", f"{name}: {what}") for name, kind, what, said in found if not said]
+    return Table(headings=("fault:", "made", "caught", "missed:"), rows=lines, title="faults")

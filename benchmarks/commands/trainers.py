@@ -9,11 +9,13 @@ uv run --group trainers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from absl import flags
 
 from benchmarks.commands import planned_rows
+from benchmarks.driver import Flags
 from benchmarks.suite import SuiteRow
 from benchmarks.trainers import TRAINERS, Trainer, parse_trainer
 from benchmarks.trainers.rows import trainer_row
@@ -23,25 +25,18 @@ from olla_xla.errors import InputError
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
-    flags.DEFINE_list(
-        "trainers", list(TRAINERS), "Trainers, each with settings after colons.", flag_values=values
-    )
-    flags.DEFINE_list("policies", [], "Policies; all of each without it.", flag_values=values)
-    flags.DEFINE_bool(
-        "collectives", False, "Whether plans may run collectives again.", flag_values=values
-    )
-    flags.DEFINE_bool(
-        "beside",
-        False,
-        "Plan the first policy also in the predicted time of each of the others.",
-        flag_values=values,
+    define = Flags(values)
+    define.names("trainers", list(TRAINERS), "Trainers, each with settings after colons.")
+    define.names("policies", [], "Policies; all of each without it.")
+    define.switch("collectives", False, "Whether plans may run collectives again.")
+    define.switch(
+        "beside", False, "Plan the first policy also in the predicted time of each of the others."
     )
     planned_rows.define_flags(values)
 
 
 def run(values: flags.FlagValues) -> int:
     """Plans every step and prints a table; 1 if a plan of one that XLA compiles fails."""
-    overheads, options = shared.overheads(values), shared.options(values)
     chosen = [parse_trainer(text) for text in values.trainers]
     known = {policy for trainer, _ in chosen for policy in trainer.policies}
     if unknown := [policy for policy in values.policies if policy not in known]:
@@ -55,28 +50,27 @@ def run(values: flags.FlagValues) -> int:
         seconds: dict[str, float] = {}
         # The first comes last: by then the predicted times of the others are known.
         for policy in reversed(policies):
-
-            def row(
-                progress: Callable[[str], None],
-                trainer: Trainer = trainer,
-                settings: dict[str, str] = settings,
-                policy: str = policy,
-                seconds: dict[str, float] = seconds,
-                beside: bool = values.beside and policy == policies[0],
-            ) -> SuiteRow:
-                found = trainer_row(
-                    trainer,
-                    settings,
-                    policy,
-                    values.target,
-                    overheads,
-                    options,
-                    progress,
-                    seconds if beside else None,
-                )
-                if found.xla_bytes is not None:
-                    seconds[policy] = found.step_seconds
-                return found
-
+            beside = values.beside and policy == policies[0]
+            row = functools.partial(_row, values, trainer, settings, policy, seconds, beside)
             rows.append(row)
     return planned_rows.run(values, rows)
+
+
+def _row(
+    values: flags.FlagValues,
+    trainer: Trainer,
+    settings: dict[str, str],
+    policy: str,
+    seconds: dict[str, float],
+    beside: bool,
+    progress: Callable[[str], None],
+) -> SuiteRow:
+    """The row of one policy, whose predicted time is added to `seconds`."""
+    overheads, options = shared.overheads(values), shared.options(values)
+    among = seconds if beside else None
+    found = trainer_row(
+        trainer, settings, policy, values.target, overheads, options, progress, among
+    )
+    if found.xla_bytes is not None:
+        seconds[policy] = found.step_seconds
+    return found

@@ -5,18 +5,15 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import itertools
-import json
-import queue
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.mutants.cases import CASES
+from benchmarks.worker_lines import WorkerError, worker_lines
 
 UNMUTATED = ("xla", "planned", "read back")
 """Kinds of the rows that have no fault: XLA's own module, the planned one, and that as text."""
@@ -147,13 +144,12 @@ class _Watched:
 
     def _process(self) -> bool:
         """Runs one process; False if a mutant ended it, so that another process has to go on."""
-        request = json.dumps(self._request)
-        with tempfile.TemporaryFile("w+") as errors, _Lines(request, errors) as lines:
-            current: dict[str, Any] = {}
-            ready, started, stage = False, time.monotonic(), ""
-            for line in lines.until(_START_SECONDS):
-                if line is None:
-                    break
+        current: dict[str, Any] = {}
+        ready, started, stage = False, time.monotonic(), ""
+        said, hung = "its process ended", False
+        module, limits = "benchmarks.mutants.worker", (_START_SECONDS, _SECONDS)
+        try:
+            for line in worker_lines(module, self._request, self._case, silent=limits):
                 stage = line.pop("stage")
                 if stage == "done":
                     return True
@@ -167,67 +163,15 @@ class _Watched:
                         self._finish(current, started)
                         current = {}
                 ready = True
-                lines.limit = _SECONDS
-            if not ready or not current:
-                errors.seek(0)
-                last = [text for text in errors.read().splitlines() if text.strip()][-1:]
-                said = last[0] if last else "its process ended"
-                self._add(Row(self._case, UNMUTATED[1], 0, "", "failed", error=said[:300]))
-                return True
-            ended = "hung" if lines.hung else "aborted" if stage != "compiled" else "crashed"
-            self._finish({**current, "outcome": ended}, started)
+        except WorkerError as error:
+            said, hung = error.reason, error.hung
+        if not ready or not current:
+            self._add(Row(self._case, UNMUTATED[1], 0, "", "failed", error=said))
+            return True
+        ended = "hung" if hung else "aborted" if stage != "compiled" else "crashed"
+        self._finish({**current, "outcome": ended}, started)
         return False
 
     def _finish(self, current: dict[str, Any], started: float) -> None:
         self._request["skip"] += 1
         self._add(Row(self._case, **current, seconds=round(time.monotonic() - started, 2)))
-
-
-class _Lines:
-    """A worker process and the JSON lines it prints.
-
-    Attributes:
-      limit: seconds to wait for a line. hung: whether it was passed.
-    """
-
-    def __init__(self, request: str, errors: Any) -> None:
-        command = [sys.executable, "-m", "benchmarks.mutants.worker", request]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self.limit = 0.0
-        self.hung = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def until(self, limit: float) -> Iterator[dict[str, Any] | None]:
-        """The lines; None at last, when the process has ended or takes too long."""
-        self.limit = limit
-        while True:
-            try:
-                line = self._lines.get(timeout=self.limit)
-            except queue.Empty:
-                self.hung = True
-                line = None
-            if line is None:
-                yield None
-                return
-            if line.startswith("{"):
-                yield json.loads(line)
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        if self._process.stdout is not None:
-            self._process.stdout.close()

@@ -1,6 +1,8 @@
 """Faults: schedules that XLA accepts but that break other constraints.
 
 Data dependences and control edges are kept. Values whose memory XLA shares may be read too late.
+XLA's pipeline mostly inserts a copy wherever some order could do harm; without these copies, which
+some faults leave out, there are readers that can be moved behind writers.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from typing import Any
 from benchmarks.mutants.draft import Draft, passes_on
 from benchmarks.mutants.sharing import overwrites
 
+_MOST = 4  # copies left out at once
 
-def behind_writer(draft: Draft, rng: random.Random) -> str | None:
+
+def _behind_writer(draft: Draft, rng: random.Random) -> str | None:
     """Moves a reader, and what follows from it, behind the instruction that overwrites it."""
     found = [
         (o, reader)
@@ -43,7 +47,7 @@ def delay(draft: Draft, body: Any, reader: Any, writer: Any) -> bool:
     return True
 
 
-def shuffled(draft: Draft, rng: random.Random) -> str | None:
+def _shuffled(draft: Draft, rng: random.Random) -> str | None:
     """Any order of a computation that data dependences and control edges allow."""
     bodies = [b for b in draft.scheduled() if len(b.instructions) > 3]
     if not bodies:
@@ -117,3 +121,36 @@ def before_operand(draft: Draft, rng: random.Random) -> str | None:
     at = next(k for k, x in enumerate(order) if x.id == operand)
     draft.set_order(body, [*order[:at], i, *order[at:]])
     return f"{i.name} runs before {order[at].name}, its operand"
+
+
+def lost_copy(draft: Draft, rng: random.Random) -> str | None:
+    """Lets the readers of a few copies read the arrays that were copied."""
+    found = []
+    for body in draft.scheduled():
+        by_id = {i.id: i for i in body.instructions}
+        copies = [i for i in body.instructions if i.opcode == "copy" and i.id != body.root_id]
+        found += [(body, i) for i in copies if draft.kind(i) == draft.kind(by_id[i.operand_ids[0]])]
+    if not found:
+        return None
+    lost = rng.sample(found, rng.randint(1, min(_MOST, len(found))))
+    for body, copy in lost:
+        for i in body.instructions:
+            i.operand_ids[:] = [copy.operand_ids[0] if k == copy.id else k for k in i.operand_ids]
+    draft.reads_changed()
+    return f"{', '.join(copy.name for _, copy in lost)} not read, but the operand"
+
+
+def behind_writer(draft: Draft, rng: random.Random) -> str | None:
+    """Moves a reader behind the instruction that overwrites what it reads; may remove copies."""
+    moved = _behind_writer(draft, rng)
+    if moved is None and (lost := lost_copy(draft, rng)) is not None:
+        moved = _behind_writer(draft, rng)
+        return None if moved is None else f"{lost}; {moved}"
+    return moved
+
+
+def shuffled(draft: Draft, rng: random.Random) -> str | None:
+    """A random order; half of the time copies are removed first."""
+    lost = lost_copy(draft, rng) if rng.random() < 0.5 else None
+    text = _shuffled(draft, rng)
+    return text if lost is None or text is None else f"{lost}; {text}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from benchmarks.made_graphs import brute_force, random_graph
 from benchmarks.papers.ilp_forms import FORMS, least_peak
@@ -135,14 +134,6 @@ def agreement(
         if seed % 200 == 199:
             progress(f"{seed + 1} random graphs")
     return [Agreement(f, b, count, agreed[f, b], seconds[f, b]) for f, b in ways]
-
-
-def as_json(solves: Sequence[Solve], agreements: Sequence[Agreement]) -> dict[str, Any]:
-    """Everything as plain JSON."""
-    return {
-        "solves": [dataclasses.asdict(s) for s in solves],
-        "agreement": [dataclasses.asdict(a) for a in agreements],
-    }
 
 
 def all_agree(agreements: Sequence[Agreement]) -> bool:

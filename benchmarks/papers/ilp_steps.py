@@ -231,46 +231,41 @@ def _order(
     arrays = GraphArrays.of(graph)
     whole = variant == "plain" or options.get("reduce") is False
     size = coefficients(arrays if whole else reduce_graph(arrays).arrays)
+    row = StepRow(
+        step=case,
+        what="order",
+        variant=variant,
+        backend=backend,
+        variables=0,
+        rows=0,
+        first_seconds=None,
+        near_seconds=None,
+        seconds=0.0,
+        status=f"not built: {size:,} coefficients",
+        value_bytes=searched.least_peak_bytes,
+        bound_bytes=searched.bound_bytes,
+        least_bytes=searched.least_peak_bytes,
+        limit=time_limit,
+        cpu_seconds=0.0,
+    )
     if size > _MOST:
-        return StepRow(
-            step=case,
-            what="order",
-            variant=variant,
-            backend=backend,
-            variables=0,
-            rows=0,
-            first_seconds=None,
-            near_seconds=None,
-            seconds=0.0,
-            status=f"not built: {size:,} coefficients",
-            value_bytes=searched.least_peak_bytes,
-            bound_bytes=searched.bound_bytes,
-            least_bytes=searched.least_peak_bytes,
-            limit=time_limit,
-            cpu_seconds=0.0,
-        )
+        return row
     found = least_peak(
         graph,
         backends=[backend],
         limits=SolverLimits(time_limit=time_limit, watch=watch, apart=True),
         **options,
     )
-    failed = found.status is Status.ERROR
-    return StepRow(
-        step=case,
-        what="order",
-        variant=variant,
-        backend=backend,
+    return dataclasses.replace(
+        row,
         variables=found.variables,
         rows=found.rows,
         first_seconds=watch.first,
         near_seconds=watch.near,
         seconds=watch.seconds(),
-        status=found.failures[0] if failed else found.status,
+        status=found.failures[0] if found.status is Status.ERROR else found.status,
         value_bytes=found.peak_bytes,
         bound_bytes=found.bound_bytes,
-        least_bytes=searched.least_peak_bytes,
-        limit=time_limit,
         cpu_seconds=watch.cpu_seconds(),
     )
 

@@ -368,14 +368,6 @@ LEAST_TURNS = 5
 """Runs of each, of which a median says something about that."""
 
 
-def as_json(memory: Sequence[MemoryRow], times: Sequence[TimeRow]) -> dict[str, Any]:
-    """All rows as plain JSON."""
-    return {
-        "memory": [dataclasses.asdict(row) for row in memory],
-        "time": [dataclasses.asdict(row) for row in times],
-    }
-
-
 def misses(memory: Sequence[MemoryRow], times: Sequence[TimeRow]) -> list[str]:
     """One line for each result that falls short of the paper's figures 5 to 7 or its abstract."""
     found = []

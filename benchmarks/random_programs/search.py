@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import faulthandler
+import gc
+import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -153,3 +157,21 @@ def _draw(
 
     run: Callable[[], None] = each
     run()
+
+
+def main(request: str) -> None:
+    """Runs the share of a request; prints a line of JSON for each event, and one at the end."""
+    faulthandler.enable()
+    out = sys.stdout
+    sys.stdout = sys.stderr  # What else prints must not stand between the lines.
+
+    def say(event: dict[str, Any]) -> None:
+        print(json.dumps(event), file=out, flush=True)
+
+    gc.freeze()  # What is imported stays; it need not be looked through again and again.
+    run_share(Share(**json.loads(request)), say)
+    say({"end": True})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.soak.growth import growth, slope
 from benchmarks.soak.worker import PARTS
 from benchmarks.worker_lines import worker_lines
 from olla_xla.errors import InputError
@@ -73,6 +74,26 @@ class Curve:
             if self.bytes_each > _TIMES_JIT * jit.bytes_each:
                 return f"a signature keeps {self.bytes_each / 2**20:.2f} MB"
         return ""
+
+
+def slope(counts: Sequence[int], values: Sequence[float]) -> float:
+    """The growth of a value for each count, the median of all pairwise slopes; 0 for one sample.
+
+    Theil, "A rank-invariant method of linear and polynomial regression analysis" (1950); Sen (JASA
+    1968). A few disturbed samples do not change the median.
+    """
+    points = itertools.combinations(zip(counts, values, strict=True), 2)
+    slopes = [(y - b) / (x - a) for (a, b), (x, y) in points if x != a]
+    return statistics.median(slopes) if slopes else 0.0
+
+
+def growth(counts: Sequence[int], values: Sequence[float]) -> float:
+    """The growth of a value over the second half of its samples, as a fraction of their median."""
+    half = len(counts) // 2
+    counts, values = counts[half:], values[half:]
+    if len(counts) < 2:
+        return 0.0
+    return slope(counts, values) * (counts[-1] - counts[0]) / max(statistics.median(values), 1e-12)
 
 
 def soak(

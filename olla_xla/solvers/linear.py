@@ -298,11 +298,6 @@ class LinearModel:
         self._lower[column], self._upper[column] = lower, upper
         self._arrays = None
 
-    def relax(self) -> None:
-        """Makes all variables continuous, in place; the optimum becomes a lower bound."""
-        self._integer = [False] * self.variables
-        self._arrays = None
-
     def variable_name(self, column: int) -> str:
         """The name of the variable in a column."""
         k = max(i for i, (first, _) in enumerate(self._blocks) if first <= column)

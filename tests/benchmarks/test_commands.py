@@ -1,8 +1,6 @@
 """`python -m benchmarks`: what it prints, and its exit codes."""
 
 import importlib
-import subprocess
-import sys
 
 import pytest
 
@@ -34,11 +32,3 @@ def test_misuse_is_one_line_and_exit_code_2(capsys, arguments, message):
     assert main(["benchmarks", *arguments]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("python -m benchmarks") and message in lines[0]
-
-
-def test_as_a_program():
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "schedule", "--cases=nonsense"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2 and "nonsense" in done.stderr and not done.stdout

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.commands import cost
-from benchmarks.report.cost import cost_summary, cost_table
+from benchmarks.commands.cost import cost_summary, cost_table
 from olla_xla.errors import InputError
 from olla_xla.tools.measure.records import RunRequest
 from tests.support.measurements import measured

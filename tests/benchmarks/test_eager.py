@@ -15,7 +15,7 @@ from benchmarks.papers.eager import compiled_allocator
 from benchmarks.papers.eager.allocator import BlockSplittingAllocator, PowerOfTwoAllocator
 from benchmarks.papers.eager.compiled_allocator import CompiledAllocator
 from benchmarks.papers.eager.conflicts import coloured, induced_edges, with_plan
-from benchmarks.papers.eager.estimate import estimate
+from benchmarks.papers.eager.estimate import estimate, from_json, to_json
 from benchmarks.papers.eager.graph import Program, forward_only, program
 from benchmarks.papers.eager.requests import eager_requests, loop_requests, run_eagerly
 from benchmarks.papers.eager.static import (
@@ -27,7 +27,6 @@ from benchmarks.papers.eager.static import (
     external,
 )
 from benchmarks.papers.eager.storages import check_storages
-from benchmarks.papers.eager.stored import from_json, to_json
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
 from olla_xla.cli.main import main as olla_main
@@ -123,18 +122,6 @@ def test_forward_only_drops_the_backward_pass():
     assert not forward.backward and forward.output_bytes == 4
 
 
-def test_forward_only_has_no_optimizer_state():
-    def step(w, momentum, count, x):
-        loss, g = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w)
-        momentum = 0.9 * momentum + g
-        return w - momentum / (1 + count), momentum, count + 1, loss
-
-    arguments = shaped(8, 8), shaped(8, 8), shaped(), shaped(4, 8)
-    p = lowered(step, *arguments, donate_argnums=(0, 1, 2))
-    assert p.argument_bytes == 256 + 256 + 4 + 128
-    assert forward_only(p).argument_bytes == 256 + 128
-
-
 def test_forward_only_needs_a_forward_result():
     with pytest.raises(InputError, match="without the backward pass"):
         forward_only(lowered(jax.grad(lambda w: jnp.sum(jnp.tanh(w @ w))), shaped(4, 4)))
@@ -176,24 +163,6 @@ def test_freed_neighbours_merge():
     a.allocate(MB)  # the first three are one now
     a.allocate(MB // 2)
     assert a.reserved == 4 * MB
-
-
-def test_what_is_left_of_a_segment_merges_too():
-    a = BlockSplittingAllocator()
-    a.free(a.allocate(512))
-    for _ in range(2):
-        a.allocate(MB)
-    assert a.reserved == 2 * MB  # the whole of one small segment
-
-
-def test_best_fit_takes_the_least_block():
-    a = BlockSplittingAllocator()
-    big, small = a.allocate(30 * MB), a.allocate(12 * MB)
-    a.free(big)
-    a.free(small)
-    a.allocate(12 * MB)
-    a.allocate(30 * MB)
-    assert a.reserved == 42 * MB
 
 
 @pytest.mark.parametrize("size", [512, 10 * MB])
@@ -305,25 +274,6 @@ def test_a_loop_keeps_what_it_writes_to():
     assert run_eagerly(p, PowerOfTwoAllocator(), 2).peak_live_bytes == 5 * MB
     before = dataclasses.replace(p, backward=frozenset())  # nothing tells what comes late
     assert loop_requests(before, 1)[:2] == make(w, m)
-
-
-def test_a_loop_of_a_train_step_has_the_peak_of_one():
-    import optax
-
-    def loss(w, x):
-        return jnp.sum(jnp.tanh(x @ w) @ w)
-
-    def step(w, state, x):
-        updates, state = optax.adam(0.1).update(jax.grad(loss)(w, x), state)
-        return optax.apply_updates(w, updates), state
-
-    w = shaped(64, 64)
-    state = jax.eval_shape(optax.adam(0.1).init, w)
-    p = lowered(step, w, state, shaped(32, 64), donate_argnums=(0, 1))
-    once, loop = (run_eagerly(p, BlockSplittingAllocator(), steps) for steps in (None, 3))
-    assert loop.peak_live_bytes == once.peak_live_bytes
-    handles = [r for r in loop_requests(p, 3) if r < 0]
-    assert sum(r > 0 for r in loop_requests(p, 3)) - len(handles) == 4  # weights, moments, count
 
 
 # Static planners.

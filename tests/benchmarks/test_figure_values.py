@@ -2,9 +2,6 @@
 
 import csv
 import dataclasses
-import itertools
-import math
-import types
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.papers.eager.estimate import Estimate, Estimates
-from benchmarks.papers.eager.stored import ModelEstimates, from_json
+from benchmarks.papers.eager.estimate import from_json
 from benchmarks.papers.figures import benchmark_figures, curves, packings, sweep_figures
 from benchmarks.papers.figures.comparisons import Comparison
 from benchmarks.papers.figures.curves import Point
@@ -21,10 +17,7 @@ from benchmarks.place_ilp.pyramid import pyramid
 from olla_xla.errors import InputError
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import PlacementProblem
-from olla_xla.problem.stop_reason import StopReason
 from olla_xla.tools.sweep import grid
-from tests.support.graphs import train_step
-from tests.support.outcomes import outcome
 
 PAPERS = Path(__file__).parents[2] / "docs" / "figures" / "papers"
 
@@ -105,41 +98,6 @@ def test_estimates_of_the_documents(tmp_path):
 # By hand.
 
 
-def test_marks_of_charts():
-    """What the papers print stands beside ours, where it belongs."""
-    charts = {
-        chart.name: [(m.label, m.value, m.batch_size, m.x) for m in chart.marks]
-        for chart in (
-            *benchmark_figures.sublinear_charts([PAPERS / "sublinear.json"]),
-            *benchmark_figures.profile_charts([PAPERS / "profile.json"]),
-        )
-    }
-    assert outcome(charts) == MARKS
-    assert outcome([(f.name, f.marks and repr(f.marks)) for f in sweep_figures.FIGURES]) == BARS
-
-
-def test_every_figure_of_a_sweep():
-    """Of a row in which each column is a number of its own; modes that no stored row has, too."""
-    row = {name: str(2.0 + k) for k, name in enumerate(sweep_figures.COLUMNS)}
-    told = []
-    for figure in sweep_figures.FIGURES:
-        mine = {**row, "mode": figure.mode}
-        told += [figure.number, figure.name, figure.title, figure.unit, figure.mode, figure.needs]
-        told += [figure.limit, figure.log, [(k, value(mine)) for k, value in figure.values.items()]]
-        told += [figure.shows(mine), figure.shows({**mine, figure.needs: ""})]
-        told.append(figure.shows({**mine, "mode": "nothing"}))
-    assert outcome(told) == FIGURES
-    assert {f.limit for f in sweep_figures.FIGURES} == {None, 300.0}  # five minutes
-    late = next(f for f in sweep_figures.FIGURES if f.limit is not None)
-    mine = {**row, "mode": late.mode, "order_seconds": "200", "place_seconds": "100"}
-    assert late.shows(mine) and not late.shows({**mine, "place_seconds": "100.1"})
-
-
-FIGURES = "bc692247cadf"
-MARKS = "e7541c75c832"
-BARS = "e5cb83cc61f4"
-
-
 def test_means_and_the_worst():
     found = Comparison("w", "l", "cpu", "1", ("a", "b", "c"), (0.1, -0.2, 0.4), 0.1)
     assert found.mean == pytest.approx(0.1) and found.worst == ("b", -0.2)
@@ -169,24 +127,6 @@ def test_rows_of_several_targets_are_told_apart():
     assert sweep_figures.mean_lines(log, several) == []
 
 
-def test_the_hardest_rows():
-    rows = [
-        {"mode": mode, "model": f"m{k}", "batch_size": "1", "s": str(s)}
-        for k, (mode, s) in enumerate([("eager", 2), ("order", 9), ("eager", 10), ("eager", 3)])
-    ]
-    assert [row["model"] for row in curves.hardest(rows, "s", 2)] == ["m2", "m3"]
-    assert curves.row_of(rows, "m3/1") is rows[3]
-    for name in ("m1/1", "m3/2"):
-        with pytest.raises(InputError, match="no unfused row"):
-            curves.row_of(rows, name)
-
-
-def test_each_limit_of_a_curve_is_twice_the_one_before():
-    limits = curves._ORDER_SECONDS
-    assert [after / before for before, after in itertools.pairwise(limits)] == [2] * 7
-    assert limits[-1] == 32
-
-
 def test_curves_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         curves.read_curves(str(tmp_path / "none.csv"))
@@ -211,20 +151,6 @@ def test_curves_that_cannot_be_read(tmp_path):
         benchmark_figures.sublinear_charts([tmp_path / "list.json"])
 
 
-def test_the_curve_of_places(monkeypatch):
-    found = [
-        types.SimpleNamespace(seconds=at, bytes=size, source="way", live_bytes=size - 5)
-        for at, size in ((3.0, 20), (1.0, 30), (9.0, 20))
-    ]
-    asked = []
-    monkeypatch.setattr(curves, "arenas", lambda *given: asked.append(given) or found)
-    curve = curves.place_curve("c", "graph", [1, 0], 7.0)
-    assert asked == [("graph", [1, 0], 7.0)] and curve.bound_bytes == 15
-    assert [(p.seconds, p.bytes) for p in curve.points] == [(1.0, 30), (3.0, 20), (9.0, 20)]
-    curves.place_curve("c", "graph", [])
-    assert asked[-1][2] == 120.0  # two minutes
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=8))
 def test_what_falls(pairs):
@@ -239,41 +165,6 @@ def test_what_falls(pairs):
     if least and list(least)[-1] not in new:
         new.append(list(least)[-1])
     assert [(p.seconds, p.bytes) for p in found] == [(s, least[s]) for s in new]
-
-
-def test_best_fits_are_of_rows_that_have_one():
-    timed = {
-        "mode": "eager", "model": "m", "batch_size": "1", "blocks": "3",
-        "best_fit_seconds": "0.5", "best_fit_bytes": "9", "load_bytes": "6",
-    }  # fmt: skip
-    rows = [{**timed, "mode": "order"}, {**timed, "blocks": ""}, timed]
-    assert curves.best_fits(rows) == [curves.BestFit("m, batch 1", 3, 0.5, 0.5)]
-
-
-def test_missing_rows_of_estimates():
-    rows = (
-        Estimate("eager, block splitting", 9, 20 << 20),
-        Estimate("best fit by profile", 15 << 20, blocks=0, seconds=1.0, live_bytes=1 << 20),
-    )
-    found = ModelEstimates("a", 1, "sgd", "training", "", Estimates(2, 0, 0, 0, rows))
-    assert curves.estimated_best_fits([found]) == []  # without blocks there is no time
-    memory, less = benchmark_figures.estimate_charts([found])
-    assert memory.lines == {"caching allocator": (20.0,), "best fit from its profile": (15.0,)}
-    assert less.lines == {"best fit from its profile": (25.0,)}
-    assert (memory.name, less.name) == ("best_fit_training", "best_fit_training_less")
-    unknown = (
-        dataclasses.replace(rows[0], reserved_bytes=1 << 20),
-        dataclasses.replace(rows[1], total_bytes=None),
-    )
-    missing = dataclasses.replace(found, found=Estimates(2, 0, 0, 0, unknown))
-    memory, _ = benchmark_figures.estimate_charts([missing])
-    assert memory.lines == {"caching allocator": (1.0,), "best fit from its profile": (0.0,)}
-
-
-def test_values_that_are_missing_are_no_numbers():
-    charts = benchmark_figures.sublinear_charts([PAPERS / "sublinear.json"])
-    values = [v for chart in charts for line in chart.lines.values() for v in line]
-    assert all(v > 0 for v in values if not math.isnan(v))
 
 
 @given(
@@ -312,56 +203,3 @@ def test_ways_by_plain_rules(blocks):
                 if lower[b] < stop and start < problem.upper[b]
             ]
             assert level >= max(under, default=0)
-
-
-def test_the_seconds_of_an_order_s_curve(monkeypatch):
-    """Rules and the bound first, then each limit's run whole; it ends where one is not used up."""
-    clock = types.SimpleNamespace(now=100.0)
-    clock.monotonic = lambda: clock.now
-    graph = train_step(2)
-    n = len(graph.operators)
-
-    def ran(seconds, value):
-        def run(*given, **asked):
-            clock.now += seconds
-            return value
-
-        return run
-
-    asked = []
-
-    def search(arrays, starts, *, time_limit, seed, bound_bytes):
-        asked.append((time_limit, seed, bound_bytes))
-        clock.now += time_limit + 0.5
-        used_up = time_limit < 4
-        return types.SimpleNamespace(
-            peak_bytes=int(900 - 100 * time_limit),
-            order=np.arange(n)[::-1],
-            bound_bytes=int(time_limit),
-            stopped_by=StopReason.TIME_LIMIT if used_up else StopReason.PROOF,
-        )
-
-    rules = {"list": np.arange(n), "dfs": np.arange(n) + 1}
-    peaks = iter([800, 800, 750, 760, 750])  # program; of each start; the best again
-    monkeypatch.setattr(curves, "time", clock)
-    monkeypatch.setattr(curves, "load_machine_code", ran(50.0, None))
-    monkeypatch.setattr(curves.schedule, "candidates", ran(2.0, rules))
-    monkeypatch.setattr(curves, "forced_live_bound", ran(1.0, (3, None)))
-    monkeypatch.setattr(curves, "peak_bytes", lambda *given: next(peaks))
-    monkeypatch.setattr(curves.phases, "search", search)
-    curve, order = curves.order_curve("c", graph, seed=7, limits=(2.0, 4.0, 8.0))
-    assert asked == [(2.0, 7, 3), (4.0, 7, 3)] and order[0] == n - 1
-    peaks = iter([800] * 5)
-    curves.order_curve("c", graph, limits=(4.0,))
-    assert asked[2] == (4.0, 0, 3)  # the seed of all benchmarks
-    peaks = iter([800, 800, 800, 750, 750])
-    _, order = curves.order_curve("c", graph, limits=())
-    assert order is rules["dfs"]  # without search, the best rule's
-    assert curve == curves.Curve(
-        "c",
-        (
-            Point(0.0, 800, "program order"), Point(3.0, 750, "list"),
-            Point(5.5, 700, "search, 2 s"), Point(7.5, 500, "search, 4 s"),
-        ),
-        4,
-    )  # fmt: skip

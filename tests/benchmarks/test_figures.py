@@ -2,23 +2,17 @@
 
 import csv
 import dataclasses
-import itertools
 import json
 import subprocess
-import types
 
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.papers.eager.allocator_time import allocator_time
-from benchmarks.papers.eager.estimate import Estimate, Estimates
-from benchmarks.papers.eager.graph import Program
-from benchmarks.papers.eager.stored import ModelEstimates, from_json
+from benchmarks.papers import arenas as process
+from benchmarks.papers.eager.estimate import Estimate, Estimates, ModelEstimates, from_json
 from benchmarks.papers.figures import benchmark_figures, curves, sweep_figures
-from benchmarks.papers.figures.comparisons import comparisons
+from benchmarks.papers.figures.comparisons import comparison_table, comparisons, model_table
 from benchmarks.papers.figures.curves import Point
-from benchmarks.papers.reordering import process
-from benchmarks.report.comparisons import comparison_table, model_table
 from olla_xla.errors import OllaError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.tools.sweep.grid import SweepSettings, cells
@@ -184,16 +178,6 @@ def test_places_found_before_the_time_is_up_count(monkeypatch):
     )
     with pytest.raises(OllaError, match="placing failed: b"):
         process.arenas(chain([8, 8]), [0, 1], 1.0)
-
-
-def test_allocator_time_counts_what_a_step_makes_and_frees(monkeypatch):
-    graph = chain([8, 16, 8, 24])
-    each = [5, 1, 3, 1, 7, 1, 4, 1, 6]  # five steps, a second between; then of the other allocator
-    clock = itertools.accumulate([0, *each, 1, *(2 * s for s in each)])
-    fake = types.SimpleNamespace(perf_counter=lambda: float(next(clock)))
-    monkeypatch.setattr("benchmarks.papers.eager.allocator_time.time", fake)
-    found = allocator_time(Program(graph, frozenset(), frozenset()))
-    assert found == (2 * len(graph.tensors), 3, 6)
 
 
 def test_the_papers_values_stand_beside_ours():

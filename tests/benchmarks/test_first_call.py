@@ -8,8 +8,8 @@ import pytest
 import olla_xla
 from benchmarks import dropout_steps
 from benchmarks.__main__ import main
+from benchmarks.commands.first_call import first_call_table
 from benchmarks.first_call import Row, measure
-from benchmarks.report.first_call import first_call_table
 from benchmarks.schedule import Case
 from olla_xla.errors import OllaError
 from olla_xla.tools import models

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import loops as bench
 from benchmarks.__main__ import main
+from benchmarks.commands.loops import loops_summary, loops_table
 from benchmarks.loops import checkpointed_scans
-from benchmarks.report.loops import loops_summary, loops_table
 from benchmarks.schedule import Case
 from olla_xla.analysis.checkpointed import POLICIES
 from olla_xla.planner import pipeline
@@ -60,7 +60,7 @@ def test_policies_reach_the_bodies_of_scans():
 
 
 def test_every_policy_stands_beside_a_plan_of_its_own_time(monkeypatch):
-    monkeypatch.setattr(bench, "POLICIES", POLICIES[2:])
+    monkeypatch.setattr(bench, "POLICIES", POLICIES[-1:])
     options, seen = PlanOptions(time_limit=5, step_limit=2000), []
     rows = bench.loops(Case(NAME, 512, "sgd", "cpu"), options, [0.5], seen.append)
     assert [row.way.name for row in rows] == [
@@ -126,9 +126,9 @@ def test_command_writes_its_rows(monkeypatch, tmp_path, capsys):
     ("flag", "message"),
     [
         ("--cases=mlp", "must read model/batch_size/optimizer/target"),
-        ("--cases=mlp/1/sgd/tpu", "target='tpu' is not known; use cpu, v100"),
+        ("--cases=mlp/1/sgd/tpu", "'tpu' is not known; use cpu, v100"),
         ("--overheads=x", "0.05 for 5%"),
-        ("--policies=some", "policy 'some' is not known; use everything_saveable"),
+        ("--policies=some", "--policies: 'some' is not known; use everything_saveable"),
         ("--out=no/such/folder/rows.json", "there is no such folder"),
     ],
 )

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 
 import pytest
 
+from benchmarks.commands import mutants as report
 from benchmarks.mutants import driver
 from benchmarks.mutants.draft import Draft
 from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
 from benchmarks.mutants.overlap import overlapped
 from benchmarks.mutants.text import read_back
-from benchmarks.report import mutants as report
 from hlo import xla_pb2
 from hlo.parse import from_hlo_text
 from olla_xla.check.executable import check_executable, check_rewrite, results_digest

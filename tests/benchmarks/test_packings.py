@@ -46,18 +46,6 @@ def test_the_quick_rule_takes_the_same_steps(problem):
         assert last.offsets.tolist() == best_fit(items)[item].tolist()
 
 
-def test_the_steps_are_those_of_best_fit():
-    """The quick rule and the one that is drawn were written apart; they agree on the example."""
-    problem = packings.EXAMPLE
-    steps = list(packings.best_fit_steps(problem))
-    items, item = items_of(problem, 0)
-    assert steps[-1].offsets.tolist() == best_fit(items)[item].tolist()
-    assert [s.action for s in steps if "placed" in s.action][0] == "a placed"  # of longest life
-    assert any("lifted" in s.action for s in steps)
-    levels = [min(level for *_, level in s.lines) for s in steps]
-    assert levels == sorted(levels)
-
-
 def test_the_pyramid_is_nested():
     problem = PlacementProblem.of([0, 1, 2, 3], [9, 8, 7, 4], [4, 3, 2, 1])
     _, way, _ = packings.ways(problem)

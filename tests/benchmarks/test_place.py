@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks import place as bench
-from benchmarks.report.placing import (
-    instance_table,
-    plans_table,
-    random_line,
-    summary_line,
-)
+from benchmarks.commands.place import INSTANCES, PLANS, random_line, summary_line
+from benchmarks.driver import table_of
 from hlo import xla_pb2
 from hlo.buffer_assignment import BufferAssignment
 from olla_xla.cli.report.allocations import allocation_table, tensor_table
@@ -49,8 +45,8 @@ def test_rows_and_tables():
     assert result["summary"]["solved"] == 1
     assert result["summary"]["plans_without_fragmentation"] == 1
     assert result["summary"]["plans_within_their_live_sum"] == 1
-    assert "tiny" in instance_table([row]).markdown()
-    assert "m/1/adam/cpu" in plans_table([plan]).markdown()
+    assert "tiny" in table_of([row], INSTANCES).markdown()
+    assert "m/1/adam/cpu" in table_of([plan], PLANS).markdown()
     assert "300 random blocks" in random_line(random)
     assert "solved 1" in summary_line(result["summary"])
 

@@ -42,7 +42,6 @@ from benchmarks.random_programs.spec import (
     Updates,
 )
 from benchmarks.random_programs.text import from_text, to_text
-from benchmarks.report import programs as report
 from olla_xla import planner
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import refusals
@@ -336,18 +335,18 @@ def test_a_process_that_crashes_is_reported_and_its_share_goes_on(monkeypatch, t
     assert [row["outcomes"][0]["kind"] for row in rows].count("crashed") == 1
     (failure,) = [event["failure"] for event in events if "failure" in event]
     assert (failure["kind"], failure["case"]) == ("crashed", "case 1")
-    counted = report.Tally()
+    counted = programs.Tally()
     for row in rows:
         counted.add(row)
     assert (counted.plans, counted.failures, counted.planned) == (4, 1, 3)
     assert counted.savings == [0.25] * 3
-    assert report.tally_table({"any": counted}).rows[-1][0] == "all"
+    assert programs.tally_table({"any": counted}).rows[-1][0] == "all"
 
 
 def test_the_worker_speaks_lines_of_json():
     share = dataclasses.asdict(search.Share(seed=0, number=0, count=0))
     run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.random_programs.worker", json.dumps(share)],
+        [sys.executable, "-m", "benchmarks.random_programs.search", json.dumps(share)],
         capture_output=True,
         text=True,
         check=True,

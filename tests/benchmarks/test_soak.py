@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
-from benchmarks.soak.figure import write_curves_png
-from benchmarks.soak.growth import growth, slope
-from benchmarks.soak.job import Curve, Sample, soak
+from benchmarks.commands.soak import write_curves_png
+from benchmarks.soak.job import Curve, Sample, growth, slope, soak
 from olla_xla.errors import InputError
 
 COUNTS = list(range(10, 410, 10))

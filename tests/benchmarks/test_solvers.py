@@ -8,19 +8,20 @@ import pytest
 
 from benchmarks import place, scale, schedule
 from benchmarks.__main__ import main
+from benchmarks.commands.ilp import programs_table as solvers_table
+from benchmarks.commands.ilp_alone import ilp_alone_table
+from benchmarks.commands.place import PROGRAMS
+from benchmarks.driver import table_of
 from benchmarks.made_graphs import brute_force, random_graph, train_step
 from benchmarks.papers import ilp, ilp_steps
 from benchmarks.papers.eager import ilp_alone
 from benchmarks.place import PlannedStep
-from benchmarks.report.ilp_alone import ilp_alone_table
-from benchmarks.report.placing import programs_table
-from benchmarks.report.solvers import programs_table as solvers_table
-from benchmarks.report.solvers import steps_table
 from olla_xla.errors import InputError, OllaError
 from olla_xla.place import PlacementProblem
 from olla_xla.planner import graphs
 from olla_xla.problem.options import PlanOptions
-from olla_xla.solvers.linear import SolverLimits
+from olla_xla.schedule.exact.forms import ExactOrder
+from olla_xla.solvers.linear import SolverLimits, Status
 from tests.support.graphs import all_orders, oracle_peak
 from tests.support.graphs import train_step as small_step
 
@@ -76,7 +77,6 @@ def test_steps_by_every_variant():
     assert {r.value_bytes for r in found} == {found[0].least_bytes}
     rows = {r.variant: r for r in found}
     assert rows["plain"].variables > rows["no bound"].variables
-    assert "ours, no-overlap" in steps_table(found).markdown()
     assert [r.key for r in found] == ilp_steps.keys(["cpsat"], ["places"])
     done = {r.key for r in found[:-1]}
     assert [r.key for r in ilp_steps.places(step, ["cpsat"], 2.0, done)] == [found[-1].key]
@@ -108,7 +108,7 @@ def test_plans_placed_by_programs():
     assert {(r.status, r.height) for r in rows} == {("optimal", rows[0].search_height)}
     summary = place.as_json([], [], [], rows)["summary"]
     assert summary == {"proven_by_cpsat": 1, "proven_by_highs": 1, "cases": 1}
-    assert "no-overlap" in programs_table(rows).markdown()
+    assert "no-overlap" in table_of(rows, PROGRAMS).markdown()
     assert {r.by for r in rows} == {"greedy_size"}
     text = json.dumps(place.as_json([], [], [], rows))
     assert place.programs_from_json(text) == rows
@@ -135,7 +135,6 @@ def test_scale_measures_in_a_process_of_its_own():
     row = scale.measure("synthetic/1", PlanOptions(time_limit=20, step_limit=2000))
     assert scale.within_limits(row)
     assert row.bound_bytes <= row.peak_bytes <= row.xla_peak_bytes
-    assert scale.as_json([row])["rows"][0]["within_limits"] is True
     assert np.isfinite(row.gap)
 
 
@@ -155,7 +154,7 @@ def test_a_solver_alone_is_looked_at_after_each_limit(tmp_path, capsys):
         (None, 0, False), (90, 0, False), (70, 40, False), (60, 60, True),
     ]  # fmt: skip
     out = tmp_path / "alone.json"
-    flags = ["--steps=mlp/1/sgd/cpu", "--limits=0.01,20", "--forms=intervals", f"--out={out}"]
+    flags = ["--steps=mlp/1/sgd/cpu", "--limits=0.01,120", "--forms=intervals", f"--out={out}"]
     assert main(["benchmarks", "ilp_alone", *flags]) == 0
     printed = capsys.readouterr().out
     (row,) = ilp_alone.rows_from_json(out.read_text())
@@ -176,3 +175,38 @@ def test_a_program_too_large_is_not_built(monkeypatch):
     (row,) = ilp_alone.measure(case, {"running": ["cpsat"]}, [1.0])
     assert row.status.startswith("not built") and row.known == ()
     assert ilp_alone_table([row]).rows[0][-1] == row.status
+
+
+def _found(**changes):
+    given = {
+        "order": np.arange(3), "peak_bytes": 10, "bound_bytes": 8, "status": Status.OPTIMAL,
+        "seconds": 0.5, "backend": "cpsat", "message": "", "failures": (),
+        "variables": 3, "rows": 5, "nonzeros": 7,
+    }  # fmt: skip
+    return ExactOrder(**{**given, **changes})
+
+
+def test_several_graphs_are_summed_up():
+    row = ilp._solve("g", "running", "cpsat", "(10)", [_found(), _found(peak_bytes=5, seconds=1.0)])
+    assert row == ilp.Solve(
+        graph="g", form="running", backend="cpsat", without="(10)", variables=6, rows=10,
+        nonzeros=14, seconds=1.5, status="optimal", peak_bytes=15, bound_bytes=16,
+    )  # fmt: skip
+    limited = _found(status=Status.FEASIBLE)
+    failed = _found(status=Status.ERROR, failures=("highs: broken", "cpsat: too"))
+    assert ilp._solve("g", "f", "b", "", [_found(), limited, failed]).status == "feasible"
+    assert ilp._solve("g", "f", "b", "", [_found(), failed]).status == "highs: broken"
+
+
+def test_the_rows_of_a_step():
+    every = ilp_steps.keys(["highs", "cpsat"], ["orders", "places"])
+    orders = [key for key in every if key[0] == "order"]
+    assert every[: len(orders)] == orders and len(set(every)) == len(every)
+    named = ["ours", "not condensed", "no spans", "control edges", "no start", "no bound", "plain"]
+    assert [v for _, v, b in orders if b == "highs"] == named
+    assert [v for _, v, b in orders if b == "cpsat"] == [*named, "intervals"]
+    places = [v for _, v, b in every if (_, b) == ("places", "cpsat")]
+    assert places[:4] == ["plain", "plain, no-overlap", "ours", "ours, no-overlap"]
+    assert len(places) == 2 * len([v for _, v, b in every if (_, b) == ("places", "highs")])
+    assert ilp_steps.keys(["highs"], []) == []
+    assert len(ilp_steps.STEPS) == 16 and ilp_steps.STEPS[:2] == ("mlp/4/adam/cpu", "mlp/4/sgd/cpu")

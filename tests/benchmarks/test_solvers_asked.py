@@ -8,17 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.made_graphs import random_graph
-from benchmarks.papers import ilp_steps
 from benchmarks.papers.eager import ilp_alone
 from benchmarks.place_ilp import arenas
-from benchmarks.place_ilp.located import Located
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.place import PlacementProblem
-from olla_xla.place.dead_space import least_height
-from olla_xla.place.items import items_of
-from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.planner import ilp
 from olla_xla.problem.options import PlanOptions
 from olla_xla.schedule.condense import reduce_graph
@@ -27,7 +20,6 @@ from olla_xla.schedule.exact.spans import coefficients
 from olla_xla.schedule.search.run import SearchResult
 from olla_xla.solvers.linear import Status
 from tests.support.graphs import train_step
-from tests.support.outcomes import outcome
 
 GRAPH = train_step(2)
 N = len(GRAPH.operators)
@@ -108,118 +100,6 @@ def test_a_plan_s_order(monkeypatch, early, bound):
 
 def test_programs_alone_are_as_large_as_those_of_plans():
     assert ilp_alone._MOST == ilp._MOST
-
-
-def test_rows_of_a_solver_alone(monkeypatch):
-    """Each form and backend; the search's order and bound beside it."""
-    arrays = GraphArrays.of(GRAPH)
-    case = types.SimpleNamespace(model="m", batch_size=2, optimizer="o", name="m/2/o/cpu")
-    asked = []
-
-    def search(arrays, starts, **options):
-        asked.append((arrays.n, starts["program"].tolist(), options))
-        return types.SimpleNamespace(least_peak_bytes=70, bound_bytes=60)
-
-    monkeypatch.setattr(ilp_alone.models, "build", lambda *given, **more: (given, more))
-    monkeypatch.setattr(ilp_alone, "standing_graph", lambda model: asked.append(model) or GRAPH)
-    monkeypatch.setattr(ilp_alone.phases, "search", search)
-    monkeypatch.setattr(ilp_alone, "forced_live_bound", lambda arrays: (55, "why"))
-    monkeypatch.setattr(ilp_alone, "_row", lambda row, *given, **more: (row, given, more))
-    size = coefficients(reduce_graph(arrays).arrays)
-    for most, built in ((size, True), (size - 1, False)):
-        monkeypatch.setattr(ilp_alone, "_MOST", most)
-        forms = {"running": ["highs", "cpsat"], "intervals": ["cpsat"]}
-        found = ilp_alone.measure(case, forms, [5.0, 1.0])
-        assert [(r.form, r.backend, more["built"]) for r, _, more in found] == [
-            ("running", "highs", built), ("running", "cpsat", built), ("intervals", "cpsat", True),
-        ]  # fmt: skip
-        for row, (graph, limits), _ in found:
-            assert limits == [1.0, 5.0]
-            assert graph is GRAPH
-            assert vars(row) == {
-                "step": "m/2/o/cpu", "form": row.form, "backend": row.backend, "operators": N,
-                "variables": 0, "rows": 0, "program_bytes": peak_bytes(arrays, np.arange(N)),
-                "least_bytes": 70, "search_bound_bytes": 60, "near_seconds": None, "seconds": 0.0,
-                "status": f"not built: {size:,} coefficients", "known": (),
-            }  # fmt: skip
-    assert asked[0] == (("m",), {"batch_size": 2, "optimizer": "o"})
-    options = {"time_limit": 10.0, "bound_bytes": 55}
-    assert asked[1] == (N, list(range(N)), options)
-
-
-def test_rows_of_places(monkeypatch):
-    """Which programs are asked for; what was found by them, timed from when they began."""
-    ticking(monkeypatch, ilp_steps)
-    seconds = itertools.count(7.0, 0.25)
-    monkeypatch.setattr(ilp_steps, "_cpu_seconds", lambda: next(seconds))
-    random = np.random.default_rng(2)
-    lower = random.integers(0, 9, 15)
-    problem = PlacementProblem.of(
-        lower, lower + random.integers(1, 7, 15), random.integers(1, 20, 15)
-    )
-    step = types.SimpleNamespace(case="small", problem=problem)
-    seen = []
-
-    def located(items, begin, *, bound, target_height, limits, programs):
-        seen.append((begin, bound, target_height, limits.time_limit, repr(programs)))
-        limits.watch(None, 1.0)
-        limits.watch(16.0, 1.0)
-        limits.watch(15.0, 1.0)
-        return Located(begin + 1, bound, Status.FEASIBLE, 4, 6)
-
-    monkeypatch.setattr(ilp_steps, "located", located)
-    done = [("places", "no bound", "highs")]
-    rows = list(ilp_steps.places(step, ["highs", "cpsat"], 2.0, done))
-    assert len(rows) == len(ilp_steps.keys(["highs", "cpsat"], ["places"])) - 1
-    assert outcome(seen, [repr(row) for row in rows]) == "078bbaf4acfa"
-    items, _ = items_of(problem, 0)
-    heights = [
-        int((first_fit(items, order) + items.need).max()) for order in greedy_orders(items).values()
-    ]
-    assert min(heights) < max(heights)
-    found = {(row.value_bytes, row.least_bytes, row.limit) for row in rows}
-    assert found == {(min(heights) + 1, least_height(items), 2.0)}
-
-
-def test_rows_of_orders(monkeypatch):
-    ticking(monkeypatch, ilp_steps)
-    seconds = itertools.count(7.0, 0.25)
-    monkeypatch.setattr(ilp_steps, "_cpu_seconds", lambda: next(seconds))
-    seen = []
-
-    def searched(graph, seconds):
-        seen.append((len(graph.operators), seconds))
-        return types.SimpleNamespace(
-            least_peak_bytes=100, bound_bytes=60, lifetime_order=[len(graph.operators)]
-        )
-
-    def least_peak(graph, *, backends, limits, **options):
-        seen.append((len(graph.operators), backends, limits.time_limit, options))
-        limits.watch(101.5, 3.0)
-        limits.watch(101.0, 3.0)
-        return exact(status=Status.FEASIBLE)
-
-    monkeypatch.setattr(ilp_steps, "_searched", searched)
-    monkeypatch.setattr(ilp_steps, "least_peak", least_peak)
-    step = types.SimpleNamespace(case="small", graph=GRAPH)
-    arrays = GraphArrays.of(GRAPH)
-    sizes = [coefficients(arrays), coefficients(reduce_graph(arrays).arrays)]
-    for most in (10**9, max(sizes) - 1, min(sizes), min(sizes) - 1):
-        monkeypatch.setattr(ilp_steps, "_MOST", most)
-        seen += [repr(row) for row in ilp_steps.orders(step, ["highs", "cpsat"], 3.0)]
-    assert outcome(seen) == "869cf50971fc"
-
-
-def test_a_search_of_orders(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        ilp_steps.phases, "search", lambda arrays, starts, **o: asked.append((arrays.n, starts, o))
-    )
-    monkeypatch.setattr(ilp_steps, "forced_live_bound", lambda arrays: (55, "why"))
-    ilp_steps._searched(GRAPH, 3.0)
-    ((n, starts, options),) = asked
-    assert n == N and starts["given"].tolist() == list(range(N)) and len(starts) > 1
-    assert options == {"time_limit": 3.0, "bound_bytes": 55}
 
 
 def test_arenas_of_a_module(monkeypatch):

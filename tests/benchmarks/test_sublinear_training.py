@@ -1,9 +1,5 @@
 """The networks of Chen et al.'s figures, what is measured of them, and what falls short."""
 
-import dataclasses
-import inspect
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +7,6 @@ import pytest
 
 from benchmarks.papers import sublinear_training as bench
 from benchmarks.papers.eager.static import assign
-from olla_xla.errors import OllaError
 
 pytestmark = pytest.mark.quick
 
@@ -63,121 +58,6 @@ def test_layers_are_products_and_tanhs():
     assert (network.name, network.size) == ("layers", 3)
 
 
-def test_what_an_lstm_is_trained_on(monkeypatch):
-    """Weights keep the scale of what they read, biases are 0, labels are of every class."""
-    monkeypatch.setattr(jax.random, "split", lambda key, count: range(count))
-    monkeypatch.setattr(jax.random, "normal", lambda key, shape, dtype: np.full(shape, 6.0))
-    monkeypatch.setattr(
-        jax.random, "randint", lambda key, shape, low, high, dtype: np.resize([low, high], shape)
-    )
-    network = bench.lstm(3, layers=2, width=16, batch_size=4, inputs=9, classes=5)
-    params, batch = network.make(None)
-    first, second = params["layers"]
-    weights = [first["input"], first["hidden"], second["input"], second["hidden"], params["head"]]
-    assert [(len(w), w.min(), w.max()) for w in weights] == [(9, 2, 2), *[(16, 1.5, 1.5)] * 4]
-    assert not np.asarray(first["bias"]).any() and not np.asarray(second["bias"]).any()
-    assert (batch["inputs"] == 6).all() and set(batch["labels"].ravel()) == {0, 5}  # 5 excluded
-
-
-@pytest.mark.parametrize(
-    ("depth", "stages"),
-    [(1, (1, 1, 1, 1)), (17, (1, 1, 2, 1)), (32, (1, 2, 6, 1)), (152, (3, 8, 36, 3)),
-     (1000, (20, 53, 239, 20))],
-)  # fmt: skip
-def test_stages_of_a_resnet(monkeypatch, depth, stages):
-    """Of ResNet-152 the published ones, and about as many layers as were asked for."""
-    made = []
-    monkeypatch.setattr(bench, "ResNet", lambda stages, block: made.append((stages, block)))
-    monkeypatch.setattr(bench.common, "image_batches", lambda *given: made.append(given))
-    network = bench.resnet(depth)
-    assert made == [(stages, bench.Bottleneck), (224, 3, 1000)]
-    assert (network.name, network.size) == ("resnet", 2 + 3 * sum(stages))
-    assert network.size <= max(depth, 14) < network.size + 3
-
-
-def shapes_of(network):
-    return [leaf.shape for leaf in jax.tree.leaves(network.shapes)]
-
-
-def test_sizes_of_the_networks(monkeypatch):
-    """The batches and weights of the paper's; those whose time is measured are smaller."""
-
-    def linen_network(module, make_batch):
-        return types.SimpleNamespace(make_batch=make_batch, init=lambda key, x: ({}, {}))
-
-    monkeypatch.setattr(bench.common, "linen_network", linen_network)
-    _, batch = bench.resnet(50).shapes
-    assert batch["inputs"].shape == (32, 224, 224, 3) and batch["labels"].shape == (32,)
-    params, batch = bench.lstm(7).shapes
-    assert {leaf.shape for leaf in jax.tree.leaves(params)} == {
-        (50, 4096), (1024, 4096), (4096,), (1024, 5000)
-    }  # fmt: skip
-    assert len(params["layers"]) == 4
-    assert [leaf.shape for leaf in jax.tree.leaves(batch)] == [(7, 64, 50), (7, 64)]
-    assert shapes_of(bench.layers(2)) == [(1024, 1024)] * 2 + [(2048, 1024)]
-    assert [(name, make().name, make().size) for name, make in bench.TIMED.items()] == [
-        ("resnet32", "resnet", 32), ("resnet64", "resnet", 62), ("resnet128", "resnet", 128),
-        ("lstm16", "lstm", 16), ("lstm32", "lstm", 32), ("lstm64", "lstm", 64),
-        ("large_resnet32", "large resnet", 32), ("large_lstm16", "large lstm", 16),
-        ("layers24", "layers", 24),
-    ]  # fmt: skip
-    assert [leaf.shape for leaf in jax.tree.leaves(bench.TIMED["lstm32"]().shapes[1])] == [
-        (32, 32, 50), (32, 32)
-    ]  # fmt: skip
-    assert bench.TIMED["lstm16"]().shapes[0]["head"].shape == (256, 1000)
-    for name, size in (("resnet64", (8, 64)), ("large_resnet32", (16, 128))):
-        images = bench.TIMED[name]().shapes[1]["inputs"].shape
-        assert (images[0], images[1]) == size
-
-
-def test_what_is_counted_of_a_network(monkeypatch):
-    """Which graphs, under which planners: each count says what it is of."""
-    counted = {}
-
-    def planned(found, *, in_place, sharing):
-        return counted.setdefault((found.name, in_place, sharing), len(counted) + 1)
-
-    def lowered(loss, shapes):
-        assert shapes == "shapes"
-        name = loss if isinstance(loss, str) else str(loss)
-        return types.SimpleNamespace(
-            name=name, graph=types.SimpleNamespace(operators=[0] * len(name))
-        )
-
-    monkeypatch.setattr(bench, "_planned", planned)
-    monkeypatch.setattr(bench, "_lowered", lowered)
-    monkeypatch.setattr(bench, "sublinear", lambda loss, **how: (loss, *sorted(how.items())))
-    clock = iter([1.0, 3.5] * 3)
-    monkeypatch.setattr(bench.time, "monotonic", lambda: next(clock))
-    network = types.SimpleNamespace(name="net", size=3, loss="f", shapes="shapes")
-    row = bench.measure_memory(network, recursive=True)
-    of = {number: key for key, number in counted.items()}
-    kept, exact = ("f", ("keep", "dots")), ("f", ("budget", bench._allocated))
-    assert {
-        field.name: of[getattr(row, field.name)]
-        for field in dataclasses.fields(row)
-        if field.name.endswith("bytes") and field.name != "exact_bytes"
-    } == {
-        "none_bytes": ("f", False, False),
-        "in_place_bytes": ("f", True, False),
-        "sharing_bytes": ("f", False, True),
-        "both_bytes": ("f", True, True),
-        "cheap_bytes": (str(kept), True, True),
-        "sublinear_bytes": (str(("f",)), True, True),
-        "recursive_bytes": (str(("f", ("depth", None))), True, True),
-    }
-    # The exact budget counts one graph more, and is never above the estimated one.
-    assert counted[str(exact), True, True] > row.exact_bytes == row.sublinear_bytes
-    counted[str(exact), True, True] = 0
-    assert bench.measure_memory(network).exact_bytes == 0
-    assert (row.network, row.size, row.seconds) == ("net", 3, 2.5)
-    assert row.operators == (1, len(str(("f",))))
-    plain = bench.measure_memory(network, exact=False)
-    assert plain.exact_bytes is None and plain.recursive_bytes is None
-    assert plain.least_bytes == plain.sublinear_bytes
-    assert dataclasses.replace(plain, exact_bytes=7).least_bytes == 7
-
-
 def test_feature_maps_are_counted_and_checked(monkeypatch):
     network = bench.layers(4, width=8, batch_size=16)
     found = bench._lowered(network.loss, network.shapes)
@@ -198,69 +78,6 @@ def test_feature_maps_are_counted_and_checked(monkeypatch):
     bench._planned(found, in_place=True, sharing=True)
     ((graph, storage, sizes),) = checked
     assert graph is found.graph and len(storage) == len(graph.tensors) and sum(sizes) == by[1, 1]
-
-
-def test_the_loss_of_a_resnet(monkeypatch):
-    """Its statistics come from the batch, and what becomes of them stands beside the loss."""
-    network = types.SimpleNamespace(
-        apply=lambda *given: (("outputs", *given), "updated"), loss=lambda *given: given
-    )
-    monkeypatch.setattr(bench.common, "linen_network", lambda *given: network)
-    batch = {"statistics": 1, "inputs": 2, "labels": 3}
-    assert bench.resnet(50).loss("params", batch) == (
-        (("outputs", "params", 1, 2), 3), "updated"
-    )  # fmt: skip
-
-
-def test_what_is_timed_of_a_network(monkeypatch):
-    """Both in turns, each first as often as second; medians, and ratios by turn."""
-    clock = types.SimpleNamespace(now=0.0)
-    ran = []
-
-    class Compiled:
-        def __init__(self, name):
-            self.name, self.runs = name, 0
-
-        def __call__(self, *given):
-            ran.append(self.name)
-            clock.now += {"plain": (9, 1, 2, 4), "ours": (9, 3, 3, 6)}[self.name][self.runs]
-            self.runs += 1
-            if self.name == "plain":
-                return 0.0, [np.array([1.0, -4.0]), np.ones(1)]
-            return 0.0, [np.array([1.5, -4.0]), np.ones(1)]
-
-        def memory_analysis(self):
-            sizes = dict.fromkeys(("argument", "output", "alias", "temp"), 0)
-            sizes.update(argument=100, output=30, alias=7, temp=len(self.name))
-            return types.SimpleNamespace(**{f"{k}_size_in_bytes": v for k, v in sizes.items()})
-
-    lowered = types.SimpleNamespace(lower=lambda *given: lowered)
-    names = iter(["plain", "ours"])
-    lowered.compile = lambda: Compiled(next(names))
-    fake = types.SimpleNamespace(
-        jit=lambda f: lowered, value_and_grad=lambda f, has_aux: f, tree=jax.tree,
-        block_until_ready=lambda x: x, ShapeDtypeStruct=jax.ShapeDtypeStruct,
-    )  # fmt: skip
-    monkeypatch.setattr(bench, "jax", fake)
-    monkeypatch.setattr(bench, "sublinear", lambda f: f)
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: clock.now)
-    network = types.SimpleNamespace(name="net", size=3, loss=None, shapes=())
-    row = bench.measure_time(network, turns=3)
-    assert ran == ["plain", "ours", "plain", "ours", "ours", "plain", "plain", "ours"]
-    assert row == bench.TimeRow(
-        "net", 3, 3, 2.0, 3.0, 1.5, 5, 4, 100 + 30 - 7 + 5, 100 + 30 - 7 + 4, 0.5 / 4
-    )
-
-
-def test_medians_are_of_runs():
-    """By default one run is the median, of enough of them to judge by."""
-    turns = inspect.signature(bench.measure_time).parameters["turns"].default
-    assert turns % 2 == 1 and turns >= bench.LEAST_TURNS
-
-
-def test_sizes_that_a_backend_does_not_tell():
-    with pytest.raises(OllaError, match="does not say"):
-        bench._temp_and_total_bytes(types.SimpleNamespace(memory_analysis=lambda: None))
 
 
 def test_differences_are_relative_to_the_largest():
@@ -341,9 +158,3 @@ def test_time_is_judged_by_the_median_of_several_runs(turns, ratio, count):
     found = bench.misses([], [timed(turns, ratio)])
     assert len(found) == count
     assert all(f"{ratio:.2f} times the step time" in line for line in found)
-
-
-def test_rows_as_json():
-    found = bench.as_json([memory()], [timed(5, 1.0)])
-    assert found["memory"] == [dataclasses.asdict(memory())]
-    assert found["time"] == [dataclasses.asdict(timed(5, 1.0))]

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import suite as bench
 from benchmarks.__main__ import main
-from benchmarks.report.suite import suite_notes, suite_table
+from benchmarks.commands.planned_rows import suite_notes, suite_table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
 

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.papers.eager.cell import COLUMNS
+from benchmarks.papers.eager.unfused import COLUMNS
 from benchmarks.papers.figures.curves import read_curves
 from benchmarks.papers.figures.sweep_figures import FIGURES, read_rows, series
 

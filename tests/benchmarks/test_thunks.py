@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
-from benchmarks.commands.thunks import faults
+from benchmarks.commands.thunks import (
+    faults,
+    faults_table,
+    in_pairs,
+    summary_table,
+    thunks_table,
+)
 from benchmarks.dumped_assignment import same_places
-from benchmarks.report.thunks import faults_table, in_pairs, summary_table, thunks_table
 from benchmarks.thunks.critical_path import durations
 from benchmarks.thunks.mutants import KINDS, mutants
 from benchmarks.thunks.rows import NotCompiledError, Row, is_worse, measured

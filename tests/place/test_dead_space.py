@@ -1,22 +1,14 @@
 """Space that is dead but spoken for: its bound, and orders that need less of it."""
 
-import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.papers.reordering.any_order import place_reordered
-from benchmarks.papers.reordering.one_order import place_graph
-from benchmarks.papers.reordering.orders import delayed, relieved
-from benchmarks.placement_blocks import graph_problem
-from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.dead_space import waste
 from olla_xla.place.items import items_of, load_bound, step_items
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.solvers.linear import Status
 from tests.place.test_place import brute_force, slow
-from tests.support.graphs import all_orders, tensor_graphs
 
 
 def update():
@@ -81,37 +73,3 @@ def test_dead_place_that_nothing_fits_is_counted():
     # A c that is live only while a is dead may lie in its place.
     fitting = PlacementProblem.of(lower, [2, 8, 6, 5], [8, 8, 20, 8], group=group)
     assert waste(items_of(fitting, 0)[0]).bytes <= place(fitting).height == 28
-
-
-def test_copies_are_made_later_where_that_helps():
-    graph = update()
-    order = range(5)
-    kept = place_graph(graph, order, alignment=1)
-    assert (kept.live_bytes, kept.placement.total_bytes) == (44, 52)
-    assert kept.packing.status is Status.OPTIMAL and kept.order == tuple(order)
-    found = place_reordered(graph, order, alignment=1)
-    assert (found.live_bytes, found.placement.total_bytes) == (44, 44)
-    assert found.order.index(2) > found.order.index(3)
-    arrays = GraphArrays.of(graph)
-
-    def problem_of(order):
-        return graph_problem(graph, order, alignment=1)
-
-    assert waste(step_items(problem_of(order)), 44).bytes == 52
-    better = relieved(arrays, order, problem_of, 10.0)
-    assert waste(step_items(problem_of(better)), 44).section == -1
-    assert peak_bytes(graph, better) == 44
-
-
-@settings(deadline=None, max_examples=150, derandomize=True, database=None)
-@given(tensor_graphs())
-def test_other_orders_never_need_more(graph):
-    order = next(all_orders(graph))
-    kept = place_graph(graph, order, alignment=8, node_limit=2000)
-    found = place_reordered(graph, order, alignment=8, node_limit=2000)
-    assert found.placement.total_bytes <= kept.placement.total_bytes
-    assert found.live_bytes <= kept.live_bytes
-    for other in (delayed(GraphArrays.of(graph), order), found.order):
-        position = np.argsort(other)
-        for v, before in enumerate(graph.predecessors()):
-            assert all(position[u] < position[v] for u in before)

@@ -1,4 +1,4 @@
-"""Solvers that fail, lie or are missing, control edges, and the bound of the relaxation."""
+"""Solvers that fail, lie or are missing, and control edges."""
 
 import dataclasses
 import logging
@@ -7,17 +7,17 @@ import types
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.papers.ilp_forms import control_edges, forms, least_peak, relaxation, relaxed_bound
+from benchmarks.papers.ilp_forms import control_edges, forms, least_peak
 from benchmarks.papers.ilp_forms.plain import plain_graph
 from olla_xla.errors import InputError, SolverError
 from olla_xla.schedule.exact.control import weight_updates
 from olla_xla.schedule.exact.prepared import with_edges
 from olla_xla.solvers import solve
 from olla_xla.solvers.linear import SolverResult, Status
-from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
+from tests.support.graphs import oracle_peak, tensor_graphs, train_step
 
 
 def _unlicensed(model, limits):
@@ -145,38 +145,6 @@ def test_early_updates_keep_the_optimum_here_and_claim_no_bound():
     assert early.status is Status.FEASIBLE and early.bound_bytes == 0
     known = least_peak(graph, backends=["cpsat"], early_updates=True, bound_bytes=free.bound_bytes)
     assert (known.status is Status.OPTIMAL) == (known.peak_bytes == free.peak_bytes)
-
-
-@settings(max_examples=60, deadline=None)
-@given(tensor_graphs())
-def test_the_relaxation_is_a_lower_bound(graph):
-    optimum = min(oracle_peak(graph, order) for order in all_orders(graph))
-    plain = plain_graph(graph)
-    plain_optimum = min(oracle_peak(plain, order) for order in all_orders(plain))
-    running = relaxed_bound(graph)
-    assert 0 <= running <= optimum
-    assert relaxed_bound(graph, form="lifetimes") <= optimum
-    assert relaxed_bound(graph, form="plain") <= plain_optimum
-
-
-@pytest.mark.parametrize("form", ["running", "lifetimes"])
-def test_the_relaxation_is_close_for_a_train_step(form):
-    graph = train_step(4)
-    found = relaxed_bound(graph, form=form)
-    best = least_peak(graph, backends=["cpsat"]).peak_bytes
-    assert 0.9 * best < found <= best
-
-
-@pytest.mark.parametrize("units", [0, 1, 1000])
-def test_a_relaxed_optimum_a_little_too_high_bounds_no_more(monkeypatch, units):
-    def bounded(bound):
-        monkeypatch.setattr(
-            relaxation, "solve", lambda *a: SolverResult(Status.OPTIMAL, bound=bound)
-        )
-        return relaxed_bound(train_step(2))
-
-    slack = 5e-7 * max(units, 1)  # what floating-point arithmetic may add
-    assert bounded(units + slack) == bounded(units) < bounded(units + 1)
 
 
 def test_a_peak_just_above_the_bound_is_not_called_the_least(monkeypatch):

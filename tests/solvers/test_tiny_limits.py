@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import olla_xla
-from benchmarks.papers.ilp_forms import FORMS, least_peak, relaxed_bound
+from benchmarks.papers.ilp_forms import FORMS, least_peak
 from benchmarks.place_ilp import Programs, place_by_programs
 from benchmarks.place_ilp.arenas import arenas
 from benchmarks.place_ilp.joint import joint_program
 from benchmarks.place_ilp.located import located
 from examples.zoo import load
-from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.items import independent, items_of
 from olla_xla.remat.exact import choose_exactly
@@ -91,14 +90,6 @@ def test_orders(form, backend, seconds):
     found = least_peak(graph, form=form, backends=[backend], limits=watched(seconds))
     assert not [f for f in found.failures if "licence" not in f]
     assert 0 <= found.bound_bytes <= found.peak_bytes and len(found.order)
-
-
-@EVERY
-@pytest.mark.parametrize("backend", ["highs", "gurobi"])
-def test_relaxations(backend, seconds):
-    graph = train_step(5)
-    found = relaxed_bound(graph, limits=watched(seconds), backend=backend)
-    assert 0 <= found <= int(GraphArrays.of(graph).bytes.sum())
 
 
 @EVERY

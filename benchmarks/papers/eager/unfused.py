@@ -1,22 +1,26 @@
 """The OLLA paper's own comparison: a train step's unfused graph, run eagerly and planned by us.
 
 Nothing is compiled: order and places are found for the StableHLO program itself, as for a
-framework that runs operator by operator. Tensors are placed in one arena.
+framework that runs operator by operator. Tensors are placed in one arena. As a program, it answers
+a sweep's request, its argument.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 import time
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
 import olla_xla.schedule as schedule
+from benchmarks.papers.arenas import arenas
 from benchmarks.papers.eager.allocator_time import allocator_time
 from benchmarks.papers.eager.graph import Program, program
 from benchmarks.papers.eager.requests import ALLOCATORS, run_eagerly
-from benchmarks.papers.reordering.process import arenas
 from benchmarks.placement_blocks import graph_problem
 from hlo.module import module_from_bytes
 from hlo.parse import from_stablehlo
@@ -27,7 +31,10 @@ from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.search import phases
+from olla_xla.tools import models
 from olla_xla.tools.models import BuiltModel, tracing
+from olla_xla.tools.sweep.cell import answer
+from olla_xla.tools.sweep.grid import KEY, Cell, SweepSettings
 
 LOOP_STEPS = 3
 """Steps of a training loop after which an allocator's reserve hardly grows."""
@@ -191,3 +198,25 @@ def _standing(graph: TensorGraph) -> TensorGraph:
     kept = [t.buffer not in shared for t in graph.tensors]
     pairs = tuple((b, a) for b, a in graph.inplace if kept[a] and kept[b])
     return dataclasses.replace(graph, tensors=tensors, inplace=pairs)
+
+
+COLUMNS: tuple[str, ...] = (
+    *KEY,
+    *(field.name for field in dataclasses.fields(Unfused)),
+    "seconds",
+    "error",
+)
+"""The columns of a row, of mode `eager`: predicted sizes in bytes, see `Unfused`."""
+
+
+def unfused(cell: Cell, settings: SweepSettings) -> dict[str, Any]:
+    """Simulates an eager run of a cell's model, and plans it. Raises OllaError."""
+    model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
+    found = plan_unfused(
+        model, settings.time_limit or math.inf, step_limit=settings.step_limit, seed=settings.seed
+    )
+    return dataclasses.asdict(found)
+
+
+if __name__ == "__main__":
+    sys.exit(answer(sys.argv[1:], unfused))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.eager.stored import ModelEstimates
+from benchmarks.papers.eager.estimate import ModelEstimates
 from benchmarks.papers.figures.files import new_canvas, save_png, write_table
 from benchmarks.papers.figures.published import (
     LAYERS_1000,

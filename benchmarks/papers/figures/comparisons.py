@@ -6,7 +6,10 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from benchmarks.driver import Column, table_of
 from benchmarks.papers.figures.published import TOTAL_REDUCTION
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import percent
 
 Row = Mapping[str, str]
 
@@ -180,3 +183,32 @@ def _with_eager(rows: Sequence[Row]) -> list[Row]:
         else row
         for row in rows
     ]
+
+
+def comparison_table(found: Sequence[Comparison]) -> Table:
+    """One line for each comparison; the column `larger` counts rows where the plan takes more."""
+    met = {None: "-", True: "met", False: "missed"}
+    columns = (
+        Column("what:", "what"),
+        Column("target:", "target"),
+        Column("batch:", "batch_size"),
+        Column("rows", lambda c: len(c.values)),
+        Column("mean %", lambda c: percent(c.mean, 1)),
+        Column("aim %", lambda c: percent(c.aim, 1)),
+        Column("met:", lambda c: met[c.met]),
+        Column("worst %", lambda c: percent(c.worst[1], 2)),
+        Column("at:", lambda c: c.worst[0]),
+        Column("larger", lambda c: len(c.worse)),
+    )
+    return table_of(found, columns, "Means over the rows of a sweep; totals include arguments.")
+
+
+def model_table(found: Sequence[Comparison]) -> Table:
+    """A line for each model and batch size, a column for each comparison."""
+    labels = list(dict.fromkeys(c.label for c in found))
+    shares = {
+        (c.label, name): value for c in found for name, value in zip(c.names, c.values, strict=True)
+    }
+    names = list(dict.fromkeys(name for c in found for name in c.names))
+    lines = [(n, *(percent(shares.get((label, n)), 1) for label in labels)) for n in names]
+    return Table(("model:", *labels), lines, "The same by model, %.")

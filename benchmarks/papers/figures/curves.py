@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.eager.stored import ModelEstimates
+from benchmarks.papers.arenas import arenas
+from benchmarks.papers.eager.estimate import ModelEstimates
 from benchmarks.papers.eager.unfused import load_machine_code
 from benchmarks.papers.figures.files import new_canvas, save_png, write_table
-from benchmarks.papers.reordering.process import arenas
 from olla_xla import schedule
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays

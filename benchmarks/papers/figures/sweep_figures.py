@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.eager import cell
+from benchmarks.papers.eager import unfused
 from benchmarks.papers.eager.unfused import LOOP_STEPS
 from benchmarks.papers.figures.files import new_canvas, save_png, write_table
 from benchmarks.papers.figures.published import (
@@ -213,7 +213,7 @@ FIGURES = (
 best fit against blocks are in `curves`."""
 
 
-COLUMNS = tuple(dict.fromkeys((*grid.COLUMNS, *cell.COLUMNS)))
+COLUMNS = tuple(dict.fromkeys((*grid.COLUMNS, *unfused.COLUMNS)))
 """Those of both kinds of sweep."""
 
 

@@ -1,12 +1,10 @@
 """The paper's integer program, and other forms of it, beside the one that plans use.
 
 - `least_peak(graph, form=...)`: orders, by each of `FORMS`.
-- `relaxed_bound(graph, form=...)`: a lower bound, by the linear relaxation.
 - `control_edges(graph)`: the paper's edges that make weight updates run early.
 """
 
 from benchmarks.papers.ilp_forms.forms import FORMS, least_peak
-from benchmarks.papers.ilp_forms.relaxation import relaxed_bound
 from olla_xla.schedule.exact.control import control_edges
 
-__all__ = ["FORMS", "control_edges", "least_peak", "relaxed_bound"]
+__all__ = ["FORMS", "control_edges", "least_peak"]

@@ -1,6 +1,6 @@
 """Places the tensors of a graph in a separate process, which is ended when its time is up.
 
-The search and repair for one order may exceed its time limit on thousands of blocks. Results that
+The search for one order may exceed its time limit on thousands of blocks. Results that
 the process printed before its end count.
 """
 
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.papers.reordering.any_order import place_reordered
+from benchmarks.papers.placed_orders import place_reordered
 from benchmarks.placement_blocks import graph_problem
 from olla_xla.errors import OllaError
 from olla_xla.place.placer import place
@@ -50,17 +50,17 @@ class Arena:
 def arenas(graph: TensorGraph, order: Sequence[int], seconds: float) -> list[Arena]:
     """The arenas found within `seconds`, by time; the last is the least.
 
-    Each heuristic alone comes first, then search and repair, under this order and others of no
+    Each heuristic alone comes first, then the search, under this order and others of no
     larger live sum, until an arena has no fragmentation.
 
     Raises:
       OllaError: the process failed, or not even a heuristic was done in time.
     """
-    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
         run = subprocess.run(
-            [sys.executable, "-m", "benchmarks.papers.reordering.process"],
+            [sys.executable, "-m", "benchmarks.papers.arenas"],
             input=pickle.dumps((graph, list(order), _SEARCH_SHARE * seconds)),
             env=environment,
             capture_output=True,
@@ -99,9 +99,9 @@ def _found(graph: TensorGraph, order: list[int], seconds: float) -> Iterator[Are
     found = place_reordered(
         graph, order, alignment=1, time_limit=_ORDERS_SECONDS, total_limit=seconds
     )
-    total, live = found.placement.total_bytes, found.live_bytes
+    total, live = found.arena_bytes, found.live_bytes
     if best is None or total < best:
-        yield Arena(time.monotonic() - started, total, live, "search, repair, other orders")
+        yield Arena(time.monotonic() - started, total, live, "search, other orders")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Other orders of no larger live sum, for which offsets are easier to find.
+"""Orders of no larger live sum for which offsets are easier to find.
 
 The memory of a donated argument is reserved for the output that replaces it, although it is dead in
 between. If no other tensor fits there, no packing reaches the largest live sum (dead_space.py).
@@ -15,98 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.memory.lifetimes import timeline
 from olla_xla.place.dead_space import Waste, waste
 from olla_xla.place.items import Items, step_items
 from olla_xla.place.problem import PlacementProblem
-
-
-def delayed(arrays: GraphArrays, order: Sequence[int]) -> list[int]:
-    """Every operator right before the first that needs it, unless more dies there than is made.
-
-    What is live between two operators never grows; what is live while one runs may.
-    """
-    position = arrays.positions(order)
-    place = position.copy()
-    for v in reversed(list(order)):
-        after = arrays.succ_idx[arrays.succ_ptr[v] : arrays.succ_ptr[v + 1]]
-        made = arrays.out_idx[arrays.out_ptr[v] : arrays.out_ptr[v + 1]]
-        fixed = arrays.live_in[made].any() or arrays.live_out[made].any()
-        if not len(after) or not len(made) or fixed:
-            continue
-        stop = int(place[after].min())
-        dying = 0
-        for t in arrays.in_idx[arrays.in_ptr[v] : arrays.in_ptr[v + 1]]:
-            users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
-            rest = int(place[users[users != v]].max(initial=int(position[arrays.source[t]])))
-            if rest < stop and not arrays.live_out[t]:
-                dying += int(arrays.bytes[t])
-        if dying <= arrays.bytes[made].sum() and arrays.bytes[made].any():
-            place[v] = stop
-    return np.lexsort((position, place)).tolist()
-
-
-def hastened(arrays: GraphArrays, order: Sequence[int]) -> list[int]:
-    """Every operator right after the last that it needs, unless more is made there than dies.
-
-    The mirror image of `delayed`. Between operators, what is live never grows.
-    """
-    position = arrays.positions(order)
-    place = position.copy()
-    for v in order:
-        before = arrays.pred_idx[arrays.pred_ptr[v] : arrays.pred_ptr[v + 1]]
-        made = arrays.out_idx[arrays.out_ptr[v] : arrays.out_ptr[v + 1]]
-        if not len(before) or arrays.live_in[made].any():
-            continue
-        start = int(place[before].max())
-        dying = 0
-        for t in arrays.in_idx[arrays.in_ptr[v] : arrays.in_ptr[v + 1]]:
-            users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
-            rest = int(place[users[users != v]].max(initial=int(place[arrays.source[t]])))
-            if rest <= start and not arrays.live_out[t]:
-                dying += int(arrays.bytes[t])
-        if dying >= arrays.bytes[made].sum():
-            place[v] = start
-    return np.lexsort((position, place)).tolist()
-
-
-def postponed(arrays: GraphArrays, order: Sequence[int], alignment: int) -> list[int]:
-    """Every operator as late as the first that needs it and the largest live sum allow.
-
-    Unlike `delayed`, this moves no operator past steps where what it would keep live would raise
-    the largest live sum; sizes are rounded up to `alignment`.
-    """
-    aligned = arrays._replace(
-        bytes=-(-arrays.bytes // alignment) * alignment,
-        transient=-(-np.maximum(arrays.transient, 0) // alignment) * alignment,
-    )
-    order = list(order)
-    live = timeline(aligned, order)
-    peak = int(live.max(initial=0))
-    position = arrays.positions(order)
-    for v in reversed(list(order)):
-        after = arrays.succ_idx[arrays.succ_ptr[v] : arrays.succ_ptr[v + 1]]
-        made = arrays.out_idx[arrays.out_ptr[v] : arrays.out_ptr[v + 1]]
-        at = int(position[v])
-        if not len(after) or not len(made) or arrays.live_in[made].any():
-            continue
-        stop = int(position[after].min())
-        if stop <= at + 1:
-            continue
-        dying = 0
-        for t in arrays.in_idx[arrays.in_ptr[v] : arrays.in_ptr[v + 1]]:
-            users = arrays.sink_idx[arrays.sink_ptr[t] : arrays.sink_ptr[t + 1]]
-            if not arrays.live_out[t] and position[users].max() == at:
-                dying += int(aligned.bytes[t])
-        fits = live[at + 1 : stop] + dying + aligned.transient[v] <= peak
-        if dying > aligned.bytes[made].sum() or not fits.any():
-            continue
-        to = at + 1 + int(np.flatnonzero(fits)[-1])
-        trial = order[:at] + order[at + 1 : to + 1] + [v] + order[to + 1 :]
-        there = timeline(aligned, trial)
-        if there.max() <= peak:
-            order, live, position = trial, there, arrays.positions(trial)
-    return order
 
 
 def relieved(
