@@ -17,19 +17,11 @@ from benchmarks.driver import Column, Flags, fixed, known, measured, table_of, w
 from benchmarks.loops import LoopsRow
 from benchmarks.schedule import Case, parse_cases
 from olla_xla import targets
-<<<<<<< HEAD
 from olla_xla.analysis.checkpointed import POLICIES
-from olla_xla.cli import files
-from olla_xla.cli.commands import shared
-from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError, OllaError
-=======
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
-from olla_xla.compile.checkpointed import POLICIES
->>>>>>> 66f4673e (Benchmarks have one driver, one way to run workers and tables beside their commands; orders for places need no joint repair)
 
 
 def define_flags(values: flags.FlagValues) -> None:
