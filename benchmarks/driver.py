@@ -124,6 +124,7 @@ def measured[Item, Row](
     name: Callable[[Item], str] = str,
     said: Callable[[Row], str] | None = None,
     out: str | None = None,
+    done: Callable[[list[Row]], None] | None = None,
 ) -> tuple[list[Row], int]:
     """Measures items one after the other; one that fails is told on stderr, and left out.
 
@@ -131,6 +132,7 @@ def measured[Item, Row](
       items: of which one row is made each. measure: makes it.
       name: of an item, told before it is measured. said: a line about its row, told afterwards.
       out: the file that gets the rows so far after each item, or None.
+      done: called with the rows so far after each item.
 
     Returns:
       (the rows, how many items failed).
@@ -152,4 +154,6 @@ def measured[Item, Row](
             if said is not None:
                 progress(f"{name(item)}: {said(rows[-1])}")
             write_json(out, rows)
+            if done is not None:
+                done(rows)
     return rows, failed

@@ -120,26 +120,25 @@ def _several(values: flags.FlagValues) -> int:
     if values.added_edges is not None:
         raise InputError("--added_edges is of one step; give --model or --function")
     targets.prepare_environment(values.target)
-    out, rows, failed = values.out, [], 0
-    if out is not None and Path(out).exists():
-        rows = from_json(read_text(out))
+    out = values.out
+    earlier = from_json(read_text(out)) if out is not None and Path(out).exists() else []
     target = values.target if values["compile"].value else ""
     wanted = [
         (name, values.batch_size, values.optimizer, values.mode, target)
         for name in (ZOO if values.models == ["zoo"] else values.models)
     ]
-    known = {row.key for row in rows}
+    known = {row.key for row in earlier}
 
     def estimated(key: _Key, progress: Progress) -> ModelEstimates:
         return ModelEstimates(*key, _estimated(values, key[0], progress))
 
-    for key in wanted:
-        if key not in known:
-            found, wrong = measured([key], estimated, name=lambda key: key[0])
-            rows, failed = rows + found, failed + wrong
-            if found and out is not None:
-                files.write_text(out, to_json(rows))
-    _print_meeting(values, [row for row in rows if row.key in wanted])
+    def write(rows: list[ModelEstimates]) -> None:
+        if out is not None:
+            files.write_text(out, to_json([*earlier, *rows]))
+
+    missing = [key for key in wanted if key not in known]
+    rows, failed = measured(missing, estimated, name=lambda key: key[0], done=write)
+    _print_meeting(values, [row for row in (*earlier, *rows) if row.key in wanted])
     return 1 if failed else 0
 
 

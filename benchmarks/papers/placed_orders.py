@@ -132,50 +132,16 @@ def place_reordered(
       CheckError: the referee rejected offsets (a bug).
     """
     deadline = time.monotonic() + total_limit
-
-    def placed(
-        order: Sequence[int], loose: bool | None = False, share: float = _GLANCE
-    ) -> GraphPlacement:
-        return place_graph(
-            graph,
-            order,
-            alignment=alignment,
-            time_limit=share * time_limit,
-            node_limit=node_limit,
-            loose=loose,
-        )
-
-    first = best = placed(order, None)
-
-    def flatter(seed: int) -> Iterator[GraphPlacement]:
-        """Placements under flatter orders whose live sum is no larger."""
-        budget = Budget(_SECONDS * time_limit, node_limit)
-        orders = flattened(
-            GraphArrays.of(graph),
-            first.order,
-            alignment=alignment,
-            seed=seed * _ROUNDS,
-            spend=lambda moves: budget.charge(moves, 0.0),
-        )
-        wasted = 0
-        for other in itertools.islice(orders, _ROUNDS):
-            found = placed(other.tolist())
-            if found.live_bytes <= first.live_bytes:
-                yield found
-            wasted = wasted + 1 if found.packing.bound > found.live_bytes else 0
-            if wasted == _WASTED or not budget.left():
-                return
+    orders = _Orders(graph, alignment, time_limit, node_limit)
+    first = best = orders.placed(order, None)
 
     def rivals() -> Iterator[GraphPlacement]:
         """What promises most comes first; the last are of the best order so far."""
-        yield from flatter(0)
-        problem_of = functools.partial(graph_problem, graph, alignment=alignment)
-        order = relieved(GraphArrays.of(graph), best.order, problem_of, time_limit)
-        if tuple(order) != best.order:
-            yield placed(order)
+        yield from orders.flatter(first, 0)
+        yield from orders.relieved(best)
         for seed in range(1, _SEEDS):
-            yield from flatter(seed)
-        yield placed(best.order, best.loose, 1 - _GLANCE)
+            yield from orders.flatter(first, seed)
+        yield orders.placed(best.order, best.loose, 1 - _GLANCE)
 
     others = rivals()
     while best.fragmentation > 0 and time.monotonic() < deadline:
@@ -183,3 +149,53 @@ def place_reordered(
             break
         best = min(best, rival, key=lambda found: found.arena_bytes)
     return best
+
+
+@dataclasses.dataclass(frozen=True)
+class _Orders:
+    """Places a graph under several orders. The fields are arguments of `place_reordered`."""
+
+    graph: TensorGraph
+    alignment: int
+    time_limit: float
+    node_limit: int | None
+
+    def placed(
+        self, order: Sequence[int], loose: bool | None = False, share: float = _GLANCE
+    ) -> GraphPlacement:
+        """Offsets under one order, within a share of the time limit."""
+        return place_graph(
+            self.graph,
+            order,
+            alignment=self.alignment,
+            time_limit=share * self.time_limit,
+            node_limit=self.node_limit,
+            loose=loose,
+        )
+
+    def flatter(self, first: GraphPlacement, seed: int) -> Iterator[GraphPlacement]:
+        """Placements under flatter orders than the first, whose live sum is no larger."""
+        budget = Budget(_SECONDS * self.time_limit, self.node_limit)
+        orders = flattened(
+            GraphArrays.of(self.graph),
+            first.order,
+            alignment=self.alignment,
+            seed=seed * _ROUNDS,
+            spend=lambda moves: budget.charge(moves, 0.0),
+        )
+        wasted = 0
+        for order in itertools.islice(orders, _ROUNDS):
+            found = self.placed(order.tolist())
+            if found.live_bytes <= first.live_bytes:
+                yield found
+            wasted = wasted + 1 if found.packing.bound > found.live_bytes else 0
+            if wasted == _WASTED or not budget.left():
+                return
+
+    def relieved(self, best: GraphPlacement) -> Iterator[GraphPlacement]:
+        """The best order, changed so that memory reserved for what is dead can be used."""
+        problem_of = functools.partial(graph_problem, self.graph, alignment=self.alignment)
+        arrays = GraphArrays.of(self.graph)
+        order = relieved(arrays, best.order, problem_of, self.time_limit)
+        if tuple(order) != best.order:
+            yield self.placed(order)
