@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.worker_lines import worker_lines
-from hlo.lowered import LoweredModule, read_lowered
+from hlo.dumps.lowered import LoweredModule, read_lowered
 from hlo.module import HloError, module_from_bytes
 from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes, final_module

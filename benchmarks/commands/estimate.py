@@ -50,9 +50,9 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.cli.report.units import megabytes, percent
 from olla_xla.errors import InputError, OllaError
-from olla_xla.problem.graphml import write_graphml
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
+from olla_xla.tools.graphml import write_graphml
 from olla_xla.tools.step import plan_model
 
 _Key = tuple[str, int, str, str, str]

@@ -15,7 +15,7 @@ from benchmarks.place_ilp import FORMS, Programs, place_by_programs
 from benchmarks.place_ilp.arenas import arenas
 from benchmarks.report.arenas import places_table
 from benchmarks.schedule import parse_cases
-from hlo.read import read_module
+from hlo.dumps.read import read_module
 from olla_xla import targets
 from olla_xla.cli.commands import place, shared
 from olla_xla.cli.report.progress import Progress

@@ -19,9 +19,9 @@ from benchmarks.fission.steps import LARGE, STEPS, Step
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module, temporary_bytes
 from olla_xla.compile.process_memory import give_memory_back, reset_peak, status_bytes
-from olla_xla.remat.cost.across import AcrossCost, measure_across
+from olla_xla.pieces.across import AcrossCost, measure_across
+from olla_xla.pieces.timed_products import heaviest, measure_products
 from olla_xla.remat.cost.cpu_benchmarks import first_quartile, measure_cpu
-from olla_xla.remat.cost.products import heaviest, measure_products
 
 _ANEW = 5  # how often the machine's rates are measured
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import jax
 
-from hlo.lowered import LoweredModule
+from hlo.dumps.lowered import LoweredModule
 from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.analysis.analyze import analyze
 from olla_xla.analysis.difference import Difference, Snapshot, difference

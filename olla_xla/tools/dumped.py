@@ -20,7 +20,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from hlo.backend import platform
-from hlo.lowered import LoweredModule
+from hlo.dumps.lowered import LoweredModule
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.compile.planned import compile_given, compile_planned
 from olla_xla.errors import InputError, OllaError

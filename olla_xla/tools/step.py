@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hlo.backend import platform
 from hlo.buffer_assignment import BufferAssignment
-from hlo.lowered import LoweredModule
+from hlo.dumps.lowered import LoweredModule
 from olla_xla.analysis.compiled_leaves import device_count, donatable
 from olla_xla.analysis.remedies import JittedFunction, Plannable
 from olla_xla.compile import decorator

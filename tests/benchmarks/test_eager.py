@@ -32,7 +32,7 @@ from hlo.parse import from_stablehlo
 from olla_xla.cli.main import main as olla_main
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.problem.to_networkx import to_networkx
+from olla_xla.tools.to_networkx import to_networkx
 
 MB = 1 << 20
 

@@ -23,9 +23,9 @@ from benchmarks.thunks.mutants import KINDS, mutants
 from benchmarks.thunks.rows import NotCompiledError, Row, is_worse, measured
 from benchmarks.thunks.steps import Step, steps
 from benchmarks.thunks.subject import Subject
+from hlo.dumps.read import from_hlo_text
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.module import module_from_bytes
-from hlo.read import from_hlo_text
 from hlo.slices import Access, Slice
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions

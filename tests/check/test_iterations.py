@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hlo import xla_pb2
+from hlo.dumps.read import with_program_order
 from hlo.parse import from_hlo_text
-from hlo.read import with_program_order
 from hlo.shapes import Shape
 from olla_xla.check.executable import iterations
 from olla_xla.check.executable.element_expressions import ElementExpressions

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import olla_xla
+from hlo.dumps.lowered import read_lowered
 from hlo.gpu_executable import read_gpu_executable
-from hlo.lowered import read_lowered
 from olla_xla import targets
 from olla_xla.check.executable import check_executable
 from olla_xla.compile.accounting import assigned_bytes, final_module

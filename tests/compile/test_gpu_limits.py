@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks.sharded.steps import STEPS, Sizes
+from hlo.dumps.read import from_hlo_text
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.module import module_from_bytes
-from hlo.read import from_hlo_text
 from olla_xla import targets
 from olla_xla.compile import gpu_limits
 from olla_xla.compile.compiles import Compiles

@@ -13,8 +13,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["hlo", "olla_xla", "csv", "json"]):
+    from hlo.dumps.read import read_module
     from hlo.module import HloError, module_from_bytes
-    from hlo.read import read_module
     from olla_xla.compile import plan_files
     from olla_xla.errors import InputError, PlanFileError
     from olla_xla.place.trace import read_trace

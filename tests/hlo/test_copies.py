@@ -3,12 +3,12 @@
 import pytest
 
 from hlo import xla_pb2
+from hlo.dumps.copies import insert_copies
+from hlo.dumps.read import with_program_order
 from hlo.module import module_from_proto
 from hlo.parse import from_hlo_text
-from hlo.read import with_program_order
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.conflicts import conflicts
-from hlo.rewrite.copies import insert_copies
 from hlo.values import analyse
 
 LOOP = """HloModule m{attributes}

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from hlo import xla_pb2
+from hlo.dumps.read import read_module, with_program_order
 from hlo.module import HloError, module_from_bytes, parse_module_proto
 from hlo.parse import from_hlo_text
-from hlo.read import read_module, with_program_order
 from hlo.shapes import shape_from_proto
 from tests.support.rewrites import with_schedule
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from hlo.dumps.read import from_hlo_text
 from hlo.gpu_executable import GpuExecutable, GpuThunk, read_gpu_executable
 from hlo.invariant_loads import MARK, invariant_loads, shared_marks
 from hlo.module import module_from_bytes
-from hlo.read import from_hlo_text
 from hlo.rewrite.edit import Edit
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.compiles import Compiles

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 from jax.interpreters import mlir
 
-from hlo.lowered import read_lowered
+from hlo.dumps.lowered import read_lowered
+from hlo.dumps.read import read_module
 from hlo.module import HloError, module_from_bytes
 from hlo.parse import from_hlo_text
-from hlo.read import read_module
 
 pytestmark = pytest.mark.quick
 

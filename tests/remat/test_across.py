@@ -9,9 +9,10 @@ import pytest
 
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
-from olla_xla.remat.cost import across, calibrate, cpu_benchmarks
-from olla_xla.remat.cost.across import Across, AcrossCost, cost_in_pieces, strides_of
-from olla_xla.remat.cost.products import product_of
+from olla_xla.pieces import across
+from olla_xla.pieces.across import Across, AcrossCost, cost_in_pieces, strides_of
+from olla_xla.pieces.timed_products import product_of
+from olla_xla.remat.cost import calibrate, cpu_benchmarks
 from olla_xla.remat.cost.roofline import CostModel, Device
 
 CPU = Device("CPU", 1e10, 1e10, 1e9, 1e11, 0.0, 1e8, fresh_bytes_per_second=1e9)

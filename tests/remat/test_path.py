@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hlo.dumps.read import from_hlo_text
 from hlo.module import module_from_bytes
-from hlo.read import from_hlo_text
 from olla_xla.remat.cost.path import Streams, is_transfer, path_seconds
 from olla_xla.remat.cost.roofline import H100, CostModel
 

@@ -9,8 +9,9 @@ import pytest
 
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
-from olla_xla.remat.cost import calibrate, cpu_benchmarks, products
-from olla_xla.remat.cost.products import Product, heaviest, measure_products, product_of, timed
+from olla_xla.pieces import timed_products as products
+from olla_xla.pieces.timed_products import Product, heaviest, measure_products, product_of, timed
+from olla_xla.remat.cost import calibrate, cpu_benchmarks
 from olla_xla.remat.cost.work import work
 
 F32 = ("f32", "f32", "f32")

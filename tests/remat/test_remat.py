@@ -9,9 +9,9 @@ import pytest
 
 import olla_xla
 from examples.zoo import common, gpt, load
+from hlo.dumps.read import with_program_order
 from hlo.module import HloError, module_from_bytes
 from hlo.parse import from_hlo_text
-from hlo.read import with_program_order
 from hlo.rewrite.clones import Clone
 from olla_xla import planner
 from olla_xla.compile import plan_store

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from hlo.dumps.read import with_program_order
 from hlo.module import HloError, module_from_bytes
 from hlo.parse import from_hlo_text
-from hlo.read import with_program_order
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
 from olla_xla.check.executable import check_executable, check_rewrite

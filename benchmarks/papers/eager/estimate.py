@@ -82,7 +82,7 @@ class Estimates:
 def estimate(
     module: Module, mode: str = "training", *, time_limit: float | None = None
 ) -> Estimates:
-    """Runs every baseline on an unfused module (StableHLO, read by `hlo.read`).
+    """Runs every baseline on an unfused module (StableHLO, read by `hlo.dumps.read`).
 
     Args:
       module: with JAX's op names, by which the backward pass is known.

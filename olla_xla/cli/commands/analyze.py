@@ -22,8 +22,8 @@ from typing import Any
 from absl import flags
 
 import olla_xla.targets as targets
+from hlo.dumps.read import read_module
 from hlo.module import HloError
-from hlo.read import read_module
 from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.analysis.terminal import text
 from olla_xla.cli import document, files

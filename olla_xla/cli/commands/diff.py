@@ -12,8 +12,8 @@ from absl import flags
 
 import olla_xla.targets as targets
 from hlo.backend import platform
+from hlo.dumps.read import read_module
 from hlo.module import HloError
-from hlo.read import read_module
 from olla_xla.analysis.analysis import Executable, analyze_module
 from olla_xla.analysis.difference import Snapshot, difference, load_snapshot
 from olla_xla.cli.commands import shared

@@ -17,8 +17,8 @@ from absl import flags
 
 import olla_xla.schedule as schedule
 import olla_xla.targets as targets
+from hlo.dumps.read import read_module
 from hlo.module import HloError
-from hlo.read import read_module
 from olla_xla.check.graph import check_schedule
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
@@ -29,8 +29,8 @@ from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.planner import graphs
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.graphml import read_graphml, write_graphml
 from olla_xla.schedule.search import phases
+from olla_xla.tools.graphml import read_graphml, write_graphml
 
 _PICTURES = (".png", ".svg", ".pdf")
 

@@ -26,9 +26,9 @@ from rich.console import Console
 import olla_xla.targets as targets
 from hlo.backend import PLATFORMS
 from hlo.buffer_assignment import BufferAssignment
-from hlo.lowered import LoweredModule
+from hlo.dumps.lowered import LoweredModule
+from hlo.dumps.read import read_module
 from hlo.module import HloError, module_from_bytes
-from hlo.read import read_module
 from olla_xla.analysis.memory_view import MemoryView, memory_view
 from olla_xla.analysis.remedies import remedy
 from olla_xla.analysis.remedy import Remedy

@@ -8,7 +8,7 @@ from absl import flags
 from rich.console import Console
 
 import olla_xla.targets as targets
-from hlo.lowered import LoweredModule, read_lowered
+from hlo.dumps.lowered import LoweredModule, read_lowered
 from hlo.module import HloError
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, ModuleFormatError

@@ -10,8 +10,8 @@ import networkx as nx
 
 from olla_xla.errors import InputError
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.to_networkx import to_networkx
 from olla_xla.problem.whole_file import written_whole
+from olla_xla.tools.to_networkx import to_networkx
 from olla_xla.version import to_install
 
 MOST_OPERATORS = 300

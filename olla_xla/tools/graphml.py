@@ -17,8 +17,8 @@ import networkx as nx
 from hlo.files import read_regular, unpacked
 from olla_xla.errors import GraphError, InputError
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.to_networkx import from_networkx, to_networkx
 from olla_xla.problem.whole_file import written_whole
+from olla_xla.tools.to_networkx import from_networkx, to_networkx
 
 
 def write_graphml(

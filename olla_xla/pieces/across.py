@@ -18,10 +18,10 @@ from typing import Any
 
 from hlo.backend import platform
 from hlo.module import Instruction, Module
+from olla_xla.pieces.timed_products import Product, heaviest, product_of, timed
 from olla_xla.remat.cost.calibrate import LOCK, kept
 from olla_xla.remat.cost.cpu_benchmarks import SOME, Bench, in_turns
 from olla_xla.remat.cost.devices import device
-from olla_xla.remat.cost.products import Product, heaviest, product_of, timed
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work, transposes
 

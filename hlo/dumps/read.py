@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from hlo import xla_pb2
+from hlo.dumps.calls import flatten, is_shared
+from hlo.dumps.copies import insert_copies
 from hlo.files import read_regular, unpacked
 from hlo.gc_pause import without_collection
 from hlo.module import HloError, module_from_proto, parse_module_proto
 from hlo.parse import from_hlo_text, from_stablehlo
-from hlo.rewrite.calls import flatten, is_shared
-from hlo.rewrite.copies import insert_copies
 
 
 def read_module(path: str | Path, target: str = "cpu") -> bytes:
@@ -76,9 +76,9 @@ def _text(data: bytes) -> str | None:
 def runnable(module: bytes, target: str = "cpu") -> bytes:
     """The module in the form that XLA's own pipeline gives it before it schedules.
 
-    Each control computation is called from one place (`hlo.rewrite.calls`), and without a
+    Each control computation is called from one place (`hlo.dumps.calls`), and without a
     schedule, values that must have one buffer are copied where they are alive together
-    (`hlo.rewrite.copies`). A scheduled module that is so already is returned as it came.
+    (`hlo.dumps.copies`). A scheduled module that is so already is returned as it came.
 
     Args:
       module: serialized. target: "cpu" or "cuda", whose in-place rules say which values these are.

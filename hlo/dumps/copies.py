@@ -28,7 +28,7 @@ def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
 
     Args:
       proto: a module without a schedule, changed in place; instructions run as they are listed.
-        Each computation that control flow runs must have one caller (`hlo.rewrite.calls.flatten`).
+        Each computation that control flow runs must have one caller (`hlo.dumps.calls.flatten`).
       target: "cpu" or "cuda", whose in-place rules count: on a GPU all-reduces are in place.
 
     Raises:
