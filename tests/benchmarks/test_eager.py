@@ -165,18 +165,6 @@ def test_freed_neighbours_merge():
     assert a.reserved == 4 * MB
 
 
-@pytest.mark.parametrize("size", [512, 10 * MB])
-def test_a_block_that_fits_is_taken_whatever_its_place(size):
-    """Of the first segment as of any other, from its beginning or not."""
-    a = BlockSplittingAllocator()
-    held = [a.allocate(size) for _ in range(8)]
-    reserved = a.reserved
-    for handle in held:
-        a.free(handle)
-        again = a.allocate(size)
-        assert (a.reserved, a._live[again].size) == (reserved, size)
-
-
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(1, 30 * MB), st.integers(0, 99)), max_size=60),
     st.integers(1, 3),

@@ -88,30 +88,6 @@ def test_differences_are_relative_to_the_largest():
     assert bench._difference(jnp.array([0.0]), jnp.array([1e-30])) == pytest.approx(1)
 
 
-def test_arrays_by_shape():
-    """Statistics are halves, labels 0; of weights the variance is one by what comes in."""
-    asked = {
-        "half": jax.ShapeDtypeStruct((3,), jnp.float32), "one": jax.ShapeDtypeStruct((), "float32"),
-        "label": jax.ShapeDtypeStruct((4, 2), jnp.int32),
-        "weight": jax.ShapeDtypeStruct((10, 40, 50), jnp.float32),
-        "wide": jax.ShapeDtypeStruct((20_000, 5), jnp.float32),
-    }  # fmt: skip
-    found = jax.tree.map(np.asarray, bench._arrays(asked))
-    assert jax.tree.map(lambda a: (a.shape, a.dtype), found) == jax.tree.map(
-        lambda a: (a.shape, a.dtype), asked
-    )
-    assert (found["half"] == 0.5).all() and found["one"] == 0.5
-    assert (found["label"] == 0).all()
-    assert float(found["weight"].std()) == pytest.approx(400**-0.5, rel=0.03)
-    assert float(found["wide"].std()) == pytest.approx(4096**-0.5, rel=0.03)
-    assert abs(float(found["weight"].mean())) < 1e-3
-    (wide,) = bench._arrays([asked["wide"]])
-    drawn = np.random.default_rng(0).standard_normal((20_000, 5), np.float32)
-    assert (np.asarray(wide) == drawn / 64).all()  # at most 4096 come in
-    again = jax.tree.map(np.asarray, bench._arrays(asked))
-    assert all((again[name] == found[name]).all() for name in asked)
-
-
 def memory(network="resnet", size=1000, none=400, sharing=140, sublinear=20, exact=None):
     return bench.MemoryRow(
         network, size, (1, 2), none, none, sharing, sharing, sharing, sublinear, exact, 1.0
