@@ -176,10 +176,11 @@ class _Orders:
     def flatter(self, first: GraphPlacement, seed: int) -> Iterator[GraphPlacement]:
         """Placements under flatter orders than the first, whose live sum is no larger."""
         budget = Budget(_SECONDS * self.time_limit, self.node_limit)
+        g, unit = GraphArrays.of(self.graph), self.alignment
+        rounded = g.resized(-(-g.bytes // unit) * unit)
         orders = flattened(
-            GraphArrays.of(self.graph),
+            rounded._replace(transient=-(-g.transient // unit) * unit),
             first.order,
-            alignment=self.alignment,
             seed=seed * _ROUNDS,
             spend=lambda moves: budget.charge(moves, 0.0),
         )

@@ -128,8 +128,7 @@ def least_peak(
       asked: what that takes besides.
 
     Raises:
-      InputError: no such form, equation or backend, or one that cannot take the form. What that
-        raises.
+      InputError: no such form or equation, or a backend that cannot take it. What that raises.
     """
     chosen = form_named(form)
     if backends is None:
