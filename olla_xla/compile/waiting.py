@@ -18,6 +18,35 @@ _PATIENCE = 2.0
 """Seconds after which there is a message."""
 
 
+class RunningPhase:
+    """What runs, and since when: a line that counts the seconds beside one of Rich's spinners.
+
+    Args:
+      doing: what runs first.
+      line: makes the line of the seconds since the start, and of what runs with its own seconds.
+    """
+
+    def __init__(self, doing: str, line: Callable[[float, str], str]) -> None:
+        self._started = self._since = time.monotonic()
+        self._doing, self._line = doing, line
+
+    def begin(self, doing: str) -> None:
+        """Sets what runs from now on."""
+        self._doing, self._since = doing, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._started
+
+    def __str__(self) -> str:
+        own = f"{self._doing} ({time.monotonic() - self._since:.0f} s)"
+        return self._line(self.seconds, own)
+
+    def __rich__(self) -> Text:
+        return Text(str(self), no_wrap=True, overflow="ellipsis")
+
+
 @contextlib.contextmanager
 def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]]:
     """A context that, after two seconds, logs what is being done and shows it on a terminal.
@@ -28,28 +57,21 @@ def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]
     Yields:
       A function that takes lines of progress.
     """
-    started = since = time.monotonic()
-    latest = doing
-
-    def line() -> str:
-        now = time.monotonic()
-        return f"planning {name}, {now - started:.0f} s: {latest} ({now - since:.0f} s)"
-
-    status = Console(stderr=True).status(_Line(line))
+    phase = RunningPhase(doing, lambda seconds, what: f"planning {name}, {seconds:.0f} s: {what}")
+    status = Console(stderr=True).status(phase)
     shown, lock = False, threading.Lock()
 
     def show() -> None:
         nonlocal shown
         with lock:
-            _logger.info("%s", line())
+            _logger.info("%s", phase)
             # If the log does not propagate, its own handler shows it (the command line's progress).
             if sys.stderr.isatty() and _logger.propagate:
                 shown = True
                 status.start()
 
     def progress(text: str) -> None:
-        nonlocal latest, since
-        latest, since = text, time.monotonic()
+        phase.begin(text)
         _logger.debug("%s", text)
 
     timer = threading.Timer(_PATIENCE, show)
@@ -62,13 +84,3 @@ def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]
         with lock:
             if shown:
                 status.stop()
-
-
-class _Line:
-    """The text beside the spinner, rendered several times a second to count the seconds."""
-
-    def __init__(self, line: Callable[[], str]) -> None:
-        self._line = line
-
-    def __rich__(self) -> Text:
-        return Text(self._line(), no_wrap=True, overflow="ellipsis")

@@ -10,18 +10,25 @@ nothing meets the budget.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from absl import flags
 
 import olla_xla.targets as targets
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.pieces import fit_table, fit_verdict
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table
+from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.compile import decorator
 from olla_xla.errors import InputError
+from olla_xla.pieces.in_pieces import FissionChoice
 from olla_xla.planner.warm_up import loaded
+from olla_xla.problem.options import PlanOptions
+from olla_xla.targets.target import Target
 from olla_xla.tools import models
-from olla_xla.tools.fit import fit
+from olla_xla.tools.models import BuiltModel, tracing
+from olla_xla.tools.step import plan_progress
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -53,3 +60,54 @@ def run(values: flags.FlagValues) -> int:
     shared.print_table(values, fit_table(found, title))
     print(fit_verdict(found, options.budget_bytes))
     return 0
+
+
+def fit(
+    model: BuiltModel, target: Target, options: PlanOptions, progress: Callable[[str], None]
+) -> FissionChoice:
+    """What `decorator.plan(..., memory_budget=, fission=True)` chooses for a model's step.
+
+    Args:
+      model: the step. target: what to compile it for. options: with a budget.
+      progress: called with one line at each improvement.
+
+    Raises:
+      BudgetError: no number of pieces and no recomputation meets the budget; it says what forbids.
+      InputError: the step cannot be traced.
+    """
+    arguments = target.place(model.arguments)
+    settings = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    with tracing(model.name), plan_progress(progress):
+        function = decorator.plan(model.step, fission=True, **settings, **model.jit_options)
+        return function.choice(*arguments)
+
+
+def fit_table(found: FissionChoice, title: str) -> Table:
+    """One row for each number of pieces that was tried.
+
+    A row has XLA's total, the plan's total ("-" if nothing was planned), and the predicted time
+    that is added to that of the first trial.
+    """
+    whole = found.trials[0].xla_seconds
+    rows = [
+        (
+            f"{trial.pieces:,}",
+            megabytes(trial.xla_bytes),
+            "-" if trial.planned_bytes is None else megabytes(trial.planned_bytes),
+            f"{percent(trial.seconds / whole - 1, 1)} %",
+            "chosen" if trial.pieces == found.pieces else "",
+        )
+        for trial in found.trials
+    ]
+    return Table(("pieces", "XLA, MB", "plan, MB", "added time", ""), rows, title)
+
+
+def fit_verdict(found: FissionChoice, budget: int) -> str:
+    """Which number of pieces meets a budget in bytes, and which regions are cut."""
+    chosen = next(trial for trial in found.trials if trial.pieces == found.pieces)
+    meets = f"{megabytes(chosen.planned_bytes or chosen.xla_bytes)} of {megabytes(budget)} MB"
+    if found.plan is None:
+        why = f" Nothing can be cut: {found.reason}." if found.reason else ""
+        return f"The step as it is meets the budget: {meets}.{why}"
+    regions = "\n".join(map(str, found.plan.regions))
+    return f"In {found.pieces} pieces it meets the budget: {meets}.\n{regions}"

@@ -6,7 +6,8 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.text import Text
+
+from olla_xla.compile.waiting import RunningPhase
 
 
 class Progress:
@@ -24,12 +25,10 @@ class Progress:
     def __init__(self, console: Console | None = None, interval: float = 2.0) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._interval = interval
-        self._started = time.monotonic()
         self._last = -interval
         self._held = ""
-        self._phase, self._since = "", self._started
-        running = _Running(self)
-        self._status = self._console.status(running) if self._console.is_terminal else None
+        self._phase = RunningPhase("", _timed)
+        self._status = self._console.status(self._phase) if self._console.is_terminal else None
 
     def __enter__(self) -> Progress:
         if self._status is not None:
@@ -49,28 +48,22 @@ class Progress:
     def stage(self, line: str) -> None:
         """Reports a new stage, which is always printed."""
         self._flush()
-        self._begin(line)
+        self._phase.begin(line)
         if self._status is None:
-            self._print(self._timed(line))
+            self._print(_timed(self._phase.seconds, line))
 
     def __call__(self, line: str) -> None:
         """Reports progress within a stage; in a log, a line that follows soon may replace it."""
-        self._begin(line)
+        self._phase.begin(line)
         if self._status is not None:
             return
-        self._held = self._timed(line)
+        self._held = _timed(self._phase.seconds, line)
         if time.monotonic() - self._last >= self._interval:
             self._flush()
 
     def running(self) -> str:
         """The latest line, with the seconds since the start, and since it was the latest."""
-        return f"{self._timed(self._phase)} ({time.monotonic() - self._since:.0f} s)"
-
-    def _begin(self, line: str) -> None:
-        self._phase, self._since = line, time.monotonic()
-
-    def _timed(self, line: str) -> str:
-        return f"{time.monotonic() - self._started:7.1f} s  {line}"
+        return str(self._phase)
 
     def _flush(self) -> None:
         if self._held:
@@ -82,11 +75,5 @@ class Progress:
         self._console.print(line, markup=False, soft_wrap=True)
 
 
-class _Running:
-    """The text beside the spinner; Rich renders it several times a second, so the clock runs."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __rich__(self) -> Text:
-        return Text(self._progress.running(), no_wrap=True, overflow="ellipsis")
+def _timed(seconds: float, line: str) -> str:
+    return f"{seconds:7.1f} s  {line}"
