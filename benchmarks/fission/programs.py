@@ -160,6 +160,13 @@ MIXING: dict[str, Callable[[Any, Any], Any]] = {
 """What mixes rows."""
 
 
+def _turned(function: Callable[[Any, Any], Any], x: Any, w: Any) -> Any:
+    """Applies a function one to three times, by the first number."""
+    turns = 1 + (jnp.abs(x[0, 0]) * 8).astype(jnp.int32) % 3
+    state = 0, x
+    return lax.while_loop(lambda s: s[0] < turns, lambda s: (s[0] + 1, function(s[1], w)), state)[1]
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A function of rows, weights, and weights of a wide layer after them.
@@ -169,6 +176,8 @@ class Program:
       pieces: the number of pieces. is_given: whether the caller names the rows as the axis to cut.
       inside: whether the gradient is taken inside the function that is cut, or of that function.
       seed: of its arguments.
+      loop: that in whose body the operations are: "scan", "while", "turns" if each row has its own
+        number of iterations, or "".
     """
 
     names: tuple[str, ...]
@@ -176,6 +185,7 @@ class Program:
     is_given: bool
     inside: bool
     seed: int
+    loop: str = ""
 
     @property
     def mixes(self) -> bool:
@@ -184,11 +194,24 @@ class Program:
 
     def __call__(self, x: Any, w: Any, wide: Any) -> Any:
         """A mean, a sum over rows, and a value for each."""
+        if self.loop == "scan":
+            x, _ = lax.scan(lambda x, w: (self._operations(x, w), None), x, jnp.stack([w, w.T]))
+        elif self.loop == "while":
+            x = _turned(self._operations, x, w)
+        elif self.loop == "turns":
+            x = jax.vmap(lambda row: _turned(self._operations, row[None], w)[0])(x)
+        else:
+            x = self._operations(x, w)
+        large = jnp.tanh(x @ wide)
+        found = jnp.mean(large**2), (large * 2).sum(0), large.max(1)
+        few = self.pieces <= ROWS // 4  # each piece keeps its own maximum
+        return (*found, lax.stop_gradient(large).max(0)) if few else found
+
+    def _operations(self, x: Any, w: Any) -> Any:
         for name in self.names:
             kind = MIXING if name.startswith("mixing ") else ROW_BY_ROW
             x = kind[name.removeprefix("mixing ")](x, w)
-        large = jnp.tanh(x @ wide)
-        return jnp.mean(large**2), (large * 2).sum(0), large.max(1)
+        return x
 
 
 def programs(count: int, mixing: int, seed: int) -> Iterator[Program]:
@@ -203,7 +226,10 @@ def programs(count: int, mixing: int, seed: int) -> Iterator[Program]:
         if number >= count:
             names = [*some(0, 2), f"mixing {chance.choice(sorted(MIXING))}", *some(0, 2)]
         is_given, inside = chance.random() < 0.5, chance.random() < 0.5
-        yield Program(tuple(names), chance.randint(2, ROWS), is_given, inside, number)
+        pieces, loop = chance.randint(2, ROWS), chance.choice(["", "", "scan", "while", "turns"])
+        if loop == "turns" and number >= count:
+            loop = "scan"  # a row alone mixes nothing
+        yield Program(tuple(names), pieces, is_given, inside, number, loop)
 
 
 def arguments(seed: int) -> list[jax.Array]:
@@ -247,7 +273,7 @@ def check(program: Program) -> tuple[str, str]:
         return olla_xla.fission(function, axis=axis, pieces=pieces)
 
     # Where a loop has no gradient, the function alone is what there is.
-    has_gradient = "mixing while" not in program.names
+    has_gradient = "mixing while" not in program.names and program.loop in ("", "scan")
     if not has_gradient:
         whole, ours = program, cut(program)
     elif program.inside:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from olla_xla.errors import InputError
 from olla_xla.pieces.calls import CHECKPOINTS, called_by
 from olla_xla.pieces.estimate import bytes_inside, peaks
-from olla_xla.pieces.graph import Blocked, Graph, Spread, spread
+from olla_xla.pieces.factors import REDUCTIONS
+from olla_xla.pieces.graph import Blocked, Graph, Spread, forbidding, spread
 from olla_xla.pieces.region import (
     LIGHT,
     AnyStep,
@@ -269,8 +270,10 @@ def _reason(ends: _Ends) -> str:
     graph, mixing = ends.graph, [b for b in ends.blocked if not _is_known(ends.graph, b)]
     if not mixing and ends.sums:
         e = graph.equations[ends.sums[0]]
+        is_sum = e.primitive.name == "reduce_sum" or e.primitive.name not in REDUCTIONS
+        kind = "sum" if is_sum else "result"
         return (
-            f"{e.primitive.name} at {line_of(e)} mixes it: each index needs that sum, "
+            f"{e.primitive.name} at {line_of(e)} mixes it: each index needs that {kind}, "
             f"{e.outvars[0].aval.str_short()}"
         )
     if not ends.blocked or (ends.left and not mixing):
@@ -279,7 +282,9 @@ def _reason(ends: _Ends) -> str:
     e = graph.equations[first.equation]
     why = "mixes" if mixing else "needs the whole of"
     shape = first.value.aval.str_short()
-    return f"{e.primitive.name} at {line_of(e)} {why} dimension {first.dim} of {shape}"
+    inner = forbidding(graph, first)
+    inside = f", by {inner.primitive.name} at {line_of(inner)}" if inner is not None else ""
+    return f"{e.primitive.name} at {line_of(e)} {why} dimension {first.dim} of {shape}{inside}"
 
 
 def _is_known(graph: Graph, b: Blocked) -> bool:

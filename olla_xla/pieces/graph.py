@@ -229,7 +229,20 @@ def _options(graph: Graph, i: int, v: Any, d: int, inside_call: bool) -> Iterato
 
 
 class _Contradiction(Exception):
-    """A call cannot be cut along these dimensions."""
+    """A call cannot be cut along these dimensions; an argument is the equation that forbids it."""
+
+
+def forbidding(graph: Graph, b: Blocked) -> Any:
+    """The equation inside a call that forbids a cut; None if the call as a whole does."""
+    e = graph.equations[b.equation]
+    if e.primitive.name not in CALLS:
+        return None
+    at = {k: b.dim for k, w in enumerate((*e.invars, *e.outvars)) if w is b.value}
+    try:
+        _cut_calls(graph.called(b.equation), at, len(e.invars), set())
+    except _Contradiction as found:
+        return next(iter(found.args), None)
+    return None
 
 
 def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
@@ -289,7 +302,7 @@ def _spread_called(
         read = {w for e in stops for w in filter(is_variable, e.invars)}
         more = (may_be_sums & read) - s.cut.keys()
         if not more:
-            raise _Contradiction
+            raise _Contradiction(inner.equations[s.blocked[0].equation])
         summed |= more
 
 

@@ -133,3 +133,9 @@ def test_a_while_does_not_carry_parts_of_what_its_predicate_reads():
 
     with pytest.raises(olla_xla.InputError, match="mixes"):
         jax.jit(olla_xla.fission(grown, axis=0, pieces=B))(jnp.abs(ARGUMENTS[2]))
+
+
+def test_a_refusal_names_what_forbids_it_in_the_loop():
+    function = scanned(lambda x, w, b: jnp.cumsum(jnp.tanh(x @ w + b), 0))
+    with pytest.raises(olla_xla.InputError, match=r"scan at .*, by cumsum at test_scans.py:\d+$"):
+        olla_xla.fission(function, axis=(None, None, 0)).explain(*ARGUMENTS)
