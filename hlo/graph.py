@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from hlo import xla_pb2
 from hlo.exchange import REPEATABLE
+from hlo.instructions import Names, instruction, relist
 from hlo.module import HloError
 from hlo.walk import after_needs, post_order
 
@@ -22,45 +23,6 @@ _LOCAL = (1 << 32) - 1
 _Instruction = xla_pb2.HloInstructionProto
 _Computation = xla_pb2.HloComputationProto
 _Shape = xla_pb2.ShapeProto
-
-
-class Names:
-    """The names of a module's computations and instructions, in order to give new ones."""
-
-    def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
-        self._taken = {c.name for c in proto.computations}
-        self._taken.update(i.name for c in proto.computations for i in c.instructions)
-
-    def new(self, name: str) -> str:
-        """`name`, with a number added if it is in use; the result counts as in use from now on."""
-        found = name
-        for k in itertools.count(1):
-            if found not in self._taken:
-                break
-            found = f"{name}.{k}"
-        self._taken.add(found)
-        return found
-
-
-def instruction(
-    opcode: str, name: str, shape: _Shape, operands: Iterable[_Instruction] = (), **fields: Any
-) -> _Instruction:
-    """A new instruction, which the caller adds to a computation; `fields` of the proto."""
-    ids = [o.id for o in operands]
-    return _Instruction(opcode=opcode, name=name, shape=shape, operand_ids=ids, **fields)
-
-
-def copied(
-    i: _Instruction, name: str, operands: Iterable[_Instruction] | None = None
-) -> _Instruction:
-    """A copy under another name that waits for nothing; with other operands, if these are given."""
-    copy = _Instruction()
-    copy.CopyFrom(i)
-    copy.name = name
-    del copy.control_predecessor_ids[:]
-    if operands is not None:
-        copy.operand_ids[:] = [o.id for o in operands]
-    return copy
 
 
 class MutableComputation:
@@ -78,7 +40,6 @@ class MutableComputation:
         self.computation = computation
         self._module = module
         self._by_id = {i.id: i for i in computation.instructions}
-        self._by_name = {i.name: i for i in computation.instructions}
         self._next = max(self._by_id, default=computation.id << 32) + 1
         self._listed = list(self._by_id)
         self._before: dict[int, list[int]] = {}
@@ -97,6 +58,15 @@ class MutableComputation:
             self._order = [k if k in self._by_id else high | k for k in sequence]
 
     # What is there.
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, _Instruction]:
+        return {i.name: i for i in self._by_id.values()}
+
+    @property
+    def names(self) -> Names:
+        """Those of the module."""
+        return self._module.names
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -178,11 +148,16 @@ class MutableComputation:
             self.early.add(i.id)
         return i
 
+    def make(
+        self, opcode: str, name: str, shape: _Shape, *operands: _Instruction, **fields: Any
+    ) -> _Instruction:
+        """Adds an instruction with this name, or one like it that is free; see `instruction`."""
+        return self.add(instruction(opcode, self.names.new(name), shape, operands, **fields))
+
     def tuple_element(self, whole: _Instruction, k: int) -> _Instruction:
         """Adds a get-tuple-element of element `k` of `whole`."""
-        name = self._module.names.new(f"{whole.name}.element")
-        shape = whole.shape.tuple_shapes[k]
-        return self.add(instruction("get-tuple-element", name, shape, [whole], tuple_index=k))
+        name, shape = f"{whole.name}.element", whole.shape.tuple_shapes[k]
+        return self.make("get-tuple-element", name, shape, whole, tuple_index=k)
 
     def element(self, k: int) -> _Instruction:
         """The get-tuple-element of the parameter (a loop's state) at `k`, added if need be."""
@@ -197,10 +172,7 @@ class MutableComputation:
 
     def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
         """Adds a bitcast of `i` to a shape and returns it; `i` itself if it has that shape."""
-        if i.shape == shape:
-            return i
-        name = self._module.names.new(f"{i.name}.bitcast")
-        return self.add(instruction("bitcast", name, shape, [i]))
+        return i if i.shape == shape else self.make("bitcast", f"{i.name}.bitcast", shape, i)
 
     def copy_from(self, source: MutableComputation, rename: Callable[[str], str]) -> None:
         """Fills a new computation with copies of another's instructions, and its schedule."""
@@ -212,7 +184,7 @@ class MutableComputation:
             copy.id, copy.name = moved[i.id], rename(i.name)
             copy.operand_ids[:] = [moved[k] for k in i.operand_ids]
             copy.control_predecessor_ids[:] = [moved[k] for k in i.control_predecessor_ids]
-            self._by_id[copy.id] = self._by_name[copy.name] = copy
+            self._by_id[copy.id] = copy
         self._next = max(self._by_id) + 1
         self.computation.root_id = moved[source.computation.root_id]
         if source._order is not None:
@@ -284,6 +256,7 @@ class MutableComputation:
 
     def reorder(self) -> None:
         """Lists the instructions in XLA's post-order."""
+        self._insert()
         self._by_id = {i.id: i for i in post_order(self.instructions())}
 
     def place(self, order: Iterable[int]) -> None:
@@ -292,12 +265,7 @@ class MutableComputation:
 
     def finish(self) -> None:
         """Writes the instructions and the schedule into the proto; nothing is changed after it."""
-        if self._before or self._after:
-            inserted = {k for at in (self._before, self._after) for ks in at.values() for k in ks}
-            listed = self._with_inserted(k for k in self._by_id if k not in inserted)
-            self._by_id = {k: self._by_id[k] for k in listed}
-            if self._order is not None:
-                self._order = list(self._with_inserted(self._order))
+        self._insert()
         if list(self._by_id) != self._listed:
             relist(self.computation.instructions, self._by_id.values())
         if self._order is not None:
@@ -305,16 +273,20 @@ class MutableComputation:
             sequence = self._module.proto.schedule.sequences[self.computation.id]
             sequence.instruction_ids[:] = ids
 
-    def _with_inserted(self, ids: Iterable[int]) -> Iterator[int]:
-        for k in ids:
-            yield from (*self._before.get(k, ()), k, *self._after.get(k, ()))
+    def _insert(self) -> None:
+        """Lists and schedules what was added before or after others."""
 
+        def inserted(ids: Iterable[int]) -> list[int]:
+            return [n for k in ids for n in (*before.get(k, ()), k, *after.get(k, ()))]
 
-def relist(repeated: Any, items: Iterable[Any]) -> None:
-    """Makes a repeated field of messages hold copies of these, which may be some of its own."""
-    kept = list(items)
-    del repeated[:]
-    repeated.extend(kept)
+        before, after = self._before, self._after
+        new = {k for at in (before, after) for ks in at.values() for k in ks}
+        if new:
+            listed = inserted(k for k in self._by_id if k not in new)
+            self._by_id = {k: self._by_id[k] for k in listed}
+            if self._order is not None:
+                self._order = inserted(self._order)
+        self._before, self._after = {}, {}
 
 
 class MutableModule:
@@ -375,25 +347,30 @@ class MutableModule:
         self._beside.setdefault(after, []).append(computation)
         return self.body(computation.id)
 
-    def finish(self) -> None:
-        """Writes all that has been changed into the module."""
+    def finish(self, *, prune: bool = False) -> None:
+        """Writes all that has been changed into the module.
+
+        Args:
+          prune: lists computations callees first, without those that nothing calls.
+        """
         for body in self._bodies.values():
             body.finish()
-        if self._beside:
-            last = self._beside.pop(None, [])
-            listed = [k for c in self.proto.computations for k in (c, *self._beside.get(c.id, ()))]
-            relist(self.proto.computations, [*listed, *last])
+        last = self._beside.pop(None, [])
+        listed = [k for c in self.proto.computations for k in (c, *self._beside.get(c.id, ()))]
+        listed = [*listed, *last]
+        if prune:
+            listed = self._called(listed)
+        if [c.id for c in listed] != [c.id for c in self.proto.computations]:
+            relist(self.proto.computations, listed)
 
-    def prune(self) -> None:
-        """After `finish`: lists computations callees first, without those that nothing calls."""
-        by_id = {c.id: c for c in self.proto.computations}
-
-        def callees(k: int) -> Sequence[int]:
-            return [n for i in by_id[k].instructions for n in i.called_computation_ids]
-
-        called = set(after_needs([self.proto.entry_computation_id], callees))
-        listed = after_needs((k for k in by_id if k in called), callees)
-        for number in by_id.keys() - called:
+    def _called(self, listed: Sequence[_Computation]) -> list[_Computation]:
+        """What the entry calls, callees first; the schedules of others are removed."""
+        calls = {
+            c.id: [k for i in c.instructions for k in i.called_computation_ids] for c in listed
+        }
+        called = set(after_needs([self.proto.entry_computation_id], calls.__getitem__))
+        for number in calls.keys() - called:
             if number in self.proto.schedule.sequences:
                 del self.proto.schedule.sequences[number]
-        relist(self.proto.computations, [by_id[k] for k in listed])
+        done = after_needs((k for k in calls if k in called), calls.__getitem__)
+        return [self.computations[k] for k in done]

@@ -16,6 +16,9 @@ from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 
+_BITS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
+"""Bits of exponent and mantissa, by XLA's number of the type: f16, f32, f64, bf16."""
+
 _FLOATING = frozenset({10, 11, 12, 16, 19, 20, 23, 24, 25, 28, 29, 31, 32, 33})
 """XLA's element types of floating point: f16, f32, f64, bf16, the 8-bit and smaller ones."""
 _COMPLEX = frozenset({15, 18})
@@ -150,3 +153,14 @@ class _Products:
             product |= self._is_product.get(body.root, True)
         self._is_product[i] = product
         return sensitive
+
+
+def keeps_precision(i: Instruction) -> bool:
+    """Whether a reduce-precision keeps all bits of exponent and mantissa that its type has.
+
+    JAX marks values saved for a backward pass by such ones. They leave every number as it is, but
+    on some platforms not every NaN (`Platform.keeps_precision`).
+    """
+    assert i.proto is not None
+    bits = _BITS.get(i.shape.element_type)
+    return bits is not None and bits == (i.proto.exponent_bits, i.proto.mantissa_bits)

@@ -12,7 +12,7 @@ from benchmarks.mutants import order
 from benchmarks.mutants.aliases import bind, bindings, is_needed
 from benchmarks.mutants.draft import Draft
 from hlo.module import module_from_bytes
-from hlo.rewrite.holds import add_holds
+from hlo.rewrite.aliases import add_holds
 from hlo.rounding import may_depend_on_memory
 from olla_xla.memory.kernels import overwritten
 from olla_xla.memory.module_state import PlannedModule, scheduled_module

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation, MutableModule, instruction
+from hlo.graph import MutableComputation, MutableModule
+from hlo.instructions import instruction
 from hlo.module import HloError, module_from_proto
 from hlo.rewrite.conflicts import CopySite, conflicts
 from hlo.shapes import TUPLE, ShapeIndex

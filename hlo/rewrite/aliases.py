@@ -1,9 +1,18 @@
-"""Makes fusions write their results in place: output_to_operand_aliasing.
+"""Makes fusions write results over operands (output_to_operand_aliasing), and others not do so.
 
 XLA lets a fusion's result take a dying operand's memory, but its heap does so for some values only
 (not for one that shares its buffer with others already). Stated on the instruction, the result and
 the operand are one buffer for certain. XLA wants both to have the same dimensions; where they
 differ, the operand goes through a bitcast, and a second one inside the fusion undoes it.
+
+The other way round, XLA lets a result take over the memory of an operand that dies where the result
+is made. A bitcast of the operand that runs next keeps it alive for one step more; nothing reads the
+bitcast, and XLA makes no code of it.
+
+XLA lets a fusion's result take over a dying operand's memory if the parameter at the operand's
+first place is read element by element. It does not ask about the other places of a value that is
+read as several operands (HloDataflowAnalysis::CanShareOperandBufferWithUser;
+docs/xla-repeated-operands.md). So the two parameters change their numbers.
 """
 
 from __future__ import annotations
@@ -11,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation, MutableModule, instruction
-from hlo.module import HloError
+from hlo.graph import MutableComputation, MutableModule
+from hlo.inplace import is_elementwise_on
+from hlo.instructions import instruction
+from hlo.module import HloError, Instruction, Module
 from hlo.shapes import ShapeIndex
 
 Alias = tuple[ShapeIndex, int]
@@ -72,3 +83,63 @@ def _alias(
     body.replace(parameter, body.add(inner, after=parameter), but=inner)
     parameter.shape.CopyFrom(result)
     return True
+
+
+def hold_name(name: str, operand: int) -> str:
+    """The name of the bitcast that keeps operand number `operand` of instruction `name` live."""
+    return f"{name}.holds_{operand}"
+
+
+def add_holds(proto: xla_pb2.HloModuleProto, holds: Mapping[str, Sequence[int]]) -> None:
+    """Keeps operands live past an instruction, by a bitcast of each scheduled right after it.
+
+    Args:
+      proto: a scheduled module, changed in place.
+      holds: instruction name -> numbers of its operands, arrays each.
+
+    Raises:
+      HloError: an instruction is unknown or has no such operand, or its computation no schedule.
+    """
+    if not holds:
+        return
+    module = MutableModule(proto)
+    for home, i in module.find(holds):
+        for operand in holds[i.name]:
+            if not 0 <= operand < len(i.operand_ids):
+                raise HloError(f"{i.name} has no operand {operand}; plan it again")
+            held = home.operands(i)[operand]
+            added = instruction("bitcast", hold_name(i.name, operand), held.shape, [held])
+            added.control_predecessor_ids.append(i.id)
+            home.add(added, after=i)
+    module.finish()
+
+
+def unasked(module: Module) -> list[tuple[int, int, int]]:
+    """Fusions with a value as two operands, of which only the first is read elementwise.
+
+    XLA's sharing rule looks at the first alone. Returns (body's id, first operand, other operand).
+    """
+    fusions = (i for c in module.control_computations for i in c.instructions)
+    found = []
+    for i in fusions:
+        if i.opcode == "fusion" and len(set(i.operands)) < len(i.operands):
+            found += [(i.called[0].id, *places) for places in _places(i)]
+    return found
+
+
+def _places(fusion: Instruction) -> list[tuple[int, int]]:
+    first = {o: k for k, o in reversed(list(enumerate(fusion.operands)))}
+    moved = {
+        first[o]: k
+        for k, o in enumerate(fusion.operands)
+        if first[o] != k and not is_elementwise_on(fusion, k)
+    }
+    return [(a, b) for a, b in moved.items() if is_elementwise_on(fusion, a)]
+
+
+def ask_about_others(proto: xla_pb2.HloModuleProto, places: list[tuple[int, int, int]]) -> None:
+    """Swaps, in place, the numbers of the two parameters in each of `places`, from `unasked`."""
+    module = MutableModule(proto)
+    for body, a, b in places:
+        one, other = (module.body(body).parameter(k) for k in (a, b))
+        one.parameter_number, other.parameter_number = b, a

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 
 from hlo import xla_pb2
 from hlo.gc_pause import without_collection
-from hlo.graph import MutableComputation, MutableModule, instruction
+from hlo.graph import MutableComputation, MutableModule
 from hlo.module import HloError, Module, module_from_proto
 from hlo.rewrite.conflicts import CopySite, conflicts
 from hlo.rewrite.placing import place_new
@@ -68,52 +68,50 @@ def _named(value: Value) -> tuple[Hashable, ...]:
 def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[CopySite]) -> None:
     module = MutableModule(proto)
     for site in sites:
-        _copy_at(module, module.body(site.computation.id), site)
+        _copy_at(module.body(site.computation.id), site)
     for body in module.bodies():
         place_new(body)
         body.reorder()
     module.finish()
 
 
-def _copy_at(module: MutableModule, body: MutableComputation, site: CopySite) -> None:
+def _copy_at(body: MutableComputation, site: CopySite) -> None:
     """Lets what takes a value at a site take a copy of it."""
     user = None if site.user is None else body.named(site.user.name)
     taken = body.root if user is None else body.operands(user)[site.operand]
     if user is not None and not site.index:
-        user.operand_ids[site.operand] = _copied(module, body, taken).id
+        user.operand_ids[site.operand] = _copied(body, taken).id
         return
     if len(site.index) != 1 or (user is None and taken.opcode != "tuple"):
         raise HloError(f"{site.value.name} is overwritten, and is not an element of a plain tuple")
     (k,) = site.index
     is_tuple = taken.opcode == "tuple"
     element = body.operands(taken)[k] if is_tuple else body.tuple_element(taken, k)
-    copy = _copied(module, body, element)
+    copy = _copied(body, element)
     if user is not None:
-        taken = _own_tuple(module, body, user, site.operand)
+        taken = _own_tuple(body, user, site.operand)
     taken.operand_ids[k] = copy.id
 
 
-def _own_tuple(
-    module: MutableModule, body: MutableComputation, user: _Instruction, operand: int
-) -> _Instruction:
+def _own_tuple(body: MutableComputation, user: _Instruction, operand: int) -> _Instruction:
     """The tuple that an instruction reads there, which nothing else reads from now on."""
     old = body.operands(user)[operand]
     if old.opcode != "tuple":
         elements = [body.tuple_element(old, k) for k in range(len(old.shape.tuple_shapes))]
-        new = instruction("tuple", module.names.new(f"{old.name}.tuple"), old.shape, elements)
+        new = body.make("tuple", f"{old.name}.tuple", old.shape, *elements)
     elif body.readers(old) == [user] and list(user.operand_ids).count(old.id) == 1:
         return old
     else:
         new = _Instruction()
         new.CopyFrom(old)
-        new.name = module.names.new(old.name)
-    user.operand_ids[operand] = body.add(new).id
+        new.name = body.names.new(old.name)
+        body.add(new)
+    user.operand_ids[operand] = new.id
     return new
 
 
-def _copied(module: MutableModule, body: MutableComputation, value: _Instruction) -> _Instruction:
+def _copied(body: MutableComputation, value: _Instruction) -> _Instruction:
     """Adds a copy of an array."""
     if value.shape.element_type == TUPLE:
         raise HloError(f"{value.name} is a tuple, which is overwritten as a whole")
-    name = module.names.new(f"{value.name}.apart")
-    return body.add(instruction("copy", name, value.shape, [value]))
+    return body.make("copy", f"{value.name}.apart", value.shape, value)

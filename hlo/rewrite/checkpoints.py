@@ -25,10 +25,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation
 from hlo.module import HloError
 from hlo.rewrite.fused_body import FusedBody
-from hlo.rewrite.loop_edit import LoopEdit, ValueRef
+from hlo.rewrite.loop_edit import Checkpoints, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 
 _Instruction = xla_pb2.HloInstructionProto
@@ -134,19 +133,15 @@ class RerunEdit:
     """Makes the backward loop's body run iterations of the forward loop again, from checkpoints.
 
     Args:
-      change: the module. edit: one that has checkpoints. body: of the backward loop.
-      places: of the checkpoints' arrays in that loop's state.
+      module: of the loops. checkpoints: of its edit.
+      places: of the checkpoints' arrays in the backward loop's state.
     """
 
-    def __init__(
-        self, change: LoopModule, edit: LoopEdit, body: MutableComputation, places: Places
-    ) -> None:
-        assert edit.checkpoints is not None
-        self._change = change
-        self._edit = edit
-        self._checkpoints = edit.checkpoints
-        self._segments = Segments(edit.iterations, edit.checkpoints.every)
-        self._body = body
+    def __init__(self, module: LoopModule, checkpoints: Checkpoints, places: Places) -> None:
+        self._module = module
+        self._checkpoints = checkpoints
+        self._segments = Segments(module.edit.iterations, checkpoints.every)
+        self._body = module.backward
         self._places = places
 
     def begin(self) -> dict[str, _Instruction]:
@@ -157,8 +152,8 @@ class RerunEdit:
         """
         made = {}
         if self._checkpoints.again:
-            name = self._new(self._checkpoints.again)
-            inner = self._change.fused_body(name)
+            name = self._module.names.claim(self._checkpoints.again)
+            inner = self._module.fused_body(name)
             made[name] = self._add(inner, name, self._segments.again(inner, self._iteration(inner)))
         residuals = zip(self._checkpoints.residuals, self._places.residuals, strict=True)
         held = [(residual.held, place) for residual, place in residuals]
@@ -181,14 +176,9 @@ class RerunEdit:
             early = bool(self._checkpoints.residuals)
             self._put(few, value(kept.following), self._segments.after, early=early)
 
-    def _new(self, name: str) -> str:
-        if self._change.names.new(name) != name:
-            raise HloError(f"the module has {name} already; plan it again")
-        return name
-
     def _iteration(self, inner: FusedBody) -> _Instruction:
         """The iteration that the backward loop goes back to."""
-        return inner.index(self._body.named(self._edit.counter), self._edit.iteration)
+        return inner.index(self._body.named(self._module.edit.counter), self._module.edit.iteration)
 
     def _add(
         self, inner: FusedBody, name: str, root: _Instruction, *, early: bool = False
@@ -199,7 +189,7 @@ class RerunEdit:
         self, name: str, element: int, at: Callable[[FusedBody, _Instruction], _Instruction]
     ) -> _Instruction:
         """One slice of an array of the state."""
-        inner = self._change.fused_body(self._new(name))
+        inner = self._module.fused_body(self._module.names.claim(name))
         whole = self._body.element(element)
         return self._add(
             inner, name, inner.sliced(whole, whole.shape, at(inner, self._iteration(inner)), 0)
@@ -214,8 +204,8 @@ class RerunEdit:
         early: bool = True,
     ) -> None:
         """Writes one slice of an array of the state: early, so that the slice does not live on."""
-        name = self._change.names.new(f"{value.name}.put")
-        inner = self._change.fused_body(name)
+        name = self._module.names.new(f"{value.name}.put")
+        inner = self._module.fused_body(name)
         root = inner.update(self._body.element(element), value, at(inner, self._iteration(inner)))
         added = self._add(inner, name, root, early=early)
         self._body.root.operand_ids[element] = added.id

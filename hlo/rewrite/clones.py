@@ -15,7 +15,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation, MutableModule, copied
+from hlo.graph import MutableComputation, MutableModule
+from hlo.instructions import copied
 from hlo.module import HloError
 from hlo.rewrite.trim import drop_unread
 

@@ -9,8 +9,7 @@ from hlo import xla_pb2
 from hlo.graph import MutableModule
 from hlo.late import late
 from hlo.module import Computation, HloError, Instruction, Module, module_from_proto
-from hlo.rewrite.aliases import Alias, add_aliases
-from hlo.rewrite.holds import add_holds
+from hlo.rewrite.aliases import Alias, add_aliases, add_holds
 from hlo.values import Value
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Edit:
         return self
 
     def hold(self, holds: Mapping[str, Sequence[int]]) -> Edit:
-        """Keeps operands live for longer (`hlo.rewrite.holds.add_holds`); returns self."""
+        """Keeps operands live for longer (`hlo.rewrite.aliases.add_holds`); returns self."""
         add_holds(self._proto, holds)
         return self
 

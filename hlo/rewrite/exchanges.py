@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from hlo import xla_pb2
 from hlo.exchange import REPEATABLE
-from hlo.graph import MutableComputation, copied
+from hlo.graph import MutableComputation
+from hlo.instructions import copied
 from hlo.module import HloError
 from hlo.rewrite.loop_module import LoopModule
 
@@ -19,18 +20,15 @@ _Instruction = xla_pb2.HloInstructionProto
 
 
 class Exchanges:
-    """Copies collectives from one computation into another, each with a new channel id.
+    """Copies collectives of a forward loop into the backward loop, each with a new channel id.
 
     Args:
-      module: that is edited. source: where the collectives are. body: where copies are added.
+      module: that has both.
     """
 
-    def __init__(
-        self, module: LoopModule, source: MutableComputation, body: MutableComputation
-    ) -> None:
+    def __init__(self, module: LoopModule) -> None:
         self._module = module
-        self._source = source
-        self._body = body
+        self._body = module.backward
         used = (i.channel_id for c in module.proto.computations for i in c.instructions)
         self._channels = itertools.count(max(used, default=0) + 1)
 
@@ -59,7 +57,7 @@ class Exchanges:
         if original.opcode != "async-start":
             self._renumber(copy)
             return self._body.add(copy)
-        dones = [i for i in self._source.readers(original) if i.opcode == "async-done"]
+        dones = [i for i in self._module.forward.readers(original) if i.opcode == "async-done"]
         if len(dones) != 1:
             raise HloError(f"{original.name} has {len(dones)} async-done, not one; plan it again")
         copy.name = self._module.names.new(f"{name}.start")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation, Names, copied, instruction
+from hlo.graph import MutableComputation
+from hlo.instructions import copied, scalar_constant
 from hlo.module import HloError
 
 _S32 = 4
@@ -37,32 +37,25 @@ class FusedBody:
     Most methods add an instruction to the fused computation and return it.
 
     Args:
-      body: a new, empty computation. names: of the module.
+      body: a new, empty computation.
     """
 
-    def __init__(self, body: MutableComputation, names: Names) -> None:
-        self._names = names
+    def __init__(self, body: MutableComputation) -> None:
         self._body = body
         self._parameters: dict[int, _Instruction] = {}
         self._iterations: dict[tuple[int, int], _Instruction] = {}
         self._zeros: dict[int, _Instruction] = {}
         """By element type."""
 
-    def _add(
-        self, opcode: str, name: str, shape: _Shape, *operands: _Instruction, **fields: Any
-    ) -> _Instruction:
-        made = instruction(opcode, self._names.new(name), shape, operands, **fields)
-        return self._body.add(made)
-
     def copied(self, i: _Instruction, operands: Sequence[_Instruction]) -> _Instruction:
         """Adds a copy of `i` with other operands, and without control predecessors."""
-        return self._body.add(copied(i, self._names.new(f"{i.name}.loop"), operands))
+        return self._body.add(copied(i, self._body.names.new(f"{i.name}.loop"), operands))
 
     def parameter(self, value: _Instruction) -> _Instruction:
         """The parameter for `value`, an instruction outside; added when first asked for."""
         if value.id not in self._parameters:
             number = len(self._parameters)
-            made = self._add("parameter", "param.loop", value.shape, parameter_number=number)
+            made = self._body.make("parameter", "param.loop", value.shape, parameter_number=number)
             self._parameters[value.id] = made
         return self._parameters[value.id]
 
@@ -84,11 +77,11 @@ class FusedBody:
 
     def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
         """Adds a bitcast of `i` to a shape; returns `i` itself if it has that shape."""
-        return i if i.shape == shape else self._add("bitcast", "bitcast.loop", shape, i)
+        return i if i.shape == shape else self._body.make("bitcast", "bitcast.loop", shape, i)
 
     def converted(self, i: _Instruction, element_type: int) -> _Instruction:
         """Adds a convert of `i` to an element type, given by XLA's number."""
-        made = self._add("convert", "convert.loop", i.shape, i)
+        made = self._body.make("convert", "convert.loop", i.shape, i)
         made.shape.element_type = element_type
         return made
 
@@ -103,14 +96,16 @@ class FusedBody:
         ]
         sizes = part.dimensions
         name = "slice.loop"
-        return self._add("dynamic-slice", name, part, stack, *indices, dynamic_slice_sizes=sizes)
+        return self._body.make(
+            "dynamic-slice", name, part, stack, *indices, dynamic_slice_sizes=sizes
+        )
 
     def part(self, whole: _Instruction, part: Part) -> _Instruction:
         """Adds a slice of a concatenation's result: the range that `part` describes."""
         shape = _Shape.FromString(part.shape)
         whole = self.cast(whole, _Shape.FromString(part.whole))
         starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
-        made = self._add("slice", "part.loop", shape, whole)
+        made = self._body.make("slice", "part.loop", shape, whole)
         for start, extent in zip(starts, shape.dimensions, strict=True):
             made.slice_dimensions.add(start=start, limit=start + extent, stride=1)
         return made
@@ -125,7 +120,7 @@ class FusedBody:
             for k in range(len(stack.shape.dimensions))
         )
         operands = (self.parameter(stack), part, *indices)
-        return self._add("dynamic-update-slice", "update.loop", stack.shape, *operands)
+        return self._body.make("dynamic-update-slice", "update.loop", stack.shape, *operands)
 
     def zeros(self, shape: _Shape) -> _Instruction:
         """Adds an array of this shape that is filled with zeros."""
@@ -134,7 +129,7 @@ class FusedBody:
         zero = self._constant(0, number)
         if shape.element_type != _S32:
             zero = self.converted(zero, shape.element_type)
-        return self._add("broadcast", "zeros.loop", shape, zero)
+        return self._body.make("broadcast", "zeros.loop", shape, zero)
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
         """Adds factor * counter + offset; `form` is (1 or -1, offset), the counter is outside."""
@@ -145,14 +140,14 @@ class FusedBody:
             if form != (1, 0):
                 constant = self._constant(offset, here.shape)
                 opcode = "add" if factor == 1 else "subtract"
-                result = self._add(opcode, "turn.loop", here.shape, constant, here)
+                result = self._body.make(opcode, "turn.loop", here.shape, constant, here)
             self._iterations[form] = result
         return self._iterations[form]
 
     def integer(self, opcode: str, one: _Instruction, *others: _Instruction | int) -> _Instruction:
         """Adds an operator on scalar integers; those given as Python integers become constants."""
         read = [self._constant(o, one.shape) if isinstance(o, int) else o for o in others]
-        return self._add(opcode, f"{opcode}.loop", one.shape, one, *read)
+        return self._body.make(opcode, f"{opcode}.loop", one.shape, one, *read)
 
     def spread(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
         """Adds a broadcast of `value` to a shape: every slice along `axis` is equal to `value`."""
@@ -164,14 +159,14 @@ class FusedBody:
         ]
         others = [k for k in range(len(shape.dimensions)) if k != axis]
         made = self.cast(value, one)
-        return self._add("broadcast", "slots.loop", shape, made, dimensions=others)
+        return self._body.make("broadcast", "slots.loop", shape, made, dimensions=others)
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
         """A scalar integer."""
         kind = shape.element_type
         if value == 0 and kind in self._zeros:
             return self._zeros[kind]
-        made = self._body.add(scalar_constant(self._names.new("constant.loop"), value, shape))
+        made = self._body.add(scalar_constant(self._body.names.new("constant.loop"), value, shape))
         if value == 0:
             self._zeros[kind] = made
         return made
@@ -197,14 +192,6 @@ class FusedBody:
         fusion.operand_ids[:] = list(self._parameters)
         fusion.shape.CopyFrom(root.shape)
         return fusion
-
-
-def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
-    """A new constant: an integer scalar of 32 or 64 bits, as `shape` says."""
-    literal = xla_pb2.LiteralProto(shape=shape)
-    field = literal.s32s if shape.element_type == _S32 else literal.s64s
-    field.append(value)
-    return instruction("constant", name, shape, literal=literal.SerializeToString())
 
 
 def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:

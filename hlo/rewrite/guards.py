@@ -16,7 +16,8 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation, MutableModule, instruction
+from hlo.graph import MutableComputation, MutableModule
+from hlo.instructions import instruction
 from hlo.module import Computation, Instruction
 from hlo.values import Value
 
@@ -27,7 +28,7 @@ Orders = Mapping[Computation, Sequence[Instruction]]
 
 def add_guards(
     proto: xla_pb2.HloModuleProto, buffers: Iterable[list[Value]], orders: Orders
-) -> bool:
+) -> None:
     """Adds control edges from each reader of a shared buffer to the next writer of the buffer.
 
     A fusion that is bound to overwrite an operand needs a control successor, too: an instruction
@@ -36,13 +37,8 @@ def add_guards(
     Args:
       proto: a scheduled module, changed in place. buffers: sets of values that share a buffer.
       orders: execution orders of the computations that these values are in, as scheduled.
-
-    Returns:
-      Whether anything was changed.
     """
     edges, alone = _needed(buffers, orders)
-    if not edges and not alone:
-        return False
     module = MutableModule(proto)
     found = module.find(edges.keys() | alone)
     for home, i in found:
@@ -55,7 +51,6 @@ def add_guards(
     for home in module.bodies():
         home.reorder()
     module.finish()
-    return True
 
 
 def _needed(buffers: Iterable[list[Value]], orders: Orders) -> tuple[dict[str, set[str]], set[str]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from hlo import xla_pb2
 from hlo.backend import platform
-from hlo.graph import MutableComputation, MutableModule, instruction
+from hlo.graph import MutableComputation, MutableModule
 from hlo.module import HloError
 from hlo.rewrite.fused_body import FusedBody
+from hlo.rewrite.loop_edit import LoopEdit
 from hlo.rewrite.placing import place_new
 from hlo.rewrite.trim import drop_unread
 from hlo.shapes import ShapeIndex
@@ -45,13 +47,45 @@ class LoopSite:
 
 
 class LoopModule(MutableModule):
-    """A module whose while loops are being edited; `write` completes it.
+    """A module a pair of whose while loops is being edited; `write` completes it.
+
+    Args:
+      proto: of the module, changed in place. edit: what is changed.
 
     Attributes:
-      thread: the execution thread of new computations.
+      edit: as given. platform: that it is for. thread: the execution thread of new computations.
     """
 
-    thread = ""
+    def __init__(self, proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
+        super().__init__(proto)
+        self.edit = edit
+        self.platform = platform(edit.target)
+        self.thread = ""
+
+    @functools.cached_property
+    def writer(self) -> LoopSite:
+        """The forward loop."""
+        return self.site(self.edit.writer)
+
+    @functools.cached_property
+    def reader(self) -> LoopSite:
+        """The backward loop."""
+        return self.site(self.edit.reader)
+
+    @property
+    def parent(self) -> MutableComputation:
+        """Where both loops are."""
+        return self.writer.parent
+
+    @property
+    def forward(self) -> MutableComputation:
+        """The forward loop's body."""
+        return self.called(self.writer.loop)
+
+    @property
+    def backward(self) -> MutableComputation:
+        """The backward loop's body."""
+        return self.called(self.reader.loop)
 
     def site(self, name: str) -> LoopSite:
         """The while loop of this name. Raises HloError if there is none, or nothing calls it."""
@@ -83,27 +117,20 @@ class LoopModule(MutableModule):
 
     def fused_body(self, name: str) -> FusedBody:
         """A builder of a new fused computation, for a fusion of this name."""
-        return FusedBody(self.new_fused(f"{name}.computation"), self.names)
+        return FusedBody(self.new_fused(f"{name}.computation"))
 
-    def unwritten(
-        self, body: MutableComputation, name: str, shape: _Shape, target: str
-    ) -> _Instruction:
-        """Adds an array that is overwritten before it is read: allocated on TPUs, else zeros.
-
-        Args:
-          body: where it is added. name: for it. shape: its own. target: such as "cpu".
-        """
-        if allocating := platform(target).allocating_call:
-            made = instruction(
+    def unwritten(self, body: MutableComputation, name: str, shape: _Shape) -> _Instruction:
+        """Adds an array that is overwritten before it is read: allocated on TPUs, else zeros."""
+        if allocating := self.platform.allocating_call:
+            return body.make(
                 "custom-call",
-                self.names.new(name),
+                name,
                 shape,
                 custom_call_target=allocating,
                 feature_group_count=1,
                 batch_group_count=1,
                 precision_config=xla_pb2.PrecisionConfig(),
             )
-            return body.add(made)
         zeros = self.fused_body(name)
         return body.add(
             zeros.fusion(self.names.new(name), zeros.zeros(shape), "kLoop", _Instruction())
@@ -129,5 +156,4 @@ class LoopModule(MutableModule):
             if changed.is_scheduled:
                 place_new(changed)
                 changed.reorder()
-        self.finish()
-        self.prune()
+        self.finish(prune=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation, instruction
+from hlo.graph import MutableComputation
+from hlo.instructions import instruction
 from hlo.module import HloError
 from hlo.rewrite.loop_edit import OperandReplacement, ValueRef
 from hlo.rewrite.loop_module import LoopModule
@@ -25,12 +26,12 @@ class Readers:
     """Replaces scan residuals as operands in the backward loop's body.
 
     Args:
-      module: of the loops. body: of the backward loop. maker: of new instructions there.
+      module: of the loops. maker: of new instructions there.
     """
 
-    def __init__(self, module: LoopModule, body: MutableComputation, maker: Maker) -> None:
+    def __init__(self, module: LoopModule, maker: Maker) -> None:
         self._module = module
-        self._body = body
+        self._body = module.backward
         self._maker = maker
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hlo import xla_pb2
-from hlo.backend import platform
-from hlo.graph import MutableComputation, instruction
+from hlo.graph import MutableComputation
 from hlo.module import HloError
 from hlo.rewrite.checkpoints import Places, Ring, Segments, kept_in
 from hlo.rewrite.fused_body import FusedBody, stack_shape
-from hlo.rewrite.loop_edit import Checkpoints, LoopEdit, NewResidual
+from hlo.rewrite.loop_edit import Checkpoints, NewResidual
 from hlo.rewrite.loop_module import LoopModule, LoopSite
 from hlo.rewrite.slots import counts_slices, put_into_slots, update_of
 from hlo.rewrite.trim import drop_unread
@@ -26,20 +25,16 @@ class States:
     """Adds elements to the states of a forward and a backward loop, and removes elements.
 
     Args:
-      module: that has the loops. edit: the change that is made.
+      module: that has the loops.
     """
 
-    def __init__(self, module: LoopModule, edit: LoopEdit) -> None:
+    def __init__(self, module: LoopModule) -> None:
         self._module = module
-        self._edit = edit
 
-    def stacked(
-        self, writer: LoopSite, body: MutableComputation, kept: int | NewResidual
-    ) -> _Instruction:
+    def stacked(self, kept: int | NewResidual) -> _Instruction:
         """Adds an array to the forward loop in which each iteration stores a value as its slice.
 
         Args:
-          writer: the forward loop. body: of it.
           kept: the value, as a number of an element of its state, or of an instruction of its body.
 
         Returns:
@@ -47,30 +42,26 @@ class States:
         """
 
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
-            return put.index(counter, self._edit.written)
+            return put.index(counter, self._module.edit.written)
 
+        body = self._module.forward
         if isinstance(kept, int):
             value = body.element(kept)
         else:
             value = self._module.leaf(body, body.named(kept.value), kept.index)
-        return self._kept(writer, body, value, Ring("stack", self._edit.iterations, own))
+        return self._kept(value, Ring("stack", self._module.edit.iterations, own))
 
-    def checkpoints(
-        self,
-        checkpoints: Checkpoints,
-        writer: LoopSite,
-        reader: LoopSite,
-        source: MutableComputation,
-    ) -> Places:
-        """Adds arrays of checkpoints to the forward loop `writer`, and its results to `reader`.
+    def checkpoints(self, checkpoints: Checkpoints) -> Places:
+        """Adds arrays of checkpoints to the forward loop, and its results to the backward loop.
 
         Returns:
-          The arrays' numbers in the state of `reader`, the backward loop.
+          The arrays' numbers in the state of the backward loop.
         """
-        few, since = kept_in(Segments(self._edit.iterations, checkpoints.every))
+        few, since = kept_in(Segments(self._module.edit.iterations, checkpoints.every))
+        reader, source = self._module.reader, self._module.forward
 
         def place(value: _Instruction, ring: Ring) -> int:
-            self.grow(reader, self._kept(writer, source, value, ring))
+            self.grow(reader, self._kept(value, ring))
             return len(reader.i.shape.tuple_shapes) - 1
 
         elements = [source.element(kept.element) for kept in checkpoints.kept]
@@ -86,29 +77,26 @@ class States:
             [place(value, since) for value in values],
         )
 
-    def _kept(
-        self, writer: LoopSite, body: MutableComputation, value: _Instruction, ring: Ring
-    ) -> _Instruction:
+    def _kept(self, value: _Instruction, ring: Ring) -> _Instruction:
         """Gives the forward loop a new array of slices of a value; what that ends as."""
-        parent = writer.parent
+        writer, parent, body = self._module.writer, self._module.parent, self._module.forward
         counter = body.element(0)
         whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), ring.slices))
         name = f"{value.name}.{ring.name}"
-        begun = self._module.unwritten(parent, f"{name}.begin", whole, self._edit.target)
+        begun = self._module.unwritten(parent, f"{name}.begin", whole)
         self.grow(writer, begun)
         number = len(writer.i.shape.tuple_shapes) - 1
         put = self._module.fused_body(f"{name}.put")
         put.parameter(body.element(number))  # before the index, as XLA:TPU has them
         at = ring.at(put, counter)
-        if at.opcode != "parameter" and not platform(self._edit.target).emits_any_fusion:
+        if at.opcode != "parameter" and not self._module.platform.emits_any_fusion:
             raise HloError(f"{name} is not written at the index of the iteration")
         update = put.update(body.element(number), value, at)
         made = put.fusion(self._module.names.new(f"{name}.put"), update, "kLoop", _Instruction())
         # Before the next iteration's value can be written over this one's.
         body.root.operand_ids[number] = body.add(made, early=True).id
-        name = self._module.names.new(f"{name}.end")
-        end = instruction("get-tuple-element", name, whole, [writer.i], tuple_index=number)
-        return parent.add(end)
+        kind = "get-tuple-element"
+        return parent.make(kind, f"{name}.end", whole, writer.i, tuple_index=number)
 
     def grow(self, site: LoopSite, value: _Instruction) -> None:
         """Adds an element to a loop's state that starts as `value`; no iteration changes it."""
@@ -159,7 +147,7 @@ class States:
             if i.opcode == "get-tuple-element" and i.tuple_index == k:
                 raise HloError(f"{i.name} reads an array most of whose slices were removed")
         begun, name = site.parent.operands(start)[k], f"{element.name}.slots"
-        few = self._module.unwritten(site.parent, name, whole, self._edit.target)
+        few = self._module.unwritten(site.parent, name, whole)
         start.operand_ids[k] = few.id
         self._drop(site.parent, [begun])
 

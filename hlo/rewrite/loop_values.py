@@ -8,12 +8,12 @@ import dataclasses
 from collections.abc import Mapping
 
 from hlo import xla_pb2
-from hlo.backend import platform
-from hlo.graph import MutableComputation, copied, instruction
+from hlo.graph import MutableComputation
+from hlo.instructions import copied, instruction, scalar_constant
 from hlo.module import HloError
 from hlo.rewrite.exchanges import Exchanges
-from hlo.rewrite.fused_body import FusedBody, scalar_constant, slice_shape
-from hlo.rewrite.loop_edit import LoopEdit, NewInstruction, ValueRef
+from hlo.rewrite.fused_body import FusedBody, slice_shape
+from hlo.rewrite.loop_edit import NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.slots import put_into_slots
 from hlo.rewrite.trim import without_transfer
@@ -27,28 +27,19 @@ class Maker:
     """Adds instructions to the backward loop's body.
 
     Args:
-      module: of the loops. edit: the change.
-      body: of the backward loop. source: of the forward loop. parent: where both loops are.
+      module: of the loops.
     """
 
-    def __init__(
-        self,
-        module: LoopModule,
-        edit: LoopEdit,
-        body: MutableComputation,
-        source: MutableComputation,
-        parent: MutableComputation,
-    ) -> None:
+    def __init__(self, module: LoopModule) -> None:
         self._module = module
-        self._edit = edit
-        self._body = body
-        self._source = source
-        self._parent = parent
+        self._edit = module.edit
+        self._body, self._source = module.backward, module.forward
+        self._parent = module.parent
         self._made: dict[str, _Instruction] = {}
         self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
         self._copies: dict[tuple[int, int], _Instruction] = {}
         self._scalars: dict[tuple[int, int], _Instruction] = {}
-        self._exchanges = Exchanges(module, source, body)
+        self._exchanges = Exchanges(module)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
         """Registers instructions added elsewhere, by name, so that a `ValueRef` can name them."""
@@ -80,8 +71,7 @@ class Maker:
 
     def make(self, made: NewInstruction) -> None:
         """Adds the instruction that `made` describes. Raises HloError if its name is taken."""
-        if self._module.names.new(made.name) != made.name:
-            raise HloError(f"the module has {made.name} already; plan it again")
+        self._module.names.claim(made.name)
         if not made.original:
             self._made[made.name] = self._single(made)
             return
@@ -124,8 +114,7 @@ class Maker:
     ) -> _Instruction:
         """Lets a fusion put a result into an array of few slices; gives that array."""
         parameter = put_into_slots(copy, body, *slot)
-        name, target = f"{copy.name}.begin", self._edit.target
-        return self._module.unwritten(self._body, name, parameter.shape, target)
+        return self._module.unwritten(self._body, f"{copy.name}.begin", parameter.shape)
 
     def _copied_from_beside(self, made: NewInstruction) -> _Instruction:
         """A copy of an instruction beside the loops, and of the constants that it is made of."""
@@ -175,8 +164,7 @@ class Maker:
         """A copy of a value, in an array of its own."""
         key = value.id, number
         if key not in self._copies:
-            name = self._module.names.new(f"{value.name}.copy")
-            self._copies[key] = self._body.add(instruction("copy", name, value.shape, [value]))
+            self._copies[key] = self._body.make("copy", f"{value.name}.copy", value.shape, value)
         return self._copies[key]
 
     def _given(self, inner: FusedBody, given: ValueRef) -> _Instruction:
@@ -200,9 +188,8 @@ class Maker:
         """Adds an array of few slices along `axis`; the one that an iteration reads is `value`."""
         name = self._module.names.new(f"{value.name}.slots")
         inner = self._module.fused_body(name)
-        target = self._edit.target
-        if platform(target).allocating_call:
-            slots = self._module.unwritten(self._body, f"{name}.begin", shape, target)
+        if self._module.platform.allocating_call:
+            slots = self._module.unwritten(self._body, f"{name}.begin", shape)
             inner.parameter(slots)
             root = inner.update(slots, value, self._index(inner, self._edit.place), axis)
         else:
@@ -211,7 +198,7 @@ class Maker:
 
     def _index(self, inner: FusedBody, form: tuple[int, int]) -> _Instruction:
         """The number of the backward loop's iteration, times 1 or -1, plus a constant."""
-        if platform(self._edit.target).emits_any_fusion:
+        if self._module.platform.emits_any_fusion:
             return inner.index(self._body.named(self._edit.counter), form)
         return inner.parameter(self._scalar(form))
 
@@ -223,18 +210,14 @@ class Maker:
                 factor, offset = form
                 name = self._module.names.new("loop_turn_constant")
                 constant = self._body.add(scalar_constant(name, offset, result.shape))
-                name, opcode = (
-                    self._module.names.new("loop_turn"),
-                    "add" if factor == 1 else "subtract",
-                )
-                i = instruction(opcode, name, result.shape, [constant, result])
-                result = self._body.add(i)
+                opcode = "add" if factor == 1 else "subtract"
+                result = self._body.make(opcode, "loop_turn", result.shape, constant, result)
             self._scalars[form] = result
         return self._scalars[form]
 
     def _iteration(self) -> _Instruction:
         """The writer's iteration as an instruction."""
-        if not platform(self._edit.target).emits_any_fusion:
+        if not self._module.platform.emits_any_fusion:
             return self._scalar(self._edit.iteration)
         if "turn" not in self._made:
             name = self._module.names.new("loop_turn")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo import xla_pb2
-from hlo.backend import platform
 from hlo.graph import MutableModule
 from hlo.module import HloError
 from hlo.rewrite.apart import keep_apart
@@ -49,23 +48,20 @@ def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> No
 
 def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
     """Makes one change of a pair of loops."""
-    module = LoopModule(proto)
-    states = States(module, edit)
-    writer, reader = module.site(edit.writer), module.site(edit.reader)
-    parent = writer.parent
-    if reader.parent is not parent:
+    module = LoopModule(proto, edit)
+    states = States(module)
+    writer, reader = module.writer, module.reader
+    if reader.parent is not module.parent:
         raise HloError(f"{edit.writer} and {edit.reader} are in different computations")
-    made_from, body = module.called(writer.loop), module.called(reader.loop)
-    module.thread = body.computation.execution_thread
+    module.thread = module.backward.computation.execution_thread
     for new in edit.added:
         named = isinstance(new, str)
-        states.grow(reader, parent.named(new) if named else states.stacked(writer, made_from, new))
-    maker = Maker(module, edit, body, made_from, parent)
-    readers = Readers(module, body, maker)
+        states.grow(reader, module.parent.named(new) if named else states.stacked(new))
+    maker = Maker(module)
+    readers = Readers(module, maker)
     rerun = None
     if edit.checkpoints is not None:
-        places = states.checkpoints(edit.checkpoints, writer, reader, made_from)
-        rerun = RerunEdit(module, edit, body, places)
+        rerun = RerunEdit(module, edit.checkpoints, states.checkpoints(edit.checkpoints))
         maker.know(rerun.begin())
     for made in edit.made:
         maker.make(made)
@@ -75,6 +71,6 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
         rerun.end(maker.value)
     states.shrink(reader, [r for _, r in edit.dropped])
     states.forget(writer, [w for w, _ in edit.dropped])
-    if platform(edit.target).trims_results:  # it would do so itself, after it was planned
+    if module.platform.trims_results:  # it would do so itself, after it was planned
         module.trim()
     module.write()

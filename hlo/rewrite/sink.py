@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation, MutableModule, instruction
+from hlo.graph import MutableComputation, MutableModule
+from hlo.instructions import scalar_constant
 from hlo.module import Computation, HloError, Instruction, module_from_proto
 from hlo.rewrite.apart import keep_apart
-from hlo.rewrite.fused_body import scalar_constant
 from hlo.rewrite.sinkable import Sink, Taken, parts, sinks
 
 _Instruction = xla_pb2.HloInstructionProto
@@ -120,8 +120,7 @@ class _Sinker:
         kind = source.element_type if sink.kinds else old.shape.element_type
         first, made = self._as_moved(body, old, taken, kind)
         for kind in sink.kinds:
-            name = self._module.names.new(f"{old.name}.converted")
-            made = body.add(instruction("convert", name, old.shape, [made]))
+            made = body.make("convert", f"{old.name}.converted", old.shape, made)
             made.shape.element_type = kind
         body.replace(old, made, but=first)
         rank = range(len(source.dimensions))
@@ -142,20 +141,18 @@ class _Sinker:
         Args:
           kind: element type of that, where it is yet to be converted.
         """
-        names, shape = self._module.names, _Shape()
+        shape, dimensions = _Shape(), taken.dimensions
         shape.CopyFrom(old.shape)
         shape.element_type = kind
         moved = f"{old.name}.as_moved"
         if not taken.extents:
-            made = body.add(instruction("bitcast", names.new(moved), shape, [old]))
+            made = body.make("bitcast", moved, shape, old)
             return made, made
         flat = _row_major(shape, taken.extents)
-        turned = _row_major(shape, [taken.extents[k] for k in taken.dimensions])
-        name = names.new(f"{old.name}.as_it_lies")
-        first = body.add(instruction("bitcast", name, flat, [old]))
-        name, dimensions = names.new(f"{old.name}.turned"), taken.dimensions
-        made = body.add(instruction("transpose", name, turned, [first], dimensions=dimensions))
-        return first, body.add(instruction("bitcast", names.new(moved), shape, [made]))
+        turned = _row_major(shape, [taken.extents[k] for k in dimensions])
+        first = body.make("bitcast", f"{old.name}.as_it_lies", flat, old)
+        made = body.make("transpose", f"{old.name}.turned", turned, first, dimensions=dimensions)
+        return first, body.make("bitcast", moved, shape, made)
 
     def _zero(self, body: MutableComputation, like: _Instruction) -> _Instruction:
         """A zero of the type of an index."""
@@ -186,9 +183,7 @@ class _Sinker:
         for number, gone in self._gone.items():
             self._module.body(number).remove(gone)
             self._module.body(number).reorder()
-        self._module.finish()
-        if self._starts:
-            self._module.prune()
+        self._module.finish(prune=bool(self._starts))
 
 
 def _row_major(like: _Shape, extents: Sequence[int]) -> _Shape:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hlo import xla_pb2
-from hlo.graph import MutableComputation, MutableModule, relist
+from hlo.graph import MutableComputation, MutableModule
+from hlo.instructions import relist
 from hlo.walk import post_order
 
 FORWARDING = ("bitcast", "get-tuple-element")

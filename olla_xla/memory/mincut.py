@@ -135,7 +135,14 @@ def _reuse(
 
 def closure(operators: NDArray[np.bool_], g: GraphArrays, *, forward: bool) -> NDArray[np.bool_]:
     """Bool [n]: the operators (bool [n]) and their descendants if `forward`, else ancestors."""
-    ptr, idx = (g.succ_ptr, g.succ_idx) if forward else (g.pred_ptr, g.pred_idx)
+    if forward:
+        return _closure(operators, g.succ_ptr, g.succ_idx)
+    return _closure(operators, g.pred_ptr, g.pred_idx)
+
+
+def _closure(
+    operators: NDArray[np.bool_], ptr: NDArray[np.int64], idx: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     reached = operators.copy()
     stack = np.empty(len(operators), np.int64)
     first = np.flatnonzero(operators)

@@ -179,7 +179,7 @@ class PlannedModule:
           aliases: fusion name -> its bound results (hlo.rewrite.aliases).
           orders: of every computation, those under which the bindings are safe. They become the
             module's schedule: it says which of two values in one buffer is the earlier.
-          holds: instruction name -> operands that must stay in memory (hlo.rewrite.holds).
+          holds: instruction name -> operands that must stay in memory (hlo.rewrite.aliases).
         """
         edit = self._scheduled(orders).hold(holds or {})
         return self._edited(edit.alias(aliases))

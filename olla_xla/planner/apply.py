@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hlo.backend import platform
 from hlo.late import late
 from hlo.module import HloError, Module, module_from_bytes
+from hlo.rewrite.aliases import ask_about_others, unasked
 from hlo.rewrite.edit import Edit
-from hlo.rewrite.places import ask_about_others, unasked
 from hlo.values import analyse
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
@@ -54,7 +54,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
     offsets of its values in order, separated by commas; the first and the last of each computation
     also `mark`, if there is one. On a GPU fusions get the marks of `hlo.invariant_loads`, so that
     no order has XLA load as invariant what is not. On a CPU no fusion writes over what another of
-    its operands still reads (`hlo.rewrite.places`).
+    its operands still reads (`hlo.rewrite.aliases`).
 
     Raises:
       PlanMismatchError: the plan was made for another module.

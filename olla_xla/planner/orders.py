@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import AlternativeOrders, Progress, SearchLimits, solve
 from olla_xla.planner.effort import Timing, effort
-from olla_xla.planner.kernels import PatternedModule, keep_kernels
+from olla_xla.planner.kernels import keep_kernels
 from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
@@ -136,12 +137,12 @@ def plan_order(
     limits = dataclasses.replace(limits, progress=progress, alternative_orders=alternative_orders)
     orders = _Orders(planned, xla_total)
     solved = _solve_all(orders, estimates, limits)
-    end, graph, entry, peak = _with_kernels(orders, solved, planned, is_own=kept is None)
+    end = _with_kernels(orders, solved, planned, is_own=kept is None)
     final = end.given.simulate()
     offsets = _offsets(end.given, final)
-    check_placement(graph, entry.tolist(), offsets)
+    check_placement(end.graph, end.order.tolist(), offsets)
     if seen is not None:
-        seen.append((graph, entry))
+        seen.append((end.graph, end.order))
     order = _order_names(end.module)
     return Plan(
         module=planned.module.name,
@@ -155,7 +156,7 @@ def plan_order(
         xla_bytes=xla_total,
         xla_predicted_bytes=xla_total,
         predicted_bytes=final.total_bytes,
-        peak_bytes=peak,
+        peak_bytes=end.peak,
         least_peak_bytes=solved.least,
         lower_bound_bytes=solved.bound,
         status=_status(final.total_bytes, solved.bound, options.tolerance, order != xla_orders),
@@ -246,16 +247,29 @@ def _limits(
     return SearchLimits(options, worth, since, is_over, more_seconds=more)
 
 
-def _with_kernels(
-    orders: _Orders, solved: Solved, given: PlannedModule, *, is_own: bool
-) -> tuple[PatternedModule, TensorGraph, NDArray[np.int64], int]:
+class _End(NamedTuple):
+    """The result, in which kernels have their patterns.
+
+    Attributes:
+      module: with it. given: the same as XLA will get it.
+      graph, order: of the entry computation. peak: of that, in bytes.
+      aliases, holds: as in `Plan`.
+    """
+
+    module: PlannedModule
+    given: PlannedModule
+    graph: TensorGraph
+    order: NDArray[np.int64]
+    peak: int
+    aliases: Mapping[str, tuple[Alias, ...]]
+    holds: Mapping[str, tuple[int, ...]]
+
+
+def _with_kernels(orders: _Orders, solved: Solved, given: PlannedModule, *, is_own: bool) -> _End:
     """Gives kernels the patterns that they are to have, under the orders that were found.
 
     Where that is not possible, or the total is then larger than in the order that the module
     (`given`) came with, this order is taken instead.
-
-    Returns:
-      The module with it and all aliases; graph and order of its entry computation, and their peak.
 
     Raises:
       KernelError: it is not possible there either.
@@ -267,15 +281,15 @@ def _with_kernels(
         fresh.charge_all()
         found, aliases = keep_kernels(fresh, is_own=is_own), {}
     elif found.module is orders.planned:
-        whole = dataclasses.replace(found, aliases=aliases)
-        return whole, solved.graph, solved.order, solved.peak
+        end = found.module, found.given, solved.graph, solved.order, solved.peak
+        return _End(*end, aliases, {})
     if found is None:
         raise KernelError("no plan lets all kernels share buffers as in XLA's own order")
     for name, new in found.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
     graph, peak = found.module.charge_all().graph, found.module.peaks[found.module.module.entry]
-    whole = dataclasses.replace(found, aliases=aliases)
-    return whole, graph, np.arange(len(graph.operators)), peak
+    end = found.module, found.given, graph, np.arange(len(graph.operators)), peak
+    return _End(*end, aliases, found.holds)
 
 
 def _order_names(planned: PlannedModule) -> dict[str, tuple[str, ...]]:

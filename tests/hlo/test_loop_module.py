@@ -3,8 +3,9 @@
 import pytest
 
 from hlo import xla_pb2
-from hlo.graph import copied
+from hlo.instructions import copied
 from hlo.parse import from_hlo_text
+from hlo.rewrite.loop_edit import LoopEdit
 from hlo.rewrite.loop_module import LoopModule
 
 pytestmark = pytest.mark.quick
@@ -40,11 +41,17 @@ ENTRY e {
 """
 
 
+EDIT = LoopEdit(
+    writer="", reader="", dropped=(), added=(), counter="", iterations=1, written=(1, 0),
+    place=(1, 0), iteration=(1, 0), made=(), taken=(), target="tpu",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("read", [(0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
 def test_new_fusions_give_what_is_read(read):
     """As XLA:TPU leaves them, with the memory for the other results."""
     proto = xla_pb2.HloModuleProto.FromString(from_hlo_text(UPDATES))
-    module = LoopModule(proto)
+    module = LoopModule(proto, EDIT)
     entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
     body = module.body(entry.id)
     old = body.named("f")
@@ -52,9 +59,7 @@ def test_new_fusions_give_what_is_read(read):
     computation.copy_from(module.called(old), module.names.new)
     copy = copied(old, "f.again")
     copy.called_computation_ids[0] = computation.computation.id
-    begun = [
-        module.unwritten(body, f"{name}.again", body.named(name).shape, "tpu") for name in "cd"
-    ]
+    begun = [module.unwritten(body, f"{name}.again", body.named(name).shape) for name in "cd"]
     copy.operand_ids[:2] = [i.id for i in begun]
     body.add(copy)
     for n in read:

@@ -31,7 +31,7 @@ def pairs(count, sizes):
 def test_no_order_needs_more(graph, alignment, seed):
     order = next(all_orders(graph))
     rounded = aligned(graph, alignment)
-    orders = flattened(GraphArrays.of(rounded), order, seed=seed)
+    orders = flattened(GraphArrays.of(graph), order, alignment=alignment, seed=seed)
     found = list(itertools.islice(orders, 5))
     assert len(found) == (5 if len(order) > 1 else 0)
     for other in found:

@@ -18,7 +18,7 @@ from hlo.backend import platform
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.exchange import MOVING, STARTS, asked, reduction, run_by, started_by
 from hlo.module import Computation, Instruction
-from hlo.precision import keeps_precision
+from hlo.rounding import keeps_precision
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.remat.loops.indices import (
     Affine,

@@ -34,6 +34,7 @@ def flattened(
     graph: GraphArrays,
     order: Sequence[int] | NDArray[np.int64],
     *,
+    alignment: int = 1,
     seed: int = 0,
     first: int = 0,
     spend: Callable[[int], None] = lambda moves: None,
@@ -45,18 +46,19 @@ def flattened(
     step. An order that is flat by this count needs no tensor in the memory of a dead argument.
 
     Args:
-      graph: the graph. order: operator ids.
+      graph: the graph. order: operator ids. alignment: sizes are rounded up to it (bytes).
       seed: of the random numbers. first: operators before this step stay where they are.
       spend: called after every chunk with the number of moves tried; may raise.
 
     Yields:
       Orders; under none is the largest live sum larger than under `order`.
     """
-    graph = graph._replace(transient=np.maximum(graph.transient, 0))
-    if graph.n - first < 2:
+    transient = _rounded(np.maximum(graph.transient, 0), alignment)
+    aligned = graph.resized(_rounded(graph.bytes, alignment))._replace(transient=transient)
+    if aligned.n - first < 2:
         return
     start = np.asarray(order, np.int64)
-    graphs = [graph, with_arguments_pinned(graph, replaced=True)]
+    graphs = [aligned, with_arguments_pinned(aligned, replaced=True)]
     true, held = (new_state(g, start, seed) for g in graphs)
     if np.array_equal(true.live, held.live):
         graphs.pop()
@@ -64,11 +66,11 @@ def flattened(
     for k in itertools.count():
         level = _LEVELS[k % len(_LEVELS)]
         runs = [_Run(g, start, level, seed + k) for g in graphs]
-        moves = min(_MOVES, _MOVES_PER_OPERATOR * graph.n)
+        moves = min(_MOVES, _MOVES_PER_OPERATOR * aligned.n)
         for _ in range(_ROUNDS):
             for run in runs:
                 true.order[:] = run.round(moves, first, spend)
-                if evaluate(graph, true) <= peak:
+                if evaluate(aligned, true) <= peak:
                     yield true.order.copy()
             moves *= 2
 
@@ -95,3 +97,7 @@ class _Run:
             )
             spend(int(done))
         return self.best
+
+
+def _rounded(sizes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
+    return -(-sizes // alignment) * alignment

@@ -1,0 +1,75 @@
+"""Instructions as messages of XLA's proto: new ones, copies, and names that are free."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from hlo import xla_pb2
+from hlo.module import HloError
+
+_S32 = 4
+
+_Instruction = xla_pb2.HloInstructionProto
+_Shape = xla_pb2.ShapeProto
+
+
+class Names:
+    """The names of a module's computations and instructions, in order to give new ones."""
+
+    def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
+        self._taken = {c.name for c in proto.computations}
+        self._taken.update(i.name for c in proto.computations for i in c.instructions)
+
+    def new(self, name: str) -> str:
+        """`name`, with a number added if it is in use; the result counts as in use from now on."""
+        found = name
+        for k in itertools.count(1):
+            if found not in self._taken:
+                break
+            found = f"{name}.{k}"
+        self._taken.add(found)
+        return found
+
+    def claim(self, name: str) -> str:
+        """This name, in use from now on. Raises HloError if it was in use."""
+        if self.new(name) != name:
+            raise HloError(f"the module has {name} already; plan it again")
+        return name
+
+
+def instruction(
+    opcode: str, name: str, shape: _Shape, operands: Iterable[_Instruction] = (), **fields: Any
+) -> _Instruction:
+    """A new instruction, which the caller adds to a computation; `fields` of the proto."""
+    ids = [o.id for o in operands]
+    return _Instruction(opcode=opcode, name=name, shape=shape, operand_ids=ids, **fields)
+
+
+def copied(
+    i: _Instruction, name: str, operands: Iterable[_Instruction] | None = None
+) -> _Instruction:
+    """A copy under another name that waits for nothing; with other operands, if these are given."""
+    copy = _Instruction()
+    copy.CopyFrom(i)
+    copy.name = name
+    del copy.control_predecessor_ids[:]
+    if operands is not None:
+        copy.operand_ids[:] = [o.id for o in operands]
+    return copy
+
+
+def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
+    """A new constant: an integer scalar of 32 or 64 bits, as `shape` says."""
+    literal = xla_pb2.LiteralProto(shape=shape)
+    field = literal.s32s if shape.element_type == _S32 else literal.s64s
+    field.append(value)
+    return instruction("constant", name, shape, literal=literal.SerializeToString())
+
+
+def relist(repeated: Any, items: Iterable[Any]) -> None:
+    """Makes a repeated field of messages hold copies of these, which may be some of its own."""
+    kept = list(items)
+    del repeated[:]
+    repeated.extend(kept)
