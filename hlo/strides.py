@@ -105,15 +105,15 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
 
 
 def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
-    """The steps of an instruction's result over `source`, and the types to which it converts.
+    """How the elements of a moved array lie in `source`, and the types it was converted to.
 
     Args:
       i: a bitcast, convert, copy or transpose, a fusion of such, or a chain of them that begins at
         `source`. source: an array.
 
     Returns:
-      The steps, and the element types that converts give, the first one first; None where it does
-      something else, or the steps are not known.
+      The steps: (count, stride in elements of `source`), outermost first; and the element types of
+      the converts, first one first. None where `i` does something else, or has no such steps.
     """
     chain: list[Instruction] = []
     while i is not source:

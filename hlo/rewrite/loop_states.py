@@ -116,7 +116,8 @@ class States:
     def forget(self, site: LoopSite, gone: list[int]) -> None:
         """Removes elements, by number, from a loop's state; nothing may read their final values.
 
-        One that a fusion computes beside other results stays, shortened to `SLOTS` slices.
+        One that a fusion computes beside results that stay cannot be removed: its array is cut to
+        `SLOTS` (2) slices, which the fusion goes on writing.
         """
         body = self._module.called(site.loop)
         held = _held(body, gone)

@@ -80,11 +80,12 @@ class DonationRow:
 
 @dataclasses.dataclass(frozen=True)
 class DonationAudit:
-    """One row for each argument that was donated, is aliased, or could have been donated.
+    """One row for each argument array that was donated, is aliased, or could have been donated.
 
     Attributes:
-      rows: the costly outcomes first; within one outcome the largest argument first.
-      least_bytes: smaller arguments are not in `trouble`.
+      rows: the outcomes that cost most first, "aliased" last; within one outcome the largest
+        argument first.
+      least_bytes: `trouble`, the rows worth a remedy, leaves out smaller arguments.
     """
 
     rows: tuple[DonationRow, ...]

@@ -172,7 +172,11 @@ class Padding(NamedTuple):
 
 
 def padding_of(value: Value) -> Padding:
-    """The padding of a value's shape; all zero where its layout has no tiles."""
+    """The bytes that pad a value to whole tiles, and the order of dimensions with the fewest.
+
+    Returns:
+      (bytes, "", 0) if no other order takes fewer bytes; all bytes are 0 where there are no tiles.
+    """
     shape = value.shape
     if not shape.tiles:
         return Padding(0, "", 0)

@@ -90,7 +90,10 @@ class JittedFunction:
         return assigned_bytes(jitted.lower(*self.args, **self.kwargs).compile())
 
     def with_donation(self) -> JittedFunction:
-        """The same, with `leaves` donated as well."""
+        """The same, with every argument donated that has one of `leaves`; its `leaves` are ().
+
+        Donation is by argument: other arrays of such an argument are donated too.
+        """
         options = dict(self.jit_options)
         numbers = options.pop("donate_argnums", None) or ()
         names = options.pop("donate_argnames", None) or ()

@@ -22,10 +22,14 @@ def text_table(
 ) -> str:
     """A table in plain text, rows under headings; no newline at the end.
 
+    Where it is too wide, cells of left-aligned columns are wrapped. Columns that still do not fit
+    follow in further tables, after an empty line, each with the first column again.
+
     Args:
-      headings: one for each column; those that end in a colon are aligned left, without it.
+      headings: one for each column. One that ends in a colon, which is not shown, aligns its column
+        left; other columns are aligned right.
       rows: as many cells each as there are headings.
-      width: characters of a line at most; None: no limit.
+      width: characters of a line, exceeded only if two columns do not fit; None: no limit.
     """
     left = [heading.endswith(":") for heading in headings]
     names = [heading.removesuffix(":") for heading in headings]

@@ -48,7 +48,13 @@ class PlanEvent:
 
     @classmethod
     def of(cls, function: str, outcome: Outcome, seconds: float, hint: str = "") -> PlanEvent:
-        """Makes the event of an outcome; `hint`: what could be donated, or ""."""
+        """Makes the event of an outcome.
+
+        Args:
+          function: its name. outcome: of planning and compiling it.
+          seconds: that this process took to plan and to compile.
+          hint: what could be donated, or ""; it is added to `help`.
+        """
         plan = outcome.plan
         more = "" if plan is None else what_would_help(plan)
         return cls(

@@ -201,7 +201,10 @@ def stored_folder() -> Path | None:
 
 
 def is_filled() -> bool:
-    """Whether an earlier process has kept plans where this one looks for them."""
+    """Whether the plan folder in JAX's compilation cache holds a plan, of any process or function.
+
+    False where the persistent cache is off or remote.
+    """
     folder = stored_folder()
     return folder is not None and next(folder.glob(f"*{plan_files.SUFFIX}"), None) is not None
 

@@ -72,7 +72,10 @@ _MEANT = (OllaError, jax.errors.JaxRuntimeError, Warning)
 
 
 class PlanWarning(UserWarning):
-    """Planning failed; the function runs with XLA's own schedule."""
+    """No plan is used: planning failed, or the check of the planned executable rejected it.
+
+    The function runs with XLA's own schedule. Warned once for each planned function.
+    """
 
 
 class PlanSettings(NamedTuple):

@@ -160,7 +160,11 @@ def parameters(kinds: Kinds) -> Iterator[str]:
 
 
 def spelled(kinds: Kinds) -> list[Any]:
-    """`kinds` in a form whose `repr` is the same in every process."""
+    """Argument types as nested lists of numbers and names, with the same `repr` in every process.
+
+    Args:
+      kinds: types of a compiled loop's arguments (`flattened`).
+    """
     parts: list[Any] = []
     for kind in kinds:
         if isinstance(kind, _TupleKind):

@@ -84,7 +84,16 @@ class ModuleFacts:
 
 
 def facts_of(module: Module, target: str) -> ModuleFacts:
-    """The facts of a scheduled module for "cpu", "cuda" or "tpu"; they are found once."""
+    """The `ModuleFacts` of a scheduled module: dataflow, memory that may be shared, memory model.
+
+    They are computed at the first call for a target and kept in `module.facts`.
+
+    Args:
+      module: a scheduled one. target: "cpu", "cuda" or "tpu".
+
+    Raises:
+      InputError: the target is unknown.
+    """
     if target not in module.facts:
         if target not in PLATFORMS:
             known = " or ".join(map(repr, PLATFORMS))

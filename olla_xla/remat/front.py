@@ -136,10 +136,16 @@ class Front:
         return max(int(self.start.peak * _STEP**k), self._floor)
 
     def point(self, k: float, seconds: float = math.inf) -> Point:
-        """Searches point number `k`; its peak may be above its target where no less was found.
+        """Searches the point for target `k`: a peak of at most `target_bytes(k)` (start * 0.98**k).
+
+        The first call starts the search's clock; a target that was searched is not searched again.
 
         Args:
-          k: number. seconds: limit of added time; a more expensive point may be left unfinished.
+          k: at least 0, may be a fraction; a larger `k` is a lower target.
+          seconds: of added time; the search may stop, unfinished, above 1.5 times that.
+
+        Returns:
+          The point; its peak is above the target where no lower one was found.
         """
         if self._deadline == math.inf:
             self._deadline = clock.now() + self._seconds
@@ -178,9 +184,10 @@ class Front:
     def within(self, seconds: float) -> list[Point]:
         """Points that add at most `seconds`, lowest peak first.
 
-        Targets' numbers double until one is too expensive. Between it and the last affordable one
-        bisection follows, down to a part of a step. When time is up, the points found so far are
-        returned, among them that without evictions.
+        A target is met if its point reaches it within `seconds`. Target numbers are about doubled
+        until one is not met, then bisected between the last that is and the first that is not,
+        down to 1/16. A few higher numbers are tried too, as they may be cheaper. When time is up,
+        the points found so far are returned. The point without evictions is always among them.
         """
         low, high = self._halved(0.0, float(_LAST), 1.0, seconds)
         last = int(high)

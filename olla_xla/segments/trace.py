@@ -96,10 +96,15 @@ def steps_of(program: TracedFunction) -> list[Step]:
 
 
 def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
-    """Makes a TracedFunction of a jaxpr; its constants, if any, are the first inputs.
+    """Makes a TracedFunction of a jaxpr.
 
-    Calls of jitted functions are inlined unless they are small or shard their arguments.
-    Results that `policy` keeps count as no bytes of a step: recomputing frees none of them.
+    Its inputs are the jaxpr's constants, its arguments, then constants of inlined calls. Calls of
+    jitted functions are inlined unless they make under 1/1024 of all bytes, have effects, or set
+    shardings, layouts or compiler options.
+
+    Args:
+      jaxpr: an open one.
+      policy: results that it keeps count as 0 bytes of a step: recomputing frees none of them.
     """
     sizes = _Sizes(policy)
     inputs = (*jaxpr.constvars, *jaxpr.invars)

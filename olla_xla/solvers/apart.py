@@ -57,7 +57,9 @@ def solve_apart(backend: str, model: LinearModel, limits: SolverLimits) -> Solve
     """Minimises a model in another process, killed if it still runs 2 s after the time limit.
 
     Args:
-      backend: module of the solver. model: the model. limits: the watch is called here.
+      backend: full name of the solver's Python module, which has a function `solve`.
+      model: the model.
+      limits: `watch` is called in this process; `points` is ignored.
 
     Returns:
       The solver's result; if it was killed, its last point, unchecked, and its best bound.

@@ -30,7 +30,8 @@ class StepVariant:
 
     Attributes:
       name: what was done.
-      bytes: XLA's assigned total. seconds: predicted time of a step. moved: bytes it moves.
+      bytes: XLA's assigned total. seconds: predicted time of a step. moved: bytes that its
+        instructions read from and write to device memory, by the cost model.
       clones: instructions that are computed again by our plan. stacks: scan
         residuals that it recomputes.
       measured: median seconds of a step, or None where nothing was run.

@@ -241,7 +241,15 @@ class ElementNumbering(Numbering):
         return number
 
     def coded(self, code: bytes, number: bytes) -> bytes:
-        """A fusion result's number outside it: hashed with `code`, unless it is a known integer."""
+        """The value number, outside a fusion, of a result that the fusion computes.
+
+        Args:
+          code: hash of the fusion's code, on which rounding may depend.
+          number: the result's value number inside the fusion.
+
+        Returns:
+          The hash of both; `number` itself if it is that of a scalar integer whose value is known.
+        """
         if self.integers.is_known(number):
             return number
         result = self.term(code, number)

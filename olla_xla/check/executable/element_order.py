@@ -144,7 +144,11 @@ def without(steps: Steps, size: int, digit: Digit) -> tuple[Digit, Steps] | None
 
 
 def inverse(steps: Steps) -> Steps:
-    """The steps that undo `steps`, which must visit every element of a row once."""
+    """The steps that restore row-major order after `steps`.
+
+    Args:
+      steps: (count, distance in elements), outermost first: a permutation of a flat array.
+    """
     found, here = [], 1
     for count, distance in reversed(steps):
         found.append((distance, count, here))

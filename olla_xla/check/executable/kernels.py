@@ -51,7 +51,13 @@ def kernel_memory(
 
 
 def differing(found: Mapping[str, KernelMemory], expected: Mapping[str, Pattern]) -> list[str]:
-    """Names of kernels whose found pattern is not as expected; without one, not the forced one."""
+    """Names of the kernels whose arrays share memory otherwise than expected.
+
+    Args:
+      found: kernel name -> its patterns, as assigned and as forced by XLA's aliases.
+      expected: kernel name -> pattern. A kernel that has none here, or one for another number of
+        arrays, is expected to have its own forced pattern.
+    """
     return [
         name
         for name, memory in found.items()

@@ -25,7 +25,8 @@ class Value:
       op, index: where it is defined.
       same: the value that it was found to equal, or None.
       also: other places that stand for it (a loop's condition has a parameter of its own).
-      buffer: number of the buffer that holds it, for `memory`.
+      buffer: a number of its own, from which `memory.shared_buffers` joins values that must share
+        a buffer; -1 before. It is not the number of the joined buffer.
     """
 
     op: Op
@@ -74,10 +75,10 @@ def resolve(value: Value) -> Value:
 
 @dataclasses.dataclass(eq=False)
 class Values:
-    """All values of a program.
+    """All values of a program, as dataflow analysis finds them.
 
     Attributes:
-      frame: the run of the entry computation.
+      frame: the entry computation's `Frame`: operation -> its values, and frames of what it calls.
       defined: every value, in order of definition.
     """
 

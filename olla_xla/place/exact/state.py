@@ -29,21 +29,22 @@ class PlacementState(NamedTuple):
       rest: [items] highest end of placed blocks below. earliest: [items] bound of the offset.
       latest: [items] the highest offset within the capacity.
       offset: [items] of placed items, else -1.
-      waiting, slot: the items, those of a frame together, and each item's place among them.
+      waiting, slot: the items, each frame's in one range, and each item's index in `waiting`.
       total: [sections] unplaced bytes.
       crossing: [sections] unplaced items that live both there and in the next section or later.
       dirty: [sections] whose bounds must be inferred again.
       highest: [sections] no `earliest` of an unplaced item there is higher.
-      support: [items] the entry of the neighbour list on which an item passed over could rest at
-        its bound when last looked at, or -1; a hint, never undone.
+      support: [items] an index into the neighbour list (`model.nb_idx`): the unplaced neighbour on
+        which an item not placed at its rest could lie at its bound; -1: none known. Never undone.
       rests, bounds: trails of (item, old value) of `rest` and `earliest`.
-      frames: [frames] of `waiting`[LO:HI] in sections FIRST..LAST; candidates come after
-        (LOWEST, ABOVE); NEXT is searched after it; PARENT was split at depth SPLIT; its own
-        decisions begin at depth START.
+      frames: [frames] parts packed one after the other. `waiting`[LO:HI]: its unplaced items, in
+        sections FIRST..LAST; at its start, (offset, rank) of candidates must exceed
+        (LOWEST, ABOVE). NEXT: frame searched after it, or -1. PARENT: frame that was split into it
+        and others at depth SPLIT, or -1. START: depth of its own first decision.
       stack: [depth] item of a decision, 1 once its first branch is done, lengths of the trails
         before it, its frame, and the number of frames.
-      count: the active frame, numbers of frames and of entries on the trails, the depth, the
-        offset and rank of the last candidate, and entries looked at to raise bounds.
+      count: ACTIVE frame, number of FRAMES, entries on the trails (RESTS, BOUNDS), DEPTH, offset
+        and rank of the last candidate (LEVEL, RANK), and WORK: entries looked at, for all purposes.
       weight: [sections] failures seen.
     """
 

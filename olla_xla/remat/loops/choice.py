@@ -70,9 +70,12 @@ class Choice:
 
         Args:
           price: seconds that a byte is worth. At 0 nothing is dropped that would take longer.
-          thin: how the loops are checkpointed, or None. If they are, a scan residual that cannot be
-            kept so is dropped wherever it can be.
-          new: whether values in between may get scan residuals, if `thin` is None.
+          thin: how the forward loop is checkpointed (states of some iterations are kept), or None.
+            With it, scan residuals not in `thin.residuals` are dropped where possible.
+          new: whether intermediate values may get scan residuals of their own; ignored with `thin`.
+
+        Returns:
+          Elements of the forward loop's state to drop, and value numbers to keep instead.
         """
         source, sink = 0, 1
         nodes: dict[object, int] = {}

@@ -12,10 +12,14 @@ from olla_xla.remat.loops.nodes import Node
 
 
 class Waits:
-    """Finds which slices of scan residuals must be there before an instruction can run.
+    """Finds which slices of scan residuals an instruction waits for without using them.
+
+    An instruction waits for all slices that its operands and control predecessors need. One
+    collective may transfer several arrays, so some of these slices may be none that it uses:
+    `joined_with` gives them.
 
     Args:
-      body: of the loop. slices: dynamic-slices of scan residuals.
+      body: of the backward loop. slices: dynamic-slices of scan residuals in it.
     """
 
     def __init__(self, body: LoopBody, slices: Collection[Instruction]) -> None:

@@ -77,8 +77,9 @@ class Examination:
     Attributes:
       made: when, in UTC. versions: of Python and of packages. machine: system, processor, devices.
       environment: variables that JAX, XLA and this package read.
-      device: kind of the device that rows run on; "" where there is none, so that none did.
-      checks: what was looked at. runs: rows that ran. left: rows that did not.
+      device: kind of the device that models ran on; "" where there is none, so that none ran.
+      checks: what was looked at. runs: models' steps (`ROWS`) run planned and unplanned.
+      left: those that did not run.
     """
 
     made: str
