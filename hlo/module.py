@@ -154,7 +154,7 @@ class Computation:
 
     @property
     def parameters(self) -> list[Instruction]:
-        """Parameter instructions by parameter number; ask only when the computation is complete; the list is kept."""
+        """Parameter instructions by number, kept; ask only when the computation is complete."""
         if not self._parameters:
             found = [i for i in self.instructions if i.opcode == "parameter"]
             self._parameters = sorted(found, key=lambda i: i.parameter_number)
