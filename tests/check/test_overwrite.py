@@ -98,6 +98,30 @@ again {
   ROOT r = f32[8] dynamic-update-slice(a, twice, i)
 }
 
+stepped {
+  h = f32[4,4] parameter(0)
+  all = f32[2,4,4] parameter(1)
+  i = s32[] parameter(2)
+  zero = s32[] constant(0)
+  n = f32[4,4] negate(h)
+  e = f32[4,4] exponential(n)
+  part = f32[1,4,4] bitcast(e)
+  w = f32[2,4,4] dynamic-update-slice(all, part, i, zero, zero)
+  ROOT r = (f32[2,4,4], f32[4,4]) tuple(w, n)
+}
+
+crossed {
+  h = f32[4,4] parameter(0)
+  all = f32[2,4,4] parameter(1)
+  i = s32[] parameter(2)
+  zero = s32[] constant(0)
+  n = f32[4,4] negate(h)
+  t = f32[4,4] transpose(n), dimensions={1,0}
+  part = f32[1,4,4] bitcast(t)
+  w = f32[2,4,4] dynamic-update-slice(all, part, i, zero, zero)
+  ROOT r = (f32[2,4,4], f32[4,4]) tuple(w, n)
+}
+
 ENTRY e {
   p = f32[8] parameter(0)
   q = f32[8] parameter(1)
@@ -132,6 +156,9 @@ ENTRY e {
   near = (f32[4,4], f32[4,4]) fusion(m, o), kind=kLoop, calls=beside
   self = (f32[4,4], f32[4,4]{0,1}) fusion(m, o), kind=kLoop, calls=itself
   update = f32[8] fusion(p, i), kind=kLoop, calls=again
+  states = f32[2,4,4] parameter(9)
+  step = (f32[2,4,4], f32[4,4]) fusion(m, states, i), kind=kLoop, calls=stepped
+  cross = (f32[2,4,4], f32[4,4]) fusion(m, states, i), kind=kLoop, calls=crossed
   round = f32[4,4]{1,0} fusion(m, other), kind=kLoop, calls=aside
   square = f32[4,4]{1,0} fusion(m), kind=kLoop, calls=moved
   ROOT out = f32[8] add(put, q)
@@ -190,6 +217,9 @@ _OPERATIONS = _operations()
         ("round", (), [1], "cpu", False),
         ("round", (), [0], "cuda", False),
         ("square", (), [0], "cpu", False),  # the bitcast makes it a transpose
+        ("step", (1,), [0], "tpu", True),  # tile by tile, with the slice made of the same tile
+        ("step", (1,), [0], "cuda", False),
+        ("cross", (1,), [0], "tpu", False),
         ("update", (), [0], "cpu", True),  # its slice is read where it is written
     ],
 )

@@ -262,8 +262,10 @@ class _Paths:
             return number < max(len(user.shape.elements), 1) and user.operands.count(current) == 1
         if user is self._writer and user.opcode == "sort":
             return self._result == (number,)
-        if user is self._writer and user.opcode == "dynamic-update-slice" and number == 1:
-            return True
+        if user.opcode == "dynamic-update-slice" and number == 1:
+            # A TPU writes a fusion's results tile by tile, all of one tile before the next: so XLA
+            # puts a state over the one that both it and the slice written are made of.
+            return user is self._writer or (self._target == "tpu" and user in _outputs(self._body))
         if user.opcode == "dynamic-slice" and self._writer.opcode == "dynamic-update-slice":
             return _same_slice(user, self._writer)
         is_update = user.opcode == "dynamic-update-slice" and number == 0
