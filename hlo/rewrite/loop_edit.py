@@ -51,7 +51,9 @@ class NewInstruction:
       original: instruction of the forward loop's body that it copies; "" for what is `operands[0]`.
       root: of a fusion that changes, the instruction inside that the copy ends with; else "".
       operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
-      of_slice: `original` stands beside the loops and reorders all slices; the copy reorders one.
+      slice_axes: where `original` stands beside the loops and reorders all slices, while the copy
+        reorders one: the dimensions that count them in its operand, in its result, and in each
+        instruction of a fusion. Else empty.
       beside: `original` stands beside the loops, and reads only constants, which are copied too.
       element_type: XLA's number of the type that `operands[0]` is converted to; 0 leaves it.
       layout: shape in whose layout `operands[0]` is copied; b"" leaves it.
@@ -65,7 +67,7 @@ class NewInstruction:
     original: str
     root: str = ""
     operands: tuple[tuple[int | str, ValueRef], ...] = ()
-    of_slice: bool = False
+    slice_axes: tuple[int, ...] = ()
     beside: bool = False
     element_type: int = 0
     layout: bytes = b""

@@ -75,7 +75,7 @@ class Maker:
         if not made.original:
             self._made[made.name] = self._single(made)
             return
-        if made.of_slice:
+        if made.slice_axes:
             self._made[made.name] = self._slice_moved(made)
             return
         if made.beside:
@@ -133,12 +133,13 @@ class Maker:
         original = self._parent.named(made.original)
         ((_, given),) = made.operands
         (operand,) = self._parent.operands(original)
-        one = self._body.cast(self.value(given), slice_shape(operand.shape))
+        before, after, *inside = made.slice_axes
+        one = self._body.cast(self.value(given), slice_shape(operand.shape, before))
         copy = copied(original, made.name, [one])
-        copy.shape.CopyFrom(slice_shape(copy.shape))
+        copy.shape.CopyFrom(slice_shape(copy.shape, after))
         if copy.opcode == "fusion":
-            for i in self._own(copy).instructions():
-                i.shape.CopyFrom(slice_shape(i.shape))
+            for i, axis in zip(self._own(copy).instructions(), inside, strict=True):
+                i.shape.CopyFrom(slice_shape(i.shape, axis))
         return self._body.add(copy)
 
     def _unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:

@@ -235,7 +235,8 @@ class Again:
         if recipe.between:
             name = self._new.name(f"{recipe.owner.name}.slice")
             given = ((0, self._value(recipe.needs[0])),)
-            self._new.made.append(NewInstruction(name, recipe.owner.name, "", given, of_slice=True))
+            moved = NewInstruction(name, recipe.owner.name, "", given, slice_axes=recipe.between)
+            self._new.made.append(moved)
             return ValueRef(made=name)
         if (updated := self._updated(number)) is not None:
             return self._slice(recipe.owner, updated) if updated.whole else updated

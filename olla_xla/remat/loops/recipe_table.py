@@ -212,9 +212,9 @@ class RecipeTable:
         """The value number of a slice of a scan residual, as the backward loop reads it."""
         number = self.body.number(residual.value)
         self._written.setdefault(number, residual)
-        for move in residual.moves:
+        for move, axes in zip(residual.moves, residual.axes, strict=True):
             before, number = number, self.body.between(number, move)
-            self._recipes[number] = Recipe(residual.value, move, None, (before,), between=True)
+            self._recipes[number] = Recipe(residual.value, move, None, (before,), between=axes)
         return number
 
     def _made_values(self) -> Iterator[tuple[int, Node]]:

@@ -32,7 +32,8 @@ class Recipe:
       node: the value. owner: the instruction that is run again for it.
       inside: the nodes (keys of a dict) at which a fusion is cut: operands of the copy; None: the
         fusion is copied whole. needs: numbers of the values that the copy reads.
-      between: whether the owner stands between the loops, and moves all slices of a scan residual.
+      between: of an owner that stands between the loops, and moves all slices of a scan residual,
+        the dimensions that count them (`NewInstruction.slice_axes`); else empty.
       narrowed: whether it is what a scan residual has in a wider type, converted back.
       stacked: whether it is an element of the forward loop's state that gets a scan residual of its
         own.
@@ -47,7 +48,7 @@ class Recipe:
     owner: Instruction
     inside: dict[Node, None] | None
     needs: tuple[int, ...]
-    between: bool = False
+    between: tuple[int, ...] = ()
     narrowed: bool = False
     stacked: bool = False
     exchanged: bool = False

@@ -5,6 +5,8 @@ slice.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 from hlo.module import Instruction
 from hlo.shapes import Shape
@@ -37,9 +39,9 @@ class ScanResidual:
       written, read: the element's number in the two states.
       update: the dynamic-update-slice of each iteration. value: what it writes.
       reads: the slices taken.
-      whole: shape of all slices together, as they are read. axis: its dimension that counts them; 0
-        where the scan residual is bitcast or moved between the loops.
+      whole: shape of all slices together, as they are read. axis: its dimension that counts them.
       moves: instructions between the loops that only move bytes within slices, the first one first.
+      axes: for each of them, the dimensions that count slices (`NewInstruction.slice_axes`).
     """
 
     written: int
@@ -50,6 +52,7 @@ class ScanResidual:
     whole: Shape
     axis: int = 0
     moves: tuple[Instruction, ...] = ()
+    axes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -78,22 +81,99 @@ def residual_of(
     (r,) = readers
     _only_between(writer, reader, w, r)
     update, at, axis = written_slice(writer, w)
-    value, whole = update.operands[1].behind, update.shape
-    reads, place = _read(reader, r, axis, whole)
+    value, whole, end = update.operands[1].behind, update.shape, reader.start[r].shape
     first, moves = before_moves(reader.start[r])
-    if first.shape.key != reader.start[r].shape.key and not moves:
-        shapes = first.shape, reader.start[r].shape
-        if not all(_leading(shape, reader.iterations) for shape in shapes):
+    followed = None if reader.body.exact else _followed(whole, axis, moves, end)
+    if followed is not None:
+        axes, here = followed
+        reads, place = _read(reader, r, here, end)
+        if moves:
+            whole, axis = end, here
+        return ScanResidual(w, r, update, value, reads, whole, axis, moves, axes), at, place
+    reads, place = _read(reader, r, axis, whole)
+    _contiguous_between(first, moves, end, axis, reader.iterations)
+    axes = tuple((0,) * (2 + len(_inside(i))) for i in moves)
+    whole = end if moves else whole
+    return ScanResidual(w, r, update, value, reads, whole, axis, moves, axes), at, place
+
+
+def _contiguous_between(
+    first: Instruction, moves: Sequence[Instruction], end: Shape, axis: int, iterations: int
+) -> None:
+    """Raises NotAResidual unless slices stay contiguous where they are moved between the loops.
+
+    Args:
+      first, moves: of `before_moves`. end: shape in which the backward loop's state begins.
+      axis: along which slices are written. iterations: of the loops.
+    """
+    if first.shape.key != end.key and not moves:
+        if not all(_leading(shape, iterations) for shape in (first.shape, end)):
             raise NotAResidual("between the loops its shape is changed")
-    if axis and (moves or first.shape.key != reader.start[r].shape.key):
+    if axis and (moves or first.shape.key != end.key):
         raise NotAResidual("its slices are not contiguous, and it is moved between the loops")
-    if moves:
-        whole = reader.start[r].shape
-        if not _leading(whole, reader.iterations):
-            raise NotAResidual("between the loops it is moved across its slices")
-        if not all(_moves_within_slices(i, reader.iterations) for i in moves):
-            raise NotAResidual("between the loops it is moved across its slices")
-    return ScanResidual(w, r, update, value, reads, whole, axis, moves), at, place
+    if moves and not _leading(end, iterations):
+        raise NotAResidual("between the loops it is moved across its slices")
+    if not all(_moves_within_slices(i, iterations) for i in moves):
+        raise NotAResidual("between the loops it is moved across its slices")
+
+
+def _followed(
+    shape: Shape, axis: int, moves: Sequence[Instruction], end: Shape
+) -> tuple[tuple[tuple[int, ...], ...], int] | None:
+    """(the dimensions that count slices in each move, the one in `end`); None if they mix slices.
+
+    Args:
+      shape, axis: as slices are written. moves: from there to `end`, with bitcasts between them.
+    """
+    found = []
+    for i in moves:
+        operand = i.operands[0]
+        here = _place(shape, axis, operand.shape)
+        known = {operand: here}
+        for k in _inside(i) or [i]:
+            if k.opcode == "parameter":
+                known[k] = here
+                continue
+            before = known[k.operands[0]]
+            if before is None:
+                return None
+            if k.opcode == "transpose":
+                known[k] = k.dimensions.index(before)
+            else:
+                same = k.opcode == "copy"
+                known[k] = before if same else _place(k.operands[0].shape, before, k.shape)
+        last = next((k for k in _inside(i) if k.is_root), i)
+        axes = [here, known[last], *(known[k] for k in _inside(i))]
+        if None in axes:
+            return None
+        found.append(tuple(k for k in axes if k is not None))
+        shape, axis = i.shape, found[-1][1]
+    place = _place(shape, axis, end)
+    return None if place is None else (tuple(found), place)
+
+
+def _inside(i: Instruction) -> list[Instruction]:
+    return i.called[0].instructions if i.opcode == "fusion" else []
+
+
+def _place(a: Shape, axis: int, b: Shape) -> int | None:
+    """The dimension of `b`, a bitcast of `a`, that counts what dimension `axis` of `a` does."""
+    return next((k for k in range(len(b.dimensions)) if _lie_alike(a, axis, b, k)), None)
+
+
+def _lie_alike(a: Shape, axis: int, b: Shape, other: int) -> bool:
+    """Whether slices of `a` along `axis` have the addresses of those of `b` along `other`."""
+
+    def around(shape: Shape, axis: int) -> list[int]:
+        major_first = shape.minor_to_major[::-1]
+        at = major_first.index(axis)
+        return [
+            math.prod(shape.dimensions[k] for k in some)
+            for some in (major_first[:at], (axis,), major_first[at + 1 :])
+        ]
+
+    same_elements = a.element_type == b.element_type and a.memory_space == b.memory_space
+    return same_elements and not (a.tiles or b.tiles) and around(a, axis) == around(b, other)
 
 
 def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
@@ -191,13 +271,17 @@ def _read(
         if node.i.opcode != "dynamic-slice":
             raise NotAResidual(f"{node.i.opcode} reads it in the backward loop")
         whole = node.operands[0].shape
-        if _axis(element.shape, whole, node.shape, reader.iterations) != axis:
-            raise NotAResidual("the backward loop reads it along another dimension")
-        if whole.key != written.key and not (axis == 0 and _leading(written, reader.iterations)):
-            raise NotAResidual("its slices are not contiguous, and it is read in another shape")
+        here = _axis(element.shape, whole, node.shape, reader.iterations)
+        if here is None or body.exact or not _lie_alike(whole, here, written, axis):
+            if here != axis:
+                raise NotAResidual("the backward loop reads it along another dimension")
+            if whole.key != written.key and not (
+                axis == 0 and _leading(written, reader.iterations)
+            ):
+                raise NotAResidual("its slices are not contiguous, and it is read in another shape")
         if not _is_replaceable(body, node):
             raise NotAResidual("an asynchronous or nested fusion computes with it")
-        places.add(body.affine(node.operands[1 + axis], whole=True))
+        places.add(body.affine(node.operands[1 + here], whole=True))
         reads.append(Read(node))
     if len(places) > 1 or not places <= set(_own_iteration(reader)):
         raise NotAResidual("the backward loop reads a slice of another iteration")
