@@ -22,28 +22,30 @@ squared {
 write {"""
 
 
+def _named(computation, start):
+    return next(i.name for i in computation.instructions if i.name.split(".")[0] == start)
+
+
 class Bodies:
     """The bodies of both loops, and what changes the later one."""
 
     def __init__(self, target="cuda", **parts):
         text = two_loops(**parts).replace("\n\nwrite {", FUSED)
         self.proto = xla_pb2.HloModuleProto.FromString(from_hlo_text(text))
-        self.module = LoopModule(self.proto)
         computations = {c.name.split(".")[0]: c for c in self.proto.computations}
-        self.writer, self.reader, self.parent = (
-            self.module.body(computations[name].id) for name in ("write", "read", "main")
-        )
+        whiles = {i.name.split(".")[0]: i.name for i in computations["main"].instructions}
         edit = LoopEdit(
-            writer="first", reader="second", dropped=(), added=(), counter=self.name("n"),
-            iterations=5, written=(1, 0), place=(-1, 4), iteration=(-1, 4), made=(), taken=(),
-            target=target,
+            writer=whiles["first"], reader=whiles["second"], dropped=(), added=(),
+            counter=_named(computations["read"], "n"), iterations=5, written=(1, 0), place=(-1, 4),
+            iteration=(-1, 4), made=(), taken=(), target=target,
         )  # fmt: skip
-        self.maker = Maker(self.module, edit, self.reader, self.writer, self.parent)
+        self.module = LoopModule(self.proto, edit)
+        self.writer, self.reader = self.module.forward, self.module.backward
+        self.maker = Maker(self.module)
 
     def name(self, start, body=None):
         """The reader's instruction that is called so; XLA numbers equal names."""
-        found = [i.name for i in (body or self.reader).computation.instructions]
-        return next(name for name in found if name.split(".")[0] == start)
+        return _named((body or self.reader).computation, start)
 
     def operands(self, i):
         return [k.name for k in self.reader.operands(i)]
