@@ -72,10 +72,7 @@ _MEANT = (OllaError, jax.errors.JaxRuntimeError, Warning)
 
 
 class PlanWarning(UserWarning):
-    """No plan is used: planning failed, or the check of the planned executable rejected it.
-
-    The function runs with XLA's own schedule. Warned once for each planned function.
-    """
+    """Planning failed, or the check rejected the plan: XLA's own schedule runs. Warned once."""
 
 
 class PlanSettings(NamedTuple):

@@ -51,7 +51,8 @@ def test_scan_residuals():
     line = found.sentence()
     assert "are arrays filled by loops; " in line and "\n" not in line
     pieces = next(trial for trial in found.helpful if trial.pieces > 1)
-    assert pieces.setting == f"olla_xla.fission(pieces={pieces.pieces})"
+    named = {"olla_xla.fission", f"olla_xla.fission(pieces={pieces.pieces})"}
+    assert pieces.setting in named  # with their number where it is another than the usual one
     assert pieces.bytes < trial.bytes
     assert line.endswith(
         "Not tried: jax.checkpoint by hand, several of these together, offloading, a smaller batch."

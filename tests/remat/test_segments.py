@@ -599,7 +599,7 @@ def test_the_benchmark_on_the_command_line(capsys, tmp_path, monkeypatch):
         main(["benchmarks", "sublinear", *flags])
     assert '"sublinear_bytes"' in out.read_text()
     assert main(["benchmarks", "sublinear", "--timed=vgg"]) == 2
-    assert "is not one of resnet32" in capsys.readouterr().err
+    assert "'vgg' is not known; use resnet32" in capsys.readouterr().err
     assert main(["benchmarks", "sublinear", "--steps=x"]) == 2
     assert "--steps" in capsys.readouterr().err
 
