@@ -272,13 +272,12 @@ def _read(
             raise NotAResidual(f"{node.i.opcode} reads it in the backward loop")
         whole = node.operands[0].shape
         here = _axis(element.shape, whole, node.shape, reader.iterations)
-        if here is None or body.exact or not _lie_alike(whole, here, written, axis):
-            if here != axis:
-                raise NotAResidual("the backward loop reads it along another dimension")
-            if whole.key != written.key and not (
-                axis == 0 and _leading(written, reader.iterations)
-            ):
-                raise NotAResidual("its slices are not contiguous, and it is read in another shape")
+        alike = here is not None and not body.exact and _lie_alike(whole, here, written, axis)
+        if here is None or not (alike or here == axis):
+            raise NotAResidual("the backward loop reads it along another dimension")
+        leads = axis == 0 and _leading(written, reader.iterations)
+        if not alike and whole.key != written.key and not leads:
+            raise NotAResidual("its slices are not contiguous, and it is read in another shape")
         if not _is_replaceable(body, node):
             raise NotAResidual("an asynchronous or nested fusion computes with it")
         places.add(body.affine(node.operands[1 + here], whole=True))
