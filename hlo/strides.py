@@ -6,6 +6,7 @@ one element left out. So equal steps mean the same bytes in the same order, what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from hlo.module import Instruction
@@ -72,6 +73,15 @@ def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, St
         if k != cut
     ]
     return axis, joined(within)
+
+
+def same_dimension(a: Shape, axis: int, b: Shape) -> int | None:
+    """The dimension of `b`, a bitcast of `a`, that has the slices of `a` along `axis`, or None."""
+    first, second = ((s.element_type, s.memory_space, s.num_elements) for s in (a, b))
+    if first != second or a.tiles or b.tiles:
+        return None
+    inner = a.minor_to_major[: a.minor_to_major.index(axis)]
+    return _dimension(b, a.dimensions[axis], math.prod(a.dimensions[k] for k in inner))
 
 
 def _dimension(shape: Shape, count: int, distance: int) -> int | None:

@@ -103,6 +103,11 @@ CASES = {
         "whole": "5,3,4", "part": "1,3,4", "at": "turned, zero, zero", "flat": "reshape(row)",
         "between": "moved = f32[5,3,4] transpose(stored), dimensions={1,0,2}",
     },
+    "divided": {  # among a CPU's threads, in a way that is made for all slices
+        **_ALONG, "flat": "transpose(other), dimensions={1,0}",
+        "between": "moved = f32[4,5,3] fusion(stored), kind=kLoop, calls=moves, "
+        'backend_config={"outer_dimension_partitions":["2"]}',
+    },
     "mixed": {  # a slice of what is read is made of parts of several that were written
         "whole": "3,5,4", "part": "3,1,4", "at": "zero, turned, zero", "flat": "reshape(row)",
         "between": "front = f32[5,3,4] transpose(stored), dimensions={1,0,2}\n"
@@ -118,7 +123,7 @@ def _module(case):
     return from_hlo_text(text)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c != "mixed"])
+@pytest.mark.parametrize("case", [c for c in CASES if c not in ("divided", "mixed")])
 def test_a_slice_is_made_again_where_it_is_read(case):
     before = _module(case)
     view = module_from_bytes(before)
@@ -130,5 +135,6 @@ def test_a_slice_is_made_again_where_it_is_read(case):
     assert residual.bytes == 240 and 240 not in left, "the array of all slices is gone"
 
 
-def test_slices_that_are_mixed_between_the_loops_stay():
-    assert pairs(module_from_bytes(_module("mixed")), "cuda") == []
+@pytest.mark.parametrize("case", ["divided", "mixed"])
+def test_what_no_single_slice_can_be_moved_like_stays(case):
+    assert pairs(module_from_bytes(_module(case)), "cuda") == []

@@ -5,11 +5,11 @@ slice.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from hlo.module import Instruction
 from hlo.shapes import Shape
+from hlo.strides import same_dimension
 from olla_xla.remat.loops.body import Affine, LoopBody
 from olla_xla.remat.loops.counted_loops import CountedLoop
 from olla_xla.remat.loops.nodes import Node
@@ -92,7 +92,7 @@ def residual_of(
         return ScanResidual(w, r, update, value, reads, whole, axis, moves, axes), at, place
     reads, place = _read(reader, r, axis, whole)
     _contiguous_between(first, moves, end, axis, reader.iterations)
-    axes = tuple((0,) * (2 + len(_inside(i))) for i in moves)
+    axes = tuple((0, 0, *(0 for k in _steps(i) if k is not i)) for i in moves)
     whole = end if moves else whole
     return ScanResidual(w, r, update, value, reads, whole, axis, moves, axes), at, place
 
@@ -127,53 +127,39 @@ def _followed(
     """
     found = []
     for i in moves:
-        operand = i.operands[0]
-        here = _place(shape, axis, operand.shape)
-        known = {operand: here}
-        for k in _inside(i) or [i]:
-            if k.opcode == "parameter":
-                known[k] = here
-                continue
-            before = known[k.operands[0]]
-            if before is None:
-                return None
-            if k.opcode == "transpose":
-                known[k] = k.dimensions.index(before)
-            else:
-                same = k.opcode == "copy"
-                known[k] = before if same else _place(k.operands[0].shape, before, k.shape)
-        last = next((k for k in _inside(i) if k.is_root), i)
-        axes = [here, known[last], *(known[k] for k in _inside(i))]
-        if None in axes:
+        here = same_dimension(shape, axis, i.operands[0].shape)
+        if here is None or _is_divided(i):
             return None
-        found.append(tuple(k for k in axes if k is not None))
-        shape, axis = i.shape, found[-1][1]
-    place = _place(shape, axis, end)
+        known = {i.operands[0]: here}
+        for k in _steps(i):
+            after = here if k.opcode == "parameter" else _passed_on(k, known[k.operands[0]])
+            if after is None:
+                return None
+            known[k] = after
+        inside = [known[k] for k in _steps(i) if k is not i]
+        shape, axis = i.shape, next(known[k] for k in _steps(i) if k is i or k.is_root)
+        found.append((here, axis, *inside))
+    place = same_dimension(shape, axis, end)
     return None if place is None else (tuple(found), place)
 
 
-def _inside(i: Instruction) -> list[Instruction]:
-    return i.called[0].instructions if i.opcode == "fusion" else []
+def _passed_on(move: Instruction, axis: int) -> int | None:
+    """The dimension that counts slices of a move's result, for `axis` of its operand."""
+    if move.opcode == "transpose":
+        return move.dimensions.index(axis)
+    return (
+        axis if move.opcode == "copy" else same_dimension(move.operands[0].shape, axis, move.shape)
+    )
 
 
-def _place(a: Shape, axis: int, b: Shape) -> int | None:
-    """The dimension of `b`, a bitcast of `a`, that counts what dimension `axis` of `a` does."""
-    return next((k for k in range(len(b.dimensions)) if _lie_alike(a, axis, b, k)), None)
+def _steps(i: Instruction) -> list[Instruction]:
+    """The instructions inside a fusion; else the instruction itself."""
+    return i.called[0].instructions if i.opcode == "fusion" else [i]
 
 
-def _lie_alike(a: Shape, axis: int, b: Shape, other: int) -> bool:
-    """Whether slices of `a` along `axis` have the addresses of those of `b` along `other`."""
-
-    def around(shape: Shape, axis: int) -> list[int]:
-        major_first = shape.minor_to_major[::-1]
-        at = major_first.index(axis)
-        return [
-            math.prod(shape.dimensions[k] for k in some)
-            for some in (major_first[:at], (axis,), major_first[at + 1 :])
-        ]
-
-    same_elements = a.element_type == b.element_type and a.memory_space == b.memory_space
-    return same_elements and not (a.tiles or b.tiles) and around(a, axis) == around(b, other)
+def _is_divided(i: Instruction) -> bool:
+    """Whether a CPU divides it among threads, in a way that is made for its shape."""
+    return b"partitions" in i.backend_config
 
 
 def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
@@ -189,20 +175,18 @@ def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ..
 def _moves(i: Instruction) -> bool:
     """Whether an instruction only copies or transposes its one operand."""
     if i.opcode == "fusion":
-        inner = i.called[0].instructions
-        kinds = {k.opcode for k in inner} - {"parameter", "bitcast", "copy", "transpose"}
+        kinds = {k.opcode for k in _steps(i)} - {"parameter", "bitcast", "copy", "transpose"}
         return len(i.operands) == 1 and not kinds and not i.shape.is_tuple
     return i.opcode in ("transpose", "copy")
 
 
 def _moves_within_slices(i: Instruction, iterations: int) -> bool:
     """Whether an instruction that `_moves` does so within slices, and can move a single one."""
-    if b"partitions" in i.backend_config:
-        return False  # how a CPU divides it among threads is made for its shape
-    steps = i.called[0].instructions if i.opcode == "fusion" else [i]
+    if _is_divided(i):
+        return False
     return _leading(i.operands[0].shape, iterations) and all(
         _leading(k.shape, iterations) and (k.opcode != "transpose" or k.dimensions[0] == 0)
-        for k in steps
+        for k in _steps(i)
     )
 
 
@@ -272,7 +256,7 @@ def _read(
             raise NotAResidual(f"{node.i.opcode} reads it in the backward loop")
         whole = node.operands[0].shape
         here = _axis(element.shape, whole, node.shape, reader.iterations)
-        alike = here is not None and not body.exact and _lie_alike(whole, here, written, axis)
+        alike = not body.exact and same_dimension(written, axis, whole) == here
         if here is None or not (alike or here == axis):
             raise NotAResidual("the backward loop reads it along another dimension")
         leads = axis == 0 and _leading(written, reader.iterations)
