@@ -11,6 +11,7 @@ that change instructions are loaded where a module has loops, or the options all
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterable
@@ -89,12 +90,17 @@ def plan_module(
       CheckError: the referee rejected the result (a bug).
     """
     cost = CostModel(device(target, device_kind), target)  # measured once on a CPU; no planning
-    began = clock.now()
-    request = PlanRequest(
-        scheduled_module(module), options, target, cost, began, xla_bytes, alternative_orders,
-        progress, schedule_seconds, device_bytes,
-    )  # fmt: skip
-    with refusals.counted() as tally:
+    began = clock.wall()
+    own_limits = options.time_limit is None  # which other programs' load is not to shorten
+    with (
+        clock.by_processor() if own_limits else contextlib.nullcontext(),
+        refusals.counted() as tally,
+    ):
+        started = clock.now()
+        request = PlanRequest(
+            scheduled_module(module), options, target, cost, started, xla_bytes,
+            alternative_orders, progress, schedule_seconds, device_bytes,
+        )  # fmt: skip
         state = _ordered(ModuleState(request, request.own))
         hint = 0
         if _asks_for_recomputation(state):
@@ -104,9 +110,13 @@ def plan_module(
             hint = estimate.with_recomputation(state, HINTED_OVERHEAD)
         if device_bytes is not None:
             state = relax_overlap.to_fit(state)
-    plan = state.finished()
+        plan = state.finished()
     plan = dataclasses.replace(
-        plan, proposed=tally.proposed, refused=len(tally.errors), recomputed_bytes=hint
+        plan,
+        seconds=clock.wall() - began,
+        proposed=tally.proposed,
+        refused=len(tally.errors),
+        recomputed_bytes=hint,
     )
     if progress is not None and plan.refused:
         progress(of_refusals(plan.refused, plan.proposed))

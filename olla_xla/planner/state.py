@@ -48,7 +48,7 @@ class PlanRequest:
       options, target, xla_bytes, alternative_orders, progress, schedule_seconds, device_bytes: as
         it says.
       own: the module as XLA scheduled it, without optimization barriers.
-      cost: prices operators. started: when planning began, on the monotonic clock.
+      cost: prices operators. started: when planning began, on `memory.clock`.
     """
 
     own: Module
@@ -246,6 +246,5 @@ class ModuleState:
             status=status,
             front=front([(s, size) for s, size in met if s <= added]) if self.met else (),
             source="+".join((*edits.sources, plan.source)),
-            seconds=request.elapsed,
             time_limit=plan.time_limit if self.limit is None else self.limit,
         )

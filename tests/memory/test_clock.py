@@ -7,9 +7,13 @@ import time
 import numpy as np
 import pytest
 
+from hlo.parse import from_hlo_text
+from olla_xla import planner
 from olla_xla.memory import clock, jit
 from olla_xla.place import PlacementProblem, place
+from olla_xla.planner import pipeline, warm_up
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
+from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.search import phases
 
@@ -69,3 +73,45 @@ def test_searches_go_by_it(monkeypatch):
     graph = TensorGraph("", operators, tensors)
     found = phases.search(graph, {"own": range(4)}, time_limit=60.0)
     assert found.stopped_by is StopReason.TIME_LIMIT
+
+
+def test_by_processor_other_programs_take_no_time(monkeypatch):
+    at = {"monotonic": 10.0, "thread_time": 3.0}
+    fields = {name: (lambda name=name: at[name]) for name in at}
+    monkeypatch.setattr(clock, "time", type("", (), fields))
+    monkeypatch.setattr(clock, "_state", clock._State())
+    seen = [clock.now()]
+
+    def passes(wall, processor):
+        at["monotonic"] += wall
+        at["thread_time"] += processor
+        seen.append(clock.now())
+
+    with clock.by_processor():
+        passes(1.0, 1.0)
+        passes(6.0, 1.0)  # five others at the same time
+        with clock.by_processor():
+            passes(1.0, 1.0)
+        with clock.stopped(), clock.stopped():
+            passes(9.0, 7.0)
+        passes(2.0, 2.0)
+        passes(800.0, 0.0)  # it waits, and is over at some time all the same
+    passes(1.0, 1.0)
+    assert np.diff(seen).tolist() == [1.0, 1.0, 1.0, 0.0, 2.0, 810 / 8 - 5, 811 - 810 / 8]
+
+
+@pytest.mark.parametrize(("options", "counts"), [({}, False), ({"time_limit": 60.0}, True)])
+def test_a_limit_that_nobody_set_does_not_count_what_a_plan_waits(options, counts, monkeypatch):
+    read, passed = pipeline.scheduled_module, []
+
+    def waits(*args):
+        began = clock.now()
+        time.sleep(0.4)
+        passed.append(clock.now() - began)
+        return read(*args)
+
+    monkeypatch.setattr(pipeline, "scheduled_module", waits)
+    module = from_hlo_text(warm_up._text())
+    plan = planner.plan_module(module, PlanOptions(**options), target="cpu")
+    assert (passed[0] > 0.3) == counts
+    assert plan.seconds > 0.4
