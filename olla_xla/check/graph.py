@@ -69,7 +69,9 @@ def _steps(graph: TensorGraph, order: Sequence[int]) -> list[int]:
     steps = [-1] * n
     for step, k in enumerate(order):
         if not 0 <= k < n:
-            raise CheckError(f"step {step} names operator {k}, but {graph.name} has only {n}")
+            raise CheckError(
+                f"the order has operator {k} at position {step}, but {graph.name} has only {n}"
+            )
         if steps[k] >= 0:
             raise CheckError(f"{_operator(graph, k)} runs twice, at steps {steps[k]} and {step}")
         steps[k] = step

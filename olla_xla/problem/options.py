@@ -123,7 +123,9 @@ class PlanOptions:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InputError(f"{name}={value!r} must be an integer")
         if self.step_limit is not None and self.step_limit <= 0:
-            raise LimitError(f"step_limit={self.step_limit} must be a positive number of steps")
+            raise LimitError(
+                f"step_limit={self.step_limit} must be a positive number of search steps"
+            )
         if self.budget_bytes is not None and self.budget_bytes <= 0:
             raise LimitError(f"memory_budget={self.memory_budget!r} must be positive: {_FORM}")
         if self.collectives and not self.loops:

@@ -188,7 +188,9 @@ def _checked(
     if splits != 1 and depth is not None:
         raise InputError(f"splits={splits} needs depth=None; give it, or leave splits out")
     if mirror is not None and (budget is not None or candidates is not None or depth != 1):
-        raise InputError("mirror says what to recompute; leave out budget, candidates and depth")
+        raise InputError(
+            "mirror=... says what to recompute; leave out budget, candidates and depth"
+        )
     if not isinstance(keep, str) and callable(keep):
         policy = keep
     elif keep in KEEP:

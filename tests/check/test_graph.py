@@ -56,7 +56,7 @@ def test_a_wrong_peak_is_rejected():
     [
         ([0, 1], "the order of chain lacks c"),
         ([0, 1, 1], "b runs twice, at steps 1 and 2"),
-        ([0, 1, 3], "step 2 names operator 3"),
+        ([0, 1, 3], "operator 3 at position 2"),
         ([1, 0, 2], "b reads a at step 0, before a defines it at step 1"),
     ],
 )

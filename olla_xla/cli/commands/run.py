@@ -49,7 +49,10 @@ _HEADINGS = ("function:", "arguments:", "XLA, MB", "planned", "time +%", "call 1
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     flags.DEFINE_string(
-        "max_overhead", None, 'Most predicted time to add: 0.05, 5%, or "knee".', flag_values=values
+        "max_overhead",
+        None,
+        'Most predicted time to add: 0.05 or 5%, or "knee": as long as more time saves much.',
+        flag_values=values,
     )
     flags.DEFINE_multi_string(
         "memory_budget",
