@@ -1,10 +1,18 @@
-"""Runs the quick commands of README and docs in a fresh folder, and holds figures to the text.
+"""Runs the commands of README and docs, and compares what they print with the text where it stands.
 
-`python docs/commands.py`, from anywhere. Each figure is read from the document and from what the
-command printed; they may differ by `TOLERANCE`, since a clock ends most searches. Exit code 1,
-with a line for each, where one does, where a command fails or the referee refuses a choice of the
-planner, or where a document no longer has it.
-After them come the commands of the papers' tables, each of which is to exit with 0.
+`python docs/commands.py`, from anywhere. A comment in a document names a command for the block or
+the paragraph below it:
+
+    <!-- prints: olla_xla plan --model=mlp -->
+
+The command prints every line of a `text` block, one after the other ("..." stands for lines left
+out), or every number with a decimal point of a paragraph. Numbers may differ by `TOLERANCE`, since
+a clock ends most searches. `the program` for a command is the Python block above. Between the verb
+and the colon may stand `, with exit code 2` and `, but for 1.6`: a number that is not compared.
+`<!-- runs: COMMAND -->` only runs one.
+
+Exit code 1, with a line for each, where a text differs, a command fails, or the referee refuses a
+choice of the planner. After them come the commands of the papers' tables, which are to exit with 0.
 """
 
 from __future__ import annotations
@@ -18,25 +26,21 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["COMMANDS", "TOLERANCE", "Command", "Figure", "main", "paper_commands"]
+__all__ = ["PAPERS", "TOLERANCE", "Command", "commands", "differs", "main", "paper_commands"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
 TOLERANCE = 0.05
-"""Part of a figure in the text by which what is printed may differ."""
+"""Part of a number in the text by which what is printed may differ."""
 
+PAPERS = "docs/guides/papers.md"
+"""Whose tables have a command in each row, in the column of that name."""
 
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """A number that a document and a command's output both have.
-
-    Attributes:
-      document: its path from the root. said, printed: patterns whose first group is the number.
-    """
-
-    document: str
-    said: str
-    printed: str
+_PROGRAM = "the program"
+_MARK = re.compile(
+    r"^<!-- (prints|runs)(?:, with exit code (\d+))?(?:, but for ([\d.]+))?: (.+) -->\n+"
+)
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,79 +48,55 @@ class Command:
     """A command of a document.
 
     Attributes:
-      words: what follows `python`. figures: to be compared. code: the exit code expected.
-      program: a document whose first Python block is run instead.
+      document: its path from the root. words: what follows `python`.
+      text: the block or the paragraph that it prints; "" if it is only run.
+      code: the exit code expected. free: a number of the text that is not compared, or "".
+      program: Python code to run instead of `words`, or "".
     """
 
+    document: str
     words: tuple[str, ...]
-    figures: tuple[Figure, ...] = ()
+    text: str = ""
     code: int = 0
+    free: str = ""
     program: str = ""
 
-
-def _olla(line: str, *figures: Figure, code: int = 0) -> Command:
-    return Command(("-m", "olla_xla", *line.split()), figures, code)
-
-
-_RESNET = r"\| cpu \| resnet50 \| 4 \| adam \| "
-_PEAK, _BUDGET = "docs/guides/out-of-memory.md", "docs/guides/memory-budget.md"
-_RESULTS = "docs/results.md"
-_FIRST = "docs/guides/first-plan.md"
-
-COMMANDS = (
-    _olla("--help"),
-    _olla("--version"),
-    _olla("--list_targets"),
-    _olla(
-        "run examples/convnet.py",
-        Figure("README.md", r"\ntrain_step .*\] +([\d.]+)", r"\ntrain_step .*\] +([\d.]+)"),
-        Figure(
-            "README.md",
-            r"\ntrain_step .*\] +[\d.]+ +([\d.]+)",
-            r"\ntrain_step .*\] +[\d.]+ +([\d.]+)",
-        ),
-    ),
-    _olla(
-        "plan --model=resnet50 --batch_size=4 --noadvice",
-        Figure("README.md", r"([\d.]+) MB become", r"XLA's own order +([\d.,]+) MB"),
-        Figure("README.md", r"MB become ([\d.]+)\.", r"\nplanned +([\d.,]+) MB"),
-        Figure(_RESULTS, _RESNET + r"[\d.,]+ \| [\d.,]+ \| ([\d.,]+)", r"\nplanned +([\d.,]+) MB"),
-        Figure(
-            _RESULTS,
-            _RESNET + r"[\d.,]+ \| [\d.,]+ \| [\d.,]+ \| [\d.,]+ \| ([\d.,]+)",
-            r"lower bound +([\d.,]+) MB",
-        ),
-    ),
-    _olla(
-        "analyze --model=resnet18 --batch_size=4 --plan --noadvice --html=memory.html",
-        Figure(_PEAK, r"XLA's order: ([\d.,]+) MB assigned", r"XLA's order: ([\d.,]+) MB assigned"),
-        Figure(_PEAK, r"planned: ([\d.,]+) MB assigned", r"planned: ([\d.,]+) MB assigned"),
-        Figure(_PEAK, r"needs less than ([\d.,]+) MB", r"needs less than ([\d.,]+) MB"),
-    ),
-    _olla(
-        "plan --model=mlp --batch_size=2048 --memory_budget=5MiB --time_limit=10",
-        Figure(_BUDGET, r"was reached is ([\d.,]+) MB", r"was reached is ([\d.,]+) MB"),
-        code=2,
-    ),
-    Command(
-        (),
-        (
-            Figure(_FIRST, r"XLA's order ([\d.,]+) MB, planned", r"XLA's order ([\d.,]+) MB"),
-            Figure(_FIRST, r"MB, planned ([\d.]+) MB\n", r"planned ([\d.,]+) MB"),
-            Figure(_FIRST, r"needs less than ([\d.]+) MB", r"needs less than ([\d.,]+) MB"),
-        ),
-        program=_FIRST,
-    ),
-    _olla("analyze --model=mlp --json=memory.json --noadvice"),
-    _olla("check --model=mlp --baseline=memory.json --tolerance=1%"),
-    _olla("diff memory.json memory.json"),
-    _olla("sweep --models=mlp,lenet --batch_sizes=1,8 --targets=cpu --time_limit=5"),
-    _olla("max_batch --model=lenet --target=cpu --memory=64MiB --time_limit=5"),
-)
+    @property
+    def name(self) -> str:
+        """How the document calls it."""
+        return _PROGRAM if self.program else " ".join(self.words).removeprefix("-m ")
 
 
-PAPERS = "docs/guides/papers.md"
-"""Whose tables have a command in each row, in the column of that name."""
+def commands(document: str) -> list[Command]:
+    """The commands that a document's comments name, in order.
+
+    Raises:
+      ValueError: a comment names none, or nothing to compare stands below it.
+    """
+    found, code = [], ""
+    for part in re.split(r"(?m)^(?=<!-- (?:prints|runs)|```python\n)", _text(document)):
+        if part.startswith("```python\n"):
+            code = part.removeprefix("```python\n").split("\n```")[0] + "\n"
+        if not part.startswith("<!-- "):
+            continue
+        mark = _MARK.match(part)
+        if mark is None:
+            raise ValueError(f"{document}: {part.splitlines()[0]} names no command")
+        verb, exit_code, free, line = mark.groups()
+        text = _below(part[mark.end() :]) if verb == "prints" else ""
+        if verb == "prints" and not _NUMBER.search(text):
+            raise ValueError(f"{document}: nothing to compare stands below {mark[0].strip()}")
+        program = code if line == _PROGRAM else ""
+        words = () if program else _words(line)
+        found.append(Command(document, words, text, int(exit_code or 0), free or "", program))
+    return found
+
+
+def _below(rest: str) -> str:
+    """The first block of a text, without fences and command, or its first paragraph on a line."""
+    if block := re.match(r"```text\n(?:\$ [^\n]*\n)?(.*?)\n```", rest, re.DOTALL):
+        return block[1] + "\n"
+    return " ".join(rest.split("\n\n")[0].split())
 
 
 def paper_commands() -> list[Command]:
@@ -131,35 +111,82 @@ def paper_commands() -> list[Command]:
             column = cells.index("command")
         elif column is not None:
             for code in re.findall(r"`([^`]+)`", cells[column]):
-                words = tuple(code.split())
-                words = ("-m", *words) if words[0] == "olla_xla" else words[1:]
-                found[words] = None
-    return [Command(words) for words in found]
+                found[_words(code)] = None
+    return [Command(PAPERS, words) for words in found]
+
+
+def _words(line: str) -> tuple[str, ...]:
+    """A command as what follows `python`."""
+    first, *others = line.split()
+    return ("-m", first, *others) if first == "olla_xla" else tuple(others)
+
+
+def differs(command: Command, printed: str) -> str:
+    """How a text differs from what its command printed, or ""."""
+    if "\n" not in command.text:  # a paragraph
+        numbers = [_value(n) for n in _NUMBER.findall(printed)]
+        for said in re.findall(r"\d[\d,]*\.\d+", command.text):
+            if said != command.free and not any(_alike(_value(said), n) for n in numbers):
+                return f"{command.document} says {said}, which was not printed"
+        return ""
+    output = printed.split()
+    for part in re.split(r"(?m)^\.\.\.$", command.text):
+        words, best = part.split(), 0
+        for start in range(len(output) - len(words) + 1):
+            same = 0
+            while same < len(words) and _same(words[same], output[start + same], command.free):
+                same += 1
+            if same == len(words):
+                break
+            best = max(best, same)
+        else:
+            lines = f"{' '.join(words[max(0, best - 3) : best])} [{words[best]}]"
+            return f"{command.document} says {lines}, which was not printed"
+    return ""
+
+
+def _same(said: str, printed: str, free: str) -> bool:
+    """Whether a word of a text is the printed one, but for what numbers may differ."""
+    if set(said) == set(printed) == {"-"}:  # a line below the names of columns
+        return True
+    if said == free:
+        return _NUMBER.fullmatch(printed) is not None
+    if _NUMBER.sub("0", said) != _NUMBER.sub("0", printed):
+        return False
+    pairs = zip(_NUMBER.findall(said), _NUMBER.findall(printed), strict=True)
+    return all(_alike(_value(a), _value(b)) for a, b in pairs)
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "").rstrip("."))
+
+
+def _alike(said: float, printed: float) -> bool:
+    return abs(printed - said) <= TOLERANCE * said
 
 
 def main() -> int:
     """Runs them all; 1 where anything differs."""
     trouble = []
+    documents = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
     with tempfile.TemporaryDirectory() as folder:
         for name in ("benchmarks", "docs", "examples"):  # files that commands read
             (Path(folder) / name).symlink_to(ROOT / name)
-        for command in (*COMMANDS, *paper_commands()):
+        for command in (*(c for d in documents for c in commands(d)), *paper_commands()):
             started = time.monotonic()
             found = _wrong(command, Path(folder))
-            name = command.program or " ".join(command.words[2:])
-            state = "; ".join(found) or "as in the text"
-            print(f"{time.monotonic() - started:6.1f} s  {name}: {state}", flush=True)
-            trouble += found
+            state = found or "as in the text"
+            print(f"{time.monotonic() - started:6.1f} s  {command.name}: {state}", flush=True)
+            trouble += [found] if found else []
     return int(bool(trouble))
 
 
-def _wrong(command: Command, folder: Path) -> list[str]:
-    """What a command does otherwise than its document says."""
+def _wrong(command: Command, folder: Path) -> str:
+    """What a command does otherwise than its document says, or ""."""
     words = command.words
     if command.program:
-        blocks = re.findall(r"```python\n(.*?)```", _text(command.program), re.DOTALL)
         program = folder / "program.py"
-        program.write_text(blocks[0])
+        program.write_text(command.program, encoding="utf-8")
         words = (str(program),)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
@@ -168,24 +195,11 @@ def _wrong(command: Command, folder: Path) -> list[str]:
     )  # fmt: skip
     if done.returncode != command.code:
         last = (done.stderr.strip().splitlines() or [""])[-1]
-        return [f"exit code {done.returncode}, not {command.code}: {last}"]
-    printed = f"\n{done.stdout}{done.stderr}"
+        return f"exit code {done.returncode}, not {command.code}: {last}"
+    printed = f"{done.stdout}\n{done.stderr}"
     if refused := re.search(r"[\d,]+ of [\d,]+ choices refused by the check", printed):
-        return [refused[0]]
-    return [wrong for figure in command.figures if (wrong := _differs(figure, printed))]
-
-
-def _differs(figure: Figure, printed: str) -> str:
-    """How a figure in the text differs from the one that was printed, or ""."""
-    said = re.search(figure.said, _text(figure.document))
-    found = re.search(figure.printed, " ".join(["", *printed.split(" ")]))
-    if said is None or found is None:
-        where = figure.document if said is None else "the output"
-        return f"{where} has no figure like {figure.said if said is None else figure.printed}"
-    expected, actual = (float(m[1].replace(",", "")) for m in (said, found))
-    if abs(actual / expected - 1) <= TOLERANCE:
-        return ""
-    return f"{figure.document} says {expected:,}, printed were {actual:,}"
+        return refused[0]
+    return differs(command, printed)
 
 
 def _text(document: str) -> str:

@@ -19,8 +19,11 @@ def platform(name: str) -> Platform:
 
 
 def platform_of_jax(name: str) -> Platform:
-    """The platform that JAX calls this (`device.platform`). Raises StopIteration if none."""
-    return next(p for p in PLATFORMS.values() if name in (p.jax_name, p.name))
+    """The platform that JAX calls this (`device.platform`). Raises KeyError if none."""
+    for found in PLATFORMS.values():
+        if name in (found.jax_name, found.name):
+            return found
+    raise KeyError(f"no planner knows the platform {name}; there are {', '.join(PLATFORMS)}")
 
 
 def is_host(jax_name: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import olla_xla
-from docs.commands import COMMANDS, PAPERS, Figure, _differs, paper_commands
+from docs.commands import PAPERS, Command, commands, differs, paper_commands
 from olla_xla.cli.commands import COMMANDS as NAMES
 from olla_xla.compile import environment
 from olla_xla.problem.options import PlanOptions
@@ -16,7 +16,7 @@ from olla_xla.problem.options import PlanOptions
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parents[2]
-FIGURES = [figure for command in COMMANDS for figure in command.figures]
+DOCUMENTS = ["README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
 
 
 def text(name):
@@ -48,10 +48,12 @@ def test_the_page_of_the_command_line_has_every_command():
     assert all(f"`olla_xla {name}" in page for name in NAMES)
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.said)
-def test_figures_that_are_compared_stand_in_their_documents(figure):
-    found = re.search(figure.said, text(figure.document))
-    assert found is not None and float(found[1].replace(",", "")) > 0
+def test_documents_have_commands_for_their_figures():
+    found = [command for document in DOCUMENTS for command in commands(document)]
+    assert len([command for command in found if command.text]) >= 5
+    assert {"README.md", "docs/guides/first-plan.md"} <= {c.document for c in found if c.text}
+    for command in found:
+        assert command.program or command.words[:2] == ("-m", "olla_xla"), command.name
 
 
 def papers_rows():
@@ -87,8 +89,30 @@ def test_the_papers_commands_are_run():
         assert any(command.strip("`").endswith(words.removeprefix("-m ")) for words in commands)
 
 
-def test_figures_that_differ_are_told():
-    figure = Figure("README.md", r"([\d.]+) MB become", r"total ([\d.,]+)")
-    assert _differs(figure, "the total 899.6 MB") == ""
-    assert "README.md says 899.6, printed were 700.0" in _differs(figure, "the total 700.0 MB")
-    assert "the output has no figure" in _differs(figure, "nothing")
+TABLE = "function  MB\n--------  ----\nstep      21.8\n...\nsum 1,021.8 in 1.6 s\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "printed", "wrong"),
+    [
+        ("899.6 MB become 492.0.", "total 899.6, planned 480.9 MB", ""),
+        ("899.6 MB become 492.0.", "total 899.6, planned 700.0 MB", "says 492.0"),
+        (TABLE, "function MB\n---- ---\nstep 22.5\nx\nsum 1,000 in 9 s", ""),
+        (TABLE, "function MB\n---- ---\nstep 25.5\nx\nsum 1,000 in 9 s", "step [21.8]"),
+        (TABLE, "function MB\n---- ---\nstep 21.8\nx\nsum 1,000 out 9 s", "[in]"),
+        (TABLE, "", "[function]"),
+    ],
+)
+def test_texts_that_differ_are_told(said, printed, wrong):
+    command = Command("README.md", ("-m", "olla_xla"), said, free="1.6")
+    found = differs(command, printed)
+    assert (found == "") == (wrong == "") and wrong in found
+
+
+@pytest.mark.parametrize(
+    "text", ["<!-- prints olla_xla -->\n\nnone", "<!-- prints: olla_xla -->\n\nno number"]
+)
+def test_a_comment_without_a_command_or_a_figure_is_an_error(text, monkeypatch):
+    monkeypatch.setattr("docs.commands._text", lambda document: text)
+    with pytest.raises(ValueError, match="README.md"):
+        commands("README.md")

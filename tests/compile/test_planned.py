@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from hlo.module import module_from_bytes
 from olla_xla import planner
 from olla_xla.compile import accounting, plan_store, planned
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan_parts import PlanEdits, PlanSchedule
 from olla_xla.tools.capture import capture
 from tests.support import planned_steps
 from tests.support.compiles import xla_schedule
@@ -30,6 +32,15 @@ from tests.support.planned_steps import (
     depth_first,
     fresh,
 )
+from tests.support.plans import made_plan
+
+EDITS = {
+    field.name
+    for part in (PlanSchedule, PlanEdits)
+    for field in dataclasses.fields(part)
+    if not isinstance(field.default, int | float)
+} - {"module", "target", "results", "kernels", "offsets"}
+"""Fields of a plan that say how its module is changed."""
 
 
 def test_planned_executable(compiles):
@@ -107,7 +118,7 @@ def test_store_forgets_the_plan_longest_unused(depth_first_planner):
     assert store.load("a") is None
 
 
-def test_plan_keys_and_digests_tell_plans_apart():
+def test_keys_of_plans_tell_programs_apart():
     keys = {
         plan_store.plan_key(program, devices, options, limits)
         for program in (b"a", b"b")
@@ -116,11 +127,15 @@ def test_plan_keys_and_digests_tell_plans_apart():
         for limits in (OPTIONS, PlanOptions(seed=1))
     }
     assert len(keys) == 16
-    lowered = fresh(branches, donate_argnums=0).lower(*arguments())
-    plan = compile_planned(lowered).plan
-    order = {name: names[::-1] for name, names in plan.order.items()}
-    changed = [dataclasses.replace(plan, order=order), dataclasses.replace(plan, fingerprint="f")]
-    assert len({plan_store.plan_digest(p) for p in (plan, *changed)}) == 3
+
+
+@pytest.mark.parametrize("name", sorted(EDITS))
+def test_the_digest_of_a_plan_knows_whatever_changes_its_module(name):
+    plan = made_plan(offsets={"a": (0, 8)})
+    other = {"x": ((0,), 0)} if isinstance(getattr(plan, name), Mapping) else ("x",)
+    assert plan_store.plan_digest(plan) != plan_store.plan_digest(
+        dataclasses.replace(plan, **{name: other})
+    )
 
 
 def test_donation_report():

@@ -21,8 +21,9 @@ def test_names():
     for name, found in PLATFORMS.items():
         assert platform(name) is found is platform_of_jax(found.jax_name) is platform_of_jax(name)
         assert name == found.name and found.alignment > 0
-    with pytest.raises(KeyError):
-        platform("rocm")
+    for find in (platform, platform_of_jax):
+        with pytest.raises(KeyError, match="rocm"):
+            find("rocm")
 
 
 def test_rules_are_asked_of_the_platform():
