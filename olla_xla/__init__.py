@@ -13,7 +13,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
-from olla_xla.compile import extensions
+from olla_xla.compile import extensions as of_compile
 from olla_xla.errors import (
     AgreementError,
     BudgetError,
@@ -30,6 +30,8 @@ from olla_xla.errors import (
     SolverError,
     VersionError,
 )
+from olla_xla.problem import extensions as of_problem
+from olla_xla.remat import extensions as of_remat
 from olla_xla.version import __version__, old_jax
 
 if TYPE_CHECKING:
@@ -129,9 +131,13 @@ def _of(module: str, name: str) -> Any:
     return lambda *given: getattr(importlib.import_module(f"olla_xla.{module}"), name)(*given)
 
 
-extensions.donation_hint = _of("analysis.compiled_leaves", "donation_hint")
-extensions.checkpoint_policy = _of("tools.policy", "checkpoint_policy")
-extensions.report = _of("tools.report", "report")
+of_problem.order_by_ilp = _of("solvers.programs.orders", "order_by_ilp")
+of_remat.evictions = _of("solvers.programs.recomputation", "evictions")
+of_remat.fewest_bytes = _of("solvers.programs.residuals", "least")
+of_remat.least_seconds = _of("solvers.programs.residuals", "quickest")
+of_compile.donation_hint = _of("analysis.compiled_leaves", "donation_hint")
+of_compile.checkpoint_policy = _of("tools.policy", "checkpoint_policy")
+of_compile.report = _of("tools.report", "report")
 
 
 def _require_own_hlo() -> None:

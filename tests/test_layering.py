@@ -159,7 +159,7 @@ def test_what_is_installed_imports_nothing_else():
     assert set().union(*map(reach, installed)) == installed
 
 
-CORE = {"hlo", "errors", "problem", "solvers", "check", "memory", "schedule", "remat", "planner"}
+CORE = {"hlo", "errors", "problem", "check", "memory", "schedule", "remat", "planner"}
 CORE |= {"targets", "compile"}
 
 

@@ -37,10 +37,10 @@ from olla_xla.place.items import items_of
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
-from olla_xla.schedule.exact.spans import coefficients
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.run import SearchResult
 from olla_xla.solvers.linear import SolverLimits, Status
+from olla_xla.solvers.programs.spans import coefficients
 
 STEPS = tuple(
     f"{model}/4/{optimizer}/{target}"

@@ -1,7 +1,7 @@
 """The paper's joint program (9): order and locations at once, with (6), (7) and (8).
 
 Lifetimes are columns within the spans of (10) to (12), of the condensed graph, in the form of
-`schedule.exact.running_ilp`; its (14) stays, since no arena is lower than a live sum. For a pair of
+`programs.running_ilp`; its (14) stays, since no arena is lower than a live sum. For a pair of
 buffers that may be live together there are the binaries a and b of (6) and (7); where an order can
 keep two of their tensors apart, a binary says that it does, which takes the place of (6) at each
 step: it holds if all that touches the one runs before the other is made. Pairs that no order lets
@@ -29,12 +29,12 @@ from olla_xla.memory.mincut import least_live
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import Tensor, TensorGraph
-from olla_xla.schedule.exact.prepared import Prepared, prepare
-from olla_xla.schedule.exact.running_ilp import RunningIlp
-from olla_xla.schedule.exact.spans import Reach
 from olla_xla.schedule.search import phases
 from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import LinearModel, SolverLimits, Status
+from olla_xla.solvers.programs.prepared import Prepared, prepare
+from olla_xla.solvers.programs.running_ilp import RunningIlp
+from olla_xla.solvers.programs.spans import Reach
 from olla_xla.solvers.solve import solve
 from olla_xla.solvers.terms import LinearTerms
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +16,18 @@ from numpy.typing import NDArray
 import olla_xla.schedule as schedule
 from hlo.backend import platform
 from hlo.exchange import is_transfer
-from hlo.late import late
 from olla_xla.memory import clock
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.planner.effort import Effort
 from olla_xla.planner.in_place import with_chains
 from olla_xla.planner.work import Candidates, Solved
+from olla_xla.problem import extensions
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan_parts import Proof
 from olla_xla.problem.stop_reason import StopReason
 from olla_xla.schedule.rules.greedy import small_first
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.run import SearchResult
-
-if TYPE_CHECKING:
-    import olla_xla.planner.ilp as ilp
-else:
-    ilp = late("olla_xla.planner.ilp")  # its imports take as long as all others
 
 Progress = Callable[[str], None]
 AlternativeOrders = Callable[[], Mapping[str, Sequence[str]]]
@@ -118,8 +113,7 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
     )
     proof = None
     if by_ilp:
-        seconds = (deadline - clock.now()) * _ILP
-        least, proof = ilp.order_by_ilp(work.graph, least, options, seconds, limits.progress)
+        least, proof = _by_ilp(work, least, (deadline - clock.now()) * _ILP, limits)
     own = "ilp" if by_ilp else "lifetimes"
     work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
@@ -156,6 +150,26 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
         else {**work.scores, **ours.scores},
         proof=proof,
     )
+
+
+def _by_ilp(
+    work: Candidates, start: SearchResult, seconds: float, limits: SearchLimits
+) -> tuple[SearchResult, Proof]:
+    """The search's result with the integer program's order and bound in it, and what is proved."""
+    order, proof = extensions.order_by_ilp(
+        work.graph, start.lifetime_order, start.least_peak_bytes, start.bound_bytes,
+        limits.options, seconds, limits.progress,
+    )  # fmt: skip
+    found = dataclasses.replace(
+        start,
+        order=order,
+        peak_bytes=proof.peak_bytes,
+        objective_bytes=proof.peak_bytes,
+        lifetime_order=order,
+        least_peak_bytes=proof.peak_bytes,
+        bound_bytes=proof.bound_bytes,
+    )
+    return found, proof
 
 
 def _small_first(ours: Candidates, name: str) -> str:

@@ -54,8 +54,8 @@ class PlanOptions:
       collectives: for `loops`, collectives may run again too, such as those that exchange
         activations in tensor parallelism; their predicted time counts like any other.
       method: "search", or "ilp": orders by the OLLA paper's integer program, started from the
-        search's (`planner.ilp`); it takes seconds to hours, and `Plan.proofs` says what it proved.
-        Nothing is recomputed then.
+        search's (`solvers.programs`); it takes seconds to hours, and `Plan.proofs` says what it
+        proved. Nothing is recomputed then.
       backend: what solves the program: "highs", "cpsat" or "gurobi".
       early_updates: the program has the paper's control edges (4.3), which make weight updates run
         early. It is smaller, may exclude the best order, and proves no more than the minimum cuts.

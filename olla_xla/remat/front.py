@@ -21,14 +21,13 @@ from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.plan import Plan
+from olla_xla.remat import extensions
 from olla_xla.remat.bodies import PeakBody, bodies_at_peak
 from olla_xla.remat.clones import clones
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.evictions import expand
-from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.graph import RematGraph, remat_graph
 from olla_xla.remat.greedy import Point, Selector
-from olla_xla.solvers.linear import SolverLimits
 
 _STEP = 0.98  # each target of the front is this part of the one before
 _LAST = 400  # number of the last target, 0.03% of the first
@@ -231,23 +230,22 @@ class Front:
     def refined(self, point: Point, target: int, seconds: float) -> tuple[Point, float]:
         """The cheapest point for a target, and a lower bound on the seconds that any point adds.
 
-        The integer program (`remat.exact`) is solved within `seconds`. If it finds nothing cheaper,
-        or `seconds` is too short, it returns `point`. The bound is 0 if none is known, as where
-        transfers are repeated (`remat.repeated`), which the program does not model.
+        The integer program (`remat.extensions`) is solved within `seconds`. If it finds nothing
+        cheaper, or `seconds` is too short, it returns `point`. The bound is 0 if none is known, as
+        where transfers are repeated (`remat.repeated`), which the program does not model.
         """
         if seconds < _LEAST_SOLVING:
             return point, 0.0
-        limits = SolverLimits(time_limit=seconds)
-        found = choose_exactly(self.graph.without_repeats(), target, limits)
-        if found.evictions is not None:
-            trial = self.selector.point(self.selector.thin(found.evictions, target))
+        evictions, bound = extensions.evictions(self.graph.without_repeats(), target, seconds)
+        if evictions is not None:
+            trial = self.selector.point(self.selector.thin(evictions, target))
             feasible = expand(self.graph, trial.evictions).feasible
             if feasible and trial.peak <= target and trial.seconds < point.seconds:
                 point = trial
         if self.graph.repeats:
             return point, 0.0
         # Greedy search may use longer chains than the program, and fall below its optimum.
-        return point, max(min(found.result.bound, point.seconds), 0.0)
+        return point, max(min(bound, point.seconds), 0.0)
 
     def write(self, point: Point) -> tuple[Module, tuple[Clone, ...]]:
         """(the module with a point's clones in it, these clones)."""

@@ -28,8 +28,8 @@ from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.schedule.exact.prepared import Scale, prepare
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, violation
+from olla_xla.solvers.programs.prepared import Scale, prepare
 from tests.place.test_place import brute_force, constrained, plain
 from tests.support.graphs import all_orders, tensor_graphs, train_step
 

@@ -20,8 +20,8 @@ from olla_xla.errors import InputError, OllaError
 from olla_xla.place import PlacementProblem
 from olla_xla.planner import graphs
 from olla_xla.problem.options import PlanOptions
-from olla_xla.schedule.exact.forms import ExactOrder
 from olla_xla.solvers.linear import SolverLimits, Status
+from olla_xla.solvers.programs.forms import ExactOrder
 from tests.support.graphs import all_orders, oracle_peak
 from tests.support.graphs import train_step as small_step
 

@@ -1,7 +1,5 @@
 """Plans whose orders come from the paper's integer program."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -10,11 +8,12 @@ import olla_xla
 from olla_xla.check.graph import check_schedule
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.planner import ilp, plan_module
-from olla_xla.planner.ilp import order_by_ilp
+from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import dumps, loads
 from olla_xla.schedule.search import phases
+from olla_xla.solvers.programs import orders as ilp
+from olla_xla.solvers.programs.orders import order_by_ilp
 from tests.support.compiles import xla_schedule
 from tests.support.graphs import train_step
 from tests.support.steps import STEPS, arrays, assert_same, branches
@@ -103,8 +102,9 @@ def test_control_edges_make_the_program_smaller():
     proofs = {}
     for early in (False, True):
         options = PlanOptions(method="ilp", backend="cpsat", early_updates=early)
-        result, proofs[early] = order_by_ilp(graph, found, options, 20, None)
-        check_schedule(graph, result.order.tolist(), result.peak_bytes)
+        given = found.lifetime_order, found.least_peak_bytes, found.bound_bytes
+        order, proofs[early] = order_by_ilp(graph, *given, options, 20, None)
+        check_schedule(graph, order.tolist(), proofs[early].peak_bytes)
     assert 0 < proofs[True].variables < proofs[False].variables
     assert proofs[True].rows < proofs[False].rows
     assert proofs[True].bound_bytes == proofs[True].cut_bytes <= proofs[False].bound_bytes
@@ -115,7 +115,11 @@ def test_nothing_is_solved_where_the_search_meets_the_bound(monkeypatch):
     graph = train_step(4)
     arrays = GraphArrays.of(graph)
     found = phases.search(arrays, {"given": np.arange(arrays.n)}, time_limit=5, step_limit=2000)
-    met = dataclasses.replace(found, bound_bytes=found.least_peak_bytes)
-    result, proof = order_by_ilp(graph, met, PlanOptions(method="ilp"), 20, None)
-    assert result is met and (proof.status, proof.variables, proof.gap) == ("optimal", 0, 0)
+    peak, options = found.least_peak_bytes, PlanOptions(method="ilp")
+    order, proof = order_by_ilp(graph, found.lifetime_order, peak, peak, options, 20, None)
+    assert order is found.lifetime_order and (proof.status, proof.variables, proof.gap) == (
+        "optimal",
+        0,
+        0,
+    )
     assert "meets the lower bound" in proof.message

@@ -24,10 +24,10 @@ from olla_xla.problem.options import PlanOptions, parse_bytes
 from olla_xla.remat.clones import clones
 from olla_xla.remat.cost.roofline import H100, CostModel, Device, module_work
 from olla_xla.remat.evictions import expand
-from olla_xla.remat.exact import choose_exactly
 from olla_xla.remat.front import Front
 from olla_xla.remat.purity import recomputable
 from olla_xla.solvers.linear import SolverLimits
+from olla_xla.solvers.programs.recomputation import choose_exactly
 from tests.support.compiles import on_h100, total_bytes, xla_schedule
 from tests.support.rewrites import check_cloned, with_aliases, with_clones
 from tests.support.steps import STEPS, arrays, assert_same

@@ -18,8 +18,8 @@ from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.residual_choices import ResidualChoices
-from olla_xla.remat.loops.residuals_ilp import least, quickest
 from olla_xla.remat.loops.selection import to_try
+from olla_xla.solvers.programs.residuals import least, quickest
 from tests.support.compiles import xla_schedule
 from tests.support.loops import STEPS
 

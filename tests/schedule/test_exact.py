@@ -17,9 +17,9 @@ from olla_xla.errors import CheckError, GraphError, InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING_EQUATIONS
-from olla_xla.schedule.exact.running_ilp import RunningIlp, sequence
 from olla_xla.solvers.linear import SolverLimits, Status, violation
+from olla_xla.solvers.programs.running_ilp import EQUATIONS as RUNNING_EQUATIONS
+from olla_xla.solvers.programs.running_ilp import RunningIlp, sequence
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
 SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from benchmarks.papers.ilp_forms import control_edges, forms, least_peak
 from benchmarks.papers.ilp_forms.plain import plain_graph
 from olla_xla.errors import InputError, SolverError
-from olla_xla.schedule.exact.control import weight_updates
-from olla_xla.schedule.exact.prepared import with_edges
 from olla_xla.solvers import solve
 from olla_xla.solvers.linear import SolverResult, Status
+from olla_xla.solvers.programs.control import weight_updates
+from olla_xla.solvers.programs.prepared import with_edges
 from tests.support.graphs import oracle_peak, tensor_graphs, train_step
 
 
@@ -81,7 +81,7 @@ def test_with_no_backend_left_the_start_is_refereed(fake, monkeypatch):
 @pytest.mark.refused
 def test_an_order_that_the_referee_rejects(monkeypatch):
     """The ILP of a graph that lost its precedence: feasible there, no order of the graph."""
-    from olla_xla.schedule.exact.running_ilp import RunningIlp
+    from olla_xla.solvers.programs.running_ilp import RunningIlp
 
     graph = train_step(2)
     monkeypatch.setattr(RunningIlp, "decode", lambda self, x: np.arange(self._g.n)[::-1])

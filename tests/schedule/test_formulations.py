@@ -22,12 +22,12 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
-from olla_xla.schedule.exact.control import control_edges
-from olla_xla.schedule.exact.prepared import Scale, prepare
-from olla_xla.schedule.exact.running_ilp import EQUATIONS as RUNNING
-from olla_xla.schedule.exact.running_ilp import RunningIlp
-from olla_xla.schedule.exact.sharing import Sharing
-from olla_xla.schedule.exact.spans import Reach, coefficients, spans
+from olla_xla.solvers.programs.control import control_edges
+from olla_xla.solvers.programs.prepared import Scale, prepare
+from olla_xla.solvers.programs.running_ilp import EQUATIONS as RUNNING
+from olla_xla.solvers.programs.running_ilp import RunningIlp
+from olla_xla.solvers.programs.sharing import Sharing
+from olla_xla.solvers.programs.spans import Reach, coefficients, spans
 from tests.support.graphs import train_step
 from tests.support.outcomes import outcome
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.schedule.exact.running_ilp import RunningIlp
-from olla_xla.schedule.exact.spans import Reach, coefficients, spans
+from olla_xla.solvers.programs.running_ilp import RunningIlp
+from olla_xla.solvers.programs.spans import Reach, coefficients, spans
 from tests.support.graphs import all_orders, oracle_spans, tensor_graphs, train_step
 
 

@@ -23,9 +23,9 @@ from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
-from olla_xla.schedule.exact.spans import coefficients
 from olla_xla.schedule.search import phases
 from olla_xla.solvers.linear import SolverLimits, Status
+from olla_xla.solvers.programs.spans import coefficients
 from olla_xla.tools import models
 
 _MOST = 8_000_000  # coefficients of the largest linear program that is built, as in a plan

@@ -17,12 +17,12 @@ from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.mincut import least_live
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.schedule.exact import forms
-from olla_xla.schedule.exact.control import control_edges
-from olla_xla.schedule.exact.forms import ExactOrder, Linear, Task
-from olla_xla.schedule.exact.prepared import Prepared, Scale
-from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
+from olla_xla.solvers.programs import forms
+from olla_xla.solvers.programs.control import control_edges
+from olla_xla.solvers.programs.forms import ExactOrder, Linear, Task
+from olla_xla.solvers.programs.prepared import Prepared, Scale
+from olla_xla.solvers.programs.running_ilp import RunningIlp
 from olla_xla.solvers.solve import BACKENDS
 
 _SOLVERS = {"cpsat": "benchmarks.papers.ilp_forms.cpsat_intervals"}
@@ -117,7 +117,7 @@ def least_peak(
     cuts: bool = False,
     **asked: Any,
 ) -> ExactOrder:
-    """`schedule.exact.least_peak` by a form of `FORMS`.
+    """`solvers.programs.forms.least_peak` by a form of `FORMS`.
 
     Args:
       graph: the graph. form: a name. equations: of a linear form, those to use; all by default.

@@ -14,9 +14,9 @@ import numpy as np
 from benchmarks.papers.ilp_forms.intervals import Interval, IntervalModel, Option
 from olla_xla.errors import SolverError
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.schedule.exact.prepared import Scale
-from olla_xla.schedule.exact.sharing import InPlacePair, Sharing
-from olla_xla.schedule.exact.spans import Reach, spans, users_of
+from olla_xla.solvers.programs.prepared import Scale
+from olla_xla.solvers.programs.sharing import InPlacePair, Sharing
+from olla_xla.solvers.programs.spans import Reach, spans, users_of
 
 
 def interval_model(

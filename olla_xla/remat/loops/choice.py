@@ -44,6 +44,24 @@ class Gone:
     kept: frozenset[int] = frozenset()
 
 
+@dataclasses.dataclass(frozen=True)
+class SolvedChoices:
+    """What an integer program chose for pairs of loops, and its bound.
+
+    Attributes:
+      gone: of each pair, what it drops and adds.
+      bytes: of the scan residuals that stay, new ones too.
+      bound: no choice from these recipes within the limit keeps fewer bytes; 0 where time was
+        the objective.
+      seconds: that it adds, as the cost model has them operator by operator.
+    """
+
+    gone: tuple[Gone, ...]
+    bytes: int
+    bound: int
+    seconds: float
+
+
 class Choice:
     """Chooses which scan residuals of one pair of loops to drop, by a price for memory.
 

@@ -2,8 +2,8 @@
 
 Scan residuals that duplicate another one, and those that nothing reads, cost nothing. Of the rest,
 each price of a byte has its cheapest choice (`choice`), an allowance of time the one that keeps the
-fewest bytes, and a budget the one that takes the least time (`residuals_ilp`). A choice's time and
-total are those of the changed module.
+fewest bytes, and a budget the one that takes the least time, by integer programs
+(`remat.extensions`). A choice's time and total are those of the changed module.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited, leaves
 from olla_xla.memory.module_state import facts_of
 from olla_xla.problem.plan_parts import LoopRecord
+from olla_xla.remat import extensions
 from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.again import New
 from olla_xla.remat.loops.checkpoints import Rerun, Thin, can_be_kept, least_every, residuals
-from olla_xla.remat.loops.choice import Choice, Gone
+from olla_xla.remat.loops.choice import Choice, Gone, SolvedChoices
 from olla_xla.remat.loops.counted_loops import instructions_run
 from olla_xla.remat.loops.pairs import ScanPair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
-from olla_xla.remat.loops.residuals_ilp import Least, least, quickest
 from olla_xla.remat.overlap import hide_transfers
 
 _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
@@ -221,7 +221,7 @@ class ResidualChoices:
         asked, low, high = allowance, -math.inf, math.inf
         seen: set[tuple[LoopRecord, ...]] = set()
         for _ in range(_ASKED):
-            found = self._solved(functools.partial(least, allowance=asked))
+            found = self._solved(extensions.fewest_bytes, asked)
             records = () if found is None else self._named(found.gone)
             if found is None or records in seen:
                 low, following = max(low, asked), math.nan
@@ -257,7 +257,7 @@ class ResidualChoices:
         asked = sum(s.bytes for s in residuals) - (self.total - budget)
         best, enough, much = None, -1, math.inf
         for _ in range(_ASKED):
-            found = self._solved(functools.partial(quickest, most=asked))
+            found = self._solved(extensions.least_seconds, asked)
             records = () if found is None else self._named(found.gone)
             if found is None or not records:
                 break
@@ -285,13 +285,15 @@ class ResidualChoices:
             for choice, safe, gone in zip(self._choices, self._safe, found, strict=True)
         ]
 
-    def _solved(self, solve: Callable[[Sequence[Choice]], Least | None]) -> Least | None:
-        """What an integer program finds, of choices that can be written."""
-        found = solve(self._choices)
+    def _solved[Limit: (int, float)](
+        self, solve: Callable[[Sequence[Choice], Limit], SolvedChoices | None], limit: Limit
+    ) -> SolvedChoices | None:
+        """What an integer program finds within a limit, of choices that can be written."""
+        found = solve(self._choices, limit)
         if found is None:
             return None
         both = zip(self._choices, found.gone, strict=True)
-        return found if all(c.is_possible(gone) for c, gone in both) else solve(self._safe)
+        return found if all(c.is_possible(gone) for c, gone in both) else solve(self._safe, limit)
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
         if records in self._failed:

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.schedule.exact.prepared import Scale
-from olla_xla.schedule.exact.sharing import Sharing, SharingRows
-from olla_xla.schedule.exact.spans import Reach, spans, users_of
 from olla_xla.solvers.linear import LinearModel
+from olla_xla.solvers.programs.prepared import Scale
+from olla_xla.solvers.programs.sharing import Sharing, SharingRows
+from olla_xla.solvers.programs.spans import Reach, spans, users_of
 from olla_xla.solvers.terms import LinearTerms
 
 EQUATIONS = ("10", "11", "12")

@@ -8,10 +8,9 @@ them.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
-from olla_xla.remat.loops.choice import Choice, Gone, run_of
+from olla_xla.remat.loops.choice import Choice, Gone, SolvedChoices, run_of
 from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import LinearModel, SolverLimits
 from olla_xla.solvers.solve import solve
@@ -21,27 +20,9 @@ _UNIT = 1e-12
 """Seconds; times are whole numbers of it, so that rows are checked without rounding."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Least:
-    """The choice that an integer program found, and its bound.
-
-    Attributes:
-      gone: of each pair, what it drops and adds.
-      bytes: of the scan residuals that stay, new ones too.
-      bound: no choice from these recipes within the allowance keeps fewer bytes; 0 where time was
-        the objective.
-      seconds: that it adds, as the cost model has them operator by operator.
-    """
-
-    gone: tuple[Gone, ...]
-    bytes: int
-    bound: int
-    seconds: float
-
-
 def least(
     choices: Sequence[Choice], allowance: float, limits: SolverLimits = _LIMITS
-) -> Least | None:
+) -> SolvedChoices | None:
     """Solves for the fewest bytes of scan residuals within an allowance of time.
 
     Args:
@@ -55,7 +36,9 @@ def least(
     return _solved(choices, _Columns(), _ticks(allowance) + gained, limits)
 
 
-def quickest(choices: Sequence[Choice], most: int, limits: SolverLimits = _LIMITS) -> Least | None:
+def quickest(
+    choices: Sequence[Choice], most: int, limits: SolverLimits = _LIMITS
+) -> SolvedChoices | None:
     """Solves for the least added time that keeps at most `most` bytes of scan residuals.
 
     Args:
@@ -92,7 +75,7 @@ class _Columns:
 
 def _solved(
     choices: Sequence[Choice], columns: _Columns, most: int, limits: SolverLimits
-) -> Least | None:
+) -> SolvedChoices | None:
     """The best choice under a limit of bytes, or of ticks of all that a choice takes."""
     added = [_add(columns, choice) for choice in choices]
     columns.limit(most)
@@ -111,7 +94,7 @@ def _solved(
     ticks -= sum(_ticks(choice.free_seconds) for choice in choices)
     size = sum(columns.bytes[c] for c in taken)
     bound = 0 if columns.is_quick else whole_units(result.bound)
-    return Least(gone, size, bound, ticks * _UNIT)
+    return SolvedChoices(gone, size, bound, ticks * _UNIT)
 
 
 def _ticks(seconds: float) -> int:

@@ -16,9 +16,9 @@ from olla_xla.check.graph import check_schedule
 from olla_xla.errors import CheckError, InputError, SolverError
 from olla_xla.problem import refusals
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.schedule.exact.prepared import Prepared, Scale, prepare
-from olla_xla.schedule.exact.running_ilp import RunningIlp
 from olla_xla.solvers.linear import LinearModel, SolverLimits, SolverResult, Status
+from olla_xla.solvers.programs.prepared import Prepared, Scale, prepare
+from olla_xla.solvers.programs.running_ilp import RunningIlp
 from olla_xla.solvers.solve import BACKENDS, solve
 
 _LEAST_SECONDS = 1e-3  # of a solver, however long building took

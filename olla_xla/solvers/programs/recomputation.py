@@ -62,6 +62,12 @@ def choose_exactly(
     return ExactChoice(result, evictions, program.model.variables, program.model.rows)
 
 
+def evictions(g: RematGraph, budget: int, seconds: float) -> tuple[NDArray[np.int64] | None, float]:
+    """The evictions of `choose_exactly` within so many seconds, and the bound on the added time."""
+    found = choose_exactly(g, budget, SolverLimits(time_limit=seconds))
+    return found.evictions, found.result.bound
+
+
 class _Formulation:
     def __init__(self, g: RematGraph, budget: int, small: float) -> None:
         self.g, self.arrays = g, g.arrays

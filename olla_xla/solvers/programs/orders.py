@@ -1,7 +1,7 @@
 """The paper's method for orders: its integer program, of one computation at a time (section 4.4).
 
 The lifetimes of equations (1) to (5) and (10) to (14), in the cumulative form of
-`schedule.exact.running_ilp`, on the condensed graph with tightened spans. The program starts from
+`running_ilp`, on the condensed graph with tightened spans. The program starts from
 the search's order, with the search's minimum cut as its bound. XLA places buffers by a rule of its
 own, so a search for the order of least total follows, as in any other plan.
 """
@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import Proof
 from olla_xla.schedule.condense import reduce_graph
-from olla_xla.schedule.exact.control import control_edges
-from olla_xla.schedule.exact.forms import least_peak
-from olla_xla.schedule.exact.spans import coefficients
-from olla_xla.schedule.search.run import SearchResult
 from olla_xla.solvers.linear import SolverLimits, Status
+from olla_xla.solvers.programs.control import control_edges
+from olla_xla.solvers.programs.forms import least_peak
+from olla_xla.solvers.programs.spans import coefficients
 
 Progress = Callable[[str], None]
 
@@ -35,22 +35,26 @@ _MIB = 2**20
 
 def order_by_ilp(
     graph: TensorGraph,
-    start: SearchResult,
+    start: NDArray[np.int64],
+    start_bytes: int,
+    bound_bytes: int,
     options: PlanOptions,
     seconds: float,
     progress: Progress | None,
-) -> tuple[SearchResult, Proof]:
+) -> tuple[NDArray[np.int64], Proof]:
     """Solves an integer program for the order of a computation with the least lifetime peak.
 
     Args:
-      graph: of the computation. start: the search's result for it.
+      graph: of the computation.
+      start: int64 [n], the search's order. start_bytes: its lifetime peak.
+      bound_bytes: the search's lower bound on the lifetime peak of every order.
       options: with the backend. seconds: for the solver, at most.
       progress: called with the incumbent and the bound, in one line.
 
     Returns:
-      The search's result with the solver's order and bound in it, and what was proved. The order is
-      the search's where that meets the lower bound, so that nothing is solved, where the solver
-      fails, or where the program is too large; the proof says so.
+      The solver's order, int64 [n], and what was proved. The order is the search's where that meets
+      the lower bound, so that nothing is solved, where the solver fails, or where the program is
+      too large; the proof says so.
 
     Raises:
       CheckError: the referee rejected an order (a bug).
@@ -60,16 +64,16 @@ def order_by_ilp(
         computation=graph.name,
         backend=options.backend,
         status=Status.OPTIMAL,
-        start_bytes=start.least_peak_bytes,
-        peak_bytes=start.least_peak_bytes,
-        cut_bytes=start.bound_bytes,
-        bound_bytes=start.bound_bytes,
+        start_bytes=start_bytes,
+        peak_bytes=start_bytes,
+        cut_bytes=bound_bytes,
+        bound_bytes=bound_bytes,
         variables=0,
         rows=0,
         seconds=0.0,
         message="the search's order meets the lower bound",
     )
-    if start.least_peak_bytes <= start.bound_bytes:
+    if start_bytes <= bound_bytes:
         return start, proof
     size = coefficients(reduce_graph(GraphArrays.of(graph)).arrays)
     if size > _MOST:
@@ -87,8 +91,8 @@ def order_by_ilp(
             watch=None if progress is None else _watch(graph.name, options.backend, progress),
             apart=True,
         ),
-        start=start.lifetime_order,
-        bound_bytes=start.bound_bytes,
+        start=start,
+        bound_bytes=bound_bytes,
         edges=control_edges(graph) if options.early_updates else (),
     )
     proof = dataclasses.replace(
@@ -101,16 +105,7 @@ def order_by_ilp(
         seconds=time.monotonic() - began,
         message=found.failures[0] if found.failures else found.message,
     )
-    result = dataclasses.replace(
-        start,
-        order=np.asarray(found.order),
-        peak_bytes=found.peak_bytes,
-        objective_bytes=found.peak_bytes,
-        lifetime_order=np.asarray(found.order),
-        least_peak_bytes=found.peak_bytes,
-        bound_bytes=proof.bound_bytes,
-    )
-    return result, proof
+    return np.asarray(found.order), proof
 
 
 def _watch(name: str, backend: str, progress: Progress) -> Callable[[float | None, float], None]:

@@ -1,1 +1,0 @@
-"""Orders of least peak as a model that a solver can take, and its answer turned back."""

@@ -1,0 +1,1 @@
+"""Integer programs for orders of least peak, recomputation and scan residuals: a satellite."""
