@@ -28,7 +28,7 @@ from hlo.parse import from_stablehlo
 from olla_xla.errors import InputError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 
 CASES = (
     "synthetic/5",

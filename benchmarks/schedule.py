@@ -20,7 +20,7 @@ from olla_xla.errors import InputError, OllaError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.tools import models
 from olla_xla.tools.capture import capture
 

@@ -1,4 +1,4 @@
-"""A module as XLA prints it, for comparing what it made of one with what it was given.
+"""A module as XLA prints it, for comparing what it made of one with what it was given; digests.
 
 XLA reads its own text back, so two modules of one text are one program. It prints an order of
 execution as the order of lines, and no ids.
@@ -10,7 +10,9 @@ import hashlib
 import re
 from typing import Any
 
+from hlo import xla_pb2
 from hlo.jax_private import hlo_bindings
+from hlo.wire import Message
 
 _TEXT = "text:"
 
@@ -49,3 +51,17 @@ def text_digest(text: str) -> str:
 def is_text_digest(digest: str) -> bool:
     """Whether `text_digest` made this digest, by its prefix."""
     return digest.startswith(_TEXT)
+
+
+_ID = xla_pb2.HloModuleProto.DESCRIPTOR.fields_by_name["id"].number
+
+
+def module_digest(module: bytes) -> str:
+    """SHA-256 of a serialized HloModuleProto without its id, which differs between processes.
+
+    Raises:
+      HloError: `module` is not a protobuf message.
+    """
+    message = Message(module)
+    message.set_integer(_ID, 0)
+    return hashlib.sha256(message.encode()).hexdigest()

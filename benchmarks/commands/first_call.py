@@ -16,8 +16,7 @@ from benchmarks.driver import Column, Flags, fixed, measured, table_of
 from benchmarks.first_call import Row, measure
 from benchmarks.schedule import CASES, parse_cases
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.errors import InputError
 
 

@@ -21,8 +21,7 @@ from benchmarks.worker_lines import worker_lines
 from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes
+from olla_xla.cli.report.tables import Table, megabytes
 
 
 def define_flags(values: flags.FlagValues) -> None:

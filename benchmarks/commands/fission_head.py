@@ -22,8 +22,7 @@ from benchmarks.driver import Flags
 from olla_xla import targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes
+from olla_xla.cli.report.tables import Table, megabytes
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.errors import InputError
 

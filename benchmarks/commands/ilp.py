@@ -25,8 +25,7 @@ from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import percent, seconds
+from olla_xla.cli.report.tables import Table, percent, seconds
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.linear import SolverLimits, Status
 

@@ -20,8 +20,7 @@ from benchmarks.schedule import parse_cases
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.cli.report.tables import Table, megabytes, percent, seconds
 from olla_xla.errors import InputError
 
 _FORMS = ("running", "intervals")

@@ -23,7 +23,7 @@ from hlo.module import module_from_bytes
 from olla_xla import targets
 from olla_xla.check.executable import KernelMemory, check_executable
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import megabytes, percent
 from olla_xla.compile.accounting import assigned_bytes, assignment_proto, final_module
 from olla_xla.compile.assignment import dump_options
 from olla_xla.problem.options import PlanOptions

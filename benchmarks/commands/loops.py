@@ -20,8 +20,7 @@ from olla_xla import targets
 from olla_xla.analysis.checkpointed import POLICIES
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import Table, megabytes, percent
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -22,8 +22,7 @@ from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.solvers.linear import Status
 
 _PARTS = ("instances", "plans", "programs", "random")

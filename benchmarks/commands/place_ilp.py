@@ -18,8 +18,8 @@ from benchmarks.schedule import parse_cases
 from hlo.dumps.read import read_module
 from olla_xla import targets
 from olla_xla.cli.commands import place, shared
+from olla_xla.cli.report.plans import proofs_table
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.proofs import proofs_table
 from olla_xla.errors import InputError
 from olla_xla.place.trace import read_trace
 from olla_xla.planner import apply_plan, plan_module

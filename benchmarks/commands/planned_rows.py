@@ -12,8 +12,7 @@ from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.cli.report.tables import Table, megabytes, percent, seconds
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -29,8 +29,7 @@ from benchmarks.random_programs.text import from_text
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import percent
+from olla_xla.cli.report.tables import Table, percent
 from olla_xla.errors import InputError
 
 

@@ -20,7 +20,7 @@ from benchmarks.remedy_steps import STEPS, Step
 from olla_xla.analysis.remedy import Trial
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import megabytes, percent
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.plan_store import process_store
 

@@ -12,7 +12,7 @@ from absl import flags
 from benchmarks import scale as bench
 from benchmarks.driver import Column, Flags, count, fixed, measured, table_of, write_json
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import megabytes, percent
 
 _COLUMNS = (
     Column("case:", "case"),

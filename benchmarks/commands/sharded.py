@@ -16,7 +16,7 @@ from benchmarks.sharded.steps import STEPS, Sizes
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import megabytes, percent
 from olla_xla.targets.target import TARGETS
 
 _COLUMNS = (

@@ -18,7 +18,7 @@ from benchmarks.soak.worker import PARTS
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.units import megabytes
+from olla_xla.cli.report.tables import megabytes
 
 _SAMPLES = 50
 

@@ -26,7 +26,7 @@ from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.units import megabytes
+from olla_xla.cli.report.tables import megabytes
 
 
 def _bytes(what: str, digits: int = 1) -> Column:

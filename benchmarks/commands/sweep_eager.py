@@ -15,13 +15,11 @@ from absl import flags
 
 from benchmarks.papers.eager.unfused import COLUMNS
 from olla_xla.cli.commands import sweep
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent, seconds
+from olla_xla.cli.report.tables import Table, megabytes, percent, seconds
 from olla_xla.problem.options import parse_bytes
 from olla_xla.tools.sweep.grid import Cell, cells
 from olla_xla.tools.sweep.journal import Journal
-from olla_xla.tools.sweep.local import run_local
-from olla_xla.tools.sweep.process import run_process
+from olla_xla.tools.sweep.process import run_local, run_process
 
 _MODE = "eager"
 

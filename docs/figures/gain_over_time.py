@@ -25,7 +25,7 @@ from olla_xla.compile.compiles import Compiles
 from olla_xla.planner import plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.tools import models
 
 LIMITS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from hlo.buffer_assignment import BufferAssignment
 from hlo.gc_pause import without_collection
 from olla_xla.analysis.bound import BoundView, bound_view
+from olla_xla.analysis.category import Category
 from olla_xla.analysis.donation import DonationAudit, Leaf, audit
 from olla_xla.analysis.live_tensor import Describer
 from olla_xla.analysis.loops import LoopView, loop_views
@@ -215,3 +216,22 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
             beside.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
+    """Rows (category, bytes at the peak of each order and in the bound); the last is their sum."""
+    columns = [view.by_category() for view in analysis.views]
+    bound, proof = analysis.bound.by_category(), analysis.bound
+    columns.append(bound)
+    rows: list[tuple[str, Sequence[int]]] = [
+        (str(category), [column.get(category, 0) for column in columns])
+        for category in Category
+        if any(column.get(category, 0) for column in columns)
+    ]
+    none = [0] * len(analysis.views)
+    if proof.taken_over_bytes:
+        rows.append(("saved by in-place writes", [*none, -proof.taken_over_bytes]))
+    if more := analysis.lower_bound_bytes - proof.bytes:
+        rows.append(("also proven by the plan's search", [*none, more]))
+    sums = [sum(column.values()) for column in columns[:-1]]
+    return [*rows, ("sum", [*sums, analysis.lower_bound_bytes])]

@@ -1,4 +1,4 @@
-"""What a tensor is to a train step."""
+"""What a tensor is to a train step, and the colour of each category."""
 
 from __future__ import annotations
 
@@ -28,3 +28,19 @@ class Category(enum.StrEnum):
     def short(self) -> str:
         """The category's name in a word or two, for columns of tables."""
         return {"ACTIVATIONS": "activations", "AGAIN": "computed again"}.get(self.name, str(self))
+
+
+COLORS: dict[Category, str] = {
+    Category.PARAMETERS: "#4477aa",
+    Category.OPTIMIZER: "#66a5d8",
+    Category.BATCH: "#aa4499",
+    Category.ARGUMENTS: "#8a8fa8",
+    Category.ACTIVATIONS: "#e8806a",
+    Category.AGAIN: "#d9b48f",
+    Category.STACKS: "#c65d21",
+    Category.GRADIENTS: "#3d9950",
+    Category.OUTPUTS: "#c9a227",
+    Category.WORKSPACE: "#7fae9d",
+    Category.UNUSED: "#b4b4b4",
+    Category.CONSTANTS: "#707070",
+}

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from olla_xla.analysis.analysis import Analysis
+from olla_xla.analysis.category import COLORS
 from olla_xla.analysis.memory_view import MemoryView
-from olla_xla.analysis.palette import COLORS
 from olla_xla.errors import InputError
 from olla_xla.problem.whole_file import written_whole
 

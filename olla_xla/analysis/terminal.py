@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from html import escape
 from typing import NamedTuple
 
-from olla_xla.analysis.analysis import Analysis
+from olla_xla.analysis.analysis import Analysis, peak_rows
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.donation import DonationAudit, DonationOutcome, DonationRow
 from olla_xla.analysis.leaves import to_donate
 from olla_xla.analysis.live_tensor import LiveTensor
 from olla_xla.analysis.memory_view import MemoryView
-from olla_xla.analysis.peak_rows import peak_rows
 from olla_xla.analysis.text_table import text_table, wrapped
 from olla_xla.memory.sources import short_line
 

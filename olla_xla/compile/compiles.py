@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from hlo.backend import PLATFORMS, platform
-from hlo.digest import module_digest
 from hlo.late import late
 from hlo.module import module_from_bytes
 from hlo.rewrite.handed_back import loses_memories
-from hlo.text import is_text_digest, module_text, text_digest, text_of
+from hlo.text import is_text_digest, module_digest, module_text, text_digest, text_of
 from olla_xla.compile import loading, plan_store
 from olla_xla.compile.accounting import Final, assignment_proto, final_module
 from olla_xla.compile.captured import Captured

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.core
@@ -17,7 +17,6 @@ from olla_xla.compile.jax_private import (
     jit_parameters,
     plain_jit,
 )
-from olla_xla.compile.keywords import PlanKeywords
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import InputError, JitError, VersionError
 from olla_xla.problem.options import KNEE, SOLVERS, PlanOptions, parse_overhead
@@ -33,6 +32,36 @@ _logger = logging.getLogger("olla_xla")
 
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
 _JIT_NAMES = tuple(name for name in inspect.signature(plain_jit).parameters if name != "fun")
+
+
+class PlanKeywords(TypedDict, total=False):
+    """The fields of `PlanOptions`, and `jax.jit`'s own arguments for plain functions."""
+
+    # Fields of PlanOptions.
+    time_limit: float | None
+    step_limit: int | None
+    seed: int
+    tolerance: float
+    in_place: bool
+    memory_budget: int | str | None
+    max_overhead: float | str | None
+    loops: bool
+    collectives: bool
+    method: str
+    early_updates: bool
+
+    # Arguments of jax.jit; `backend` is a field of PlanOptions too.
+    in_shardings: Any
+    out_shardings: Any
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Iterable[str] | None
+    donate_argnums: int | Sequence[int] | None
+    donate_argnames: str | Iterable[str] | None
+    keep_unused: bool
+    device: Any
+    backend: str | None
+    inline: Any
+    compiler_options: dict[str, Any] | None
 
 
 @overload

@@ -22,5 +22,8 @@ could be donated; or ""."""
 checkpoint_policy: Callable[[jax.stages.Traced, jax.stages.Lowered, Plan], CheckpointPolicy]
 """The policy that keeps what the plan of a traced and lowered function keeps."""
 
+memory_of_kind: Callable[[str], int | None]
+"""From JAX's name of a kind of device to the bytes of memory that one has; None where not known."""
+
 report: Callable[[], object]
 """All events so far; prints as a table."""

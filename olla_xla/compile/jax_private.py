@@ -7,20 +7,15 @@ import importlib
 import logging
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.core
 
-from hlo.backend import PLATFORMS, is_host
-from hlo.late import late
+from hlo.backend import is_host
+from olla_xla.compile import extensions
 from olla_xla.errors import InputError
 from olla_xla.memory.own_jit import own_jit
-
-if TYPE_CHECKING:
-    import olla_xla.targets as targets
-else:
-    targets = late("olla_xla.targets")
 
 _logger = logging.getLogger("olla_xla")
 
@@ -116,8 +111,7 @@ def device_bytes(lowered: jax.stages.Lowered) -> int | None:
     try:
         return (device.memory_stats() or {})["bytes_limit"]
     except (KeyError, jax.errors.JaxRuntimeError):  # the latter for a compile-only device
-        cards = (targets.card(n) for n, p in targets.TARGETS.items() if not PLATFORMS[p].is_host)
-        return next((c.memory_bytes for c in cards if c.kind == device.device_kind), None)
+        return extensions.memory_of_kind(device.device_kind)
 
 
 def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What parts of a sum are added to, a piece at a time."""
+"""What parts of a sum are added to, a piece at a time, and the types in which they are added."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-from olla_xla.pieces.dtypes import accumulator
 
 _HALF = 16
 """Bits of a bfloat16, which is the upper half of a float32."""
@@ -76,3 +74,19 @@ def zero_after(arrays: Sequence[Any]) -> Any:
 
 def _is_key(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+def promoted(one: Any, other: Any) -> Any:
+    """The type that two types promote to by NumPy's rules, whatever promotion the user allows."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(one, other)
+
+
+def accumulator(dtype: Any, accumulate_dtype: Any) -> Any:
+    """The type in which the parts of a sum of type `dtype` are added."""
+    return promoted(dtype, accumulate_dtype) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def is_narrow(dtype: Any, accumulate_dtype: Any) -> bool:
+    """Whether a sum of type `dtype` is accumulated in a wider type."""
+    return accumulator(dtype, accumulate_dtype) != dtype

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from olla_xla.pieces.dtypes import accumulator, is_narrow
+from olla_xla.pieces.accumulators import accumulator, is_narrow
 from olla_xla.pieces.factors import ELEMENTWISE, REDUCTIONS, SUM, Factor
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.region import LIGHT, AnyStep, Region, Within, nbytes, operands

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.pieces.accumulators import Accumulator, zero_after
-from olla_xla.pieces.dtypes import is_narrow
+from olla_xla.pieces.accumulators import Accumulator, is_narrow, zero_after
 from olla_xla.pieces.factors import REDUCED
 from olla_xla.pieces.reductions import part_types, parts_of, reduced
 from olla_xla.pieces.region import Region

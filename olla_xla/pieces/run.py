@@ -12,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from olla_xla.pieces.accumulators import promoted
 from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
-from olla_xla.pieces.dtypes import promoted
 from olla_xla.pieces.factors import SHARDINGS, Factor
 from olla_xla.pieces.graph import Spread
-from olla_xla.pieces.products import product_of_rows, takes_rows
-from olla_xla.pieces.selects import is_one_each, with_one_added
+from olla_xla.pieces.selects import is_one_each, product_of_rows, takes_rows, with_one_added
 from olla_xla.segments.trace import is_variable
 
 

@@ -19,7 +19,7 @@ from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules.best_fit import best_fit
 from olla_xla.place.rules.first_fit import first_fit, greedy_orders
 from olla_xla.place.rules.peak_first import peak_orders
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import Status
 
 METHODS = (

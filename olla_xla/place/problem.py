@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import InputError
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import Status
 
 

@@ -23,8 +23,7 @@ from olla_xla.planner.in_place import with_chains
 from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem import extensions
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.plan_parts import Proof
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import Proof, StopReason
 from olla_xla.schedule.rules.greedy import small_first
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.run import SearchResult

@@ -26,8 +26,7 @@ from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
-from olla_xla.problem.plan_parts import PlanStatus, Proof
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import PlanStatus, Proof, StopReason
 from olla_xla.schedule import by_priority
 
 _AFTER, _MOST_AFTER = 2.0, 1.0

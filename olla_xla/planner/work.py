@@ -19,8 +19,7 @@ from olla_xla.memory.lower import LoweredComputation
 from olla_xla.memory.mincut import least_live
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.plan_parts import Proof
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import Proof, StopReason
 from olla_xla.schedule.search.run import SearchResult
 
 

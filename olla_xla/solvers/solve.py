@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers.apart import solve_apart
-from olla_xla.solvers.bounds import known
 from olla_xla.solvers.linear import (
     LinearModel,
     SolverLimits,
@@ -182,3 +181,26 @@ def _checked(model: LinearModel, result: SolverResult, start: SolverResult | Non
 def _slack(value: float) -> float:
     """Rounding allowed between an objective value and the bound that proves it."""
     return 1e-6 * max(1.0, abs(value))
+
+
+_INFINITE = 1e20
+"""From here on a number is some solver's infinity; CP-SAT's integers end at 2**63, or 9.2e18."""
+
+_ROUNDING = 1e-6
+"""Units by which a bound in floating-point numbers may be too high."""
+
+
+def known(bound: float) -> float:
+    """The bound if it is finite and no solver's infinity (1e20 or more), else minus infinity."""
+    return bound if -_INFINITE < bound < _INFINITE else -math.inf
+
+
+def whole_units(bound: float) -> int:
+    """A lower bound rounded up to a whole number, at least 0; 0 where nothing is known.
+
+    Example:
+      >>> whole_units(2.3), whole_units(2.0000001), whole_units(-math.inf)
+      (3, 2, 0)
+    """
+    bound = known(bound)
+    return max(math.ceil(bound - _ROUNDING), 0) if math.isfinite(bound) else 0

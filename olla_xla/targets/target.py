@@ -88,6 +88,12 @@ def card(name: str) -> Card:
     )
 
 
+def memory_of_kind(kind: str) -> int | None:
+    """Bytes of memory of the GPU or TPU target that JAX calls `kind`; None if there is none."""
+    cards = (card(name) for name, where in TARGETS.items() if not platform(where).is_host)
+    return next((c.memory_bytes for c in cards if c.kind == kind), None)
+
+
 @dataclasses.dataclass(frozen=True)
 class Target:
     """One or more devices to compile a step for; GPUs and TPUs may be absent.

@@ -18,7 +18,7 @@ from olla_xla.place.exact.model import MAX_PAIRS, model_of
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import independent, items_of
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 from tests.support.graphs import tensor_graphs
 from tests.support.outcomes import outcome

@@ -12,7 +12,7 @@ from benchmarks.commands.place import INSTANCES, PLANS, random_line, summary_lin
 from benchmarks.driver import table_of
 from hlo import xla_pb2
 from hlo.buffer_assignment import BufferAssignment
-from olla_xla.cli.report.allocations import allocation_table, tensor_table
+from olla_xla.cli.report.plans import allocation_table, tensor_table
 from olla_xla.compile.assignment import read_assignment
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 import olla_xla
-from olla_xla.compile.keywords import PlanKeywords
+from olla_xla.compile.decorator import PlanKeywords
 from olla_xla.problem.options import PlanOptions
 from tests.support.compiles import total_bytes
 from tests.support.steps import assert_same, branches, count_searches, plan, rows, weights

@@ -8,8 +8,8 @@ import pytest
 import olla_xla
 from examples.zoo import load
 from olla_xla.analysis import terminal
+from olla_xla.analysis.analysis import peak_rows
 from olla_xla.analysis.category import Category
-from olla_xla.analysis.peak_rows import peak_rows
 from olla_xla.analysis.terminal import tables_of
 from olla_xla.planner import graphs
 from tests.support.compiles import xla_schedule

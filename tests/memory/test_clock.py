@@ -14,7 +14,7 @@ from olla_xla.place import PlacementProblem, place
 from olla_xla.planner import pipeline, warm_up
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.schedule.search import phases
 
 

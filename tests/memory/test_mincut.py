@@ -13,7 +13,7 @@ from olla_xla.memory.forced_live import forced_live_bytes
 from olla_xla.memory.lifetimes import peak_bytes, timeline
 from olla_xla.memory.mincut import least_live
 from olla_xla.problem.graph import Tensor
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.cuts import Cuts, improve, prove, prove_together
 from tests.support.graphs import GraphMaker, all_orders, oracle_peak, tensor_graphs, train_step

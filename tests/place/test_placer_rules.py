@@ -10,7 +10,7 @@ import numpy as np
 from olla_xla.place import PlacementProblem, place, placer
 from olla_xla.place.exact import restarts
 from olla_xla.place.items import items_of
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import Status
 
 PROBLEM = PlacementProblem.of([0, 0, 1], [2, 1, 3], [4, 2, 3])

@@ -12,7 +12,7 @@ from olla_xla.memory import clock
 from olla_xla.planner import orders, pipeline, warm_up
 from olla_xla.planner.passes import order
 from olla_xla.problem.options import PlanOptions
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from tests.support.compiles import xla_schedule
 
 

@@ -14,8 +14,7 @@ from olla_xla.errors import InputError, PlanFileError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
-from olla_xla.problem.plan_parts import PlanStatus
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import PlanStatus, StopReason
 
 pytestmark = pytest.mark.quick
 

@@ -13,7 +13,7 @@ import olla_xla
 from hlo.module import module_from_bytes
 from hlo.rewrite.loop_edit import NewResidual
 from olla_xla.check.executable import check_executable, check_rewrite
-from olla_xla.cli.report.scan_residuals import stacks_table
+from olla_xla.cli.report.plans import stacks_table
 from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.problem.plan import dumps, loads
 from olla_xla.remat.loops.pairs import pairs

@@ -10,7 +10,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes, timeline
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.branch import branch

@@ -6,7 +6,7 @@ import pytest
 
 from olla_xla import targets
 from olla_xla.errors import InputError
-from olla_xla.tools import batches, models
+from olla_xla.tools import models
 
 
 def model(batch, make):
@@ -18,15 +18,15 @@ def test_the_axis_is_where_two_sizes_differ():
         batch = {"x": jnp.zeros((3, n)), "y": jnp.zeros(n), "key": jax.random.key(0)}
         return {"w": jnp.zeros((4, 4)), "none": None}, batch, 7
 
-    axes = batches.batch_axes(model(1, make), model(2, make))
+    axes = models.batch_axes(model(1, make), model(2, make))
     assert axes == ({"w": -1, "none": None}, {"x": 1, "y": 0, "key": -1}, -1)
     with pytest.raises(InputError, match="no argument of model m depends on batch_size"):
-        batches.batch_axes(model(1, lambda n: (1.0,)), model(2, lambda n: (1.0,)))
+        models.batch_axes(model(1, lambda n: (1.0,)), model(2, lambda n: (1.0,)))
 
 
 @pytest.mark.cuda13
 def test_devices_share_the_batch():
-    lowered = batches.lowering("mlp", "sgd", targets.target("h100", 4))(8)
+    lowered = models.lowering("mlp", "sgd", targets.target("h100", 4))(8)
     shardings = jax.tree.leaves(lowered.compile().input_shardings)
     split = [s for s in shardings if not s.is_fully_replicated]
     assert 0 < len(split) < len(shardings)
@@ -34,5 +34,5 @@ def test_devices_share_the_batch():
 
 
 def test_one_device_has_everything():
-    lowered = batches.lowering("mlp", "sgd", targets.target("cpu"))(3)
+    lowered = models.lowering("mlp", "sgd", targets.target("cpu"))(3)
     assert {a.shape[0] for a in jax.tree.leaves(lowered.args_info[0][1])} == {3}

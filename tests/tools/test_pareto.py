@@ -7,7 +7,7 @@ import pytest
 from olla_xla import targets
 from olla_xla.analysis.checkpointed import checkpointed_loss, sublinear_loss
 from olla_xla.cli.main import main
-from olla_xla.cli.report.pareto import pareto_table
+from olla_xla.cli.report.sweeps import pareto_table
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device

@@ -13,7 +13,7 @@ import pytest
 
 from olla_xla.cli import main
 from olla_xla.errors import InputError
-from olla_xla.tools.sweep import local
+from olla_xla.tools.sweep import process
 from olla_xla.tools.sweep.grid import COLUMNS, Cell, SweepSettings, cells
 from olla_xla.tools.sweep.journal import Journal
 from olla_xla.tools.sweep.process import KILLED, run_process
@@ -141,12 +141,12 @@ def test_a_cell_killed_beside_others_runs_again_alone():
         greedy = cell.model == "lenet" and calls.count(cell) == 1
         return {"error": KILLED} if greedy else {"xla_bytes": 1}
 
-    rows = dict(local.run_local(grid(), SETTINGS, workers=4, worker_bytes=0, run=fake))
+    rows = dict(process.run_local(grid(), SETTINGS, workers=4, worker_bytes=0, run=fake))
     assert set(rows) == set(grid()) and not any("error" in row for row in rows.values())
     assert len(calls) == 6
     calls.clear()
     lone = [c for c in grid() if c.model == "lenet"][:1]
-    rows = dict(local.run_local(lone, SETTINGS, workers=4, worker_bytes=0, run=fake))
+    rows = dict(process.run_local(lone, SETTINGS, workers=4, worker_bytes=0, run=fake))
     assert rows[lone[0]] == {"error": KILLED}  # it had the machine to itself
 
 
@@ -160,7 +160,7 @@ def test_one_process_runs_whatever_memory_is_left():
         running.remove(cell)
         return {}
 
-    rows = list(local.run_local(grid(), SETTINGS, workers=4, worker_bytes=1 << 60, run=fake))
+    rows = list(process.run_local(grid(), SETTINGS, workers=4, worker_bytes=1 << 60, run=fake))
     assert [cell for cell, _ in rows] == grid()
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.driver import Column, table_of
 from benchmarks.papers.figures.published import TOTAL_REDUCTION
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import percent
+from olla_xla.cli.report.tables import Table, percent
 
 Row = Mapping[str, str]
 

@@ -25,7 +25,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.schedule.search import phases
 
 Row = Mapping[str, str]

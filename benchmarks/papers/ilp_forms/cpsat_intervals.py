@@ -8,8 +8,8 @@ from ortools.sat.python import cp_model
 from benchmarks.papers.ilp_forms.intervals import Interval, IntervalModel
 from olla_xla.errors import SolverError
 from olla_xla.solvers.backends.cpsat import Watcher, configured
-from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
+from olla_xla.solvers.solve import whole_units
 
 
 def solve(model: IntervalModel, limits: SolverLimits) -> SolverResult:

@@ -12,12 +12,10 @@ from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.resources import Resources
 
-from olla_xla.analysis.analysis import Analysis
-from olla_xla.analysis.category import Category
+from olla_xla.analysis.analysis import Analysis, peak_rows
+from olla_xla.analysis.category import COLORS, Category
 from olla_xla.analysis.html.plots import MEGABYTE, plots
 from olla_xla.analysis.html.tables import Texts, view_tables
-from olla_xla.analysis.palette import COLORS
-from olla_xla.analysis.peak_rows import peak_rows
 from olla_xla.analysis.terminal import (
     bounded,
     from_bound,

@@ -22,9 +22,8 @@ from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 from olla_xla.analysis.analysis import Analysis
-from olla_xla.analysis.category import Category
+from olla_xla.analysis.category import COLORS, Category
 from olla_xla.analysis.memory_view import MemoryView
-from olla_xla.analysis.palette import COLORS
 
 MEGABYTE = 2**20
 _SAMPLES = 1500

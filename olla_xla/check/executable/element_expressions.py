@@ -29,6 +29,7 @@ from olla_xla.check.executable.converts import convert_of, converted
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.element_order import as_row, permuted, row_major, typed
 from olla_xla.check.executable.exchanges import EXCHANGES
+from olla_xla.check.executable.expressions import ROUNDING
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
 from olla_xla.check.executable.iterations import Loops
 from olla_xla.check.executable.loops import number_loop
@@ -42,7 +43,6 @@ from olla_xla.check.executable.numbering import (
     is_exchange,
     named,
 )
-from olla_xla.check.executable.precision import ROUNDING
 from olla_xla.check.executable.program import Body, Op, Program, acts
 from olla_xla.check.executable.records import Concatenation, Digit, Update
 from olla_xla.check.executable.slices import slice_of, sliced_axis, sliced_digit

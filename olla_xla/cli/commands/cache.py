@@ -13,8 +13,7 @@ from pathlib import Path
 from absl import flags
 
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes
+from olla_xla.cli.report.tables import Table, megabytes
 from olla_xla.compile import plan_files
 from olla_xla.compile.plan_files import Entry
 from olla_xla.compile.plan_store import stored_folder

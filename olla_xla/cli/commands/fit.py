@@ -18,8 +18,7 @@ import olla_xla.targets as targets
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.compile import decorator
 from olla_xla.errors import InputError
 from olla_xla.pieces.in_pieces import FissionChoice

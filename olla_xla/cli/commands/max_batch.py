@@ -29,8 +29,8 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, LimitError
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import parse_bytes
-from olla_xla.tools.batches import lowering
 from olla_xla.tools.max_batch import max_batch
+from olla_xla.tools.models import lowering
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -18,8 +18,8 @@ from absl import flags
 
 import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.pareto import pareto_table
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.sweeps import pareto_table
 from olla_xla.errors import InputError
 from olla_xla.tools import models
 from olla_xla.tools.pareto import pareto

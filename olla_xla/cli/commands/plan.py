@@ -35,12 +35,18 @@ from olla_xla.analysis.remedy import Remedy
 from olla_xla.analysis.terminal import of_devices
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.allocations import allocation_table, tensor_table
-from olla_xla.cli.report.peak import peak_table
-from olla_xla.cli.report.plans import check_line, clones_line, plan_table, verdict
+from olla_xla.cli.report.plans import (
+    allocation_table,
+    check_line,
+    clones_line,
+    peak_table,
+    plan_table,
+    proofs_table,
+    stacks_table,
+    tensor_table,
+    verdict,
+)
 from olla_xla.cli.report.progress import Progress
-from olla_xla.cli.report.proofs import proofs_table
-from olla_xla.cli.report.scan_residuals import stacks_table
 from olla_xla.compile import loading
 from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.tools.max_batch import LargestBatch, MaxBatch
 
 _NAMES = {"xla": "XLA alone", "planned": "planned", "recomputed": "with recomputation"}

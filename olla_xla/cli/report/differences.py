@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from olla_xla.analysis.difference import Difference, TensorChange
-from olla_xla.cli.report.peak import short_operation
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.plans import short_operation
+from olla_xla.cli.report.tables import Table, megabytes, percent
 
 
 def difference_line(found: Difference) -> str:

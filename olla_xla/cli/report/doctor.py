@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import megabytes, percent
+from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.tools.doctor.records import Examination, RunRow
 
 _SAID = {True: "ok", False: "**not as it should be**", None: "not here"}

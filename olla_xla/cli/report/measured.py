@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import change, megabytes, percent
+from olla_xla.cli.report.tables import Table, change, megabytes, percent
 from olla_xla.problem.plan import Plan
 from olla_xla.tools.measure.records import Comparison, Measured, Recomputation
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from olla_xla.cli.report.tables import Table
-from olla_xla.cli.report.units import change, megabytes, more, percent, seconds
+from olla_xla.analysis.memory_view import MemoryView
+from olla_xla.analysis.terminal import TENSOR_HEADINGS, tensor_rows
+from olla_xla.cli.report.tables import Table, change, megabytes, more, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
+from olla_xla.memory.sources import short_line
 from olla_xla.problem.plan import Plan
-from olla_xla.problem.plan_parts import PlanStatus
+from olla_xla.problem.plan_parts import PlanStatus, Proof
 from olla_xla.problem.summary import (
     of_recomputation,
     of_refusals,
@@ -18,6 +21,10 @@ from olla_xla.problem.summary import (
     status_word,
     was_searched,
 )
+from olla_xla.tools.residual_rows import ResidualRow
+
+if TYPE_CHECKING:
+    from olla_xla.tools.assignment_report import FullReport
 
 _NOTEWORTHY = 0.0005
 """A saving below this fraction of XLA's total counts as none: it is printed as 0.0 %."""
@@ -175,3 +182,125 @@ def check_line(report: AssignmentReport) -> str:
     if report.unread:
         line += f" Unread results were removed from {len(report.unread)} fusions."
     return line
+
+
+def peak_table(view: MemoryView, count: int = 10) -> Table:
+    """The `count` largest tensors at the peak, as `olla_xla analyze` names them."""
+    title, rows = tensor_rows(view, count)
+    title += f", {megabytes(view.live_bytes)} MB at step {view.step:,} of {view.steps:,}"
+    return Table(TENSOR_HEADINGS, rows, f"{title} ({view.operator})")
+
+
+def short_location(location: str) -> str:
+    """A source location as `short_line` shortens it; "-" if there is none."""
+    return short_line(location) or "-"
+
+
+def short_operation(op_name: str) -> str:
+    """The last three parts of JAX's op name, such as a layer and its operation; "-" if empty."""
+    return "/".join(op_name.split("/")[-3:]) or "-"
+
+
+def proofs_table(proofs: Sequence[Proof]) -> Table:
+    """One row for each computation that was ordered; lifetime peaks in bytes."""
+    return Table(
+        headings=(
+            "order of:", "backend:", "start", "cut", "peak", "bound", "gap %", "status:",
+            "proven by:", "columns", "rows", "seconds", "it said:",
+        ),
+        rows=[
+            (
+                p.computation,
+                p.backend,
+                f"{p.start_bytes:,}",
+                f"{p.cut_bytes:,}",
+                f"{p.peak_bytes:,}",
+                f"{p.bound_bytes:,}",
+                percent(p.gap),
+                p.status,
+                p.proven_by or "-",
+                f"{p.variables:,}",
+                f"{p.rows:,}",
+                f"{p.seconds:.1f}",
+                p.message.split(" (")[0],
+            )
+            for p in proofs
+        ],
+        title="the integer program for the order: lifetime peaks in bytes",
+    )  # fmt: skip
+
+
+def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Table:
+    """The largest scan residuals, each kept or recomputed.
+
+    Args:
+      rows: one a residual, largest first; not empty.
+      count: how many rows to list.
+      least: bytes that every choice within the allowed time keeps; 0 if that is not known.
+    """
+    kept = sum(row.bytes * row.slices // row.iterations for row in rows)
+    loops = len({row.loop for row in rows})
+    title = (
+        f"{min(count, len(rows))} largest of {len(rows)} scan residuals of {loops} "
+        f"{'loop' if loops == 1 else 'loops'}: {megabytes(kept)} MB of "
+        f"{megabytes(sum(row.bytes for row in rows))} are kept"
+    )
+    if least:
+        title += f"; in the time allowed no choice keeps less than {megabytes(least)} MB"
+    cells = [
+        (
+            megabytes(row.bytes),
+            f"{row.iterations:,}",
+            _fate(row),
+            short_location(row.location) if row.location else short_operation(row.op_name),
+        )
+        for row in rows[:count]
+    ]
+    return Table(("MB", "iterations", "kept:", "what:"), cells, title)
+
+
+def _fate(row: ResidualRow) -> str:
+    if row.slices == row.iterations:
+        return "all, new" if row.new else "all"
+    return f"{row.slices} at a time" if row.slices else "computed again"
+
+
+def allocation_table(report: FullReport, count: int) -> Table:
+    """The `count` first allocations of a report, largest first; sizes in MB."""
+    return Table(
+        headings=(
+            "allocation", "kind:", "values", "size", "largest live", "frag %", "packed", "bound",
+        ),
+        rows=[
+            (
+                f"{row.index}",
+                row.kind,
+                f"{row.values:,}",
+                megabytes(row.size, 2),
+                megabytes(row.live_bytes, 2),
+                percent(row.fragmentation, 3),
+                megabytes(row.packed_bytes, 2),
+                megabytes(row.bound_bytes, 2),
+            )
+            for row in report.allocations[:count]
+        ],
+        title="XLA's allocations, what their values need at most, and our packing of them; MB",
+    )  # fmt: skip
+
+
+def tensor_table(report: FullReport, count: int) -> Table:
+    """The `count` first tensors of a report, largest first: planned offset and XLA's, in bytes."""
+    return Table(
+        headings=("tensor:", "bytes", "planned offset", "allocation", "offset"),
+        rows=[
+            (
+                row.name,
+                f"{row.bytes:,}",
+                "-" if row.planned is None else f"{row.planned:,}",
+                f"{row.allocation}",
+                f"{row.offset:,}",
+            )
+            for row in report.tensors[:count]
+        ],
+        title="each tensor's planned and actual place",
+    )

@@ -19,7 +19,7 @@ from olla_xla.memory import clock
 from olla_xla.place.exact.descend import LIMIT, descend
 from olla_xla.place.exact.model import MAX_PAIRS, Model, model_of, overlapping_pairs
 from olla_xla.place.items import Items
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 
 _PREORDERS = ("TWA", "TCA", "WAT", "TAW", "BTA")
 """Keys, the first counts most, all decreasing: the largest load met (T), time (W) and sections (C)

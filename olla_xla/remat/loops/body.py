@@ -28,6 +28,8 @@ from olla_xla.remat.loops.indices import (
     result,
 )
 from olla_xla.remat.loops.nodes import (
+    MOVES,
+    PASSING,
     Node,
     converts,
     is_each,
@@ -35,7 +37,6 @@ from olla_xla.remat.loops.nodes import (
     whole_slice,
     widens,
 )
-from olla_xla.remat.loops.opcodes import MOVES, PASSING
 from olla_xla.remat.purity import repeats
 
 

@@ -1,4 +1,4 @@
-"""Leaves of the results of a loop body's operations, and properties of each by itself."""
+"""Leaves of the results of a loop body's operations, and properties of each and of its opcode."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 from hlo.module import Instruction
 from hlo.shapes import Shape, ShapeIndex
 from hlo.strides import sliced_outermost
-from olla_xla.remat.loops.opcodes import EACH, MOVES
 
 _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 """Element types from and to which converting keeps every value: f16, bf16, f32, f64."""
@@ -88,3 +87,21 @@ def is_each(i: Instruction) -> bool:
 def leaf_indices(shape: Shape) -> list[ShapeIndex]:
     """The tuple indices of all arrays in a shape."""
     return [index for index, part in shape.indices() if not part.is_tuple]
+
+
+PASSING = frozenset("tuple get-tuple-element opt-barrier optimization-barrier domain".split())
+
+MOVES = frozenset(
+    "bitcast broadcast concatenate constant copy dynamic-slice dynamic-update-slice iota reshape "
+    "reverse slice transpose".split()
+)
+"""Opcodes that compute nothing."""
+
+EACH = frozenset(
+    "abs add and atan2 bitcast-convert cbrt ceil clamp clz compare convert cosine divide erf "
+    "exponential exponential-minus-one floor get-tuple-element is-finite log log-plus-one logistic "
+    "maximum minimum multiply negate not or pad parameter popcnt power reduce-precision remainder "
+    "round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic "
+    "shift-right-logical sign sine sqrt subtract tan tanh tuple xor".split()
+)
+"""Opcodes that compute each element by itself: the order of elements does not matter."""

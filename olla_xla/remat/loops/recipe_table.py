@@ -14,8 +14,7 @@ from hlo.rewrite.loop_edit import SLOTS
 from hlo.rounding import may_depend_on_memory
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.remat.loops.body import Affine, LoopBody, StateRelation
-from olla_xla.remat.loops.nodes import Node, widens
-from olla_xla.remat.loops.opcodes import PASSING
+from olla_xla.remat.loops.nodes import PASSING, Node, widens
 from olla_xla.remat.loops.pairs import ScanPair
 from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
 from olla_xla.remat.loops.scan_residuals import (

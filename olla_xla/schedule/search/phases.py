@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.schedule.search.branch import branch
 from olla_xla.schedule.search.cuts import improve, prove, prove_together
 from olla_xla.schedule.search.flatten import flattened

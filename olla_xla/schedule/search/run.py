@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from olla_xla.memory import clock
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.problem.stop_reason import StopReason
+from olla_xla.problem.plan_parts import StopReason
 from olla_xla.schedule.condense import Reduced, reduce_graph
 from olla_xla.schedule.search.cuts import Cuts
 from olla_xla.schedule.search.settings import SearchSettings

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from olla_xla.remat.loops.choice import Choice, Gone, SolvedChoices, run_of
-from olla_xla.solvers.bounds import whole_units
 from olla_xla.solvers.linear import LinearModel, SolverLimits
-from olla_xla.solvers.solve import solve
+from olla_xla.solvers.solve import solve, whole_units
 
 _LIMITS = SolverLimits(time_limit=20.0, node_limit=5000)
 _UNIT = 1e-12

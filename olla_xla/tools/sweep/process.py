@@ -1,4 +1,4 @@
-"""One cell in a process of its own."""
+"""Cells in processes of their own: in parallel on this machine, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from olla_xla.errors import InputError, OllaError
 from olla_xla.tools.sweep.grid import Cell, SweepSettings
+from olla_xla.version import to_install
 
 KILLED = "killed"
 """The error of a row whose process was killed, as by a system that is short of memory."""
@@ -51,3 +56,91 @@ def run_process(
         return {"error": KILLED}
     last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
     return {"error": f"the process ended with code {run.returncode}: {last.strip()}"}
+
+
+def run_dask(
+    grid: Sequence[Cell], settings: SweepSettings, address: str
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Runs cells on a Dask cluster, and yields each with its row as it ends.
+
+    The workers need olla_xla installed. The cluster decides how many cells run at a time: start
+    each worker with one thread for each cell that its memory holds.
+
+    Args:
+      grid: what to run. settings: common to all.
+      address: of the cluster's scheduler, as tcp://host:8786.
+
+    Raises:
+      InputError: Dask is not installed, or there is no scheduler.
+      OllaError: the cluster went away.
+    """
+    try:
+        from distributed import Client, as_completed
+    except ModuleNotFoundError as error:
+        raise InputError(f"--executor=dask needs distributed; {to_install('dask')}") from error
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address}: {error}") from error
+    with client:
+        futures = {
+            client.submit(run_process, cell, settings, pure=False): cell for cell in grid
+        }  # each is a process of its own: equal cells are not equal results
+        for future in as_completed(futures):
+            error = future.exception()
+            if error is not None:
+                raise OllaError(f"the cluster failed to run {futures[future]}: {error}") from error
+            yield futures[future], future.result()
+
+
+_PATIENCE = 2.0
+"""Seconds between checks of the free memory."""
+
+
+def run_local(
+    grid: Sequence[Cell],
+    settings: SweepSettings,
+    *,
+    workers: int,
+    worker_bytes: int,
+    run: Callable[[Cell, SweepSettings], dict[str, Any]] = run_process,
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Runs cells and yields each with its row, in the order they end.
+
+    Another process is started only while `worker_bytes` are available. A cell whose process was
+    killed while others ran is run again when none does.
+
+    Args:
+      grid: what to run. settings: common to all.
+      workers: processes at a time, at most. worker_bytes: what one is expected to take.
+      run: runs one cell, in a process of its own.
+    """
+    waiting, alone = deque(grid), deque[Cell]()
+    running: dict[Future[dict[str, Any]], tuple[Cell, bool]] = {}
+    with ThreadPoolExecutor(workers) as pool:
+        while waiting or alone or running:
+            while waiting and len(running) < workers and _room(running, worker_bytes):
+                cell = waiting.popleft()
+                running[pool.submit(run, cell, settings)] = (cell, bool(running))
+            if not running:
+                cell = alone.popleft()
+                running[pool.submit(run, cell, settings)] = (cell, False)
+            done, _ = wait(running, _PATIENCE, FIRST_COMPLETED)
+            for future in done:
+                cell, beside = running.pop(future)
+                row = future.result()
+                if row.get("error") == KILLED and (beside or running):
+                    alone.append(cell)
+                    continue
+                yield cell, row
+
+
+def _room(running: dict[Any, Any], worker_bytes: int) -> bool:
+    return not running or _available() >= worker_bytes
+
+
+def _available() -> int:
+    """Bytes that processes can take without swapping, as Linux estimates them."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    fields = dict(line.split(":") for line in lines)
+    return 1024 * int(fields["MemAvailable"].split()[0])
