@@ -2,8 +2,8 @@
 
 The step is compiled as it is, and with each policy on the bodies of its scans. Then the step
 without a policy is planned once for each policy, allowed the time that the policy is predicted to
-add, and once for each given fraction of the step's time. `olla_xla.tools.variants` defines totals
-and times.
+add, and once for each given fraction of the step's time. It may also be spilled to host memory
+(`olla_xla.spill`), and planned then. `olla_xla.tools.variants` defines totals and times.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from benchmarks.schedule import Case
 from olla_xla import targets
 from olla_xla.analysis.checkpointed import POLICIES, checkpointed_scans
 from olla_xla.problem.options import PlanOptions
+from olla_xla.segments.spill import spill
 from olla_xla.tools import models
 from olla_xla.tools.variants import StepVariant, StepVariants
 
@@ -32,7 +33,7 @@ class LoopsRow:
     """One way to run a step and what to hold it against.
 
     Attributes:
-      way: XLA's own order, a policy, or a plan.
+      way: XLA's own order, a policy, a plan, or the step spilled.
       added: predicted time that it adds to XLA's own, as a fraction of that.
       planned: for a policy, our plan that was allowed to add as much; else None.
       planned_added: the fraction that this plan adds.
@@ -55,6 +56,7 @@ def loops(
     overheads: Sequence[float],
     progress: Callable[[str], None],
     policies: Sequence[str] = (),
+    spilled: bool = False,
 ) -> list[LoopsRow]:
     """Compiles a step in every way: XLA's own comes first, then the policies, then our plans.
 
@@ -62,15 +64,16 @@ def loops(
       case: a step that scans. options: of the plans.
       overheads: allowances of more plans, parts of the step's predicted time.
       progress: called with one line for each way. policies: to compare with; by default all.
+      spilled: whether the step is spilled too, and planned then: a plan of `overheads` may add that
+        part of the spilled step's time.
 
     Raises:
       InputError: the step cannot be built or traced.
       OllaError: planning failed.
     """
     model = models.build(case.model, batch_size=case.batch_size, optimizer=case.optimizer)
-    work = StepVariants(
-        model, targets.target(case.target), dataclasses.replace(options, loops=True)
-    )
+    target, options = targets.target(case.target), dataclasses.replace(options, loops=True)
+    work = StepVariants(model, target, options)
     progress("XLA's own schedule")
     xla = work.row("XLA", work.compiled())
     plans: dict[float, StepVariant] = {}
@@ -93,6 +96,15 @@ def loops(
         ours = planned(max(added(way), _NOTHING))
         rows.append(LoopsRow(way, added(way), ours, added(ours)))
     rows += [LoopsRow(way, added(way)) for way in map(planned, overheads)]
+    if spilled:
+        progress("spilled")
+        work = StepVariants(dataclasses.replace(model, step=spill(model.step)), target, options)
+        ways = [work.row("spilled", work.compiled())]
+        for overhead in overheads:
+            progress(f"spilled, planned, {overhead:.1%} overhead at most")
+            way = work.planned(overhead)
+            ways.append(dataclasses.replace(way, name=f"spilled, {way.name}"))
+        rows += [LoopsRow(way, added(way)) for way in ways]
     return rows
 
 

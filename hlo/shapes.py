@@ -18,6 +18,9 @@ POINTER_BYTES = 8
 
 TUPLE, OPAQUE, TOKEN = 13, 14, 17
 
+HOST_MEMORY_SPACE = 5
+"""XLA's memory space (layout colour) for buffers in host memory."""
+
 # XLA PrimitiveType -> bits per element.
 _BITS = {
     **dict.fromkeys((1, 2, 6, 19, 20, 23, 24, 25, 28, 29, 33), 8),
@@ -73,6 +76,11 @@ class Shape:
     def is_array(self) -> bool:
         """Whether it has elements: neither tuple, token nor opaque."""
         return self.element_type not in (TUPLE, OPAQUE, TOKEN)
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is an array in host memory."""
+        return self.is_array and self.memory_space == HOST_MEMORY_SPACE
 
     @property
     def dtype(self) -> str:

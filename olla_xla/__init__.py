@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from olla_xla.pieces.transform import FissionPlan, fission
     from olla_xla.problem.options import PlanOptions
     from olla_xla.problem.plan import Plan
+    from olla_xla.segments.spill import SpillPlan, spill
     from olla_xla.segments.transform import sublinear
     from olla_xla.tools.max_batch import max_batch
     from olla_xla.tools.measure.measure import measure
@@ -74,6 +75,7 @@ __all__ = [
     "PlannedFunction",
     "Report",
     "SolverError",
+    "SpillPlan",
     "VersionError",
     "__version__",
     "analyze",
@@ -84,6 +86,7 @@ __all__ = [
     "on_plan",
     "plan",
     "report",
+    "spill",
     "sublinear",
 ]
 
@@ -98,6 +101,7 @@ _MODULES = {
     "PlannedCompiled": "compile.stages",
     "PlannedFunction": "compile.planned_function",
     "Report": "tools.report",
+    "SpillPlan": "segments.spill",
     "fission": "pieces.transform",
     "max_batch": "tools.max_batch",
     "measure": "tools.measure.measure",
@@ -105,6 +109,7 @@ _MODULES = {
     "on_plan": "compile.events",
     "plan": "compile.decorator",
     "report": "tools.report",
+    "spill": "segments.spill",
     "sublinear": "segments.transform",
 }
 

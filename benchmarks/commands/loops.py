@@ -2,7 +2,8 @@
 
 Each policy is put around the body of every scan of the step. Beside it stands our plan of the step
 without any, which may add as much predicted time as the policy does; then plans within each of
---overheads. Totals are XLA's of the compiled step; times are predicted as by olla_xla pareto, and
+--overheads, and with --spill the step spilled to host memory, and plans of that. Totals are XLA's
+of the compiled step, of the device and of the host; times are predicted as by olla_xla pareto, and
 on CPU measured too (in the file of --out).
 """
 
@@ -30,6 +31,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define.cases("a Llama and a GPT on h100")
     define.names("policies", POLICIES, "Of them, several.")
     shared.define_overheads(values, "0.05,0.35")
+    define.switch("spill", False, "Also with olla_xla.spill, and planned then.")
     shared.define_format(values)
     shared.define_limits(values)
     values.set_default("time_limit", 60.0)
@@ -48,7 +50,7 @@ def run(values: flags.FlagValues) -> int:
         def stage(text: str) -> None:
             progress.stage(f"{case.name}: {text}")
 
-        return case, bench.loops(case, options, overheads, stage, policies)
+        return case, bench.loops(case, options, overheads, stage, policies, values.spill)
 
     found, failed = measured(
         cases,
@@ -72,6 +74,7 @@ def loops_table(rows: Sequence[LoopsRow], title: str) -> Table:
     columns = (
         Column("way:", lambda row: row.way.name),
         Column("total", lambda row: row.way.bytes, megabytes),
+        Column("on the host", lambda row: row.way.host_bytes, megabytes),
         Column("less %", lambda row: percent(1 - row.way.bytes / first.bytes, 1)),
         Column("predicted ms", lambda row: row.way.seconds, fixed(2, 1e3)),
         Column("more %", lambda row: percent(row.added, 1)),

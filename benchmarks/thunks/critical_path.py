@@ -51,8 +51,8 @@ class _Clock:
             own = self._own(thunk, last=not any(t.name == thunk.name for t in thunks[k + 1 :]))
             if thunk.flow is Flow.START:
                 kinds = (t.kind.replace("_", "-") for t in thunk.below())
-                transfer = any(map(is_transfer, kinds))
-                streams.start(thunk.execution, own.issued, transfer=transfer)
+                link = "devices" if any(map(is_transfer, kinds)) else ""
+                streams.start(thunk.execution, own.issued, link=link)
             elif thunk.flow is Flow.DONE:
                 streams.done(thunk.execution)
             else:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-HOST_MEMORY_SPACE = 5
-"""XLA's memory space (layout colour) for buffers in host memory."""
+from hlo.shapes import HOST_MEMORY_SPACE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -152,6 +152,15 @@ def temporary_bytes(compiled: jax.stages.Compiled) -> int:
     return 0 if account is None else account.temporaries
 
 
+def host_bytes(compiled: jax.stages.Compiled) -> int:
+    """XLA's total in host memory in bytes, summed as `assigned_bytes` is; 0 if not reported."""
+    stats = _stats(compiled)
+    if stats is None:
+        return 0
+    arguments, outputs = stats.host_argument_size_in_bytes, stats.host_output_size_in_bytes
+    return arguments + outputs - stats.host_alias_size_in_bytes + stats.host_temp_size_in_bytes
+
+
 def output_bytes(compiled: jax.stages.Compiled) -> int:
     """Bytes of an executable's results, those in donated memory included; 0 if not reported."""
     stats = _stats(compiled)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from olla_xla.segments.trace import scan_counts
+
 CHECKPOINTS = ("checkpoint", "remat", "remat2")
 """What JAX calls `jax.checkpoint`, by version."""
 CALLS = frozenset((*CHECKPOINTS, "cond", "custom_jvp_call", "custom_vjp_call", "scan", "while"))
@@ -71,15 +73,6 @@ def _checkpoint(e: Any) -> list[Called]:
 def _cond(e: Any) -> list[Called]:
     ins, outs = _same(len(e.invars) - 1, 1), _same(len(e.outvars))
     return [Called(branch, ins, outs) for branch in e.params["branches"]]
-
-
-def scan_counts(e: Any) -> tuple[int, int]:
-    """(number of constants, number of carried values) of a scan equation."""
-    p = e.params
-    if "num_consts" in p:
-        return p["num_consts"], p["num_carry"]
-    constants, carries, _ = p["ft_in"].update(list(range(len(e.invars)))).unpack()
-    return len(list(constants)), len(list(carries))
 
 
 def _scan(e: Any) -> list[Called]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
-from olla_xla.pieces.calls import CALLS, Called, called_by, scan_counts
+from olla_xla.pieces.calls import CALLS, Called, called_by
 from olla_xla.pieces.factors import REDUCED, SUM, Factor, factors_of, linear_factors
 from olla_xla.pieces.hoist import hoisted
-from olla_xla.segments.trace import has_effect, inlined, is_variable
+from olla_xla.segments.trace import has_effect, inlined, is_variable, scan_counts
 
 
 class Graph:

@@ -12,8 +12,7 @@ from typing import Any
 
 import jax
 
-from olla_xla.pieces.calls import scan_counts
-from olla_xla.segments.trace import function_of, has_effect, is_variable
+from olla_xla.segments.trace import function_of, has_effect, is_variable, scan_counts
 
 
 def hoisted(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -13,11 +13,11 @@ import numpy as np
 from jax.extend import core
 
 from olla_xla.pieces.accumulators import promoted
-from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact, scan_counts
+from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact
 from olla_xla.pieces.factors import SHARDINGS, Factor
 from olla_xla.pieces.graph import Spread
 from olla_xla.pieces.selects import is_one_each, product_of_rows, takes_rows, with_one_added
-from olla_xla.segments.trace import is_variable
+from olla_xla.segments.trace import is_variable, scan_counts
 
 
 @dataclasses.dataclass(frozen=True)

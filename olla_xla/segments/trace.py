@@ -149,6 +149,15 @@ _LIBRARIES = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/")
 """Parts of paths of files that are not the user's."""
 
 
+def scan_counts(e: Any) -> tuple[int, int]:
+    """(number of constants, number of carried values) of a scan equation."""
+    p = e.params
+    if "num_consts" in p:
+        return p["num_consts"], p["num_carry"]
+    constants, carries, _ = p["ft_in"].update(list(range(len(e.invars)))).unpack()
+    return len(list(constants)), len(list(carries))
+
+
 def is_variable(atom: Any) -> bool:
     """Whether an operand of an equation is a variable, not a literal."""
     return not isinstance(atom, core.Literal)

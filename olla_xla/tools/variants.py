@@ -10,7 +10,7 @@ from typing import Any
 
 from hlo.module import module_from_bytes
 from olla_xla.compile import decorator
-from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.accounting import assigned_bytes, final_module, host_bytes
 from olla_xla.compile.planned_function import PlanWarning
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
@@ -30,8 +30,9 @@ class StepVariant:
 
     Attributes:
       name: what was done.
-      bytes: XLA's assigned total. seconds: predicted time of a step. moved: bytes that its
-        instructions read from and write to device memory, by the cost model.
+      bytes: XLA's assigned total on the device. host_bytes: the same in host memory.
+      seconds: predicted time of a step. moved: bytes that its instructions read from and write to
+        memory, by the cost model.
       clones: instructions that are computed again by our plan. stacks: scan
         residuals that it recomputes.
       measured: median seconds of a step, or None where nothing was run.
@@ -44,6 +45,7 @@ class StepVariant:
     clones: int = 0
     stacks: int = 0
     measured: float | None = None
+    host_bytes: int = 0
 
 
 class StepVariants:
@@ -94,6 +96,7 @@ class StepVariants:
             seconds=run_seconds(module, self.cost),
             moved=module_work(module, self.target.platform).bytes,
             measured=self._measured(compiled) if self.target.device is None else None,
+            host_bytes=host_bytes(compiled),
         )
 
     def _measured(self, compiled: Any) -> float:

@@ -62,13 +62,18 @@ def test_policies_reach_the_bodies_of_scans():
 def test_every_policy_stands_beside_a_plan_of_its_own_time(monkeypatch):
     monkeypatch.setattr(bench, "POLICIES", POLICIES[-1:])
     options, seen = PlanOptions(time_limit=5, step_limit=2000), []
-    rows = bench.loops(Case(NAME, 512, "sgd", "cpu"), options, [0.5], seen.append)
+    case = Case(NAME, 512, "sgd", "cpu")
+    rows = bench.loops(case, options, [0.5], seen.append, spilled=True)
     assert [row.way.name for row in rows] == [
         "XLA",
         *(f"jax.checkpoint, {policy}" for policy in bench.POLICIES),
         "planned, at most 50%",
+        "spilled",
+        "spilled, planned, at most 50%",
     ]
-    xla, *compared, last = rows
+    xla, *compared, last, spilled, both = rows
+    assert spilled.way.host_bytes == 0, "a CPU's memory is the host's"
+    assert both.way.bytes < spilled.way.bytes <= xla.way.bytes
     assert xla.added == 0 and xla.planned is None and xla.at_or_below is None
     for row in compared:
         assert row.planned is not None and row.planned.bytes <= xla.way.bytes
@@ -94,8 +99,8 @@ def _row(name, size, planned=None):
 def test_table_and_summary():
     rows = [_row("XLA", 10), _row("all", 9, 8), _row("none", 4, 5), _row("planned, at most 5%", 6)]
     table = loops_table(rows, "a case")
-    assert table.rows[0] == ("XLA", "10.0", "0.0", "1.00", "10.0", "-", "-", "")
-    assert table.rows[1] == ("all", "9.0", "10.0", "1.00", "10.0", "8.0", "5.0", "yes")
+    assert table.rows[0] == ("XLA", "10.0", "0.0", "0.0", "1.00", "10.0", "-", "-", "")
+    assert table.rows[1] == ("all", "9.0", "0.0", "10.0", "1.00", "10.0", "8.0", "5.0", "yes")
     assert [row[-1] for row in table.rows] == ["", "yes", "no", ""]
     assert loops_summary(rows) == "at or below 1 of 2 policies at their own time; above none"
     assert loops_summary(rows[:2]) == "at or below 1 of 1 policies at their own time"
@@ -105,17 +110,17 @@ def test_command_writes_its_rows(monkeypatch, tmp_path, capsys):
     rows = [_row("XLA", 10), _row("none", 4, 5)]
     asked = []
 
-    def loops(case, options, overheads, progress, policies):
-        asked.append((case.name, overheads, list(policies)))
+    def loops(case, options, overheads, progress, policies, spilled):
+        asked.append((case.name, overheads, list(policies), spilled))
         return rows
 
     monkeypatch.setattr(bench, "loops", loops)
     out = tmp_path / "rows.json"
     command = ["benchmarks", "loops", f"--cases={NAME}/8/sgd/cpu", f"--out={out}"]
-    command.append("--policies=nothing_saveable")
+    command += ["--policies=nothing_saveable", "--spill"]
     assert main([*command, "--overheads=0.1", "--format=markdown"]) == 0
-    assert asked == [(f"{NAME}/8/sgd/cpu", [0.1], ["nothing_saveable"])]
-    assert "| none | 4.0 |" in capsys.readouterr().out
+    assert asked == [(f"{NAME}/8/sgd/cpu", [0.1], ["nothing_saveable"], True)]
+    assert "| none | 4.0 | 0.0 |" in capsys.readouterr().out
     (found,) = json.loads(out.read_text())
     assert found["case"] == f"{NAME}/8/sgd/cpu"
     assert [row["at_or_below"] for row in found["rows"]] == [None, False]

@@ -9,11 +9,12 @@ import pytest
 from jax import lax
 
 from olla_xla.errors import InputError
-from olla_xla.pieces.calls import CALLS, called_by, scan_counts
+from olla_xla.pieces.calls import CALLS, called_by
 from olla_xla.pieces.choice import Cut, choose, pieces_for
 from olla_xla.pieces.factors import SUM
 from olla_xla.pieces.graph import Graph, spread
 from olla_xla.pieces.region import nbytes, settled
+from olla_xla.segments.trace import scan_counts
 
 ROWS, WIDTH = 64, 8
 X = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)

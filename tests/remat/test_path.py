@@ -16,19 +16,18 @@ COST = CostModel(dataclasses.replace(H100, start_seconds=1.0), "cuda")
 
 def test_a_transfer_hides_behind_other_work_and_before_its_done():
     streams = Streams(1.0)
-    streams.start("a", 5.0, transfer=True)
+    streams.start("a", 5.0, link="devices")
     streams.run(3.0)
     streams.done("a")
     assert streams.now == 5.0
-    streams.start("b", 2.0, transfer=True)
+    streams.start("b", 2.0, link="devices")
     streams.run(3.0)
     streams.done("b")
     assert streams.now == 8.0
 
 
-STEPS = st.lists(
-    st.tuples(st.floats(0, 9), st.sampled_from(["run", "transfer", "beside"]), st.integers(0, 3))
-)
+LINKS = {"run": "", "transfer": "devices", "host": "to the host", "beside": ""}
+STEPS = st.lists(st.tuples(st.floats(0, 9), st.sampled_from([*LINKS]), st.integers(0, 3)))
 
 
 @given(STEPS)
@@ -38,7 +37,7 @@ def test_no_time_is_less_than_the_main_stream_takes_nor_more_than_all_in_turn(st
         if what == "run":
             streams.run(seconds)
         else:
-            streams.start(k, seconds, transfer=what == "transfer")
+            streams.start(k, seconds, link=LINKS[what])
             waiting.append(k)
         for _ in range(min(dones, len(waiting))):
             streams.done(waiting.pop(0))

@@ -5,9 +5,10 @@ command follows the last one that is no start (CommandExecutor, mode LHS). So ov
 that was read before costs nothing, however buffers share memory.
 
 Only what has a start and a done overlaps with other work: transfers between devices on a stream
-that all of them share, anything else on one of its own (ExecutionStreamAssignment). A transfer
-takes a link that nothing else uses. Anything else takes memory bandwidth and cores from what runs
-meanwhile, so that only its start overhead is hidden.
+that all of them share, and so copies to the host's memory and copies from it; anything else on one
+of its own (ExecutionStreamAssignment). Each of these three streams has a link that nothing else
+uses. Anything else takes memory bandwidth and cores from what runs meanwhile, so that only its
+start overhead is hidden.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hlo.backend import platform
 from hlo.module import Computation, Instruction, Module
+from hlo.shapes import Shape
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import trips
 
@@ -81,7 +83,7 @@ class Streams:
     def __init__(self, start_seconds: float) -> None:
         self.now = 0.0
         self._start_seconds = start_seconds
-        self._transferred = 0.0  # when the last transfer has ended
+        self._free: dict[str, float] = {}  # link -> when its last transfer has ended
         self._ends: dict[object, float] = {}
         self._beside: dict[object, tuple[float, float]] = {}
 
@@ -89,11 +91,11 @@ class Streams:
         """Adds an operation of `seconds` to the main stream."""
         self.now += seconds
 
-    def start(self, key: object, seconds: float, *, transfer: bool) -> None:
-        """Starts an operation beside the main stream; transfers share one link, in sequence."""
-        if transfer:
-            self._transferred = max(self.now, self._transferred) + seconds
-            self._ends[key] = self._transferred
+    def start(self, key: object, seconds: float, *, link: str = "") -> None:
+        """Starts an operation beside the main stream; transfers over one link run in sequence."""
+        if link:
+            self._free[link] = max(self.now, self._free.get(link, 0.0)) + seconds
+            self._ends[key] = self._free[link]
         else:
             self._beside[key] = self.now, seconds
 
@@ -125,7 +127,7 @@ def _seconds(
             continue
         seconds = alone_seconds(i, cost, order)
         if i in started:
-            streams.start(i, seconds, transfer=_is_sent(i))
+            streams.start(i, seconds, link=_link(i))
         else:
             streams.run(seconds)
     return streams.finish()
@@ -144,6 +146,21 @@ def _sequence(
 def _is_sent(start: Instruction) -> bool:
     inside = (k for c in start.called_control for k in c.instructions)
     return is_transfer(start.opcode) or any(is_transfer(k.opcode) for k in inside)
+
+
+def _link(start: Instruction) -> str:
+    """What the start of an asynchronous operation moves data over; "" if over the memory's bus."""
+    if _is_sent(start):
+        return "devices"
+    # A start's shape is (operands, results, context), that of a copy (result, operand, context).
+    results = start.shape.at((0 if start.opcode == "copy-start" else 1,))
+    if _on_host(results):
+        return "to the host"
+    return "from the host" if any(_on_host(o.shape) for o in start.operands) else ""
+
+
+def _on_host(shape: Shape) -> bool:
+    return any(part.is_host for _, part in shape.indices())
 
 
 def _start(done: Instruction) -> Instruction:

@@ -37,6 +37,7 @@ class Device:
       fresh_bytes_per_second: temporaries of a run that the system allocates and clears; infinite
         where an allocator keeps them.
       sent_bytes_per_second: to other devices; infinite where they share their memory.
+      host_bytes_per_second: to the host's memory, and as many from it at the same time.
       near_bytes: capacity of the memory on the chip to which XLA assigns arrays; 0 without one.
       near_bytes_per_second: of that memory.
     """
@@ -52,6 +53,7 @@ class Device:
     fresh_bytes_per_second: float = math.inf
     narrow_per_second: float | None = None
     sent_bytes_per_second: float = math.inf
+    host_bytes_per_second: float = math.inf
     near_bytes: int = 0
     near_bytes_per_second: float = math.inf
 
@@ -65,19 +67,21 @@ class Device:
             + work.depthwise / self.depthwise_per_second
         )
         memory = (
-            (work.bytes - work.transposed - work.near) / self.bytes_per_second
+            (work.bytes - work.transposed - work.near - work.hosted) / self.bytes_per_second
             + work.transposed / self.transposed_bytes_per_second
             + work.near / self.near_bytes_per_second
         )
         exchange = work.exchanged / self.sent_bytes_per_second
-        return max(memory, compute, exchange) + work.kernels * self.start_seconds
+        hosted = work.hosted / self.host_bytes_per_second
+        return max(memory, compute, exchange, hosted) + work.kernels * self.start_seconds
 
 
 # NVIDIA H100 SXM: 3.35 TB/s, 67 TFLOP/s in float32 (an eighth of that in special functions), 494
 # TFLOP/s dense in TF32, which XLA uses for float32 products, 989 in 16 bits. Kernels sustain some
 # 0.9 of the bandwidth and 0.6 of the tensor cores; in a CUDA graph one starts every two
 # microseconds. NVLink takes 450 GB/s out of each card (datasheet: 900, both ways), of which NCCL is
-# taken to sustain 0.8; that all devices are on one NVLink is an assumption, and so is the ring.
+# taken to sustain 0.8; that all devices are on one NVLink is an assumption, and so is the ring. PCI
+# Express 5 takes 64 GB/s to the host and as many back, of which copies are taken to sustain 0.8.
 H100 = Device(
     "H100",
     0.9 * 3.35e12,
@@ -87,6 +91,7 @@ H100 = Device(
     2e-6,
     narrow_per_second=0.6 * 989e12,
     sent_bytes_per_second=0.8 * 450e9,
+    host_bytes_per_second=0.8 * 64e9,
 )
 
 

@@ -60,6 +60,7 @@ class Work:
       kernels: operators that run, for the overhead of starting each.
       exchanged: bytes that a device sends to others, as in a ring of many: an all-gather's result
         less its operand, a reduce-scatter's operand less its result, an all-reduce's operand twice.
+      hosted: of `bytes`, those moved to and from the host's memory.
     """
 
     bytes: int = 0
@@ -72,6 +73,7 @@ class Work:
     narrow: int = 0
     exchanged: int = 0
     near: int = 0
+    hosted: int = 0
 
     def __add__(self, other: Work) -> Work:
         return Work(*map(operator.add, _figures(self), _figures(other)))
@@ -97,8 +99,9 @@ def work(i: Instruction, target: str) -> Work:
         return Work()
     if i.opcode == "custom-call" and i.custom_call_target == platform(target).allocating_call:
         return Work()
-    counted, moved = _arithmetic(i, target), sum(size for _, size in touched(i, target))
-    counted = dataclasses.replace(counted, exchanged=_exchanged(i))
+    parts = list(touched(i, target))
+    counted, moved = _arithmetic(i, target), sum(size for _, size in parts)
+    counted = dataclasses.replace(counted, exchanged=_exchanged(i), hosted=_hosted(i, parts))
     if platform(target).pays_for_layout:
         return dataclasses.replace(
             counted, bytes=moved, kernels=1, transposed=min(_transposed(i), moved)
@@ -168,6 +171,13 @@ def touched(i: Instruction, target: str) -> Iterator[tuple[Array, int]]:
             continue
         if part is None or index[0] in part.results:  # others are a transfer's, and only passed on
             yield (i, index), shape.bytes
+
+
+def _hosted(i: Instruction, parts: list[tuple[Array, int]]) -> int:
+    """Bytes, of the arrays that an instruction touches, that lie in the host's memory."""
+    moved = sum(size for (of, index), size in parts if of.shape.at(index).is_host)
+    # The start of a copy has its operand among its results as well.
+    return min(moved, i.shape.at((0,)).bytes) if i.opcode == "copy-start" else moved
 
 
 def _unread(i: Instruction) -> frozenset[ShapeIndex]:

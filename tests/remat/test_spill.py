@@ -1,0 +1,184 @@
+"""`olla_xla.spill`: what is kept in host memory, with the same results as without."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import olla_xla
+from olla_xla import targets
+from olla_xla.errors import InputError, LimitError
+from olla_xla.segments.spill import Spilled, SpillPlan
+from tests.support.plugins import H100, mark
+
+WEIGHTS, X = (4, 16, 16), (8, 16)
+
+
+def arrays(*shapes):
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    return [jax.random.normal(k, s) / 4 for k, s in zip(keys, shapes, strict=True)]
+
+
+def layer(h, w):
+    return h + jnp.sin(jnp.tanh(h @ w)), None
+
+
+def loss(w, x):
+    return jnp.square(jax.lax.scan(layer, x, w)[0]).mean()
+
+
+def step(w, x):
+    value, gradient = jax.value_and_grad(loss)(w, x)
+    return w - 0.1 * gradient, value
+
+
+def microbatches(w, xs):
+    def add(total, x):
+        return total + jax.grad(loss)(w, x), loss(w, x)
+
+    return jax.lax.scan(add, jnp.zeros_like(w), xs)
+
+
+def over_time(w, xs):
+    def cell(w):
+        def body(h, x):
+            h = jnp.tanh(h @ w[0] + x @ w[1])
+            return h, jax.nn.softplus(h @ w[2])
+
+        return jnp.sum(jax.lax.scan(body, xs[0], xs, reverse=True)[1] ** 2)
+
+    return jax.grad(jax.jit(cell))(w)
+
+
+def of_scans(w, x):
+    def outer(h, ws):
+        return jax.lax.scan(layer, jnp.cos(h), ws)[0], h.sum()
+
+    def whole(w):
+        h, sums = jax.lax.scan(outer, x, w.reshape(2, 2, 16, 16), unroll=2)
+        return h.mean() + sums.sum()
+
+    return jax.value_and_grad(whole)(w)
+
+
+def also_returned(w, x):
+    def body(h, w):
+        h = jnp.tanh(h @ w)
+        return h, h
+
+    states = jax.lax.scan(body, x, w)[1]
+    return states, jax.lax.scan(lambda c, h: (c + h.sum(), jnp.sin(h).sum()), 0.0, states)
+
+
+PROGRAMS = {
+    "layers": (step, (WEIGHTS, X), 2),
+    "microbatches": (microbatches, (WEIGHTS, (3, *X)), 2),
+    "over time": (over_time, ((3, 16, 16), (6, *X)), 2),
+    "scans of scans": (of_scans, (WEIGHTS, X), 2),
+    "layers under jax.checkpoint": (
+        lambda w, x: jax.grad(lambda w: jax.lax.scan(jax.checkpoint(layer), x, w)[0].sum())(w),
+        (WEIGHTS, X),
+        1,
+    ),
+    "returned as well": (also_returned, (WEIGHTS, X), 0),
+    "no scan": (lambda w, x: jax.grad(lambda w: (x @ w[0]).sum())(w), (WEIGHTS, X), 0),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_those_of_the_function(name):
+    function, shapes, least = PROGRAMS[name]
+    given = arrays(*shapes)
+    spilled = olla_xla.spill(function, least_bytes=1)
+    assert len(spilled.explain(*given).arrays) >= least
+    assert bool(spilled.explain(*given).arrays) == bool(least)
+    want, got = jax.jit(function)(*given), jax.jit(spilled)(*given)
+    jax.tree.map(np.testing.assert_array_equal, want, got)
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_random_scans_keep_their_bits(data):
+    operations = (jnp.sin, jnp.tanh, jax.nn.gelu, jnp.exp, lambda h: h - h.mean(-1, keepdims=True))
+    chosen = data.draw(st.lists(st.sampled_from(operations), min_size=1, max_size=4))
+    reverse, unroll = data.draw(st.booleans()), data.draw(st.sampled_from((1, 2)))
+    budget = data.draw(st.integers(1, 2**14))
+
+    def body(h, w):
+        h = h @ w
+        for operation in chosen:
+            h = operation(h)
+        return jnp.tanh(h), h.sum()
+
+    def function(w, x):
+        def of(w):
+            h, sums = jax.lax.scan(body, x, w, reverse=reverse, unroll=unroll)
+            return h.mean() + jnp.sin(sums).sum()
+
+        return jax.value_and_grad(of)(w)
+
+    w, x = arrays(WEIGHTS, X)
+    spilled = olla_xla.spill(function, least_bytes=1, host_budget=budget)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(function)(w, x), jax.jit(spilled)(w, x))
+
+
+def test_it_composes_with_donation_a_plan_and_vmap():
+    w, x = arrays(WEIGHTS, X)
+    spilled = olla_xla.spill(step, least_bytes=1)
+    want = jax.jit(step)(w, x)
+    for function in (
+        jax.jit(spilled, donate_argnums=0),
+        olla_xla.plan(spilled, donate_argnums=0),
+        lambda w, x: jax.tree.map(lambda a: a[0], jax.jit(jax.vmap(spilled))(w[None], x[None])),
+    ):
+        got = function(w.copy(), x)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), want, got)
+
+
+def test_what_is_spilled_is_told():
+    w, x = arrays(WEIGHTS, X)
+    size = 4 * 8 * 16 * 4
+    plan = olla_xla.spill(step, least_bytes=1).explain(w, x)
+    assert [a.bytes for a in plan.arrays] == [size] * len(plan.arrays)
+    assert plan.host_bytes == size * len(plan.arrays)
+    assert {a.array for a in plan.arrays} == {"float32[4,8,16]"}
+    assert all(a.line.startswith("test_spill.py:") and a.readers == 1 for a in plan.arrays)
+    assert "float32[4,8,16]  test_spill.py:" in str(plan) and "in host memory" in str(plan)
+    one = olla_xla.spill(step, least_bytes=1, host_budget=2 * size - 1).explain(w, x)
+    assert len(one.arrays) == 1
+    assert olla_xla.spill(step).explain(w, x).arrays == ()  # below 1 MiB
+    assert str(SpillPlan((Spilled("f32[2]", 2**20, "", 1),))).splitlines()[0].endswith("f32[2]")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"fun": 3}, InputError),
+        ({"least_bytes": "many"}, InputError),
+        ({"least_bytes": 0}, LimitError),
+        ({"host_budget": -1}, LimitError),
+    ],
+)
+def test_what_is_given_wrongly_is_refused(given, error):
+    with pytest.raises(error):
+        olla_xla.spill(**{"fun": step, **given})
+
+
+@pytest.mark.parametrize("target", [H100, pytest.param("v5e", marks=mark("tpu"))])
+def test_device_memory_moves_to_the_host(target):
+    targets.prepare_environment(target)
+    found = targets.target(target)
+    shapes = [jax.ShapeDtypeStruct((16, 512, 512), "float32")]
+    shapes += [jax.ShapeDtypeStruct((4096, 512), "float32")]
+    given = found.place(shapes)
+    spilled = olla_xla.spill(step)
+    plan = spilled.explain(*given)
+    device, host = [], []
+    for function in (step, spilled):
+        memory = jax.jit(function, donate_argnums=0).lower(*given).compile().memory_analysis()
+        device.append(memory.temp_size_in_bytes)
+        host.append(memory.host_temp_size_in_bytes)
+    assert host == [0, plan.host_bytes]
+    assert device[0] - device[1] > 0.7 * plan.host_bytes  # a TPU had some in VMEM
