@@ -15,7 +15,7 @@ from hlo.module import Instruction
 
 @dataclasses.dataclass(frozen=True)
 class OwnPart:
-    """What a fusion that advances a collective computes beside it.
+    """What a TPU fusion computes itself, besides the asynchronous collective that it also advances.
 
     Attributes:
       results: numbers of these results. operands: numbers of the operands that they depend on.
@@ -26,7 +26,7 @@ class OwnPart:
 
 
 def own_part(fusion: Instruction) -> OwnPart | None:
-    """What a fusion computes beside a collective that XLA:TPU put into it.
+    """The computation that a fusion did before XLA:TPU also put an asynchronous collective into it.
 
     None if there is no collective, or nothing else, or both depend on one operand.
     """

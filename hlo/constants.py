@@ -42,5 +42,5 @@ def _digested(literal: bytes, salt: bytes) -> bytes:
 
 
 def text_without_constants(stablehlo: str) -> str:
-    """StableHLO text in which the elements of constants written in hexadecimal are left out."""
+    """StableHLO text with the elements of constants that are written in hexadecimal removed."""
     return _LONG_TEXT.sub('dense<"left out">', stablehlo)

@@ -9,7 +9,7 @@ from hlo.module import Instruction
 
 
 def multiply_adds(i: Instruction) -> int:
-    """The number of multiply-adds of a convolution, without those whose operand is padding.
+    """The number of multiply-adds of a convolution; those that multiply padding are not counted.
 
     On a TPU matrix products are convolutions too. Their batch dimensions are spatial ones with a
     window of the same size, of whose elements all but one meet padding.

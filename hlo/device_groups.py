@@ -22,7 +22,8 @@ _CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
 
 
 def groups_listed(data: bytes) -> bytes:
-    """A key of a serialized instruction, the same however its device groups are written.
+    """A key of a serialized HLO instruction that does not depend on how its device
+    groups are spelt.
 
     Raises:
       HloError: `data` is no instruction.
@@ -35,7 +36,7 @@ def groups_listed(data: bytes) -> bytes:
 
 
 def participants(data: bytes) -> bytes:
-    """A key of which devices take part together in a serialized collective, whatever it does.
+    """A key of which devices exchange data with each other in a serialized collective instruction.
 
     Raises:
       HloError: `data` is no instruction.
@@ -46,7 +47,7 @@ def participants(data: bytes) -> bytes:
 
 
 def device_groups(instruction: Message) -> Groups | None:
-    """The device groups of a collective, sorted; the order of devices within each is kept.
+    """The groups of devices that exchange data in a collective: sorted groups of device numbers.
 
     None where there are none, or they are written in a way that is not known here.
     """

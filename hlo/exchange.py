@@ -31,7 +31,7 @@ def is_transfer(i: Instruction) -> bool:
 
 
 def started_by(i: Instruction) -> Instruction | None:
-    """`i` if it starts a transfer of one array in the default memory space; else None."""
+    """`i` if it is an instruction that starts a transfer of one device array; else None."""
     if i.opcode not in STARTS or len(i.operands) != 1 or len(i.shape.elements) < 2:
         return None
     parts = (i.operands[0].shape, *i.shape.elements[:2])
@@ -39,7 +39,8 @@ def started_by(i: Instruction) -> Instruction | None:
 
 
 def run_by(i: Instruction) -> Instruction | None:
-    """The collective of `REPEATABLE` that `i` is, or that the async-start `i` wraps; or None.
+    """The repeatable collective (`REPEATABLE`) that `i` is, or that `i`, an
+    async-start, runs; or None.
 
     None, too, if the async-start wraps more than it, if operands are tuples, or if an array is not
     in the default memory space.
@@ -57,7 +58,9 @@ def run_by(i: Instruction) -> Instruction | None:
 
 
 def asked(i: Instruction) -> bytes:
-    """A key of a collective's devices and options, without channel number and result shape."""
+    """A hashable key of a collective's devices and options, without its channel and
+    result shape.
+    """
     copy = xla_pb2.HloInstructionProto.FromString(i.attributes)
     copy.ClearField("shape")
     copy.ClearField("backend_config")
@@ -66,7 +69,9 @@ def asked(i: Instruction) -> bytes:
 
 
 def reduction(i: Instruction) -> tuple[Any, ...]:
-    """A key of the computations that a collective reduces with, whatever they are named."""
+    """A hashable key of the computations with which a collective reduces; their names
+    do not count.
+    """
     return tuple(_form(c) for c in i.called)
 
 

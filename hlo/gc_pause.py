@@ -28,7 +28,9 @@ def hold() -> None:
 
 
 def release() -> None:
-    """Ends one `hold`; after the last one collection is as before. Any thread may call it."""
+    """Ends one `hold`; when all are ended, Python's garbage collector runs again. For
+    any thread.
+    """
     global _holds
     with _lock:
         _holds -= 1

@@ -59,7 +59,7 @@ class GpuThunk:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Where the caller finds a result.
+    """In which allocation a GPU executable leaves one result of the program.
 
     Attributes:
       allocation: number of the allocation. parameter: the argument whose memory it takes over, as
@@ -72,7 +72,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class GpuExecutable:
-    """The content of a serialized GPU executable.
+    """A parsed GPU executable: its thunks (steps), buffer assignment, parameters and outputs.
 
     Attributes:
       thunks: of the entry computation, in order.

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 
 class Flow(enum.Enum):
-    """What a thunk does with the thunks inside it."""
+    """How a GPU thunk runs the thunks nested in it: not at all, as a sequence, a loop,
+    or branches.
+    """
 
     NONE = enum.auto()
     SEQUENCE = enum.auto()  # runs them once
@@ -22,7 +24,7 @@ class Flow(enum.Enum):
 
 
 class Role(enum.Enum):
-    """How a thunk accesses a slice of memory."""
+    """Whether a GPU thunk reads a slice of memory, writes it, or both."""
 
     READ = enum.auto()
     WRITE = enum.auto()

@@ -26,7 +26,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 class MutableComputation:
-    """A computation that is being changed; `MutableModule.finish` writes the result.
+    """An HLO computation that can be changed; `MutableModule.finish` writes it into the proto.
 
     Args:
       module: that it belongs to. computation: as the module has it.
@@ -65,7 +65,7 @@ class MutableComputation:
 
     @property
     def names(self) -> Names:
-        """Those of the module."""
+        """All names that are in use in the module, for choosing new ones."""
         return self._module.names
 
     def __contains__(self, name: str) -> bool:
@@ -89,7 +89,7 @@ class MutableComputation:
         return [self._by_id[k] for k in i.operand_ids]
 
     def instructions(self) -> list[_Instruction]:
-        """All instructions as they are listed, those that were inserted last."""
+        """All instructions of the computation, as the proto lists them; inserted ones come last."""
         return list(self._by_id.values())
 
     def parameter(self, number: int = 0) -> _Instruction:
@@ -107,15 +107,15 @@ class MutableComputation:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether it runs step by step."""
+        """Whether the module has an execution order for this computation."""
         return self._order is not None
 
     def added(self) -> list[_Instruction]:
-        """Those that are new, and have no place yet."""
+        """The instructions that were added and have no place in the execution order yet."""
         return [self._by_id[k] for k in self._new if k in self._by_id]
 
     def readers(self, i: _Instruction) -> list[_Instruction]:
-        """All instructions that have this one as an operand."""
+        """All instructions of the computation that have `i` as an operand."""
         return [r for r in self._by_id.values() if i.id in r.operand_ids]
 
     # What is new.
@@ -151,7 +151,9 @@ class MutableComputation:
     def make(
         self, opcode: str, name: str, shape: _Shape, *operands: _Instruction, **fields: Any
     ) -> _Instruction:
-        """Adds an instruction with this name, or one like it that is free; see `instruction`."""
+        """Makes an instruction with `instructions.instruction`, adds it under a free
+        name, returns it.
+        """
         return self.add(instruction(opcode, self.names.new(name), shape, operands, **fields))
 
     def tuple_element(self, whole: _Instruction, k: int) -> _Instruction:
@@ -160,7 +162,9 @@ class MutableComputation:
         return self.make("get-tuple-element", name, shape, whole, tuple_index=k)
 
     def element(self, k: int) -> _Instruction:
-        """The get-tuple-element of the parameter (a loop's state) at `k`, added if need be."""
+        """The get-tuple-element number `k` of the only parameter, a loop's state; added
+        if missing.
+        """
         if k not in self._elements:
             found = (
                 i
@@ -175,7 +179,9 @@ class MutableComputation:
         return i if i.shape == shape else self.make("bitcast", f"{i.name}.bitcast", shape, i)
 
     def copy_from(self, source: MutableComputation, rename: Callable[[str], str]) -> None:
-        """Fills a new computation with copies of another's instructions, and its schedule."""
+        """Fills this empty computation with copies of another one's instructions and
+        its schedule.
+        """
         high = self.computation.id << 32
         moved = {k: high | (k & _LOCAL) for k in source._by_id}
         for i in source.instructions():
@@ -195,7 +201,9 @@ class MutableComputation:
     def replace(
         self, old: _Instruction, new: _Instruction, but: _Instruction | None = None
     ) -> None:
-        """Makes all readers of `old`, but `but`, read `new`; which is the root if `old` was."""
+        """Makes all readers of `old` (except `but`) read `new`, which also becomes the
+        root if `old` was.
+        """
         for reader in self.readers(old):
             if reader is not but:
                 reader.operand_ids[:] = [new.id if k == old.id else k for k in reader.operand_ids]
@@ -203,7 +211,8 @@ class MutableComputation:
             self.computation.root_id = new.id
 
     def sweep(self, lost: Iterable[_Instruction], opcodes: Collection[str] | None = None) -> None:
-        """Removes unread instructions without side effects: those in `lost`, then operands.
+        """Removes instructions that nothing reads: of `lost`, and then of their
+        operands, and so on.
 
         Parameters stay, and with `opcodes` all others than these.
         """
@@ -229,7 +238,9 @@ class MutableComputation:
         self.remove(dead)
 
     def remove(self, gone: Collection[int]) -> None:
-        """Removes instructions, by id; what waited for them waits for what they waited for."""
+        """Removes instructions, given by id; control successors inherit their control
+        predecessors.
+        """
         if not gone:
             return
         for i in self._by_id.values():
@@ -255,16 +266,20 @@ class MutableComputation:
     # Orders.
 
     def reorder(self) -> None:
-        """Lists the instructions in XLA's post-order."""
+        """Sorts the list of instructions into XLA's post-order; the execution order
+        stays as it is.
+        """
         self._insert()
         self._by_id = {i.id: i for i in post_order(self.instructions())}
 
     def place(self, order: Iterable[int]) -> None:
-        """Sets the execution order, in which all that was added has its place now."""
+        """Sets the execution order: `order` has the ids of all instructions, also of added ones."""
         self._order, self._new = list(order), []
 
     def finish(self) -> None:
-        """Writes the instructions and the schedule into the proto; nothing is changed after it."""
+        """Writes the changed instructions and schedule into the proto; allows no change
+        afterwards.
+        """
         self._insert()
         if list(self._by_id) != self._listed:
             relist(self.computation.instructions, self._by_id.values())
@@ -290,7 +305,7 @@ class MutableComputation:
 
 
 class MutableModule:
-    """A module that is being changed: computations are wrapped when they are first asked for.
+    """An HLO module that can be changed, computation by computation, and written back to its proto.
 
     Args:
       proto: of the module, changed in place.
@@ -308,26 +323,32 @@ class MutableModule:
 
     @functools.cached_property
     def names(self) -> Names:
-        """Those in use."""
+        """All names that are in use in the module, for choosing new ones."""
         return Names(self.proto)
 
     def body(self, number: int) -> MutableComputation:
-        """The editor of the computation with this id: always the same one."""
+        """The MutableComputation for the computation with id `number`; made once, then
+        always the same.
+        """
         if number not in self._bodies:
             self._bodies[number] = MutableComputation(self, self.computations[number])
         return self._bodies[number]
 
     def bodies(self) -> list[MutableComputation]:
-        """All that have been asked for."""
+        """The MutableComputations made so far: of all computations that were asked for or added."""
         return list(self._bodies.values())
 
     def called(self, i: _Instruction, k: int = 0) -> MutableComputation:
-        """The editor of the computation that an instruction calls, number `k` of several."""
+        """The MutableComputation that instruction `i` calls; `k` selects one where it
+        calls several.
+        """
         return self.body(i.called_computation_ids[k])
 
     def find(self, names: Collection[str]) -> list[tuple[MutableComputation, _Instruction]]:
-        """Instructions of these names and where they are, in the module's order. Raises HloError if
-        one is missing.
+        """The instructions with these names, each with its computation, in the module's order.
+
+        Raises:
+          HloError: the module lacks one of the names.
         """
         found: dict[str, int] = {}
         for c in self.proto.computations if names else ():
@@ -348,7 +369,7 @@ class MutableModule:
         return self.body(computation.id)
 
     def finish(self, *, prune: bool = False) -> None:
-        """Writes all that has been changed into the module.
+        """Writes all changed computations into the module's proto.
 
         Args:
           prune: lists computations callees first, without those that nothing calls.

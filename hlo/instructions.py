@@ -16,14 +16,14 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Names:
-    """The names of a module's computations and instructions, in order to give new ones."""
+    """The set of names in use in a module, from which unused ones for new instructions are made."""
 
     def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
         self._taken = {c.name for c in proto.computations}
         self._taken.update(i.name for c in proto.computations for i in c.instructions)
 
     def new(self, name: str) -> str:
-        """`name`, with a number added if it is in use; the result counts as in use from now on."""
+        """An unused name: `name`, or `name` with a number added; from now on it counts as used."""
         found = name
         for k in itertools.count(1):
             if found not in self._taken:
@@ -33,7 +33,7 @@ class Names:
         return found
 
     def claim(self, name: str) -> str:
-        """This name, in use from now on. Raises HloError if it was in use."""
+        """Returns `name` and marks it as used. Raises HloError if it is used already."""
         if self.new(name) != name:
             raise HloError(f"the module has {name} already; plan it again")
         return name
@@ -42,7 +42,9 @@ class Names:
 def instruction(
     opcode: str, name: str, shape: _Shape, operands: Iterable[_Instruction] = (), **fields: Any
 ) -> _Instruction:
-    """A new instruction, which the caller adds to a computation; `fields` of the proto."""
+    """Makes an HLO instruction, not yet in a computation; `fields` are further fields
+    of its proto.
+    """
     ids = [o.id for o in operands]
     return _Instruction(opcode=opcode, name=name, shape=shape, operand_ids=ids, **fields)
 
@@ -50,7 +52,9 @@ def instruction(
 def copied(
     i: _Instruction, name: str, operands: Iterable[_Instruction] | None = None
 ) -> _Instruction:
-    """A copy under another name that waits for nothing; with other operands, if these are given."""
+    """A copy of an instruction under another name, with `operands` if given, no control
+    predecessors.
+    """
     copy = _Instruction()
     copy.CopyFrom(i)
     copy.name = name
@@ -61,7 +65,9 @@ def copied(
 
 
 def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
-    """A new constant: an integer scalar of 32 or 64 bits, as `shape` says."""
+    """Makes a constant instruction: the integer `value` in the scalar type of `shape`
+    (32 or 64 bits).
+    """
     literal = xla_pb2.LiteralProto(shape=shape)
     field = literal.s32s if shape.element_type == _S32 else literal.s64s
     field.append(value)
@@ -69,7 +75,9 @@ def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
 
 
 def relist(repeated: Any, items: Iterable[Any]) -> None:
-    """Makes a repeated field of messages hold copies of these, which may be some of its own."""
+    """Replaces the content of a repeated proto field by copies of `items`, also of its
+    own items.
+    """
     kept = list(items)
     del repeated[:]
     repeated.extend(kept)

@@ -27,7 +27,8 @@ _PASSED_OVER = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"
 
 
 class InvariantLoads(NamedTuple):
-    """Fusions of an executable with operands that must not be loaded as invariant.
+    """GPU fusions whose kernels must not load some operand as read-only, and those that
+    do it wrongly.
 
     Attributes:
       marked: how many there are.
@@ -61,10 +62,10 @@ def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
 
 
 def shared_marks(module: Module) -> dict[str, str]:
-    """Marks for all fusions with the code of one that XLA will mark, as they share a kernel.
+    """Finds fusions that will share a kernel with one that XLA marks, and should have its mark too.
 
-    Fusions that differ in constants, for example, count as equal though XLA may distinguish them:
-    a superfluous mark only makes a load coherent that need not be.
+    Fusions that differ in constants, for example, count as equal though XLA may distinguish them: a
+    superfluous mark only makes a load coherent that need not be.
 
     Args:
       module: a scheduled one, before XLA has marked it.

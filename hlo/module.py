@@ -120,7 +120,7 @@ class Instruction:
 
     @property
     def is_root(self) -> bool:
-        """Whether its value is its computation's result."""
+        """Whether its value is the result of its computation."""
         return self.computation.root is self
 
 
@@ -192,7 +192,9 @@ class Module:
         return self.proto.SerializeToString(deterministic=True)
 
     def stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
-        """The Python calls under which it was traced, the innermost first; () if unknown."""
+        """The Python calls under which an instruction was traced, innermost first; ()
+        if not known.
+        """
         proto = instruction.proto
         return () if proto is None else self.frames.stack(proto.metadata)
 

@@ -28,7 +28,7 @@ _MERGED, _REPLACED = 2, 3  # in split_proto.proto's Record: what its record is t
 def read_message(
     data: bytes, name: str, decompress: Decompress | None = None
 ) -> dict[tuple[int, ...], bytes]:
-    """Reads a message that XLA has split into records of a Riegeli file.
+    """Reads a protobuf message that XLA has stored in pieces, as records of a Riegeli file.
 
     Args:
       data: the file. name: of the message, as "xla.gpu.GpuExecutableProto".

@@ -89,7 +89,7 @@ class Shape:
 
     @property
     def text(self) -> str:
-        """As XLA prints it without a layout, such as "f32[8,128]"."""
+        """The type and extents as XLA prints them, without a layout: "f32[8,128]"."""
         if self.is_tuple:
             return f"({', '.join(e.text for e in self.elements)})"
         return f"{self.dtype}[{','.join(map(str, self.dimensions))}]"
@@ -155,14 +155,14 @@ class Shape:
         return shape_from_proto(proto)
 
     def at(self, index: ShapeIndex) -> Shape:
-        """The subshape at `index`."""
+        """The subshape of a tuple shape at `index`; the shape itself at ()."""
         shape = self
         for i in index:
             shape = shape.elements[i]
         return shape
 
     def has(self, index: ShapeIndex) -> bool:
-        """Whether there is a subshape at `index`."""
+        """Whether a tuple shape has a subshape at `index`."""
         shape = self
         for i in index:
             if not 0 <= i < len(shape.elements):

@@ -11,7 +11,7 @@ Sharing = list[list[tuple[int, int]]]
 
 
 def sharing(dataflow: Dataflow, target: str) -> Sharing:
-    """By value id, the operands that the value could overwrite; `target` is "cpu" or "cuda".
+    """For each value, by its id, the operands whose memory it may take; `target`: "cpu" or "cuda".
 
     A value may take the memory of an operand that dies at its instruction; a copy never does, nor
     does anything share within its own alias set (that is forced, not chosen).

@@ -21,7 +21,9 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """A slice that a thunk reads, writes, or both (sorting in place)."""
+    """A slice of memory, and whether a GPU thunk reads it, writes it or does both
+    (sorts in place).
+    """
 
     slice: Slice
     reads: bool

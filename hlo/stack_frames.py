@@ -8,7 +8,7 @@ from hlo import xla_pb2
 
 
 class SourceFrame(NamedTuple):
-    """One call: a file, the line in it (from 1), and the function that the line is in, or ""."""
+    """One call of a Python call stack: file, line (from 1), and name of the function, or ""."""
 
     file: str
     line: int
@@ -16,7 +16,7 @@ class SourceFrame(NamedTuple):
 
     @property
     def location(self) -> str:
-        """As "file:line"."""
+        """The file and line as text: "file:line"."""
         return f"{self.file}:{self.line}"
 
 

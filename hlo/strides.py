@@ -18,7 +18,7 @@ _MOVING = ("bitcast", "convert", "copy", "transpose")
 
 
 def contiguous(shape: Shape) -> Steps:
-    """The steps, (count, stride in elements), through an array in the order of its memory."""
+    """An array's elements in the order of memory, as loops (count, stride in elements)."""
     return joined([(shape.num_elements, 1)])
 
 
@@ -49,7 +49,7 @@ def sliced_axis(part: Shape, whole: Shape) -> int | None:
 
 
 def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, Steps] | None:
-    """Where one slice of a transposed array lies in the array that was transposed, its source.
+    """How one slice of a transposed array lies in the original array, the source.
 
     Args:
       steps: of the array over its source. whole: its shape. cut: along which dimension it is
@@ -76,7 +76,9 @@ def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, St
 
 
 def same_dimension(a: Shape, axis: int, b: Shape) -> int | None:
-    """The dimension of `b`, a bitcast of `a`, that has the slices of `a` along `axis`, or None."""
+    """After a bitcast of `a` to `b`: the dimension of `b` that corresponds to `axis` of
+    `a`, or None.
+    """
     first, second = ((s.element_type, s.memory_space, s.num_elements) for s in (a, b))
     if first != second or a.tiles or b.tiles:
         return None
@@ -95,7 +97,9 @@ def _dimension(shape: Shape, count: int, distance: int) -> int | None:
 
 
 def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Steps through a whole array as a transpose: (its operand's extents, its dimensions)."""
+    """Loops (count, stride) over a whole array as a transpose: (operand's extents, its
+    dimensions).
+    """
     outer_first = sorted(range(len(steps)), key=lambda k: -steps[k][1])
     dimensions = tuple(outer_first.index(k) for k in range(len(steps)))
     return tuple(steps[k][0] for k in outer_first), dimensions
@@ -152,7 +156,7 @@ def _is_read_otherwise(i: Instruction) -> bool:
 
 
 def within(fusion: Instruction) -> list[Instruction] | None:
-    """The instructions of a fusion from its root back to its parameter, which is not included.
+    """The instructions from a fusion's root back to its one parameter, if all only move elements.
 
     None if one of them is not a bitcast, convert, copy or transpose.
     """

@@ -23,7 +23,9 @@ ValueMap = dict[ShapeIndex, "Value"]
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """A read of a value: instruction, operand number, index within that operand."""
+    """One read of a value: the reading instruction, its operand number, the index in
+    that operand.
+    """
 
     instruction: Instruction
     operand: int
@@ -70,7 +72,9 @@ class Value:
 
     @property
     def bytes(self) -> int:
-        """Bytes that it takes in the device's main memory; 0 if it lies in another memory."""
+        """Bytes that the value takes in the device's main memory; 0 if it lies in
+        another memory.
+        """
         if not self.counts:
             return 0
         return self.table_bytes or self.shape.bytes
@@ -99,7 +103,7 @@ class Dataflow:
 
     @functools.cached_property
     def seen_in(self) -> dict[Computation, list[Value]]:
-        """Computation -> the values that have a position in it, by id."""
+        """Computation -> all values that appear in it, in the order of their ids."""
         found: dict[Computation, list[Value]] = collections.defaultdict(list)
         for value in self.values:
             for computation in dict.fromkeys(i.computation for i, _ in value.positions):

@@ -16,7 +16,7 @@ _LONGEST_VARINT = 10
 
 
 class Message:
-    """A protobuf message as the list of its fields; submessages are parsed when first asked for.
+    """A parsed protobuf message: a list of fields that can be read and changed without its schema.
 
     Raises:
       HloError: the bytes are no message.
@@ -44,7 +44,7 @@ class Message:
             self._fields.append((number, kind, value))
 
     def encode(self) -> bytes:
-        """The bytes of the message, changes included."""
+        """The message as bytes again, with all changes."""
         parts = []
         for number, kind, value in self._fields:
             parts.append(varint(number << 3 | kind))
@@ -58,7 +58,7 @@ class Message:
         return b"".join(parts)
 
     def numbers(self) -> set[int]:
-        """The numbers of the fields that occur."""
+        """The field numbers that occur in the message."""
         return {number for number, _, _ in self._fields}
 
     def without(self, numbers: Collection[int]) -> Message:
@@ -121,7 +121,9 @@ class Message:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at position `at`, and the position after it. Raises HloError if there is none."""
+    """Decodes the protobuf varint at `data[at:]`: (value, position behind it). May
+    raise HloError.
+    """
     if at < len(data) and (value := data[at]) < 128:
         return value, at + 1  # as most are
     value = 0

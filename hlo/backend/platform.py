@@ -10,7 +10,7 @@ from hlo.shapes import HOST_MEMORY_SPACE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Platform:
-    """Properties of one of XLA's backends on which plans depend.
+    """Properties of one of XLA's backends (CPU, CUDA, TPU) on which plans depend; constants.
 
     Referees do not read these: they have XLA's rules a second time, by the platform's name.
 
@@ -128,5 +128,5 @@ class Platform:
         return space in self.memory_spaces
 
     def table_bytes(self, entries: int) -> int:
-        """Bytes of a tuple's index table with this many entries."""
+        """Size in bytes of the index table of a tuple with this many elements."""
         return -(-entries * self.pointer_bytes // self.table_multiple) * self.table_multiple

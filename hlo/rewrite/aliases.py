@@ -115,7 +115,7 @@ def add_holds(proto: xla_pb2.HloModuleProto, holds: Mapping[str, Sequence[int]])
 
 
 def unasked(module: Module) -> list[tuple[int, int, int]]:
-    """Fusions with a value as two operands, of which only the first is read elementwise.
+    """Finds fusions that read one value as two operands, only the first of them elementwise.
 
     XLA's sharing rule looks at the first alone. Returns (body's id, first operand, other operand).
     """
@@ -138,7 +138,9 @@ def _places(fusion: Instruction) -> list[tuple[int, int]]:
 
 
 def ask_about_others(proto: xla_pb2.HloModuleProto, places: list[tuple[int, int, int]]) -> None:
-    """Swaps, in place, the numbers of the two parameters in each of `places`, from `unasked`."""
+    """Swaps two parameters of fused computations, so that XLA considers the other one
+    for sharing.
+    """
     module = MutableModule(proto)
     for body, a, b in places:
         one, other = (module.body(body).parameter(k) for k in (a, b))

@@ -34,7 +34,7 @@ _Instruction = xla_pb2.HloInstructionProto
 
 
 class Ring(NamedTuple):
-    """An array of slices in a loop's state, of which every iteration writes one slice.
+    """An array in a loop's state used as a ring of slices: each iteration writes one of its slices.
 
     Attributes:
       name: suffix for the names of its instructions. slices: how many it has.
@@ -89,14 +89,18 @@ class Segments:
         return inner.integer("add", inner.integer("divide", here, self.every), -1)
 
     def again(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes which iteration the backward loop reruns beside this one; it may be below 0."""
+        """Computes the number of the iteration that the backward loop reruns in this
+        one; may be negative.
+        """
         here = inner.integer("add", iteration, self._missing)
         begin = inner.integer("multiply", inner.integer("divide", here, self.every), 2 * self.every)
         mirrored = inner.integer("subtract", begin, here)
         return inner.integer("add", mirrored, -1 - self._missing)
 
     def after(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the slice of `few` for the state after `again`; the last if that is below 0."""
+        """Computes the slice of `few` for the state after iteration `again`; the last
+        slice if that is < 0.
+        """
         before_first = inner.integer(
             "minimum", inner.integer("negate", self.again(inner, iteration)), 1
         )
@@ -105,7 +109,7 @@ class Segments:
 
 
 def kept_in(segments: Segments) -> tuple[Ring, Ring]:
-    """The arrays `few` and `since` that a forward loop with these segments is to write."""
+    """The two arrays of kept states, `few` and `since`, as rings that a forward loop writes."""
 
     def few(inner: FusedBody, counter: _Instruction) -> _Instruction:
         return segments.kept(inner, inner.parameter(counter))
@@ -145,7 +149,7 @@ class RerunEdit:
         self._places = places
 
     def begin(self) -> dict[str, _Instruction]:
-        """Adds reads of kept states, and copies of these to `since`; name -> added read.
+        """Adds to the backward loop the reads of kept states; returns added read by name.
 
         Raises:
           HloError: a name is taken already.
@@ -168,7 +172,9 @@ class RerunEdit:
         return made
 
     def end(self, value: Callable[[ValueRef], _Instruction]) -> None:
-        """Adds the writes of the rerun iteration's results; `value` finds each instruction."""
+        """Adds to the backward loop the writes of the rerun iteration's results into
+        the kept arrays.
+        """
         residuals = zip(self._checkpoints.residuals, self._places.residuals, strict=True)
         for residual, since in residuals:
             self._put(since, value(residual.again), self._segments.since)

@@ -17,7 +17,8 @@ from hlo.values import Dataflow, Use, Value
 
 @dataclasses.dataclass(frozen=True)
 class CopySite:
-    """A place where a value gets the buffer of another one, unless it is copied first.
+    """An operand or result at which two values would share a buffer, so that one must
+    be copied first.
 
     Attributes:
       value: the value there. other: the value that has the buffer.

@@ -112,7 +112,7 @@ class Edit:
         return self._proto.SerializeToString(deterministic=True)
 
     def module(self) -> Module:
-        """A view of the changed copy, to which no more changes may be made.
+        """The changed copy as a Module; no more changes may be made after this.
 
         Unchanged fused computations are those of the original's view.
 

@@ -18,7 +18,7 @@ _Shape = xla_pb2.ShapeProto
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """An operand of a concatenate, as a range of the result.
+    """One operand of a concatenate, described as the range of the result that it fills.
 
     Attributes:
       whole: serialized shape of the result. shape: of the operand. dimension: the concatenated one.
@@ -32,7 +32,7 @@ class Part:
 
 
 class FusedBody:
-    """Builds a fused computation; parameters stand for instructions outside, beside the fusion.
+    """Builds the computation of a new fusion, instruction by instruction.
 
     Most methods add an instruction to the fused computation and return it.
 
@@ -52,7 +52,9 @@ class FusedBody:
         return self._body.add(copied(i, self._body.names.new(f"{i.name}.loop"), operands))
 
     def parameter(self, value: _Instruction) -> _Instruction:
-        """The parameter for `value`, an instruction outside; added when first asked for."""
+        """The parameter of the fused computation that stands for `value`, an
+        instruction outside of it.
+        """
         if value.id not in self._parameters:
             number = len(self._parameters)
             made = self._body.make("parameter", "param.loop", value.shape, parameter_number=number)
@@ -64,7 +66,7 @@ class FusedBody:
         return next(k for k, i in self._parameters.items() if i.id == parameter.id)
 
     def arrange(self, numbers: Mapping[int, int]) -> None:
-        """Renumbers the parameters: first those in `numbers`, in that order, then the others.
+        """Renumbers the fused computation's parameters to match another fusion's operand order.
 
         Args:
           numbers: id of an outside instruction -> its parameter number in another fusion.
@@ -88,7 +90,9 @@ class FusedBody:
     def sliced(
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
     ) -> _Instruction:
-        """Adds a dynamic-slice: slice `at` along `axis` of `stack`, outside, cast to `whole`."""
+        """Adds a dynamic-slice: slice number `at` along `axis` of array `stack`,
+        reshaped to `whole`.
+        """
         stack = self.cast(self.parameter(stack), whole)
         part = slice_shape(whole, axis)
         indices = [
@@ -132,7 +136,9 @@ class FusedBody:
         return self._body.make("broadcast", "zeros.loop", shape, zero)
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
-        """Adds factor * counter + offset; `form` is (1 or -1, offset), the counter is outside."""
+        """Adds the slice index factor * counter + offset, an integer; `form` is
+        (factor, offset).
+        """
         if form not in self._iterations:
             here = self.parameter(counter)
             factor, offset = form

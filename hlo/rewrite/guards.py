@@ -29,7 +29,7 @@ Orders = Mapping[Computation, Sequence[Instruction]]
 def add_guards(
     proto: xla_pb2.HloModuleProto, buffers: Iterable[list[Value]], orders: Orders
 ) -> None:
-    """Adds control edges from each reader of a shared buffer to the next writer of the buffer.
+    """Adds control edges that keep the planned order of reads and writes of each shared buffer.
 
     A fusion that is bound to overwrite an operand needs a control successor, too: an instruction
     that forwards its result, which is scheduled, or added, right behind it.

@@ -14,12 +14,13 @@ _TUPLE_SHAPES, _LAYOUT, _MEMORY_SPACE = 4, 5, 8
 
 
 def keep_frame_ids(module: bytes) -> bytes:
-    """A module for a hook to return to XLA, so changed that instructions keep source lines.
+    """Prepares a module that a hook returns to XLA, so that its instructions keep their
+    source lines.
 
     XLA numbers the frames of a module that a hook returns anew, each after its parents as
-    operations name them (HloModule::CanonicalizeStackFrameIds), and then drops the returned
-    table for the one it had (UpdateHloModuleFromProto). Where each frame's parent is the one
-    before it, the new numbers are the old ones.
+    operations name them (HloModule::CanonicalizeStackFrameIds), and then drops the returned table
+    for the one it had (UpdateHloModuleFromProto). Where each frame's parent is the one before it,
+    the new numbers are the old ones.
 
     Args:
       module: a serialized HloModuleProto.

@@ -17,7 +17,7 @@ index. One is enough where that cannot change how a fusion rounds.
 
 @dataclasses.dataclass(frozen=True)
 class ValueRef:
-    """A reference to a value in the backward loop's body, new or there already.
+    """Says which value of the backward loop's body is meant: one that is new, or one there already.
 
     Attributes:
       made: name of a new instruction. index: shape index of a leaf of its result.
@@ -44,7 +44,7 @@ class ValueRef:
 
 @dataclasses.dataclass(frozen=True)
 class NewInstruction:
-    """An instruction that is added to the backward loop's body.
+    """Describes an instruction to add to the backward loop's body, mostly a copy of a forward one.
 
     Attributes:
       name: new in the module.
@@ -77,7 +77,7 @@ class NewInstruction:
 
 @dataclasses.dataclass(frozen=True)
 class NewResidual:
-    """A value that each iteration of the forward loop shall store in a new scan residual.
+    """A value of the forward loop's body that is to be stored for each iteration, in a new array.
 
     Attributes:
       value: name of the instruction of the loop's body that gives it; index: of a leaf of it.
@@ -109,7 +109,7 @@ class OperandReplacement:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpointed:
-    """An element of the forward loop's state that is kept at the start of every k-th iteration.
+    """A part of the forward loop's state that is kept at the start of every k-th iteration only.
 
     Attributes:
       element: its number. following: its value after the iteration that is run again.

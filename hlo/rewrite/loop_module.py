@@ -21,7 +21,7 @@ _Shape = xla_pb2.ShapeProto
 
 @dataclasses.dataclass(frozen=True)
 class LoopSite:
-    """A while loop that is being edited, with the computation that uses its result.
+    """A while loop that is being edited, and the instruction and computation that use its result.
 
     Attributes:
       parent: the computation that uses the loop's result. i: the instruction there that gives it:
@@ -39,7 +39,9 @@ class LoopSite:
         return start
 
     def whole(self) -> list[_Instruction]:
-        """The instructions outside body and condition shaped like the state, except `start`."""
+        """Instructions other than `start`, body and condition that have the shape of
+        the loop's state.
+        """
         if self.called is None:
             return [self.loop]
         self.called.computation.ClearField("program_shape")
@@ -47,7 +49,7 @@ class LoopSite:
 
 
 class LoopModule(MutableModule):
-    """A module a pair of whose while loops is being edited; `write` completes it.
+    """A module in which a forward and a backward while loop are edited together.
 
     Args:
       proto: of the module, changed in place. edit: what is changed.
@@ -64,27 +66,27 @@ class LoopModule(MutableModule):
 
     @functools.cached_property
     def writer(self) -> LoopSite:
-        """The forward loop."""
+        """The forward while loop, which writes scan residuals."""
         return self.site(self.edit.writer)
 
     @functools.cached_property
     def reader(self) -> LoopSite:
-        """The backward loop."""
+        """The backward while loop, which reads scan residuals."""
         return self.site(self.edit.reader)
 
     @property
     def parent(self) -> MutableComputation:
-        """Where both loops are."""
+        """The computation that contains both while loops."""
         return self.writer.parent
 
     @property
     def forward(self) -> MutableComputation:
-        """The forward loop's body."""
+        """The body computation of the forward loop."""
         return self.called(self.writer.loop)
 
     @property
     def backward(self) -> MutableComputation:
-        """The backward loop's body."""
+        """The body computation of the backward loop."""
         return self.called(self.reader.loop)
 
     def site(self, name: str) -> LoopSite:
@@ -102,7 +104,7 @@ class LoopModule(MutableModule):
         raise HloError(f"nothing calls {home.computation.name}")
 
     def loop_bodies(self, site: LoopSite) -> list[MutableComputation]:
-        """The body and the condition of a loop."""
+        """The computations that a while loop calls: its body and its condition."""
         return [self.body(k) for k in site.loop.called_computation_ids]
 
     def new_fused(self, name: str) -> MutableComputation:
@@ -116,11 +118,11 @@ class LoopModule(MutableModule):
         )
 
     def fused_body(self, name: str) -> FusedBody:
-        """A builder of a new fused computation, for a fusion of this name."""
+        """A FusedBody for a new, empty fused computation, named for a fusion of this name."""
         return FusedBody(self.new_fused(f"{name}.computation"))
 
     def unwritten(self, body: MutableComputation, name: str, shape: _Shape) -> _Instruction:
-        """Adds an array that is overwritten before it is read: allocated on TPUs, else zeros."""
+        """Adds an array whose content does not matter; zeros, or uninitialised memory on a TPU."""
         if allocating := self.platform.allocating_call:
             return body.make(
                 "custom-call",
@@ -144,14 +146,16 @@ class LoopModule(MutableModule):
         return whole
 
     def trim(self) -> None:
-        """Drops outputs of new fusions that nothing reads."""
+        """Removes those results of new fusions that nothing reads."""
         for changed in self.bodies():
             if changed.is_scheduled:
                 made = [i for i in changed.added() if i.opcode in ("fusion", "custom-call")]
                 drop_unread(self, changed, made)
 
     def write(self) -> None:
-        """Schedules what is new, and writes all edited and new computations into the module."""
+        """Gives new instructions a place in the schedules, and writes everything into
+        the module's proto.
+        """
         for changed in self.bodies():
             if changed.is_scheduled:
                 place_new(changed)

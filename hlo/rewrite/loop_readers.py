@@ -23,7 +23,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Readers:
-    """Replaces scan residuals as operands in the backward loop's body.
+    """Makes instructions of the backward loop read recomputed values instead of scan residuals.
 
     Args:
       module: of the loops. maker: of new instructions there.
@@ -36,7 +36,7 @@ class Readers:
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 
     def take(self, taken: OperandReplacement) -> None:
-        """Makes one replacement. Raises HloError if the reader is no fusion that allows it."""
+        """Makes one such replacement. Raises HloError if the reading fusion does not allow it."""
         reader = self._body.named(taken.reader)
         if taken.replaced:
             result = reader

@@ -22,7 +22,8 @@ _Shape = xla_pb2.ShapeProto
 
 
 class States:
-    """Adds elements to the states of a forward and a backward loop, and removes elements.
+    """Adds elements to the states (tuples) of a forward and a backward while loop, and
+    removes some.
 
     Args:
       module: that has the loops.
@@ -99,7 +100,7 @@ class States:
         return parent.make(kind, f"{name}.end", whole, writer.i, tuple_index=number)
 
     def grow(self, site: LoopSite, value: _Instruction) -> None:
-        """Adds an element to a loop's state that starts as `value`; no iteration changes it."""
+        """Adds a loop-invariant element, with value `value`, to a while loop's state."""
         start = site.start()
         for i in (start, *site.whole()):
             i.shape.tuple_shapes.append(value.shape)
@@ -114,7 +115,8 @@ class States:
         root.shape.tuple_shapes.append(value.shape)
 
     def forget(self, site: LoopSite, gone: list[int]) -> None:
-        """Removes elements, by number, from a loop's state; nothing may read their final values.
+        """Removes elements from a while loop's state, by number; nothing may read their
+        final values.
 
         One that a fusion computes beside results that stay cannot be removed: its array is cut to
         `SLOTS` (2) slices, which the fusion goes on writing.
@@ -153,7 +155,9 @@ class States:
         self._drop(site.parent, [begun])
 
     def shrink(self, site: LoopSite, gone: list[int]) -> None:
-        """Removes elements, by number, from a loop's state. Raises HloError if one is read."""
+        """Removes unread elements from a while loop's state, by number. Raises HloError
+        if one is read.
+        """
         parent, start = site.parent, site.start()
         begun = [parent.operands(start)[k] for k in gone]
         _drop(start.operand_ids, gone)

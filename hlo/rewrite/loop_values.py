@@ -24,7 +24,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Maker:
-    """Adds instructions to the backward loop's body.
+    """Adds described instructions (`NewInstruction`) to the backward loop's body.
 
     Args:
       module: of the loops.
@@ -42,15 +42,17 @@ class Maker:
         self._exchanges = Exchanges(module)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
-        """Registers instructions added elsewhere, by name, so that a `ValueRef` can name them."""
+        """Registers instructions, by name, that others added, so that `value` finds them."""
         self._made.update(made)
 
     def made(self, name: str) -> _Instruction:
-        """The instruction that was added, or registered, under this name."""
+        """The instruction that was added, or registered with `know`, under this name."""
         return self._made[name]
 
     def value(self, given: ValueRef) -> _Instruction:
-        """The instruction of the body that gives a value; HloError for a slice or a part."""
+        """The instruction that computes a described value; HloError for a slice or a
+        part of one.
+        """
         if given.copy:
             return self._copy(self.value(dataclasses.replace(given, copy=0)), given.copy)
         if given.iteration:
@@ -70,7 +72,7 @@ class Maker:
         return self._leaves[key]
 
     def make(self, made: NewInstruction) -> None:
-        """Adds the instruction that `made` describes. Raises HloError if its name is taken."""
+        """Adds one described instruction to the body. Raises HloError if its name is in use."""
         self._module.names.claim(made.name)
         if not made.original:
             self._made[made.name] = self._single(made)
@@ -186,7 +188,9 @@ class Maker:
         return inner.sliced(array, whole, self._index(inner, self._edit.place), given.axis)
 
     def in_slots(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """Adds an array of few slices along `axis`; the one that an iteration reads is `value`."""
+        """Adds an array with few slices along `axis`, in which the slice that is read
+        is `value`.
+        """
         name = self._module.names.new(f"{value.name}.slots")
         inner = self._module.fused_body(name)
         if self._module.platform.allocating_call:

@@ -37,7 +37,8 @@ Loops = list[tuple[Instruction, int]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taken:
-    """A dynamic-slice in a loop's body that can take its slice from another array, the source.
+    """A dynamic-slice in a loop's body, and how it can take its slice from an earlier
+    array instead.
 
     Attributes:
       slice: the dynamic-slice. fusion: that it is in; it may run asynchronously, as a contiguous
@@ -77,12 +78,12 @@ class Sink:
 
     @property
     def in_order(self) -> bool:
-        """Whether each slice has its elements in the order that they have in the source."""
+        """Whether each slice has its elements in the same order in the original array."""
         return not any(taken.extents for taken in self.slices)
 
 
 def sinks(module: Module, target: str) -> list[Sink]:
-    """All that `sink_moves` can remove, in the module's order; `target`: such as "cpu".
+    """All transposes and converts that `sink_moves` can remove, in the module's order.
 
     On a TPU there are none: slices lie in tiles, and not every fusion can be compiled.
     """
@@ -237,7 +238,7 @@ def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Sli
 
 
 def parts(computation: Computation, k: int) -> Iterator[Instruction]:
-    """The get-tuple-elements for element `k` of the state, a computation's only parameter."""
+    """The get-tuple-elements that read element `k` of the only parameter, a loop's state."""
     (state,) = computation.parameters
     return (u for u in state.users if u.opcode == "get-tuple-element" and u.tuple_index == k)
 

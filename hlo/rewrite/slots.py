@@ -21,7 +21,7 @@ def shorten(shape: _Shape, axis: int, slices: int) -> None:
 
 
 def casts_of(body: MutableComputation, parameter: _Instruction) -> set[int]:
-    """The ids of a parameter, and of all bitcasts that follow it."""
+    """The ids of a parameter and of the chain of bitcasts that follows it."""
     found = {parameter.id}
     for i in body.instructions():
         if i.opcode == "bitcast" and i.operand_ids[0] in found:
@@ -36,7 +36,7 @@ def shorten_reads(
     axis: int,
     slices: int,
 ) -> None:
-    """Reduces a fused computation's parameter to `slices` along `axis`, in place.
+    """Makes a fused computation's array parameter smaller: `slices` slices along `axis`, in place.
 
     So are its bitcasts, and the parameters of nested fusions that it is given to.
     """
@@ -65,7 +65,9 @@ def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _
 
 
 def counts_slices(body: MutableComputation, update: _Instruction) -> int:
-    """The dimension in which a dynamic-update-slice writes one slice; 0 if it writes all."""
+    """The dimension along which a dynamic-update-slice writes one slice; 0 if it writes
+    the whole.
+    """
     part = body.operands(update)[1]
     pairs = zip(part.shape.dimensions, update.shape.dimensions, strict=True)
     return next((k for k, (one, whole) in enumerate(pairs) if one != whole), 0)

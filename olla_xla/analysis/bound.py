@@ -32,7 +32,7 @@ _CUTS = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class BoundView:
-    """A lower bound on the memory of every order of a module; sizes in bytes.
+    """A lower bound on the bytes that a module needs in any order, and the tensors that prove it.
 
     Attributes:
       bytes: no order needs less.

@@ -25,7 +25,7 @@ POLICIES = (
 
 @contextlib.contextmanager
 def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
-    """A context in which `jax.grad` and `jax.value_and_grad` apply `jax.checkpoint` first.
+    """Context manager in which `jax.grad` and `jax.value_and_grad` checkpoint the function first.
 
     Yields a list of the functions wrapped so far. `policy`: a name in `jax.checkpoint_policies`.
     """
@@ -38,7 +38,7 @@ def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
-    """A context in which `jax.lax.scan` applies `jax.checkpoint` to its body.
+    """Context manager in which `jax.lax.scan` applies `jax.checkpoint` to each scan's body.
 
     So do flax's scans and other libraries', which call it. Yields a list of the bodies wrapped so
     far. `policy`: a name in `jax.checkpoint_policies`.
@@ -59,7 +59,8 @@ def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def sublinear_loss(keep: str) -> Iterator[None]:
-    """A context in which `jax.grad` and `jax.value_and_grad` apply `olla_xla.sublinear` first.
+    """Context manager in which `jax.grad` and `jax.value_and_grad` apply
+    `olla_xla.sublinear` first.
 
     Args:
       keep: what is not recomputed; see `olla_xla.sublinear`.

@@ -69,7 +69,7 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
 
 
 def donatable(compiled: Any, static: Collection[int] = ()) -> list[Leaf]:
-    """The arguments that could be donated and are not; none if they are small in total.
+    """The argument arrays that the caller could donate but did not; [] if they are small in total.
 
     Args:
       compiled: a `jax.stages.Compiled`. static: as in `leaves`.

@@ -92,7 +92,7 @@ class TensorChange:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What differs between two snapshots.
+    """What differs in memory between two snapshots of steps (plans or analyses).
 
     Attributes:
       before, after: the snapshots. changes: kinds of tensors that differ, the largest change first.
@@ -109,7 +109,7 @@ class Difference:
 
     @property
     def share(self) -> float:
-        """`bytes` as a fraction of the total before."""
+        """The growth in total bytes as a fraction of the total before; negative if it shrank."""
         return self.bytes / max(self.before.total_bytes, 1)
 
     def to_dict(self) -> dict[str, Any]:

@@ -32,7 +32,9 @@ from olla_xla.memory.sources import short_line
 
 
 class DonationOutcome(enum.StrEnum):
-    """What became of an argument's memory: whether an output or temporaries use it."""
+    """What became of the memory of a donated argument: reused by an output, by
+    temporaries, or not.
+    """
 
     ALIASED = "aliased"
     """An output takes it over."""
@@ -101,7 +103,7 @@ class DonationAudit:
 
     @property
     def requested(self) -> int:
-        """The number of arguments that the caller donated."""
+        """How many argument arrays the caller donated."""
         return len(self.rows) - self.count(DonationOutcome.POSSIBLE)
 
     @property
@@ -210,7 +212,7 @@ def _row(leaf: Leaf, outcome: DonationOutcome, output: str, why: str) -> Donatio
 
 
 def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tuple[str, str]:
-    """Why no output takes a donated argument's memory: (path of the nearest output or "", reason).
+    """Why no output reuses a donated argument's memory: (path of the nearest output or "", reason).
 
     Args:
       leaf: the argument. free: outputs that take memory of their own. replaced: the others.

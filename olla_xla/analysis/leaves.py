@@ -95,7 +95,9 @@ def not_donated(
 
 
 def parameter_of(leaf: Leaf) -> tuple[int, ShapeIndex]:
-    """(number, index) of the entry parameter that an argument is; (-1, ()) where it is none."""
+    """The (parameter number, tuple index) of the entry parameter for an argument; (-1,
+    ()) if none.
+    """
     return (-1 if leaf.number is None else leaf.number), ()
 
 
@@ -104,7 +106,7 @@ _RESULT = re.compile(r"^result\[\d+\]")
 
 
 def stands_at(result: Leaf, argument: Leaf) -> bool:
-    """Whether `result` is at the same path in the results as `argument` is in its own argument.
+    """Whether a result's path, such as `.params.w`, is also the path of the argument in its pytree.
 
     The argument's name is ignored, and the result's number where several are returned.
     """
@@ -113,7 +115,9 @@ def stands_at(result: Leaf, argument: Leaf) -> bool:
 
 
 def other_form(argument: Leaf, result: Leaf) -> str:
-    """Why an output of an argument's type cannot use its memory: layout or sharding; or ""."""
+    """Why an output of equal dtype and shape cannot reuse an argument's memory: layout,
+    sharding; "".
+    """
     if argument.layout != result.layout:
         return f"layout: it is laid out {argument.layout}, output {result.path} {result.layout}"
     ours, theirs = argument.sharding, result.sharding

@@ -64,7 +64,9 @@ class LiveTensor:
 
     @property
     def is_found(self) -> bool:
-        """Whether its user line or its argument is known."""
+        """Whether it is known which line of the user's code, or which argument, the
+        tensor comes from.
+        """
         return bool(self.line or self.argument)
 
     @property
@@ -100,11 +102,11 @@ class Describer:
         return self._categories[value.id]
 
     def origin(self, value: Value) -> Origin:
-        """The op name and source line of a value."""
+        """The JAX op name and source line of the operation that makes a value."""
         return self._origins.of(value)
 
     def maker(self, i: Instruction) -> Origin:
-        """The op name and source line of an instruction."""
+        """The JAX op name and source line of an instruction."""
         return self._origins.at(i)
 
     def line(self, i: Instruction) -> str:
@@ -189,7 +191,7 @@ def padding_of(value: Value) -> Padding:
 
 
 def operator_kind(i: Instruction) -> str:
-    """An instruction's opcode; for a fusion such as "loop fusion", for a custom call its target."""
+    """What an instruction is, for reports: its opcode, "loop fusion", or a custom call's target."""
     if i.opcode == "fusion" and i.fusion_kind:
         return f"{i.fusion_kind.removeprefix('k').lower()} fusion"
     return i.custom_call_target or i.opcode

@@ -81,12 +81,14 @@ class MemoryView:
 
     @property
     def padding(self) -> int:
-        """Bytes at the peak that only fill whole tiles; none but on a TPU."""
+        """Bytes at the peak that only pad arrays to whole tiles; 0 except on a TPU."""
         return sum(t.padding for t in self.tensors)
 
     @property
     def found_share(self) -> float:
-        """The fraction of the total that has a known line of the user's code or argument."""
+        """The fraction of the peak's bytes for which a line of the user's code or an
+        argument is known.
+        """
         found = sum(t.bytes for t in self.tensors if t.is_found)
         return found / self.total_bytes if self.total_bytes else 1.0
 

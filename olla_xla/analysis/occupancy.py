@@ -38,7 +38,7 @@ class OccupiedAllocation:
 
 @dataclasses.dataclass(frozen=True)
 class Occupancy:
-    """For each value with memory: its allocation, offset and size, and at which steps it is there.
+    """Where each value of a module lies in memory (allocation, offset), and during which steps.
 
     Attributes:
       values: the values; the arrays below are indexed by position in this tuple.
@@ -75,7 +75,7 @@ class Occupancy:
         return np.cumsum(change)[: self.steps]
 
     def at(self, step: int) -> np.ndarray:
-        """int64: positions in `values` of the values in memory at a step, ascending."""
+        """Positions in `values`, int64, ascending, of the values that are in memory at a step."""
         return np.flatnonzero((self.start <= step) & (step < self.stop))
 
 

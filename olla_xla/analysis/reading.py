@@ -28,7 +28,9 @@ _FAR = 200
 
 
 class Reading(NamedTuple):
-    """`direct`: phases of the operations that read a value; `reached`: also of those downstream."""
+    """The phases of a train step (forward, backward, recomputation, other) in which a
+    value is read.
+    """
 
     direct: frozenset[Phase]
     reached: frozenset[Phase]
@@ -76,7 +78,7 @@ def _steps(dataflow: Dataflow, value: Value) -> Iterator[tuple[list[str], list[V
 
 
 def is_handed_on(i: Instruction) -> bool:
-    """Whether it is a transfer that only moves arrays, such as an all-gather, its start or done."""
+    """Whether an instruction only moves arrays between devices, such as an all-gather."""
     if i.opcode.endswith("-done") and i.operands:
         i = i.operands[0]
     if i.opcode == "async-start" and i.called and i.called[0].root is not None:

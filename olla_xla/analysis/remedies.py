@@ -53,7 +53,7 @@ _TIME_AT_MOST = 1.0
 
 
 class Plannable(Protocol):
-    """What can be compiled with a plan."""
+    """Protocol of something that can be compiled with a plan, such as a jitted function."""
 
     def planned(self, options: PlanOptions) -> Outcome:
         """Compiles it with a plan; returns the outcome."""
@@ -83,7 +83,7 @@ class JittedFunction:
         return planned._compiled(lowered, device_key(tuple(self.args), dict(self.kwargs)))
 
     def total(self, options: PlanOptions | None) -> int:
-        """XLA's total in bytes, with a plan if `options` are given. OllaError if planning fails."""
+        """XLA's total bytes of the compiled function, with a plan if `options` are given."""
         if options is not None:
             return assigned_bytes(_succeeded(self.planned(options)).compiled)
         jitted = plain_jit(self.function, **self.jit_options)

@@ -76,7 +76,9 @@ class Remedy:
 
     @property
     def helpful(self) -> tuple[Trial, ...]:
-        """The trials that save 5 % or more, also over similar trials that allow less added time."""
+        """The trials that save at least 5 %, also against trials of the same kind with
+        a lower limit.
+        """
         found: list[Trial] = []
         for trial in sorted(self.trials, key=lambda trial: (trial.allowed, trial.bytes)):
             alike = [o.bytes for o in found if o.setting[:13] == trial.setting[:13]]
@@ -101,12 +103,12 @@ class Remedy:
 
 
 def helps(size: int, total: int) -> bool:
-    """Whether `size` is at least 5 % below `total`."""
+    """Whether a total of `size` bytes is at least 5 % below the old `total`."""
     return size <= (1 - _WORTH_WHILE) * total
 
 
 def most_used(view: MemoryView) -> tuple[str, int, bool]:
-    """(the use of most memory at the peak, its bytes, whether arguments hold it)."""
+    """What uses most memory at the peak: (its name, its bytes, whether it is arguments)."""
     sums = {str(category): size for category, size in view.by_category().items()}
     sums[_STATE] = sums.pop(Category.PARAMETERS, 0) + sums.pop(Category.OPTIMIZER, 0)
     what = max(sums, key=lambda name: sums[name])
@@ -114,7 +116,9 @@ def most_used(view: MemoryView) -> tuple[str, int, bool]:
 
 
 def by_hand(module: Module) -> str:
-    """The user's switch for recomputation: `jax.checkpoint`, or that of a known library."""
+    """What a user would write to recompute by hand: `jax.checkpoint`, or a known
+    library's switch.
+    """
     files: set[str] = set()
     for computation in module.control_computations:
         for i in computation.instructions:

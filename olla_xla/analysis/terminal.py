@@ -127,7 +127,7 @@ def headline(analysis: Analysis) -> list[str]:
 
 
 def bounded(analysis: Analysis) -> str:
-    """What the bound covers: "XLA's operators", or "the plan's operators" if it changes them."""
+    """Whose operators the lower bound is for: "XLA's operators", or "the plan's operators"."""
     changed = analysis.plan is not None and analysis.plan.is_rewritten
     return f"{'the plan' if changed else 'XLA'}'s operators"
 
@@ -140,7 +140,9 @@ def _unsearched(analysis: Analysis) -> str:
 
 
 def of_devices(devices: int) -> str:
-    """A title's ending that says that sizes are of one device: ", one of 8 devices"; "" for one."""
+    """A suffix for titles that says that sizes are of one device: ", one of 8 devices";
+    "" for one.
+    """
     return f", one of {devices} devices" if devices > 1 else ""
 
 
@@ -217,7 +219,7 @@ def _padding(view: MemoryView, count: int) -> TextTable:
 
 
 def what(tensor: LiveTensor) -> str:
-    """A tensor's argument path or source line; else its op name, its name or why it has neither."""
+    """A tensor in one cell: its argument path or source line, else its op name or its own name."""
     line = short_line(tensor.line)
     if tensor.argument or line:
         return tensor.argument or line
@@ -225,7 +227,9 @@ def what(tensor: LiveTensor) -> str:
 
 
 def where(tensor: LiveTensor) -> str:
-    """A tensor's argument path and source line, with the caller's; or why neither is known."""
+    """A tensor's argument path, source line and caller in one cell; or why none of them
+    is known.
+    """
     line = short_line(tensor.line)
     if tensor.caller:
         line = f"{line} (from {short_line(tensor.caller)})"

@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Document:
-    """The results of one command: figures by name, and tables."""
+    """The machine-readable results (`--json`) of one command: named figures, and tables."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
@@ -40,7 +40,7 @@ _current: contextvars.ContextVar[Document | None] = contextvars.ContextVar("docu
 
 @contextlib.contextmanager
 def collecting() -> Iterator[Document]:
-    """Yields a document that collects, within the block, what `add` and `add_table` are given."""
+    """Context manager that gives a Document, in which `add` and `add_table` collect meanwhile."""
     document = Document()
     token = _current.set(document)
     try:

@@ -63,14 +63,14 @@ def executable_module(compiled: jax.stages.Compiled) -> Any:
 
 
 class Final(NamedTuple):
-    """The module that an executable runs: as XLA holds it, and serialized."""
+    """The module that an executable runs, in two forms: as XLA's object, and serialized."""
 
     module: Any
     proto: bytes
 
     @classmethod
     def of(cls, compiled: jax.stages.Compiled) -> Final:
-        """Reads both once: XLA parses the executable of an absent GPU again at each request.
+        """Reads the module of a compiled function once, for several readers.
 
         Raises:
           OllaError: JAX does not return the executable on this backend.
@@ -240,7 +240,9 @@ def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
 
 
 def donation(compiled: jax.stages.Compiled) -> Donation:
-    """Counts an executable's donated argument leaves by what XLA did with their memory."""
+    """How many of an executable's donated argument arrays XLA aliased, kept unaliased,
+    or dropped.
+    """
     module = module_from_bytes(final_module(compiled))
     donated = [leaf for leaf in jax.tree.leaves(compiled.args_info) if leaf.donated]
     aliased = len(module.donated)

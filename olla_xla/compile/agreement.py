@@ -42,7 +42,7 @@ _TRIES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What all processes decided on a question: "yes" or "no".
+    """What all processes decided together on a question: "yes" to a digest, or "no".
 
     Attributes:
       digest: of what all members voted for; "" for "no".
@@ -91,7 +91,7 @@ class KeyValues:
             return None
 
     def under(self, folder: str) -> Mapping[str, bytes]:
-        """The values whose keys are in a folder: last part of the key -> value."""
+        """All values whose keys begin with `folder`/: last part of the key -> value."""
         with contextlib.suppress(_Refused):
             found = self._asked(lambda: self._client.key_value_dir_get_bytes(f"{folder}/"))
             return {key.rsplit("/", 1)[-1]: value for key, value in found}
@@ -184,7 +184,7 @@ class Agreement:
         return self._decision
 
     def offer(self, data: bytes) -> None:
-        """Publishes the serialized plan to vote on; only the first offer of a topic counts."""
+        """As the leader, publishes the serialized plan to vote on; a second offer is ignored."""
         self._store.put_first(self._key("offer"), data)
 
     def offered(self, wait: bool = True) -> bytes | None:
@@ -205,7 +205,8 @@ class Agreement:
         return found
 
     def settle(self, digest: str, reason: str = "") -> Decision:
-        """Votes for `digest`, or for "no" if a reason is given, and waits for the decision.
+        """Votes (for `digest`, or "no" if a reason is given), waits, and returns the
+        common decision.
 
         Args:
           digest: of what this process would use. reason: why it would not, which decides "no".
@@ -263,7 +264,7 @@ class Agreement:
         return f"{_ROOT}/at/{member}/{self._topic}"
 
     def elsewhere(self, member: int) -> str:
-        """Why a member will not take part, or "": it compiles another program of this name.
+        """Why a member will not take part: it compiles another program of the same name; or "".
 
         In that case the question of the other program is decided with "no", too.
         """

@@ -78,7 +78,7 @@ class AssignmentReport:
 
     @property
     def elsewhere(self) -> int:
-        """How many tensors lie in another place than predicted."""
+        """How many tensors XLA placed elsewhere than the plan predicted."""
         return self.tensors - self.as_predicted
 
     @property
@@ -88,7 +88,7 @@ class AssignmentReport:
 
 
 def dump_options(directory: Path) -> dict[str, Any]:
-    """Compiler options with which XLA dumps its buffer assignment to `directory`."""
+    """Compiler options that make XLA write its buffer assignment into a folder."""
     return {"xla_dump_to": str(directory), "xla_dump_hlo_as_proto": True}
 
 
@@ -277,7 +277,7 @@ def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> l
 
 
 def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
-    """Checks that no two live tensors overlap, in any computation; sets `planned.peaks`.
+    """Checks that no two live tensors overlap in XLA's assignment; sets `planned.peaks`.
 
     On a platform whose in-place rules for fusions are not known, the values that are read are
     followed byte by byte instead.

@@ -11,7 +11,7 @@ from hlo.module import Module, module_from_bytes
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A function as XLA scheduled it.
+    """A function's module as XLA scheduled it, with what planning needs to know of the compile.
 
     Attributes:
       platform: that it was compiled for. module: as XLA scheduled it, serialized.
@@ -32,5 +32,5 @@ class Captured:
 
     @functools.cached_property
     def view(self) -> Module:
-        """The module, parsed."""
+        """The captured module, parsed once for all readers."""
         return module_from_bytes(self.module)

@@ -116,7 +116,7 @@ class Compiles:
     def handed_over(
         self, key: str, answer: Callable[[str, bytes], bytes | None]
     ) -> jax.stages.Compiled:
-        """Compiles, with the scheduled module replaced by what `answer` returns, if not None.
+        """Compiles the function; XLA hands its scheduled module to `answer`, which may replace it.
 
         Args:
           key: under which JAX's persistent cache may have the executable, or "".
@@ -156,7 +156,9 @@ class Compiles:
         return self.taken(*found[-1])
 
     def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
-        """Makes a `Captured` of a scheduled module; `seconds`: that XLA took, or None."""
+        """A `Captured` for a scheduled module; `seconds`: that XLA took to its
+        schedule, or None.
+        """
         kind, size = device_kind(self._lowered), device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 
@@ -379,7 +381,7 @@ class Compiles:
         return self._saved(case, plan, error)
 
     def own(self, key: str = "") -> jax.stages.Compiled:
-        """The executable with XLA's own schedule, compiled once.
+        """The function's executable with XLA's own schedule; compiled at the first call, then kept.
 
         Args:
           key: under which JAX's persistent cache may have it, or "".
@@ -392,7 +394,7 @@ class Compiles:
         return self._own
 
     def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
-        """Makes an executable the one that later calls of the jitted function run, and returns it.
+        """Makes JAX run this executable at later calls of the jitted function; returns it.
 
         Call it after all other compiles of this object: JAX keeps the executable from then on.
         """

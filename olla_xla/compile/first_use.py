@@ -33,13 +33,13 @@ SAME, DIFFERENT = "same", "different"
 
 
 class FirstUse(NamedTuple):
-    """Kinds of changes to verify on a device; `where` has its name and jaxlib's version."""
+    """The kinds of plan changes to verify on a device, at the first plan that has them."""
 
     kinds: frozenset[str]
     where: str
 
     def remember(self, *, same: bool) -> None:
-        """Stores whether results were the same, for these kinds; outcomes of other kinds stay."""
+        """Stores whether planned results were equal to XLA's own for these kinds of changes."""
         found = {kind: SAME if same else DIFFERENT for kind in self.kinds}
         known = verified()
         known[self.where] = known.get(self.where, {}) | found
@@ -53,7 +53,7 @@ class FirstUse(NamedTuple):
 
 
 def kinds(plan: Plan) -> frozenset[str]:
-    """Which of `KINDS` a plan changes."""
+    """Which kinds of changes (`KINDS`: order, bindings, clones, ...) a plan makes."""
     changes = {
         "order": True,
         "bindings": plan.aliases or plan.holds,
@@ -64,7 +64,7 @@ def kinds(plan: Plan) -> frozenset[str]:
 
 
 def due(plan: Plan, device: Any) -> FirstUse | None:
-    """The kinds of a plan's changes whose results are not verified on a device; None if none."""
+    """The kinds of a plan's changes that no run on this device has verified yet; None if none."""
     where = f"{device.device_kind}, jaxlib {jaxlib.version.__version__}"
     known = verified().get(where, {})
     left = frozenset(kind for kind in kinds(plan) if known.get(kind) != SAME)

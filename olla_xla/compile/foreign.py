@@ -29,7 +29,7 @@ _CAUTIONS = {
 
 
 def caution(fn: Any) -> str:
-    """The caution for a function that nnx.jit or equinox.filter_jit returned; "" for any other.
+    """A warning text if `fn` was made by nnx.jit or equinox.filter_jit; "" for any other function.
 
     Both split objects into arrays and the rest at every call. If inlined into another jitted
     function, the first updates copies of the objects, and the second loses its donations. An object

@@ -65,12 +65,12 @@ def _say_unknown(kinds: str) -> None:
 
 
 def reason_without_order(executable: GpuExecutable) -> str:
-    """Why an executable's memory does not depend on an order, naming the XLA flag; or ""."""
+    """Why a GPU executable's memory does not depend on its order, naming the XLA flag; or ""."""
     return _reason(str(executable.scheduling_mode))
 
 
 def without_order(options: Iterable[tuple[str, Any]]) -> str:
-    """Why memory would not depend on an order with these options, naming the XLA flag; or "".
+    """Names the compiler option by which memory would not depend on an order of execution; or "".
 
     Args:
       options: compiler options as (name, value); XLA_FLAGS count where these do not set the flag.

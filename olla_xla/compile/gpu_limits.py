@@ -24,14 +24,18 @@ else:
 
 
 class Ran(NamedTuple):
-    """What a GPU runs: the final module, serialized, and the executable, where it can be read."""
+    """What a GPU runs: the final module, serialized, and the parsed executable if it
+    can be read.
+    """
 
     module: bytes
     executable: GpuExecutable | None
 
 
 def reason_of_plan(plan: Plan) -> str:
-    """Why a plan is not compiled, if by its own prediction a run takes too long; or ""."""
+    """Why a plan should not be compiled, since a run would take too long by its
+    prediction; or "".
+    """
     if not plan.xla_path_seconds or not plan.is_longer(plan.path_seconds):
         return ""
     return _longer(plan.path_seconds, plan.xla_path_seconds)

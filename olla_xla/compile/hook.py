@@ -26,7 +26,7 @@ _TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
 
 @dataclasses.dataclass(eq=False)
 class CompileRequest:
-    """A compile whose scheduled module XLA's hook passes to `transform`.
+    """One compile during which XLA's hook passes the scheduled module to a function of ours.
 
     Attributes:
       token: marks the module.

@@ -153,7 +153,7 @@ def own_module(private: str, public: str) -> Any:
 
 
 def under_trace(args: Any, kwargs: Any) -> bool:
-    """True inside another function's trace: jit, grad, vmap and the like."""
+    """Whether this runs inside JAX's tracing of another function: jit, grad, vmap and the like."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
         return True
     trace_state = own_module("jax._src.core", "jax.extend.core").get_opaque_trace_state
@@ -204,7 +204,7 @@ def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) 
 
 
 def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
-    """A context in which this thread writes nothing to JAX's persistent compilation cache.
+    """Context manager: in this thread JAX writes nothing to its persistent compilation cache.
 
     JAX's setting is public, but its thread-local form is not. Without it a compile under a token
     that is used once leaves an entry on disk that is never read.
@@ -264,7 +264,9 @@ def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Call
 
 
 def has_descriptions(traced: Any) -> bool:
-    """Whether the traced function's pytrees can be built with descriptions of arrays as leaves."""
+    """Whether the pytrees of a traced function can hold descriptions of arrays instead
+    of arrays.
+    """
     try:
         return traced.args_info is not None
     except Exception:

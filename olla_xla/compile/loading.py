@@ -23,7 +23,7 @@ _logger = logging.getLogger("olla_xla")
 
 
 def begin(compile: bool = False) -> None:
-    """Starts to load the planner in a thread, once in a process; errors show where it is used.
+    """Starts to load the planner in a background thread, once a process.
 
     Args:
       compile: also compile loops that are not on disk from an earlier process.
@@ -39,14 +39,14 @@ def planner():
 
 
 def is_needed(operations: int) -> bool:
-    """Whether a step of so many operations waits for loops; Python runs what a small one lacks."""
+    """Whether planning a step of so many operations must wait until compiled loops are loaded."""
     few = operations <= _FEW
     interpret(_PATIENCE if few else 0.0)
     return not few or what() != _FIRST
 
 
 def what() -> str:
-    """A message that says what loading does: after installation it compiles the planner's loops."""
+    """A message for users that says what loading does: it may compile the planner's loops."""
     loops = importlib.import_module("olla_xla.memory.lifetimes").live_spans
     return "loading" if loops.is_kept else _FIRST
 

@@ -48,7 +48,7 @@ _NO_ZIP = (zipfile.BadZipFile, zlib.error, struct.error)
 
 
 class Seen(NamedTuple):
-    """What the referee has accepted: the planned module, or kernels of the executable.
+    """What the referee has accepted: the planned module, or the memory of an executable's kernels.
 
     Attributes:
       accepted: the planned module, if that was checked.

@@ -40,7 +40,7 @@ _CERTAIN = 0.01  # part of the gain by which a prediction may be off
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A compiled function, and why it has its schedule.
+    """What came of compiling a function with a plan: the executable, its plan, and why.
 
     Attributes:
       compiled: JAX's compiled stage, with the plan's schedule or XLA's own.
@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def fell_back(self) -> bool:
-        """Whether XLA's schedule is used for another reason than `NO_GAIN`."""
+        """Whether XLA's own schedule is used for another reason than that nothing was gained."""
         return not self.planned and self.reason != NO_GAIN
 
 
@@ -158,7 +158,9 @@ def rejected(
 
 
 def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
-    """A plan that describes XLA's own order, for a module with few temporaries."""
+    """The plan that keeps XLA's own order, for a module with few temporaries; nothing
+    is searched.
+    """
     view, total = captured.view, assigned_bytes(compiled)
     return Plan(
         module=view.name,
@@ -178,7 +180,7 @@ def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
 
 
 def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
-    """A plan that is not used, rewritten to describe XLA's own order and its assigned total."""
+    """A rejected plan turned into one that describes XLA's own order and its assigned bytes."""
     order = captured.view.order
     if plan.order == order and not (plan.aliases or plan.holds or plan.is_rewritten):
         return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)

@@ -57,7 +57,7 @@ class Entry:
 
 
 class StoredPlan(NamedTuple):
-    """What a file holds: a plan, and digests of executables of it that the referee has accepted."""
+    """The content of a plan file: a plan, and digests of executables that the referee accepted."""
 
     plan: Plan
     accepted: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ def read_stored(path: Path) -> StoredPlan:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """The stored plans of a folder, by file name; also files that are damaged or abandoned."""
+    """All files of a folder of stored plans, by name, also damaged or abandoned ones."""
     try:
         paths = sorted(folder.iterdir())
     except FileNotFoundError:

@@ -57,7 +57,7 @@ def plan_key(
     compiler_options: Mapping[str, Any] | None,
     options: PlanOptions,
 ) -> str:
-    """Digest of all that decides a plan: program, compiler and its options, devices, limits.
+    """The key under which a plan is stored: a digest of program, compiler, options and devices.
 
     `program` is the lowered module's bytecode (stablehlo.py). A key that fails to tell two modules
     apart costs time only: a plan carries the fingerprint of its module and is refused for another.
@@ -186,7 +186,7 @@ class PlanStore:
 
 
 def process_store() -> PlanStore:
-    """This process's store; it keeps files if JAX's persistent compilation cache is on."""
+    """The PlanStore of this process; on disk too if JAX's persistent compilation cache is on."""
     return _store(stored_folder())
 
 

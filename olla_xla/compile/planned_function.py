@@ -76,7 +76,9 @@ class PlanWarning(UserWarning):
 
 
 class PlanSettings(NamedTuple):
-    """How a function is planned: options, and the other arguments of `plan`."""
+    """How a function is to be planned: `PlanOptions`, and the other arguments of
+    `olla_xla.plan`.
+    """
 
     options: PlanOptions
     verify: bool | None = None

@@ -10,14 +10,14 @@ from typing import Any
 
 
 def give_memory_back() -> None:
-    """Has glibc's malloc return its free memory, so that later steps do not reuse it unseen."""
+    """Makes glibc's malloc return free memory to the system, so that peaks can be measured."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others do not
     if trim is not None:
         trim(0)
 
 
 def reset_peak() -> bool:
-    """Resets the peak of resident memory; False where the system does not allow it."""
+    """Resets this process's peak of resident memory; False where the system does not allow it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -53,7 +53,9 @@ class DevicePeak:
         self._before = device_bytes(device, "peak_bytes_in_use")
 
     def bytes(self) -> int | None:
-        """The peak in bytes; None where the device reports none, or an earlier peak was as high."""
+        """The allocator's peak in bytes; None where it is not reported or an earlier
+        peak was as high.
+        """
         peak = device_bytes(self._device, "peak_bytes_in_use")
         if peak is None or self._held is None or self._before is None or peak <= self._before:
             return None
@@ -66,7 +68,7 @@ def has_profiler() -> bool:
 
 
 def profiled_peak(folder: Path) -> int | None:
-    """The most bytes in use that JAX's profiler saw on a device, by XProf's memory profile.
+    """The most bytes in use on a device, from a trace that JAX's profiler wrote.
 
     Args:
       folder: that `jax.profiler.trace` wrote to.
@@ -81,7 +83,9 @@ def profiled_peak(folder: Path) -> int | None:
 
 
 def peak_of(profile: dict[str, Any]) -> int | None:
-    """Peak bytes in use of a MemoryProfile (JSON), largest over allocators; None without one."""
+    """The largest peak of bytes in use in a profile (JSON of XProf's MemoryProfile);
+    None if none.
+    """
     allocators = profile.get("memoryProfilePerAllocator", {}).values()
     peaks = [
         int(allocator.get("profileSummary", {}).get("peakStats", {}).get("peakBytesInUse", 0))

@@ -21,7 +21,7 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def is_refusal(error: Exception, target: str) -> bool:
-    """Whether XLA ended a compile for a platform because the program takes too much memory."""
+    """Whether a compile error says that the program needs more memory than the device has."""
     return platform(target).refuses_what_does_not_fit and "RESOURCE_EXHAUSTED" in str(error)
 
 

@@ -75,7 +75,8 @@ class PlanningSession:
 
     @without_collection()
     def answer(self, platform: str, module: bytes) -> bytes | None:
-        """The module with a plan applied, or None to keep XLA's schedule.
+        """Called by XLA's hook: the scheduled module with a plan in it, or None to keep
+        XLA's schedule.
 
         Raises:
           BudgetError: the budget cannot be met.
@@ -113,7 +114,9 @@ class PlanningSession:
 
     @without_collection()
     def outcome(self, compiled: jax.stages.Compiled) -> Outcome:
-        """The outcome of the compile in which `answer` was called."""
+        """Called after the compile: checks the executable, and returns what came of the
+        planning.
+        """
         plan, captured = self.plan, self.captured
         if captured is None:
             return failed(compiled, OllaError(NO_HOOK))

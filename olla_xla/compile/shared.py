@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Outcomes:
-    """The outcomes of compiling one signature, and the lock that is held meanwhile."""
+    """All outcomes of compiling one signature, with a lock that is held while it is compiled."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -31,7 +31,7 @@ class Outcomes:
 
 
 class Shared:
-    """State of a function that is planned with one set of settings.
+    """State that planned functions of one function with the same settings share.
 
     Attributes:
       jitted: the jitted function, used only by functions planned alike.
@@ -56,7 +56,7 @@ def shared(
     way: Any,
     jit: Callable[[Callable[..., Any]], jax.stages.Wrapped],
 ) -> tuple[Callable[..., Any], Shared]:
-    """The state shared by functions that are planned like this one.
+    """Finds or makes the state that is shared by functions with equal code and settings.
 
     Args:
       function: that is planned. way: all settings, in tuples, lists and dictionaries.
@@ -130,12 +130,12 @@ def _frozen(value: Any) -> Any:
 
 
 class Plans(tuple["Plan", ...]):
-    """A tuple of plans whose IndexError says why there is none."""
+    """A tuple of plans; indexing an empty one raises an IndexError that says why it is empty."""
 
     _message = ""
 
     def named(self, name: str, why: str) -> Plans:
-        """Sets the function's name and why it has no more plans, for errors; returns itself."""
+        """Returns itself, with a function's name and the reason for its IndexError's message."""
         self._message = f"{name} has {len(self) or 'no'} plan{'s' * (len(self) > 1)}: {why}"
         return self
 

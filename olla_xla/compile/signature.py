@@ -12,7 +12,7 @@ from olla_xla.compile.jax_private import under_trace
 
 
 def is_to_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether to plan a call: not in a trace, nor if jit or (OLLA_XLA_DISABLE) planning is off."""
+    """Whether a call is to be planned: not while JAX traces, and not if planning or jit is off."""
     config: Any = jax.config
     if config.jax_no_tracing or config.jax_disable_jit or under_trace(args, kwargs):
         return False
@@ -20,7 +20,7 @@ def is_to_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def device_key(args: Any, kwargs: Any) -> str:
-    """Text naming the arguments' devices, or the default device: count, kinds and runtime."""
+    """A text that names the devices of a call's arguments: how many, their kinds and runtime."""
     devices: set[Any] = set()
     for leaf in jax.tree.leaves((args, kwargs)):
         sharding = getattr(leaf, "sharding", None)

@@ -59,12 +59,13 @@ class StableHlo:
 
     @property
     def operations(self) -> int:
-        """How many operations its functions have; those inside of others are not counted."""
+        """The number of operations in the module's functions; nested ones are not counted."""
         functions = () if self._module is None else self._module.body.operations
         return sum(len(b.operations) for f in functions for r in f.regions for b in r.blocks)
 
     def mentions_more(self, limit: int) -> bool:
-        """Whether all occurrences of tensor types in it have more bytes than `limit` in total.
+        """Whether the tensor types that the module's text mentions add up to more than
+        `limit` bytes.
 
         That is far more than the step will need.
         """

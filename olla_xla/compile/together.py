@@ -48,7 +48,7 @@ _UNSETTLED = "the processes do not agree on a plan"
 
 
 def reason_not_to() -> str:
-    """Why functions of several processes are not planned here, or ""."""
+    """Why a function that several processes run is not planned in this setup; "" if it is."""
     config: Any = jax.config
     if distributed_client() is None:
         return "without jax.distributed.initialize() processes cannot share a plan"
@@ -58,7 +58,7 @@ def reason_not_to() -> str:
 
 
 def settled_together(members: tuple[int, ...], topic: str, name: str, trouble: str) -> str:
-    """An objection of one of the processes, the same text in all; "" if none objects.
+    """Asks all processes whether any objects; returns the objection, the same in all, or "".
 
     Args:
       members: process numbers. topic: names the question. name: of the function, for messages.
@@ -91,7 +91,7 @@ def compile_together(
     compiler_options: dict[str, Any] | None = None,
     **compile_kwargs: Any,
 ) -> Outcome:
-    """As `planned.compile_planned`, with the same outcome in every process that takes part.
+    """Compiles with a plan in several processes, with the same outcome in all of them.
 
     Args:
       lowered, options, environment, store, compiler_options, compile_kwargs: see there.

@@ -46,7 +46,7 @@ def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 
 class Token:
-    """Marks the module of one compile, to give it an entry of its own in JAX's memo.
+    """A unique mark put into the module of one compile, by which hook and cache recognise it.
 
     Attributes:
       lasting: whether JAX's persistent cache may keep the executable: the token has the same
@@ -61,7 +61,7 @@ class Token:
 
 
 def plan_mark(digest: str) -> str:
-    """The attribute of instructions that names their plan by its digest."""
+    """The frontend attribute, as text, that names the plan of an instruction by its digest."""
     return f"olla_xla-applied-{digest}"
 
 
@@ -78,7 +78,7 @@ def mark_in(module: bytes) -> str:
 
 @contextlib.contextmanager
 def marked(lowered: jax.stages.Lowered, token: bytes) -> Iterator[None]:
-    """A context in which the module of a lowered stage has the token."""
+    """Context manager in which the module of a lowered stage has the token in it."""
     ir = own_module("jaxlib.mlir.ir", "jax.extend.mlir.ir")
     module = lowered.compiler_ir("stablehlo")
     if module is None:

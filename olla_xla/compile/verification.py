@@ -28,7 +28,8 @@ _VARIABLE = "OLLA_XLA_VERIFY"
 
 
 def wanted(verify: bool | None) -> bool | None:
-    """Whether to verify: the argument, or else the environment variable OLLA_XLA_VERIFY.
+    """Whether results are to be verified, by the argument or else by OLLA_XLA_VERIFY;
+    None if unset.
 
     None where neither is set: then the first plan of each kind on a device is (`first_use`).
 
@@ -44,7 +45,7 @@ def wanted(verify: bool | None) -> bool | None:
 
 @dataclasses.dataclass(frozen=True)
 class ResultComparison:
-    """A comparison, still to be made, of an executable's first results with XLA's own.
+    """A comparison, to be made at the first call, of planned results with those of XLA's own order.
 
     Attributes:
       digest: names the lowered function. members: numbers of the processes that make it together.
@@ -103,12 +104,12 @@ def due(
 
 
 def is_of(digests: set[str], lowered: jax.stages.Lowered) -> bool:
-    """Whether a lowered function is among `digests`, as in `ResultComparison.digest`."""
+    """Whether the digest of a lowered function is in `digests`."""
     return bool(digests) and _digest(lowered) in digests
 
 
 def copies(tree: Any) -> Any:
-    """The same arguments with copies of all arrays, which a call may donate."""
+    """A pytree with copies of all arrays in it, which a call may then donate."""
     return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
 
 

@@ -19,7 +19,7 @@ _PATIENCE = 2.0
 
 
 class RunningPhase:
-    """What runs, and since when: a line that counts the seconds beside one of Rich's spinners.
+    """A line for terminals beside a spinner: what runs now, and for how many seconds.
 
     Args:
       doing: what runs first.
@@ -31,12 +31,12 @@ class RunningPhase:
         self._doing, self._line = doing, line
 
     def begin(self, doing: str) -> None:
-        """Sets what runs from now on."""
+        """Sets the name of the phase that runs from now on."""
         self._doing, self._since = doing, time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start of the first phase."""
         return time.monotonic() - self._started
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class RunningPhase:
 
 @contextlib.contextmanager
 def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]]:
-    """A context that, after two seconds, logs what is being done and shows it on a terminal.
+    """Context manager that tells a waiting user, after two seconds, what is being done.
 
     Args:
       name: of what is planned. doing: what is done first, for the message.

@@ -36,7 +36,9 @@ _ZOOMS = "ctrl"
 
 
 def sampled(view: MemoryView) -> np.ndarray:
-    """int64: at most 1500 steps to draw, ascending; of each range the step with the most memory."""
+    """Step numbers to draw, int64, ascending, at most 1500; each is the fullest step of
+    its range.
+    """
     steps, run = view.steps, -(-view.steps // _SAMPLES)
     in_use = _in_use(view)
     if run <= 1:

@@ -18,7 +18,9 @@ _NEIGHBOURS = 24
 
 
 class Texts:
-    """A table of distinct strings, each with a number, so that JSON holds each once; 0 is ""."""
+    """A table of distinct strings in which each has a number, to write each string once
+    into JSON.
+    """
 
     def __init__(self) -> None:
         self.all: list[str] = [""]

@@ -30,7 +30,7 @@ _MOVED = {
 
 
 class Arrays:
-    """For one fusion: the arrays outside it that each value inside takes its elements from."""
+    """For one fusion: from which arrays outside it each value inside the fusion takes elements."""
 
     def __init__(self) -> None:
         self._from: dict[Op, frozenset[object]] = {}
@@ -45,7 +45,9 @@ class Arrays:
         return arrays
 
     def note(self, op: Op, read: list[Numbers]) -> None:
-        """Records which arrays an operation `op` reads; `read` has its operands' value numbers."""
+        """Records from which arrays an operation of the fusion reads, given its
+        operands' value numbers.
+        """
         if op.opcode in ("concatenate", "tuple"):
             count = len(op.operands)
         else:
@@ -62,7 +64,9 @@ class Arrays:
                     alike[number] = alike.get(number, _NONE) | origin
 
     def candidates(self) -> dict[bytes, frozenset[object]]:
-        """Value number -> arrays it is read from, over shapes that are read from several arrays."""
+        """Value number -> the arrays that it is read from, for values that come from
+        several arrays.
+        """
         found: dict[bytes, frozenset[object]] = {}
         for alike in self._read.values():
             if len(_NONE.union(*alike.values())) > 1:
@@ -71,7 +75,8 @@ class Arrays:
 
 
 def several(numbers: Sequence[bytes], arrays: Sequence[frozenset[object]]) -> list[bytes]:
-    """The value numbers read from several arrays, each followed by a hash of how many; sorted.
+    """The value numbers that are read from more than one array, each followed by a hash
+    of how many.
 
     Args:
       numbers: value numbers that are read. arrays: for each, the arrays that it is read from.

@@ -31,7 +31,9 @@ def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shap
 
 
 def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
-    """Like `convert_of`, where another instruction converts implicitly; always gives a number."""
+    """The value number of an implicit convert from `old`'s to `new`'s type; some number
+    in any case.
+    """
     found = convert_of(numbering, number, old, new)
     if found is None:
         found = _plain(numbering, number, new)
@@ -69,7 +71,7 @@ def _again(numbering: ElementNumbering, shapes: tuple[Shape, Shape], number: byt
 
 
 def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
-    """A fusion result's number outside it, by its `number` inside and the hash of its `code`."""
+    """The value number, outside of a fusion, of a result that has `number` inside the fusion."""
     if (inner := numbering.rounded.get(number)) is not None and not inner.code:
         return _rounded_by(numbering, (inner.old, inner.new), code, inner.operand)
     result = numbering.coded(code, number)
@@ -108,7 +110,7 @@ def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
 
 def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | None:
-    """Undoes a convert to a wider type: the number of the value before it, or None.
+    """The value number before a convert to a wider type, if `number` is such a convert's; or None.
 
     Bitcasts and transposes after the convert are applied to that value. None if there is no such
     convert, or the value's type is not `new`'s.

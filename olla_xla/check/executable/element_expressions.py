@@ -49,7 +49,7 @@ from olla_xla.check.executable.slices import slice_of, sliced_axis, sliced_digit
 
 
 def program_digest(program: Program, target: str) -> str:
-    """Digest of what a module computes, 32 hex digits. Changes `program`: do not use it again."""
+    """Digest, 32 hex digits, of what a module computes; loops are numbered element by element."""
     numbering = ElementExpressions(target)
     root, effects = numbering.function(program.entry)
     seen = [effect for effect in effects if not is_exchange(effect)]
@@ -92,7 +92,9 @@ class ElementExpressions(ElementNumbering):
         return slice_of(self, number, at, shape, digit)
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of an operation without its own rule, a known integer's if it is one."""
+        """Value number of any other operation: hash of opcode and operands, or of a
+        known integer.
+        """
         kind = self.integers.type_of(op)
         read = [number for numbers in operands for number in numbers.values()] if kind else []
         known = self.integers.result(op, kind, read) if kind else None
@@ -142,7 +144,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.joined(Concatenation(self.attributes(op), numbers, dimension, starts))}
 
     def part(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of a slice; of its operand or a concatenated part, if it is all of that."""
+        """Value number of a static slice; it is the operand's if the slice takes all of it."""
         (number,) = operands[0].values()
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
@@ -169,7 +171,7 @@ class ElementExpressions(ElementNumbering):
         return self.plain(op, operands, effects)
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
-        """A hash of the device groups that take part in a collective, whatever they exchange."""
+        """A hash of which devices take part in a collective; what they exchange does not count."""
         return hashed(participants(op.proto.SerializeToString(deterministic=True)))
 
     def transpose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -208,7 +210,9 @@ class ElementExpressions(ElementNumbering):
         return {(): self.updated(Update.of_slice(numbers, row_major(whole), digit))}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a fusion: its computation's, with its code where bits may change."""
+        """Value numbers of a fusion's results; where its code may change rounding, with
+        a hash of it.
+        """
         outer = self._fused, self._arrays
         self._fused, self._arrays = set(), Arrays.of(op, self.alike)
         inside = self.run(op.called[0], operands, effects)

@@ -96,7 +96,9 @@ class ElementNumbering(Numbering):
         """
 
     def term(self, *parts: bytes) -> bytes:
-        """The hash of the joined `parts`, which are numbers; noted in `terms` if kept."""
+        """A new value number: the hash of these value numbers joined; how it was made
+        is recorded.
+        """
         data = b"".join(parts)
         number = hashed(data)
         if self.terms is not None:
@@ -106,12 +108,14 @@ class ElementNumbering(Numbering):
     def note_term(
         self, number: bytes, again: Callable[..., Any], given: Any, *operands: bytes
     ) -> None:
-        """Records in `terms`, if kept, that `number` is `again(self, given, *operands)`."""
+        """Records that value number `number` is computed by `again(self, given, *operands)`."""
         if self.terms is not None:
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
-        """A number that stands for `again(self, given, *operands)`, which iterations evaluate."""
+        """A placeholder value number for `again(self, given, *operands)`, computed in
+        each iteration.
+        """
         said = hashed(repr((again.__qualname__, hash(given))).encode())
         number = hashed(b"".join((_LATER, said, *operands)))
         assert self.terms is not None
@@ -128,12 +132,14 @@ class ElementNumbering(Numbering):
             self._fused.add(number)
 
     def note_moved(self, number: bytes, result: bytes) -> None:
-        """Records that `result` only moves elements of `number`: computed if `number` is."""
+        """Records that value `result` only has `number`'s elements, moved: computed
+        here if that is.
+        """
         if self.is_computed(number):
             self.note_computed(result)
 
     def unmoved(self, number: bytes) -> bytes:
-        """The value number before all bitcasts and transposes that led to `number`."""
+        """The value number that `number` had before bitcasts and transposes moved its elements."""
         while number in self.moves:
             number = self.moves[number].base
         return number
@@ -157,7 +163,9 @@ class ElementNumbering(Numbering):
         return result
 
     def rearranged(self, base: bytes, move: Move, shape: Shape | None = None) -> bytes:
-        """The number of `base` in the order that `move` gives, with the element type of `shape`."""
+        """The value number of array `base` with its elements in the order of `move`, in
+        `shape`'s type.
+        """
         old, new = move.shape, move.new
         if shape is not None:
             old, new = typed(old, shape), typed(new, shape)

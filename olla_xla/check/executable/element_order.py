@@ -44,7 +44,7 @@ def as_row(shape: Shape, elements: int | None = None) -> Shape:
 
 @_cached
 def digits(shape: Shape) -> list[tuple[int, int]]:
-    """(extent, stride in elements) of each dimension, as the array lies in memory."""
+    """For each dimension of an array in the order of memory, (extent, stride in elements)."""
     distance, found = 1, dict[int, tuple[int, int]]()
     for k in shape.minor_to_major:
         found[k] = shape.dimensions[k], distance
@@ -54,7 +54,7 @@ def digits(shape: Shape) -> list[tuple[int, int]]:
 
 @_cached
 def permuted(shape: Shape, dimensions: tuple[int, ...] | None = None) -> Steps:
-    """Strided loops over an array's row-major positions, with dimensions in a given order.
+    """Loops (count, stride) over an array's row-major positions, its dimensions in another order.
 
     Args:
       shape: of the array.
@@ -68,13 +68,13 @@ def permuted(shape: Shape, dimensions: tuple[int, ...] | None = None) -> Steps:
 
 @_cached
 def lying(shape: Shape) -> Steps:
-    """An array's memory order, as strided loops over its row-major positions."""
+    """Loops (count, stride) over an array's row-major positions, in the order of memory."""
     return permuted(shape, shape.minor_to_major[::-1])
 
 
 @_cached
 def as_dimensions(shape: Shape) -> Steps:
-    """An array's row-major order, as strided loops over its positions in memory."""
+    """Loops (count, stride) over an array's positions in memory, in row-major order."""
     return joined(digits(shape))
 
 
@@ -157,7 +157,7 @@ def inverse(steps: Steps) -> Steps:
 
 
 def places(steps: Steps) -> Places:
-    """The positions that strided loops visit, in order."""
+    """The positions that loops of (count, stride) visit, in order, as integers."""
     found = np.zeros(1, np.int64)
     for count, distance in steps:
         found = (found[:, None] + distance * np.arange(count)).ravel()
@@ -180,7 +180,7 @@ def steps_of(order: Places) -> Steps | None:
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Normalises strided loops: drops those of count 1, merges contiguous ones."""
+    """Simplifies loops of (count, stride): merges contiguous ones and drops those of count 1."""
     found: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:

@@ -34,7 +34,7 @@ XLA may apply it once for each thread. Those of the second set need an initial v
 
 
 def exact_results(body: Body) -> frozenset[ShapeIndex]:
-    """The results of a fused computation that have the same bits in any correct code.
+    """Indices of a fusion's results whose bits do not depend on how the fusion is compiled.
 
     Returns:
       Their shape indices; just () where all have.
@@ -52,7 +52,7 @@ def exact_results(body: Body) -> frozenset[ShapeIndex]:
 
 
 def divides(op: Op) -> bool:
-    """Whether an operation is a divide or remainder of a scalar integer by a positive constant."""
+    """Whether an operation is an integer division (or remainder) by a positive constant."""
     if op.opcode not in ("divide", "remainder") or op.operands[1].opcode != "constant":
         return False
     value = scalar_integer(op.operands[1].proto.literal, op.proto.shape.element_type)

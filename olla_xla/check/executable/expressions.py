@@ -28,7 +28,9 @@ from olla_xla.check.executable.program import Op, Program
 
 
 def program_digest(program: Program, target: str) -> str:
-    """Digest of what a module computes, 32 hex digits. Changes `program`: do not use it again."""
+    """Digest, 32 hex digits, of what a module computes; a loop is a function of its
+    initial state.
+    """
     return _Expressions(target).computation(program.entry).hex()
 
 

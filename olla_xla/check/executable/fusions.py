@@ -46,7 +46,7 @@ _WHOLE = frozenset(range(1, 10))
 def note_own(
     numbering: ElementNumbering, op: Op, read: list[Numbers], result: Numbers, own: set[bytes]
 ) -> None:
-    """Adds the results of an operation in a fusion to `own`, if it does more than move elements.
+    """Adds an operation's results to `own`, the value numbers that a fusion itself computes.
 
     Args:
       numbering: of the module. op: the operation. read: value numbers of its operands.
@@ -92,7 +92,7 @@ def is_elementwise(body: Body) -> bool:
 
 
 def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """A fusion result's number outside it, for an elementwise fusion.
+    """The value number, outside of an elementwise fusion, of one of its results.
 
     Args:
       numbering: of the module. number: of the result inside. code: hash of the fusion's code.
@@ -123,7 +123,7 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
 
 def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """A fusion result's number outside it, for other fusions on a GPU or TPU (`from_outside`).
+    """The value number, outside of a GPU's or TPU's other fusion, of one of its results.
 
     Where the result is a dynamic-update-slice, a GPU's code computes the elements of the update,
     whatever the array's extents (XLA's emitter of in-place dynamic-update-slices). A TPU's code

@@ -20,7 +20,7 @@ _INTEGER = hashed(b"integer")
 
 
 class Integers:
-    """Scalar integers whose values are known, by value number."""
+    """Which value numbers stand for scalar integers whose value is known at compile time."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
@@ -28,7 +28,9 @@ class Integers:
 
     @staticmethod
     def type_of(op: Op) -> int:
-        """XLA's element type of an operation's result if it is a scalar integer or pred, else 0."""
+        """XLA's number of an operation's element type, if the result is a scalar
+        integer or pred; or 0.
+        """
         shape, kind = op.shape, op.shape.element_type
         return kind if shape.is_array and not shape.dimensions and kind in INTEGERS else 0
 

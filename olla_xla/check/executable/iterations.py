@@ -43,11 +43,13 @@ class Loops:
         self._marks: set[bytes] = set()
 
     def marks(self) -> list[bytes]:
-        """Hashes of what backend_configs of followed loops claim and was not verified; sorted."""
+        """Hashes of what loops' backend_configs claim, such as trip counts, and was not
+        verified; sorted.
+        """
         return sorted(self._marks)
 
     def is_stateful(self, op: Op) -> bool:
-        """Whether a loop runs operations whose results depend on how often they ran, as rng's."""
+        """Whether a loop runs stateful operations such as rng, whose results change at each run."""
         if op not in self._stateful:
             self._stateful[op] = _any(op, has_state)
         return self._stateful[op]
@@ -100,7 +102,8 @@ class Loops:
     def later(
         self, numbering: ElementNumbering, op: Op, start: Numbers, effects: list[bytes]
     ) -> Numbers:
-        """Placeholder numbers of a loop's results, in a body that is numbered for unknown values.
+        """Placeholder value numbers for an inner loop's results, while an outer loop's
+        body is numbered.
 
         Args:
           numbering: of the module. op: the while. start: numbers of its initial state.
@@ -312,7 +315,7 @@ class _Claims:
 
 
 def fixed_elements(start: Numbers, symbols: Numbers, root: Numbers) -> set[ShapeIndex]:
-    """Indices of the elements of a loop's state that are the same in all iterations.
+    """Indices of the elements of a loop's state that no iteration changes.
 
     The body returns each one itself, or another such element with the same initial value: XLA:TPU
     copies loop-invariant values from HBM to VMEM again for each next iteration.

@@ -21,7 +21,9 @@ the same memory."""
 
 @dataclasses.dataclass(frozen=True)
 class KernelMemory:
-    """Which arrays of a kernel share memory: as `found`, and as `forced` by XLA's aliases."""
+    """Which of a kernel's arrays share memory: as assigned (`found`), as aliases force
+    (`forced`).
+    """
 
     found: Pattern
     forced: Pattern

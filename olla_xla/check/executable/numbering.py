@@ -71,17 +71,17 @@ def hashed(data: bytes) -> bytes:
 
 
 def named(index: ShapeIndex) -> bytes:
-    """A hash of a shape index."""
+    """A hash of a shape index, to be part of other hashes."""
     return hashed(b"index" + repr(index).encode())
 
 
 def all_of(numbers: Numbers) -> bytes:
-    """The value numbers of all leaves, joined, each after its index's hash."""
+    """Joins the value numbers of all leaves of a result to one byte string, with their indices."""
     return b"".join(part for i in sorted(numbers) for part in (named(i), numbers[i]))
 
 
 def ordered(effects: list[bytes]) -> list[bytes]:
-    """Effects in the order in which they are hashed: others as they came, then collectives sorted.
+    """Side effects in a canonical order: collectives sorted behind the others, which keep theirs.
 
     The order of collectives does not matter, as all devices run the same module.
     """
@@ -89,12 +89,12 @@ def ordered(effects: list[bytes]) -> list[bytes]:
 
 
 def is_exchange(effect: bytes) -> bool:
-    """Whether an effect is a collective's: how often it happens does not matter."""
+    """Whether an effect (bytes) was marked by `exchange` as that of a collective."""
     return len(effect) > SIZE
 
 
 def exchange(effect: bytes) -> bytes:
-    """`effect`, marked as a collective's."""
+    """Marks an effect (bytes) as that of a collective, which may happen once or more often."""
     return _EXCHANGE + effect
 
 
@@ -135,7 +135,7 @@ class Numbering(abc.ABC):
         self._bare: dict[bytes, bytes] = {}
 
     def term(self, *parts: bytes) -> bytes:
-        """The hash of the joined `parts`, which are value numbers and hashes."""
+        """A new value number: the hash of these value numbers, joined."""
         return hashed(b"".join(parts))
 
     def computation(self, body: Body) -> bytes:
@@ -200,7 +200,9 @@ class Numbering(abc.ABC):
         return found
 
     def is_free(self, op: Op, index: ShapeIndex) -> bool:
-        """Whether a fusion's result at `index` has the same bits in any code XLA may make of it."""
+        """Whether a fusion's result at `index` has the same bits, however the fusion is
+        compiled.
+        """
         (body,) = op.called
         if body not in self._exact:
             self._exact[body] = exact_results(body)
@@ -208,7 +210,8 @@ class Numbering(abc.ABC):
         return () in exact or index[:1] in exact
 
     def code(self, op: Op) -> bytes:
-        """A hash of what decides a fusion's code beside the expressions that it computes.
+        """A hash of a fusion's kind and configuration, on which the rounding of its
+        results may depend.
 
         That is its kind and configuration, and those of nested fusions, which decide how a dot
         reads its operands. XLA's CPU backend has two code generators, which may round an expression
@@ -245,7 +248,9 @@ class Numbering(abc.ABC):
         return found
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of other operations, by opcode, attributes, operands and callees."""
+        """Value numbers of an operation without a rule: hash of opcode, attributes,
+        operands, callees.
+        """
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]
@@ -275,11 +280,11 @@ class Numbering(abc.ABC):
         """The value number of a bitcast from `old` to `new`; a bitcast and its inverse cancel."""
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
-        """A hash of a collective's effect on the devices that take part in it."""
+        """A hash of a collective's side effect on the devices that take part in it."""
         return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
-        """Value numbers of a -done instruction, taken from those of its start's tuple, `start`."""
+        """Value numbers of the result of an asynchronous operation at its -done instruction."""
         if op.opcode == "all-reduce-done":
             return start
         first = 0 if op.opcode in ("copy-done", "recv-done") else 1
@@ -290,11 +295,13 @@ class Numbering(abc.ABC):
         }
 
     def same(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of an instruction that returns its first operand: the operand's."""
+        """Value numbers of an instruction that returns its first operand unchanged."""
         return operands[0]
 
     def pack(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a tuple: those of its operands."""
+        """Value numbers of a tuple instruction: those of its operands, under the
+        tuple's indices.
+        """
         return {(k, *i): n for k, numbers in enumerate(operands) for i, n in numbers.items()}
 
     def barrier(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -302,7 +309,9 @@ class Numbering(abc.ABC):
         return operands[0] if len(operands) == 1 else self.pack(op, operands, effects)
 
     def element(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a get-tuple-element. CheckError if the tuple lacks the element."""
+        """Value numbers of a get-tuple-element: those in the tuple. CheckError if it is
+        not there.
+        """
         k = op.proto.tuple_index
         if not op.shape.is_tuple:
             if (k,) not in operands[0]:
@@ -348,7 +357,9 @@ class Numbering(abc.ABC):
         return {(0,): number, (1,): number, (2,): _CONTEXT}
 
     def choose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a conditional; one equal in all branches does not have the index."""
+        """Value numbers of a conditional; a result that is equal in all branches has
+        its number there.
+        """
         branches, seen, acts = [], [], False
         for body, given in zip(op.called, operands[1:], strict=True):
             inner: list[bytes] = []

@@ -24,7 +24,7 @@ _LOCAL = (1 << 32) - 1
 
 
 class Op:
-    """One HLO instruction.
+    """One HLO instruction, as the referee reads it.
 
     Attributes:
       name, opcode: as XLA spells them.
@@ -67,7 +67,7 @@ class Op:
 
     @property
     def bound(self) -> list[tuple[ShapeIndex, int, ShapeIndex]]:
-        """output_to_operand_aliasing, as (output index, operand number, operand index)."""
+        """Results that overwrite operands: (output index, operand number, operand index) each."""
         return [
             (
                 tuple(b.output_shape_index),
@@ -81,7 +81,7 @@ class Op:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Body:
-    """One HLO computation.
+    """One HLO computation, as the referee reads it.
 
     Attributes:
       ops: in execution order where it has a schedule, else as listed (operands first).
@@ -116,7 +116,7 @@ class Body:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """An HLO module.
+    """An HLO module, as the referee reads it.
 
     Attributes:
       name: of the module.
@@ -150,7 +150,7 @@ def allocates(op: Op) -> bool:
 
 
 def is_effect(proto: xla_pb2.HloInstructionProto) -> bool:
-    """Whether an instruction has side effects: `acts`, by its proto."""
+    """Whether an instruction, given as a proto, has side effects (see `acts`)."""
     return _half(proto.opcode) in _EFFECTS or proto.custom_call_has_side_effect
 
 
@@ -167,7 +167,7 @@ def has_state(op: Op) -> bool:
 
 
 def may_repeat(op: Op) -> bool:
-    """Whether an operation is a collective: one more run on the same operands changes nothing.
+    """Whether an operation is a collective, which may run once more without changing any result.
 
     XLA's rematerialization runs collectives again where a step does not fit the device.
     """
@@ -193,7 +193,7 @@ def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:
 
 
 def nowhere(shape: xla_pb2.ShapeProto) -> None:
-    """Clears the memory space in the layouts of a shape, in place."""
+    """Removes the memory space from the layouts in a shape proto, in place."""
     if shape.layout.memory_space:
         shape.layout.memory_space = 0
     for part in shape.tuple_shapes:

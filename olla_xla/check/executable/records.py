@@ -33,7 +33,7 @@ class Move(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A dynamic-update-slice.
+    """A record of a dynamic-update-slice: which array it updates, with what, and where.
 
     Attributes:
       made: hash of its attributes. numbers: of its operands: array, update, indices.
@@ -56,7 +56,7 @@ class Update(NamedTuple):
 
 
 class Concatenation(NamedTuple):
-    """A concatenate.
+    """A record of a concatenate: its operands, and where each begins in the result.
 
     Attributes:
       made: hash of its attributes. numbers: value numbers of its operands.
@@ -84,7 +84,7 @@ class Rounded(NamedTuple):
 
 
 class Term(NamedTuple):
-    """How a number is made of others, so that it can be computed again from other operands.
+    """A record of how a value number was made from others, to compute it for other operands.
 
     Attributes:
       again: gives the number: `again(numbering, given, *operands)`; None where it is the hash of

@@ -51,7 +51,7 @@ _ADDING = frozenset("add subtract reduce reduce-window".split())
 
 
 def is_settled(bodies: Iterable[Body]) -> bool:
-    """Whether a compiler has no choice of FMAs in a function, so that its rounding is fixed.
+    """Whether no multiply and add of a function could be fused to an FMA, which changes rounding.
 
     Args:
       bodies: the computations that the function runs.
@@ -82,7 +82,7 @@ def _is_short(op: Op) -> bool:
 
 
 class Rounding:
-    """Finds out which kernels' rounding may depend on which of their buffers share memory.
+    """Decides which kernels may round differently when other buffers of theirs share memory.
 
     Args:
       target: "cpu", "cuda" or "tpu".
@@ -102,7 +102,7 @@ class Rounding:
 
 
 def lacks_index(fusion: Op) -> bool:
-    """Whether a fusion slices or updates a whole array, without an index: rounding may differ."""
+    """Whether a fusion slices or updates an array without an index; XLA then emits other code."""
     (body,) = fusion.called
     return _takes_only_slice(body) and _Sums(body, ()).is_open
 

@@ -14,7 +14,7 @@ _Edges = dict[tuple[int, int], frozenset[int]]
 
 
 def is_reordered(before: bytes, after: bytes) -> bool:
-    """Whether two serialized modules differ in order, memory and frontend attributes alone.
+    """Whether two serialized modules are equal but for order, memory and frontend attributes.
 
     The second one may have more control edges (`read_program` checks that its order keeps them),
     other aliasing of fusions' results (`memory` checks it), and more bitcasts that nothing reads.

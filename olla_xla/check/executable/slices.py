@@ -96,7 +96,7 @@ def sliced_axis(part: Shape, shape: Shape) -> int | None:
 
 
 def sliced_digit(shape: Shape, axis: int) -> Digit:
-    """(extent, row-major stride in elements) of dimension `axis` of an array."""
+    """Dimension `axis` of an array as (extent, stride in elements), in row-major order."""
     return digits(row_major(shape))[axis]
 
 

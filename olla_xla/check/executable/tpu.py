@@ -100,7 +100,9 @@ class Parts:
 
 
 def joined_at(op: Op) -> list[tuple[int, ...]] | None:
-    """Where each slice that `op` joins in place begins in the sliced array; None for others."""
+    """Where each slice that `op` joins in place begins in the whole array; None if it
+    joins none.
+    """
     if op.proto.custom_call_target != _JOINED:
         return None
     found = []

@@ -19,7 +19,7 @@ At = dict[ShapeIndex, "Value"]
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Value:
-    """One array in memory.
+    """One array in memory, as the referee follows it.
 
     Attributes:
       op, index: where it is defined.
@@ -37,14 +37,14 @@ class Value:
 
     @property
     def name(self) -> str:
-        """Such as "fusion.3", or "fusion.3{1}" for an element of its tuple."""
+        """The value's name for messages: "fusion.3", or "fusion.3{1}" for an element of a tuple."""
         where = ",".join(map(str, self.index))
         return f"{self.op.name}{{{where}}}" if self.index else self.op.name
 
 
 @dataclasses.dataclass(eq=False)
 class Frame:
-    """One run of a computation: which value each operation gives in it.
+    """One run of a computation: which value each of its operations gives.
 
     Attributes:
       body: what runs.

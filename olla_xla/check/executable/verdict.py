@@ -34,7 +34,7 @@ else:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Accepted:
-    """A planned module as the referee has read and accepted it.
+    """A planned module that the referee has accepted, as the referee read it.
 
     Attributes:
       program, values: the module. is_reordered: whether it is XLA's own in another order, so that

@@ -43,13 +43,15 @@ class _History:
 
 
 class WrittenSlices:
-    """For arrays that are updated at constant indices: the slice written last at each index."""
+    """For arrays whose slices are written at constant indices: what was written last at
+    each index.
+    """
 
     def __init__(self) -> None:
         self._found: dict[bytes, tuple[_History, int]] = {}
 
     def note(self, number: bytes, array: bytes, digit: Digit, place: int, row: bytes) -> None:
-        """Records that an array is another one with one slice replaced.
+        """Records that array `number` is array `array` with the slice at index `place` replaced.
 
         Args:
           number: the array's value number. array: the other's. row: the slice's, flattened.
@@ -69,7 +71,7 @@ class WrittenSlices:
         self._found[number] = history, version + 1
 
     def at(self, number: bytes, digit: Digit, place: int) -> tuple[bytes | None, bytes]:
-        """The value number of the slice at index `place` of the array `number`.
+        """What is in the slice at index `place` of the array with value number `number`.
 
         Returns:
           Its number, if it was written. Else None, and the number of an array that has the same

@@ -9,7 +9,7 @@ _NAMES = {"xla": "XLA alone", "planned": "planned", "recomputed": "with recomput
 
 
 def batch_table(found: MaxBatch, title: str) -> Table:
-    """One row for each way: the largest batch found, its total, and the next larger batch's total.
+    """The table of `max_batch`: for each way to run the model, the largest batch and its total.
 
     Totals are in MB.
     """
@@ -45,7 +45,7 @@ def _how(way: LargestBatch) -> str:
 
 
 def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
-    """Lines below the table: what could not be planned and why, open ranges, cost of the search.
+    """Lines below that table: what could not be planned and why, open ranges, cost of the search.
 
     Args:
       found: the answers.

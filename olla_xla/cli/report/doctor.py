@@ -12,13 +12,15 @@ _SAID = {True: "ok", False: "**not as it should be**", None: "not here"}
 
 
 def as_json(found: Examination) -> str:
-    """The whole examination as a JSON object, with a newline at the end."""
+    """The results of `olla_xla doctor` as a JSON object, with a newline at the end."""
     fields = {"format": "olla_xla.doctor", "version": 1, **dataclasses.asdict(found)}
     return json.dumps({**fields, "passed": found.passed}, indent=1) + "\n"
 
 
 def verdict(found: Examination) -> str:
-    """One line: which checks and runs failed, and how many models were not run."""
+    """One line on `olla_xla doctor`: which checks and runs failed, and how many models
+    did not run.
+    """
     wrong = [check.name for check in found.checks if check.passed is False]
     wrong += [run.row.name for run in found.runs if not run.passed]
     text = f"Not as it should be: {', '.join(dict.fromkeys(wrong))}." if wrong else "Nothing wrong."
@@ -28,7 +30,7 @@ def verdict(found: Examination) -> str:
 
 
 def page(found: Examination) -> str:
-    """The page of Markdown, for users to send in."""
+    """The results of `olla_xla doctor` as a page of Markdown, for users to send in."""
     facts = [("made", found.made), *found.machine.items(), *found.versions.items()]
     parts = [
         "# olla_xla doctor",

@@ -8,7 +8,7 @@ from olla_xla.tools.measure.records import Comparison, Measured, Recomputation
 
 
 def measured_table(comparison: Comparison, title: str) -> Table:
-    """Memory and step time of both processes, side by side; sizes in MB."""
+    """A table of the memory and step time measured with XLA's order and with the plan; MB, ms."""
     ours, theirs = comparison.planned, comparison.unplanned
     rows = [
         _sizes("XLA's total, assigned", theirs.assigned_bytes, ours.assigned_bytes),
@@ -64,7 +64,7 @@ def unmeasured_table(plan: Plan, title: str) -> Table:
 
 
 def recomputation_table(found: Recomputation) -> Table:
-    """XLA's order and a plan that recomputes, run alternately: MB, milliseconds and percent."""
+    """A table of XLA's order beside a plan that recomputes, run alternately: MB, ms, percent."""
     rows = []
     for name, one in (("XLA's order", found.kept), ("planned, with recomputation", found.again)):
         first = one is found.kept
@@ -109,7 +109,9 @@ def _step(measured: Measured) -> float:
 
 
 def measured_verdict(comparison: Comparison) -> str:
-    """One line: whether outputs are identical, what was recomputed, and whether a plan was used."""
+    """One line on a measurement: equal outputs or not, what was recomputed, whether a
+    plan was used.
+    """
     ours = comparison.planned
     steps, leaves = len(ours.digests), len(ours.leaves)
     if comparison.difference:

@@ -231,7 +231,7 @@ def proofs_table(proofs: Sequence[Proof]) -> Table:
 
 
 def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Table:
-    """The largest scan residuals, each kept or recomputed.
+    """A table of the largest scan residuals (arrays filled by loops), each kept or recomputed.
 
     Args:
       rows: one a residual, largest first; not empty.

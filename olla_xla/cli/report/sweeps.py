@@ -21,7 +21,9 @@ Row = Mapping[str, Any]
 
 
 def sweep_table(rows: Sequence[Row]) -> Table:
-    """One line a row: XLA's total, its memory-minimising scheduler's (CPU), and ours, in MB."""
+    """A table of a sweep, one line a step: totals in MB by XLA, by its memory
+    scheduler, and ours.
+    """
     title = "Totals in MB, assigned by XLA; nothing was run."
     return Table(_HEADINGS, [_line(row) for row in rows], title)
 
@@ -47,7 +49,7 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def sweep_summary(rows: Sequence[Row]) -> list[str]:
-    """Lines about the rows that did not fail.
+    """Lines about a sweep's successful rows: the largest errors and the rows without a gain.
 
     They give the largest prediction errors, the rows where the planned total is above XLA's, and
     the rows where an order gains nothing.
@@ -94,7 +96,7 @@ _PARETO_HEADINGS = (
 
 
 def pareto_table(rows: Sequence[StepVariant], title: str) -> Table:
-    """One line for each way, compared with the first one.
+    """A table of the ways to run one step, each compared with the first in memory and time.
 
     Totals are XLA's, in MB; times are in milliseconds. A star marks the ways on the Pareto front:
     no other way is at most as large and at most as slow, and better in one of the two.

@@ -9,7 +9,7 @@ from olla_xla.remat.cost.devices import SOURCES, device
 
 
 def targets_table() -> Table:
-    """One row a target: the memory and bandwidth that XLA is given, and the rates of predictions.
+    """A table of all targets: memory, bandwidth, and the rates by which times are predicted.
 
     Predicted times use the rates that kernels are assumed to sustain. They lie below the peak rates
     in the document that the last column names.
