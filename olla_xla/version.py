@@ -24,7 +24,7 @@ def old_jax() -> str:
 
 
 def to_install(extra: str) -> str:
-    """The shell command that installs an extra, depending on how olla_xla was installed.
+    """The shell command that installs an optional dependency group (extra) of olla_xla.
 
     It is `uv sync` in a checkout, else `pip install` from the archive, repository or index used.
     """

@@ -24,7 +24,7 @@ _REMEMBERED, _REMEMBERED_BYTES = 16, 2**20
 
 
 def flattened(arguments: tuple[Any, ...]) -> tuple[Kinds, bytes]:
-    """The types of a loop's arguments, and the 8-byte words by which machine code takes them.
+    """Arguments of a compiled loop as machine code takes them: their types, and 8-byte words.
 
     Raises:
       TypeError: an argument is no array, number, or tuple of these.
@@ -149,7 +149,7 @@ def _tuple(value: tuple[Any, ...]) -> _Tuple:
 
 
 def parameters(kinds: Kinds) -> Iterator[str]:
-    """The LLVM types of the words that pass arguments of these types, one for each word."""
+    """The LLVM types of a compiled loop's parameters: one for each 8-byte word of its arguments."""
     for kind in kinds:
         if isinstance(kind, _TupleKind):
             yield from parameters(kind.kinds)

@@ -93,7 +93,7 @@ class GraphArrays(NamedTuple):
         before: Sequence[Sequence[int]],
         inplace: Sequence[tuple[int, int]],
     ) -> GraphArrays:
-        """Makes the arrays from what says the same as fields of `Operator`, `Tensor` and the graph.
+        """Makes the arrays from the fields of operators, tensors and the graph.
 
         `before` has the direct predecessors of each operator, `inplace` (output, input) pairs.
         """
@@ -145,7 +145,7 @@ class GraphArrays(NamedTuple):
         )
 
     def resized(self, bytes: NDArray[np.int64]) -> GraphArrays:
-        """The graph with tensors of other sizes, int64 [m]."""
+        """A copy of the graph whose tensors have other sizes in bytes, int64 [m]."""
         made = sum_by(self.source[~self.live_in], bytes[~self.live_in], self.n)
         return self._replace(bytes=bytes, made=made, running=np.cumsum(bytes))
 

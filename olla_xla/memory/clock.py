@@ -84,7 +84,7 @@ def by_processor() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped() -> Iterator[None]:
-    """A context in which `now` stands still, for all threads: they wait for compiled loops."""
+    """Context manager in which `now` stands still, for all threads, as while loops are compiled."""
     processor = _own.processor
     _count(1)
     if processor is not None:

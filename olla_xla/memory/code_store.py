@@ -103,7 +103,7 @@ def _stem(name: str, kinds: Any) -> str:
 
 
 def holds(name: str, digest: str) -> bool:
-    """Whether machine code of a loop is on disk for arguments of at least one list of types."""
+    """Whether this machine's cache has machine code of a loop, for any types of arguments."""
     pattern = f"{name}-{_machine()}-*-{digest}{_SUFFIX}"
     return any(is_own(path.lstat()) for folder in folders() for path in folder.glob(pattern))
 
@@ -139,7 +139,7 @@ def drop(name: str, kinds: Kinds, digest: str) -> None:
 
 
 def read(name: str, kinds: Any, digest: str) -> bytes | None:
-    """The data that `write` wrote; None if missing, damaged, or if others may have written it."""
+    """Data that `write` stored for a loop; None if missing, damaged, or writable by other users."""
     file = f"{_stem(name, kinds)}{digest}{_SUFFIX}"
     for folder in folders():
         with contextlib.suppress(OSError):

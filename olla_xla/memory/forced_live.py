@@ -38,7 +38,9 @@ class _Block(NamedTuple):
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
-    """(lower bound on the lifetime peak in bytes, first operator that attains it) or (0, -1)."""
+    """A lower bound on the lifetime peak of any order, in bytes, and the operator that
+    proves it.
+    """
     forced = forced_live_bytes(graph)
     if not len(forced):
         return 0, -1

@@ -34,7 +34,7 @@ _logger = logging.getLogger("olla_xla")
 
 
 class CompiledLoop:
-    """A function that numba compiles, or loads from disk, when it is first called.
+    """A function that numba compiles, or that is loaded from disk, when it is first called.
 
     Attributes:
       interpreted: the Python function, for calls that take less time than importing numba.
@@ -175,7 +175,7 @@ _patience = 0.0
 
 
 def interpret(seconds: float) -> None:
-    """Lets Python run loops that are not on disk until each has taken `seconds` of this process.
+    """Lets Python interpret loops whose machine code is missing, up to `seconds` for each loop.
 
     Those that may run long in one call are compiled all the same.
     """
@@ -194,7 +194,7 @@ def jit(function: Callable[..., Any]) -> CompiledLoop:
 
 
 def loop(function: Callable[..., Any], *, long: bool = False) -> _Kept:
-    """Compiles, without reference counting, a function that neither makes nor returns an array.
+    """Decorator that compiles a loop over arrays with numba, or loads its machine code from disk.
 
     Its arguments are arrays, numbers and NamedTuples of them; it returns nothing, a number or a
     tuple of numbers. A `long` one is never interpreted.
@@ -203,5 +203,5 @@ def loop(function: Callable[..., Any], *, long: bool = False) -> _Kept:
 
 
 def inner(function: Callable[..., Any]) -> CompiledLoop:
-    """Like `loop`, for functions that only compiled functions call; Python calls interpret it."""
+    """Decorator like `loop`, for helper functions that only compiled loops call."""
     return _Inner(function, no_cpython_wrapper=True, _nrt=False)

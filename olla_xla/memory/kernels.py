@@ -34,7 +34,7 @@ def leaves(i: Instruction) -> list[tuple[Instruction, ShapeIndex]]:
 def find_kernels(
     dataflow: Dataflow, pairs: Sharing, target: str, *, every: bool = False
 ) -> list[Instruction]:
-    """Instructions whose rounding may depend on which of their arrays an order lets share memory.
+    """Kernels (instructions) whose rounding may depend on which of their arrays share memory.
 
     Args:
       dataflow: of a module. pairs: its in-place candidates. target: "cpu" or "cuda".
@@ -54,7 +54,7 @@ def find_kernels(
 
 
 def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Pattern:
-    """For each array in `leaves(i)`, the position of the first one at the same address."""
+    """Which arrays of an instruction share memory: for each, the position of the first alike."""
     first: dict[tuple[int, int], int] = {}
     found = []
     for k, where in enumerate(leaves(i)):
@@ -65,7 +65,7 @@ def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Patte
 
 
 def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) -> dict[str, Pattern]:
-    """`kept` with an entry for each copy, equal to its original's, so that both round alike.
+    """Adds to `kept` the patterns of copied instructions, equal to those of their originals.
 
     Args:
       kept: name -> pattern. copies: (name of the copy, name of its original) of instructions.
@@ -74,7 +74,7 @@ def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) ->
 
 
 def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
-    """Which arrays of an instruction must share memory (its pattern in `kept`); None: any may.
+    """The pattern in `kept` that an instruction must have: which of its arrays share memory.
 
     None also for a changed fusion, whose number of arrays is not that of its pattern.
     """

@@ -36,7 +36,9 @@ def intervals(
 def spans_and_passes(
     g: GraphArrays, position: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """`intervals`, and bool [pairs]: by which pairs memory passes on; `position`: [n] steps."""
+    """The `intervals` of tensors, int64 [m, 2], and by which pairs memory is handed on,
+    bool [pairs].
+    """
     spans, passes = np.empty((g.m, 2), np.int64), np.empty(len(g.pair_b), np.bool_)
     live_spans(g, position, spans, passes, np.zeros((2, g.m), np.bool_))
     return spans, passes
@@ -59,7 +61,7 @@ def live_bytes(spans: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> ND
 
 
 def peak_bytes(graph: TensorGraph | GraphArrays, order: Sequence[int] | NDArray[np.int64]) -> int:
-    """The largest value of `timeline`; 0 for a graph without operators."""
+    """The lifetime peak of an order: the most live bytes at any step; 0 without operators."""
     return int(timeline(graph, order).max(initial=0))
 
 
@@ -71,7 +73,7 @@ def live_spans(
     passes: NDArray[np.bool_],
     met: NDArray[np.bool_],
 ) -> None:
-    """Computes `spans` and `passes` in place, by the module's rule; for compiled loops.
+    """Compiled loop that computes the steps over which tensors occupy memory, in place.
 
     Args:
       g: the graph. position: int64 [n], the step of each operator.

@@ -23,7 +23,8 @@ _ORDERED = (
 
 @dataclasses.dataclass(frozen=True)
 class LoweredComputation:
-    """A computation and its tensor graph; operator k is `instructions[k]`, in XLA's order.
+    """A computation of a module and its tensor graph, with operators and tensors
+    matched by position.
 
     Tensor k of the graph stands for the value whose id is `values[k]`.
     """

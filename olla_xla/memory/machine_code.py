@@ -39,7 +39,8 @@ class Code(NamedTuple):
     images: tuple[bytes, ...]
 
     def linked(self, loop: str) -> Callable[[bytes], Any]:
-        """Links the code into this process; returns a function of the words that `flattened` makes.
+        """Loads the machine code into this process; returns a function that runs it on
+        argument words.
 
         Args:
           loop: the loop's name, for errors.

@@ -41,7 +41,7 @@ _FORCED = -1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Closure:
-    """The least live bytes at one operator over all orders, and a set of operators that attains it.
+    """The least bytes that can be live while one operator runs, over all orders of the graph.
 
     Attributes:
       operator: the operator. bytes: no order has fewer live bytes while it runs.
@@ -59,7 +59,7 @@ def least_live(
     early: NDArray[np.bool_] | None = None,
     late: NDArray[np.bool_] | None = None,
 ) -> Closure:
-    """The least live bytes at operator `v` over all orders; see the module's docstring.
+    """The least bytes that are live while operator `v` runs, over all orders, by a minimum cut.
 
     Args:
       graph: the graph. v: the operator.
@@ -134,7 +134,7 @@ def _reuse(
 
 
 def closure(operators: NDArray[np.bool_], g: GraphArrays, *, forward: bool) -> NDArray[np.bool_]:
-    """Bool [n]: the operators (bool [n]) and their descendants if `forward`, else ancestors."""
+    """Bool [n]: these operators and all that depend on them (`forward`), or that they depend on."""
     if forward:
         return _closure(operators, g.succ_ptr, g.succ_idx)
     return _closure(operators, g.pred_ptr, g.pred_idx)

@@ -45,7 +45,7 @@ def scheduled_module(data: bytes) -> Module:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModuleFacts:
-    """What is found once of a module, for all who plan, price or change it (`facts_of`).
+    """What is derived from a module once and kept with it: values, sharing, memory model, totals.
 
     Attributes:
       module, target: the module, as it is scheduled. dataflow: its values. pairs: those that may
@@ -147,7 +147,8 @@ class PlannedModule:
     def lowered(
         self, computation: Computation, peaks: Mapping[Computation, int] | None = None
     ) -> LoweredComputation:
-        """The graph of one computation, with its callees' peaks from `peaks`, by default its own.
+        """The tensor graph of one computation; the computations that it calls count
+        with their peaks.
 
         Others are `bounds`, to bound all orders, or `leasts`.
         """
@@ -157,7 +158,8 @@ class PlannedModule:
         return result
 
     def charge(self, computation: Computation) -> LoweredComputation:
-        """Sets `peaks` of a computation to its lifetime peak in the module's own schedule.
+        """Computes the lifetime peak of one computation in its own schedule, and enters
+        it in `peaks`.
 
         `peaks` must have its callees. Returns its graph.
         """
@@ -167,7 +169,7 @@ class PlannedModule:
         return lowered
 
     def charge_all(self) -> LoweredComputation:
-        """Calls `charge` for every computation, callees first. Returns the entry's graph."""
+        """Computes the peaks of all computations, callees first; returns the entry's graph."""
         for computation in self.computations.values():
             lowered = self.charge(computation)
         return lowered
@@ -182,7 +184,8 @@ class PlannedModule:
         orders: Mapping[Computation, Sequence[Instruction]],
         holds: Mapping[str, Sequence[int]] | None = None,
     ) -> PlannedModule:
-        """A new module with results bound to operands and operands held; peaks and bounds are kept.
+        """A new module in which results are written over operands, and operands are
+        kept for longer.
 
         Args:
           aliases: fusion name -> its bound results (hlo.rewrite.aliases).
@@ -194,7 +197,7 @@ class PlannedModule:
         return self._edited(edit.alias(aliases))
 
     def guarded(self) -> PlannedModule:
-        """A new module, scheduled by `orders`, with the guards that XLA gets (hlo.rewrite.guards).
+        """A new module with the control edges (guards) that XLA will get to keep the planned order.
 
         XLA visits a guarded module in another order, and breaks ties among buffers otherwise. Where
         nothing is rematerialised after XLA's scheduler, no guards are needed: it returns itself.
@@ -223,7 +226,9 @@ class PlannedModule:
     def translated(
         order: Sequence[Instruction], computation: Computation
     ) -> tuple[Instruction, ...]:
-        """`order` for the rewritten `computation`: an added operand runs just before its user."""
+        """Translates an order of a computation into one of the rewritten `computation`;
+        an operand that was added runs just before its user.
+        """
         names = {i.name for i in order}
         own = {i.name: i for i in computation.instructions}
         result: list[Instruction] = []

@@ -83,7 +83,7 @@ def is_installed(file: str) -> bool:
 
 @functools.lru_cache(maxsize=65536)
 def source_of(stack: tuple[SourceFrame, ...], op_name: str) -> Source | None:
-    """The source line of an operation by its call stack; None if no call has a known file.
+    """The line of the user's code that an operation came from; None if no call has a known file.
 
     Args:
       stack: its calls, innermost first. op_name: JAX's name of it, with the jitted function's.
@@ -144,7 +144,7 @@ def _layer(inside: Sequence[SourceFrame]) -> str:
 
 
 def short_line(line: str) -> str:
-    """A "file:line" relative to the working directory, or its last three path components."""
+    """Shortens a "file:line": relative to the working directory, or its last three parts."""
     return _short_line(line, os.getcwd())
 
 

@@ -54,7 +54,7 @@ class Accumulator:
         return (bits >> _HALF).astype(jnp.uint16), bits.astype(jnp.uint16)
 
     def total(self, held: tuple[Any, ...]) -> Any:
-        """The sum in the type `wide`, from the arrays `held`."""
+        """The accumulated sum, as one array of the type `wide`."""
         if not self.in_halves:
             return held[0]
         upper, lower = (half.astype(jnp.uint32) for half in held)
@@ -62,7 +62,7 @@ class Accumulator:
 
 
 def zero_after(arrays: Sequence[Any]) -> Any:
-    """An integer zero that XLA can compute only after it has computed `arrays`.
+    """An integer 0 that depends on `arrays`, so that XLA computes it after them.
 
     On a CPU XLA runs what depends on nothing first: accumulators of plain zeros would be in memory
     during the loops before their own.

@@ -39,7 +39,7 @@ _KEPT_BYTES = 32 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Across:
-    """Measured rates of this machine's CPU at reading arrays transposed.
+    """How fast this machine's CPU reads arrays across their layout (transposed), as measured.
 
     Attributes:
       held_bytes_per_second: transposed reads with arithmetic of lines that a first cache holds.
@@ -58,7 +58,7 @@ class Across:
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """The memory access pattern of a transposed read.
+    """Which cache lines and pages a transposed read touches before it comes to one again.
 
     Attributes:
       rows: number of rows touched before a cache line of one is read again. apart: bytes from one
@@ -71,7 +71,7 @@ class Strides:
 
     @property
     def pages(self) -> float:
-        """Pages touched before one is again; 0 for rows below half a page, which are read ahead."""
+        """How many memory pages a transposed read touches before it comes to one again."""
         if 2 * self.apart < _PAGE:
             return 0.0
         return self.arrays * self.rows * min(self.apart / _PAGE, 1.0)
@@ -91,7 +91,7 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class AcrossCost(CostModel):
-    """A CostModel of a CPU with caches. `products`: matrix product -> measured seconds."""
+    """A cost model of a CPU that also prices transposed reads and matrix products as measured."""
 
     across: Across
     products: Mapping[Product, float] = dataclasses.field(default_factory=dict)
@@ -151,7 +151,9 @@ def _between(first: float, last: float, size: float, most: float) -> float:
 
 
 def strides_of(i: Instruction) -> Strides:
-    """Of the transposed reads of an instruction, that with the most pages, then the most rows."""
+    """The memory access pattern of an instruction's transposed reads, of the most
+    expensive of them.
+    """
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     found = (_strides(k) for k in inside if transposes(k))
     return max(found, key=lambda s: (s.pages, s.rows), default=Strides(1, 0, 1))

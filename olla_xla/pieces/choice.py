@@ -38,7 +38,7 @@ _REGIONS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A function as a sequence of steps: Graphs of equations that run whole, and Regions."""
+    """A function divided into steps, of which some (Regions) run in pieces and others whole."""
 
     graph: Graph
     steps: tuple[AnyStep, ...]
@@ -46,7 +46,7 @@ class Cut:
 
     @property
     def regions(self) -> list[Region]:
-        """What runs in pieces, at any depth of calls."""
+        """All regions that run in pieces, also those inside calls, loops and branches."""
         return [region for region, _ in regions_in(self.steps)]
 
     def peaks(self, pieces: int) -> list[int]:
@@ -67,7 +67,7 @@ class Cut:
         return dataclasses.replace(self, steps=(*self.steps[:k], *steps, *self.steps[k + 1 :]))
 
     def within(self, k: int, part: int) -> Cut | None:
-        """A new cut with regions in the loop, branch or checkpoint of step k that needs most.
+        """A new cut that cuts inside the loop, branch or checkpoint of step `k`, instead of at it.
 
         None where there is none, or nothing in it can be cut.
         """
@@ -135,7 +135,7 @@ def choose(
     name: str,
     accumulate_dtype: Any,
 ) -> Cut:
-    """Chooses the regions of a function that leave the lowest estimated peak.
+    """Chooses which parts of a function to run in pieces, for the lowest estimated peak.
 
     Args:
       seeds: variables and the dimensions along which they are to be cut; None: whatever is best,
@@ -303,7 +303,7 @@ def line_of(e: Any) -> str:
 
 
 def pieces_for(cut: Cut) -> int:
-    """The number of pieces for a cut: the least power of two whose double saves little."""
+    """How many pieces a cut is worth: a power of two after which more pieces save little."""
     units = max(region.units for region in cut.regions)
     whole = peaks((cut.graph,), cut.graph.outputs, 1, cut.accumulate_dtype)[0]
     pieces, known = 2, cut.peak(2)

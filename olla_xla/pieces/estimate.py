@@ -70,7 +70,7 @@ def _steps(
 
 
 def bytes_inside(e: Any) -> int:
-    """The most bytes live in jaxprs that an equation calls, without their inputs and outputs."""
+    """The most bytes that are live inside of jaxprs that an equation calls (scan, while, ...)."""
     return max((_most_in(j) for j in _jaxprs(e)), default=0)
 
 

@@ -18,7 +18,7 @@ from olla_xla.segments.trace import has_effect, inlined, is_variable, scan_count
 
 
 class Graph:
-    """The equations of a jaxpr, with the producer and the readers of each variable."""
+    """A function's jaxpr as a graph: equations, and who makes and who reads each variable."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Graph:
         return not atom.aval.shape and bool(atom.val == 0)
 
     def reads(self, i: int) -> set[Any]:
-        """The variables that equation i reads, and the last effect before it if it has an effect.
+        """The variables that equation number `i` reads, and the last side effect before it.
 
         An effect is represented by the index of its equation.
         """
@@ -84,7 +84,9 @@ class Graph:
         return found
 
     def makes(self, i: int) -> set[Any]:
-        """The variables that equation i makes, and i itself if it has an effect."""
+        """The variables that equation number `i` defines; and `i` itself if it has a
+        side effect.
+        """
         e = self.equations[i]
         return {*e.outvars, i} if has_effect(e) else set(e.outvars)
 
@@ -104,7 +106,7 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True)
 class Blocked:
-    """An equation at which a cut ends: it makes or reads a cut value and has no factor for it.
+    """An equation at which cutting into pieces must stop, with the value that it cannot cut.
 
     Attributes:
       equation: its index. value: the variable that is cut. dim: along this dimension.
@@ -117,7 +119,7 @@ class Blocked:
 
 @dataclasses.dataclass
 class Spread:
-    """Which variables and equations of a graph are cut along one axis.
+    """How far one cut axis reaches: which variables are cut along it, and in which dimension.
 
     Attributes:
       cut: variable -> the dimension in which the axis lies, SUM or REDUCED.
@@ -132,7 +134,7 @@ class Spread:
 
 
 def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) -> Spread:
-    """Extends a cut from the seeds to all variables and equations that can be cut with them.
+    """Extends a cut of some variables to all others that can be cut with them.
 
     Args:
       seeds: variable -> the dimension along which it is to be cut.
@@ -233,7 +235,7 @@ class _Contradiction(Exception):
 
 
 def forbidding(graph: Graph, b: Blocked) -> Any:
-    """The equation inside a call that forbids a cut; None if the call as a whole does."""
+    """The equation inside a call that prevents a cut; None if it is the call itself."""
     e = graph.equations[b.equation]
     if e.primitive.name not in CALLS:
         return None
@@ -375,7 +377,7 @@ def _seeds_of(
 
 
 def units_of(chosen: Mapping[int, Factor], equations: Sequence[Any]) -> int:
-    """Into how many equal parts the axis can be cut at most: its dimensions' common divisor."""
+    """The largest number of equal pieces of an axis: the greatest common divisor of its extents."""
     units = 0
     for i, f in chosen.items():
         e = equations[i]

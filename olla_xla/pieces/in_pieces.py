@@ -93,7 +93,7 @@ class FissionFunction:
         return self._for(args, kwargs).lower(*args, **kwargs)
 
     def choice(self, *args: Any, **kwargs: Any) -> FissionChoice:
-        """The choice for these arguments, arrays or shapes; made now if they are new.
+        """The number of pieces for these arguments, arrays or shapes; found by compiling at first.
 
         Raises:
           BudgetError: no number of pieces meets the budget; it says why no more can be cut.
@@ -147,7 +147,9 @@ def fission_function(
 
 
 def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
-    """Compiles in XLA's own order: (XLA's total in bytes, predicted seconds of a step)."""
+    """Compiles a function with XLA's own order; returns (total bytes, predicted seconds
+    of a step).
+    """
     compiled = lowered.compile()
     chip = devices_of(lowered)[0]
     target = platform_of_jax(chip.platform).name

@@ -21,7 +21,7 @@ from olla_xla.pieces.sharded import Devices
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """How an axis is cut: `full` pieces of `count` units, and one of `rest` units if not 0.
+    """How an axis is divided: into `full` pieces of `count` units, and perhaps a smaller rest.
 
     Attributes:
       units: number of the most equal parts of the axis, on each device where it is sharded.
@@ -35,7 +35,7 @@ class Pieces:
 
     @classmethod
     def of(cls, units: int, pieces: int, devices: Devices | None = None) -> Pieces:
-        """The fewest pieces that are no larger than those of a cut into `pieces`.
+        """Divides an axis of `units` units into at most `pieces` pieces of nearly equal size.
 
         Args:
           units: of the whole axis. pieces: how many; at most one for each unit is made.
@@ -52,7 +52,9 @@ class Pieces:
         return Piece(self.units * self.devices.count, count, first + start)
 
     def number(self, piece: Piece) -> Any:
-        """The number of a piece among all of all devices, in the order of the axis."""
+        """The position of a piece in the order of the axis, over all devices that share
+        the axis.
+        """
         device, start = jnp.divmod(piece.start, self.units)
         return device * len(self) + start // self.count
 
@@ -82,7 +84,7 @@ def run_region(
     accumulate_dtype: Any,
     devices: Devices | None = None,
 ) -> dict[Any, Any]:
-    """Runs a region in pieces; returns its results by variable.
+    """Runs a region of a function, a piece at a time, in a loop; returns its results by variable.
 
     Under differentiation a piece is computed again in the backward pass, inside its own iteration.
 

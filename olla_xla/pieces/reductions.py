@@ -14,7 +14,7 @@ _PLACE = {"argmax": jnp.argmax, "argmin": jnp.argmin}
 
 
 def parts_of(e: Any, operand: Any, made: Any, first: Any) -> list[Any]:
-    """What a piece gives of a reduction, each with a new first dimension of length 1.
+    """What one piece contributes to a reduction (sum, max, argmax, ...) over the cut axis.
 
     Of an extreme also how many elements are equal to it: they share its gradient.
 
@@ -31,7 +31,7 @@ def parts_of(e: Any, operand: Any, made: Any, first: Any) -> list[Any]:
 
 
 def part_types(e: Any) -> list[Any]:
-    """Shapes and types of `parts_of` the equation."""
+    """Shapes and dtypes of the arrays that `parts_of` gives for an equation."""
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*e.invars, *e.outvars)]
     return jax.eval_shape(functools.partial(parts_of, e, first=0), *shapes)
 

@@ -17,7 +17,7 @@ LIGHT = frozenset(("broadcast_in_dim", "iota"))
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Equations of a graph that run as one step, a piece at a time.
+    """A part of a function that runs a piece at a time: its equations and how each is cut.
 
     Attributes:
       members: their indices, ascending. before, after: indices of those that run before and after.
@@ -47,13 +47,13 @@ class Region:
 
     @property
     def reads(self) -> list[Any]:
-        """What it reads, whole or a piece at a time."""
+        """The variables that a region reads, whole ones and those that are cut."""
         return [*self.whole_inputs, *(v for v, _ in self.cut_inputs)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """A loop, branch or checkpoint as one step, with regions inside the jaxprs that it calls.
+    """A loop, branch or checkpoint that contains regions, in the jaxprs that it calls.
 
     Attributes:
       before, after: as of a Region. equations: the loop, branch or checkpoint alone.
@@ -86,7 +86,7 @@ def regions_in(steps: Iterable[AnyStep]) -> Iterator[tuple[Region, Any]]:
 
 
 def nbytes(v: Any) -> int:
-    """Bytes of a variable or literal, by its abstract value."""
+    """The size in bytes of a jaxpr's variable or literal."""
     return getattr(v.aval, "size", 0) * getattr(getattr(v.aval, "dtype", None), "itemsize", 0)
 
 
@@ -118,7 +118,7 @@ def _above(graph: Graph, sinks: set[int]) -> set[int]:
 
 
 def settled(s: Spread) -> tuple[list[Region], list[int]]:
-    """The regions of a cut, each of which can run as one step.
+    """Turns a spread cut into regions, each of which can run as one step of the function.
 
     An equation outside a region may depend on it and feed it, as a mean over the axis by which each
     element is divided. It needs all pieces before the first can run. Either the members above it or
@@ -179,7 +179,7 @@ def _sound(s: Spread, members: set[int]) -> set[int]:
 
 
 def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset()) -> list[Region]:
-    """[the region of these equations]; [] if it cannot be cut, or one of its results is not cut.
+    """A list with the region of these equations; empty if they cannot run in pieces.
 
     Args:
       members: the equations. first: equations that run before the region, possibly members too; no

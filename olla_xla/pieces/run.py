@@ -47,7 +47,7 @@ def run_piece(
     pieces: Mapping[Any, Any],
     piece: Piece,
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Runs equations in order on a piece: those in `chosen` are cut, others run as they are.
+    """Evaluates equations for one piece: those in `chosen` on slices, others on whole arrays.
 
     Args:
       whole, pieces: values by variable, of what is given whole and of what is given for the piece.
@@ -156,7 +156,7 @@ def _function(s: Spread, piece: Piece) -> _Function:
 
 
 def call(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
-    """Runs an equation of `CALLS` with functions in place of the jaxprs of `called_by`."""
+    """Evaluates a call-like equation (scan, cond, ...) with functions instead of its jaxprs."""
     return _CALLED[e.primitive.name](e, functions, values)
 
 

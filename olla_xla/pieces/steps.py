@@ -23,7 +23,7 @@ def run_steps(
     accumulate_dtype: Any,
     devices: Sequence[Devices | None] = (),
 ) -> list[Any]:
-    """The results of a function of which some steps run in pieces.
+    """Evaluates a function that is cut into steps, of which regions run in pieces.
 
     Args:
       graph: the function's. values: of its inputs and constants, by variable.

@@ -29,7 +29,8 @@ _TELLING = CALLS | frozenset("ceil eq eq_to floor ge gt le le_to lt lt_to ne rou
 
 
 def compares_with_itself(before: Sequence[Any], twice: Set[Any], again: Sequence[Any]) -> bool:
-    """Whether equations compare values computed a second time with elements of the first result.
+    """Whether rounding could matter: a value is computed twice, and the two are
+    compared for equality.
 
     What is computed from both copies element by element, as `x - max(x)`, may not be compared with
     anything.

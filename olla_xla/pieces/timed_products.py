@@ -63,7 +63,9 @@ class Product:
 
     @property
     def repeats(self) -> int:
-        """How often one run of `bench` computes it, so that starting threads does not dominate."""
+        """How many times one run of the benchmark computes the product, to outweigh
+        starting threads.
+        """
         return max(min(_REPEATED // self.operations, _MOST_REPEATS), 1)
 
     def bench(self) -> Bench:
@@ -112,7 +114,7 @@ class _Times:
 
 
 def product_of(i: Instruction) -> Product | None:
-    """The one matrix product in an instruction or its fusion; None: not one, or not supported."""
+    """The matrix product that an instruction computes; None if it is none, or has another form."""
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     dots = [k for k in inside if k.opcode == "dot"]
     if len(dots) != 1:
@@ -174,7 +176,7 @@ def _run(computation: Computation, times: int) -> Iterator[tuple[Instruction, in
 
 
 def timed(products: list[Product]) -> Mapping[Product, float]:
-    """Product -> seconds of one run, from the file of an earlier measurement, else measured.
+    """Seconds of one run of each product, measured or from the file of an earlier measurement.
 
     The caller holds `calibrate.LOCK`.
     """

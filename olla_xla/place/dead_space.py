@@ -22,7 +22,7 @@ from olla_xla.place.items import Items, load_bound
 
 @dataclasses.dataclass(frozen=True)
 class Waste:
-    """The section that needs most bytes, counting the memory that dead stretches waste there.
+    """The time at which a packing needs most bytes, counting gaps that cannot be filled.
 
     A section is a maximal set of items live together (`place.items`); a dead stretch, the sections
     between two parts of an item, which keeps its offset there.

@@ -118,7 +118,7 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
 
 
 def step_items(problem: PlacementProblem) -> Items:
-    """As `items_of` for memory space 0, but with a section for every unit of time from 0 on."""
+    """The blocks of memory space 0 as items, with one section for every unit of time from 0 on."""
     items, item = items_of(problem, 0)
     owner, lower, upper, raw = _parts(
         problem, np.flatnonzero((problem.space == 0) & (problem.size > 0)), item
@@ -226,7 +226,7 @@ def subset(items: Items, chosen: NDArray[np.int64]) -> Items:
 
 
 def independent(items: Items) -> Sequence[Items]:
-    """Splits items at section borders that none of them spans, into parts to pack separately."""
+    """Splits a packing problem at times that no item spans, into parts to be packed separately."""
     if not len(items):
         return []
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])

@@ -39,7 +39,7 @@ class Shapes(NamedTuple):
 def fit(
     i: int, shapes: Shapes, target_height: int, gap: int, placed: NDArray[np.int64], count: int
 ) -> int:
-    """The offset at which item i fits among the first `count` placed parts.
+    """The offset at which item `i` fits into a gap among the items that are placed already.
 
     `gap` is LOWEST, TIGHTEST or HIGHEST. The item exceeds the target height if no gap below it is
     large enough.
@@ -79,7 +79,9 @@ def fit(
 
 @jit
 def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -> int:
-    """Inserts item i at offset x into `placed`, in place; returns the new number of parts."""
+    """Enters item `i` at offset `x` in the sorted array of placed parts; returns their
+    new number.
+    """
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     width = hi - lo
     at = count
@@ -99,7 +101,7 @@ def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -
 
 @jit
 def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
-    """Writes items that overlap item i in time to `found`, ascending; returns how many."""
+    """Finds the items that overlap item `i` in time; writes them to `found`, returns how many."""
     count = 0
     for j in range(len(shapes.ptr) - 1):
         if j == i:
@@ -119,7 +121,9 @@ def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
 def sticking_out(
     offset: NDArray[np.int64], size: NDArray[np.int64], target_height: int, found: NDArray[np.int64]
 ) -> int:
-    """Writes items that end above the target height to `found`, ascending; returns how many."""
+    """Finds the items that end above the target height; writes them to `found`, returns
+    how many.
+    """
     count = 0
     for i in range(len(offset)):
         if offset[i] + size[i] > target_height:
@@ -130,5 +134,5 @@ def sticking_out(
 
 @jit
 def excess(offset: int, size: int, target_height: int) -> int:
-    """Bytes of an item above the target height."""
+    """By how many bytes an item at `offset` ends above the target height."""
     return int(min(size, max(np.int64(0), offset + size - target_height)))

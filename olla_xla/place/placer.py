@@ -128,7 +128,7 @@ _SEVERITY = (Status.OPTIMAL, Status.FEASIBLE, Status.UNKNOWN, Status.INFEASIBLE)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartPacking:
-    """A packing of a memory space or part: `bound` in bytes, `offsets` int64 [items] or None."""
+    """Offsets for one independent part of a packing problem, and a lower bound on its height."""
 
     bound: int
     status: Status
@@ -167,7 +167,7 @@ def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> P
 
 
 def enough(capacity: int | None) -> StopReason:
-    """The stop reason where the target height is met: PROOF, or CAPACITY if there is a capacity."""
+    """Why a search may stop at the target height: it is a proven bound (PROOF), or the CAPACITY."""
     return StopReason.PROOF if capacity is None else StopReason.CAPACITY
 
 
@@ -244,7 +244,7 @@ def repair(
     portion: float,
     seed: int,
 ) -> tuple[NDArray[np.int64], str]:
-    """Repairs `best` within a fraction of the budget; the lower packing, and its source."""
+    """Lowers a packing by local changes, within a fraction of the budget."""
     with budget.portion(portion):
         found = repaired(part, target_height, best, budget, seed)
     if height_of(part, found) < height_of(part, best):
@@ -258,7 +258,9 @@ Rule = Callable[[], NDArray[np.int64]]
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
 ) -> tuple[NDArray[np.int64] | None, str]:
-    """Runs rules until one meets the target height; the lowest packing, and its rule's name."""
+    """Tries simple placement rules until one meets the target height; returns the
+    lowest packing.
+    """
     best: NDArray[np.int64] | None = None
     source = ""
     for name, rule in rules:

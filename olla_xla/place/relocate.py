@@ -347,7 +347,7 @@ def repack(
     count: int,
     trial: Scratch,
 ) -> tuple[int, float, int, int]:
-    """Places items taken out, by their keys, until more than `limit` exceeds the target height.
+    """Places removed items again, one by one; stops when more than `limit` exceeds the target.
 
     Args:
       taken: items to place. at: where the first of them is to go, or ANYWHERE.

@@ -31,7 +31,7 @@ _MAX_ITEMS = 20_000
 
 
 def repairable(items: Items) -> bool:
-    """Whether `repaired` takes these items: no pins, one alignment, not too many items."""
+    """Whether `repaired` can handle these items: no pinned ones, one alignment, not too many."""
     same = bool((items.align == items.grain).all())
     return same and bool((items.fixed < 0).all()) and 0 < len(items) <= _MAX_ITEMS
 

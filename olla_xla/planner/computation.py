@@ -46,7 +46,7 @@ _MORE = 0.01  # a total this much above the bound is worth asking another schedu
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchLimits:
-    """What the search for a module's orders may take, and whom it asks and tells.
+    """Limits of the search for a module's orders: options, seconds, callbacks.
 
     Attributes:
       options: of the whole plan. effort: seconds, and the total that is enough.
@@ -71,7 +71,9 @@ class SearchLimits:
         return self.effort.seconds - (clock.now() - self.started)
 
     def nested(self) -> float:
-        """Seconds for a computation that the entry calls: half of what is left for all of these."""
+        """Seconds for one computation that the entry calls: half of what is left for
+        all of them.
+        """
         return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
 
     def tolerance(self, bound: int) -> float:

@@ -58,7 +58,7 @@ module's total, and a part of the gap between total and bound."""
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How long a plan may be searched for, and when it is good enough.
+    """How many seconds the search for a plan may take, and which total is good enough to stop.
 
     Attributes:
       seconds: of search, at most.
@@ -73,7 +73,7 @@ class Effort:
     schedule_seconds: float | None = None
 
     def worth(self, total: int) -> float:
-        """Seconds that the whole search may take if the best total so far is `total` bytes.
+        """How many seconds the search may take in all if the best total so far is `total` bytes.
 
         It goes on while there is something to gain, and ends early where the first orders are
         nearly as good as any can be.
@@ -100,7 +100,7 @@ class Effort:
         return max(least, min(_MINOR * total, _MINOR_PER_GAP * (total - self.bound)))
 
     def until(self, total: int, started: float, now: float) -> float:
-        """The time at which a search ends unless it finds a total below this one before.
+        """The clock time at which the search ends unless it finds a total below `total` first.
 
         Args:
           total: the best so far, just found, in bytes. started, now: when the search began, and the
@@ -114,7 +114,7 @@ class Effort:
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Limits of the time for finding an order where the options set none.
+    """What limits the time of a search where `PlanOptions` set no limit.
 
     Attributes:
       schedule_seconds: what XLA took to get to its schedule; None where that is not known.
@@ -128,7 +128,7 @@ class Timing:
 
 
 def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effort:
-    """The effort that finding an order of a module is worth, by options, time and possible gain.
+    """How long to search for an order of a module, by options, XLA's own time and possible gain.
 
     Args:
       options: with a limit of time or of steps, the search goes on until that is reached.
@@ -151,7 +151,7 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
 def recomputation_limit(
     options: PlanOptions, schedule_seconds: float | None, spent: float, total: int, least: int
 ) -> float:
-    """The end of the search for recomputation, in seconds since planning began.
+    """Until when recomputation is searched for, in seconds since planning began.
 
     A budget must be met, and may take the whole of a limit; an overhead is worth a part of XLA's
     own time.

@@ -31,7 +31,7 @@ _SHARE = 1e-4  # bindings smaller than this part of all bytes are not worth thei
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A result of a fusion that is to be written over one of its operands.
+    """A fusion's result that a plan writes over one of the fusion's operands.
 
     Attributes:
       fusion: instruction name. index: of the result. operand: number of the operand.
@@ -95,7 +95,7 @@ def _keeps(dataflow: Dataflow, binding: Binding, kept: Mapping[str, Pattern]) ->
 
 
 class Buffers:
-    """Sets of tensors that share one buffer; two are joined if no two tensors live at once."""
+    """Which tensors of a graph share a buffer; joins two buffers if no two tensors live at once."""
 
     @classmethod
     def under(
@@ -143,7 +143,7 @@ def choose(
     total: Callable[[Sequence[tuple[int, int]]], int],
     operators: int = 0,
 ) -> tuple[list[Binding], int]:
-    """(the bindings that lower the total, that total in bytes).
+    """Selects, of the safe bindings, those that lower the predicted total; (bindings, that total).
 
     Args:
       found: safe bindings, the largest first.
@@ -170,7 +170,7 @@ def choose(
 
 
 def aliases(chosen: Sequence[Binding]) -> Mapping[str, tuple[Alias, ...]]:
-    """Fusion name -> its bound results, as `hlo.rewrite.aliases.with_aliases` takes them."""
+    """Bindings in the form that `hlo.rewrite.aliases` takes: fusion name -> its bound results."""
     result: dict[str, tuple[Alias, ...]] = {}
     for binding in chosen:
         result[binding.fusion] = (

@@ -32,7 +32,7 @@ _WRITTEN = 3
 
 @dataclasses.dataclass(frozen=True)
 class PatternedModule:
-    """A module with bindings and holds, such that each kernel has its pattern of shared memory.
+    """A module changed so that each kernel's arrays share memory as the kernel's rounding requires.
 
     Attributes:
       module: with bindings and holds. given: the same with guards, as XLA will get it.
@@ -47,7 +47,7 @@ class PatternedModule:
 
 
 def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedModule | None:
-    """Binds and holds operands until every kernel has its pattern; None if that fails.
+    """Makes every kernel's arrays share memory as in its pattern, by bindings; None if it fails.
 
     Args:
       planned: the module in its orders. is_own: whether it is XLA's own, which in XLA's order gets

@@ -34,7 +34,7 @@ def front(points: Iterable[Point]) -> tuple[Point, ...]:
 
 
 def knee(points: Iterable[Point], step_seconds: float) -> Point:
-    """The last point whose saved bytes a second are above a tenth of the first's.
+    """The point of a front (seconds, bytes) after which more time saves little memory.
 
     Args:
       points: the one without added time among them. step_seconds: predicted time of the step.

@@ -78,7 +78,7 @@ class PlanRequest:
         return clock.now() - self.started
 
     def limited(self, seconds: float) -> PlanOptions:
-        """The options with a time limit of `seconds`; unchanged if they have no time limit."""
+        """The options with a time limit of `seconds`; unchanged if they set no time limit."""
         if self.options.time_limit is None:
             return self.options
         return dataclasses.replace(self.options, time_limit=max(seconds, 0.01))
@@ -86,7 +86,7 @@ class PlanRequest:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Edits:
-    """What passes have changed in a module, beside its order and in-place results.
+    """All changes of a module by planner passes, other than its order and in-place results.
 
     Attributes:
       sunk: the module without instructions that move arrays for loops alone; None: there are none.
@@ -145,7 +145,7 @@ class ModuleState:
 
     @property
     def ordered(self) -> Plan:
-        """The state's plan; there must be one."""
+        """The state's plan, which must have been made by an earlier pass."""
         assert self.plan is not None
         return self.plan
 
@@ -163,7 +163,7 @@ class ModuleState:
 
     @property
     def least_worth(self) -> int:
-        """Predicted bytes that a plan must stay below to be worth added time."""
+        """A plan that takes added time must stay below this many predicted bytes to be used."""
         total = self.ordered.predicted_bytes
         return total if self.request.options.budget_bytes is not None else int(total * WORTH)
 
@@ -213,7 +213,9 @@ class ModuleState:
             return None
 
     def finished(self) -> Plan:
-        """The plan of the module as XLA scheduled it, with all edits and their predicted cost."""
+        """The final Plan for the module as XLA scheduled it, with all edits and their
+        predicted cost.
+        """
         plan, edits, request = self.ordered, self.edits, self.request
         xla, sunk = facts_of(request.own, request.target).total, edits.sunk
         step_seconds, moved_bytes = 0.0, 0

@@ -54,13 +54,13 @@ def _load() -> None:
 
 
 def loaded() -> None:
-    """Plans a small step, so that this process has loaded or compiled all compiled loops."""
+    """Makes all compiled loops of the planner ready in this process, by planning a small step."""
     with _lock:
         _load()
 
 
 def load_kept() -> None:
-    """Calls `loaded`, and loads local search, each if an earlier process has compiled its loops."""
+    """Loads those compiled loops of the planner whose machine code is on disk already."""
     if live_spans.is_kept:
         loaded()
     if moves.late_acceptance_search.is_kept:

@@ -74,7 +74,9 @@ class Candidates:
 
     @staticmethod
     def at(planned: PlannedModule, computation: Computation) -> Candidates:
-        """Estimates a computation; sets its peak and bound in `planned`, which has its callees'."""
+        """Begins work on a computation: computes its peak and bound, and enters them in
+        `planned`.
+        """
         work = Candidates(planned, planned.lowered(computation))
         work.peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
         bounded = work._with_callees(planned.bounds)
@@ -84,7 +86,9 @@ class Candidates:
         return work
 
     def is_charged(self, planned: PlannedModule) -> bool:
-        """Whether the callees' peaks in `planned` are the ones that the estimate used."""
+        """Whether the peaks of called computations are still those with which this was
+        estimated.
+        """
         return all(
             planned.peaks[planned.computations[c.name]] == p for c, p in self._charged.items()
         )
@@ -96,7 +100,7 @@ class Candidates:
         return GraphArrays.of(self.planned.lowered(self.lowered.computation, peaks).graph)
 
     def certified(self, found: SearchResult) -> int:
-        """A search's lower bound in bytes, computed anew if it used callees' peaks, not bounds."""
+        """A search's lower bound in bytes, made valid for all orders of the called computations."""
         bounded = self._with_callees(self.planned.bounds)
         if bounded is self.arrays:
             return found.bound_bytes
@@ -145,12 +149,15 @@ class Candidates:
     def whole(
         self, order: Sequence[int] | NDArray[np.int64]
     ) -> dict[Computation, tuple[Instruction, ...]]:
-        """Computation -> order, for the whole module, with this computation in `order`."""
+        """Orders of all computations of the module: this one's is `order`, the others
+        as chosen so far.
+        """
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
 
     def named(self, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-        """{"xla_memory": order} of another scheduler; {} if `names` are not these instructions.
+        """Another scheduler's order, given by names, as {"xla_memory": order}; {} if it
+        does not fit.
 
         That scheduler does not know the edges that are added here (collectives, callbacks,
         bindings), so its order is made legal.
@@ -165,7 +172,9 @@ class Candidates:
         return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
     def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
-        """Enters the order `name` with its peak and bound in the module; returns it as a Solved."""
+        """Makes the candidate order `name` the result: enters it in the module, returns
+        a Solved.
+        """
         order, peak = self.starts[name], self.scores[name][1]
         computation = self.lowered.computation
         bound = min(facts.pop("bound"), peak)

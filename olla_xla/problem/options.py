@@ -92,7 +92,9 @@ class PlanOptions:
 
     @property
     def in_proportion(self) -> bool:
-        """Whether planning time depends on XLA's: no limit or budget, and method "search"."""
+        """Whether planning time is chosen in proportion to XLA's own: no limit or
+        budget is given.
+        """
         limits = (self.time_limit, self.step_limit, self.memory_budget)
         return limits == (None,) * len(limits) and self.method == "search"
 

@@ -118,7 +118,7 @@ _FIELDS = (
 
 
 def flat(plan: Plan) -> dict[str, Any]:
-    """Field name -> value of a plan, in the order of a plan file."""
+    """All fields of a plan in one dict, field name -> value, in the order of a plan file."""
     return {name: getattr(plan, name) for name in _FIELDS}
 
 

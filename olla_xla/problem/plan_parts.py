@@ -74,7 +74,9 @@ class StopReason(enum.StrEnum):
 
 
 class PlanStatus(enum.StrEnum):
-    """How good a plan is known to be, by its predicted total."""
+    """How good a plan is known to be: optimal, feasible (better than XLA's order), or
+    XLA's order.
+    """
 
     OPTIMAL = "optimal"
     """Its predicted total is within the tolerance of the bound."""
@@ -288,7 +290,7 @@ class PlanSearch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
-    """All fields of a plan, and figures that are computed from them."""
+    """All fields of a plan (see its four parts), and figures that are computed from them."""
 
     @property
     def gap(self) -> float:
@@ -315,7 +317,7 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
         return self.path_seconds / self.xla_path_seconds - 1 if self.xla_path_seconds else 0.0
 
     def is_longer(self, seconds: float) -> bool:
-        """Whether a run of `seconds` (predicted) is slower than the plan may be.
+        """Whether a predicted run time of `seconds` is more than the plan may take.
 
         The limit is 1 % more than XLA's own order. It does not apply to plans with `added_seconds`,
         since the options allow these.

@@ -39,7 +39,9 @@ _tally: contextvars.ContextVar[Tally | None] = contextvars.ContextVar("tally", d
 
 @contextlib.contextmanager
 def counted() -> Iterator[Tally]:
-    """A context that counts the planner's proposals made in it, in this thread."""
+    """Context manager that counts which of the planner's proposals the referee accepts
+    or refuses.
+    """
     tally = Tally()
     token = _tally.set(tally)
     try:

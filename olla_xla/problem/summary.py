@@ -78,7 +78,7 @@ def status_word(plan: PlanFields) -> str:
 
 
 def of_refusals(refused: int, proposed: int) -> str:
-    """Text that says how many of the planner's choices the referee refused."""
+    """A sentence on how many of the planner's changes the referee refused."""
     return f"{refused:,} of {proposed:,} choices refused by the check"
 
 
@@ -91,7 +91,7 @@ def _stopped(plan: PlanFields) -> str:
 
 
 def of_the_bound(plan: PlanFields) -> str:
-    """Text that says what the lower bound covers: every order, with loops and clones as they are.
+    """A sentence on what the plan's lower bound covers: every order of which module.
 
     A total may lie below it where XLA moves values to another memory after its schedule.
     """
@@ -106,7 +106,7 @@ def of_the_bound(plan: PlanFields) -> str:
 
 
 def what_would_help(plan: PlanFields) -> str:
-    """Text that says what `max_overhead` would save, where the plan saves little; else ""."""
+    """A sentence on how much `max_overhead` would save, where the plan saves little; else ""."""
     if not 0 < plan.recomputed_bytes <= _NOTEWORTHY * _total(plan):
         return ""
     setting = f"max_overhead={HINTED_OVERHEAD:g}"
@@ -134,7 +134,9 @@ def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def was_searched(plan: PlanFields) -> bool:
-    """Whether an order was searched for; False where it could save next to nothing."""
+    """Whether the planner searched for an order; False where an order could save next
+    to nothing.
+    """
     return plan.peak_bytes > 0
 
 

@@ -24,7 +24,7 @@ _RUNS = frozenset({"call", "conditional", "while"})
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PeakBody:
-    """A loop's body or a branch that runs where the module's lifetime peak is.
+    """A loop body or branch that is running when the module reaches its lifetime peak.
 
     Attributes:
       computation: the body or branch. runs: how often it runs in a step.

@@ -13,7 +13,7 @@ from olla_xla.remat.purity import FORWARDING
 
 
 def clones(dataflow: Dataflow, g: RematGraph, expansion: Expansion) -> tuple[Clone, ...]:
-    """The clones that make the values an expansion recomputes, in execution order.
+    """The clone instructions that recompute values as an expansion says, in execution order.
 
     Clones that nothing reads are left out.
     """

@@ -23,7 +23,7 @@ from olla_xla.remat.versions import CLONES, SEGMENTS, Evicted, Needs, Versions, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:
-    """The schedule with clones that a set of evictions leads to, and its memory and time.
+    """What a set of evictions leads to: the clones, live bytes at each step, and added time.
 
     Attributes:
       feasible: no clone needs a buffer that has been overwritten by then.
@@ -50,7 +50,7 @@ class Expansion:
 
     @property
     def peak(self) -> int:
-        """The largest of `live`, in bytes."""
+        """The lifetime peak with these evictions, in bytes: the largest of `live`."""
         return int(self.live.max(initial=0))
 
 

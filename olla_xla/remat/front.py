@@ -112,7 +112,7 @@ class Front:
 
     @property
     def name(self) -> str:
-        """The name of its computation."""
+        """The name of the computation in which this front evicts tensors."""
         return (self.planned.module.entry if self.body is None else self.body.computation).name
 
     @property
@@ -127,7 +127,7 @@ class Front:
 
     @property
     def points(self) -> list[Point]:
-        """The points that were searched so far."""
+        """The sets of evictions (Points) that were searched so far."""
         return list(self._points.values())
 
     def target_bytes(self, k: float) -> int:
@@ -218,17 +218,18 @@ class Front:
         return low, high
 
     def least(self) -> Point:
-        """The point with the least known peak, however much time it adds."""
+        """The set of evictions with the lowest peak found, however much time it adds."""
         self.point(_LAST)
         return min(self._points.values(), key=lambda p: (p.peak, p.seconds))
 
     def next_target(self, peak: int) -> int:
-        """The least target of the front that is at least `peak`, in bytes."""
+        """The lowest target peak of this front that is not below `peak`, in bytes."""
         k = math.floor(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP) + 1e-9)
         return max(self.target_bytes(k), peak)
 
     def refined(self, point: Point, target: int, seconds: float) -> tuple[Point, float]:
-        """The cheapest point for a target, and a lower bound on the seconds that any point adds.
+        """Tries to make a point cheaper by an integer program; (the point, a lower
+        bound on its seconds).
 
         The integer program (`remat.extensions`) is solved within `seconds`. If it finds nothing
         cheaper, or `seconds` is too short, it returns `point`. The bound is 0 if none is known, as
@@ -248,7 +249,7 @@ class Front:
         return point, max(min(bound, point.seconds), 0.0)
 
     def write(self, point: Point) -> tuple[Module, tuple[Clone, ...]]:
-        """(the module with a point's clones in it, these clones)."""
+        """Writes a point's clones into the module: (the changed module, these clones)."""
         expansion = expand(self.graph, point.evictions)
         made = clones(self.planned.dataflow, self.graph, expansion)
         return Edit(self.module).rewrite(add_clones, made).module(), made

@@ -22,7 +22,7 @@ from olla_xla.remat.repeated import repeated_results
 
 @dataclasses.dataclass(frozen=True)
 class Repeat:
-    """The result of a transfer that has the same bytes as an earlier transfer's.
+    """A transfer's result that has the same bytes as an earlier one, which need not be kept.
 
     Attributes:
       tensor: of the result. since: key from which on it is read instead of the earlier one.
@@ -36,7 +36,7 @@ class Repeat:
 
 
 class Marks(NamedTuple):
-    """What compiled loops must know of a computation beside its arrays.
+    """Per-tensor and per-operator facts about recomputation, as arrays for compiled loops.
 
     Attributes:
       limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
@@ -55,7 +55,7 @@ class Marks(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RematGraph:
-    """A computation in a fixed order, and what may be recomputed in it; operator k runs at step k.
+    """A computation in a fixed order, with what may be recomputed in it, and at what cost.
 
     Attributes:
       arrays: of its graph; operators that only forward read nothing. If arguments stay, tensors in
@@ -81,12 +81,14 @@ class RematGraph:
 
     @functools.cached_property
     def dropped(self) -> NDArray[np.int64]:
-        """int64 [k, 2] of (tensor, key): evictions of repeated results, which every choice has."""
+        """int64 [k, 2] of (tensor, key): evictions that are always made, of repeated
+        transfers' results.
+        """
         found = [(t, k.since) for t, later in self.repeats.items() for k in later]
         return np.array(found, np.int64).reshape(-1, 2)
 
     def with_arguments_held(self) -> RematGraph:
-        """A new graph of the entry computation whose arguments keep their memory to the end.
+        """A new graph in which the entry computation's arguments keep their memory to the end.
 
         Only tensors in an argument's own buffer lie there. XLA's total counts an argument's bytes
         however early its last read is, and reuses them only for what happens to fit.

@@ -28,7 +28,7 @@ had. Gains only fall; else, of many similar layers all would be evaluated again 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """One set of evictions, with the peak and the time that follow from it.
+    """A set of evictions, with the lifetime peak and added time that follow from it.
 
     Attributes:
       peak: lifetime peak in bytes, in the given order. seconds: predicted time added.
@@ -58,7 +58,7 @@ class Selector:
         return Point(e.peak, e.seconds, e.moved, evictions)
 
     def reduce(self, start: NDArray[np.int64], target: int, seconds: float = np.inf) -> Point:
-        """Adds evictions until the peak is at most `target`, or none lowers it; then `thin`s them.
+        """Adds evictions greedily until the lifetime peak is at most `target`, or none lowers it.
 
         Args:
           start: evictions to begin with. target: bytes.
@@ -75,7 +75,9 @@ class Selector:
         return self.point(self.thin(chosen, max(target, now.peak)))
 
     def thin(self, evictions: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-        """Removes evictions that the target peak does not need, the most expensive first."""
+        """Removes evictions that are not needed to stay below the target peak,
+        expensive ones first.
+        """
         g = self.graph
         if not len(evictions):
             return evictions

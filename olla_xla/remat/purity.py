@@ -72,12 +72,14 @@ def pure(i: Instruction) -> bool:
 
 
 def pure_but_for_transfer(fusion: Instruction) -> bool:
-    """Whether a fusion that runs parts of a transfer is pure if these parts are left out."""
+    """Whether a TPU fusion would be pure without the parts of a transfer that it also runs."""
     return _all_pure([i for i in fusion.called[0].instructions if i.opcode not in REPEATABLE])
 
 
 def repeats(i: Instruction) -> bool:
-    """Whether copies of an instruction, fused or not, give equal bits for equal operands."""
+    """Whether several copies of an instruction, fused or not, give equal bits for equal
+    operands.
+    """
     if i.opcode == "custom-call":
         return pure(i)
     return i.opcode in _PURE and not i.side_effect and all(_pure_body(c) for c in i.called)

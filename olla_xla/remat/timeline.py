@@ -12,7 +12,7 @@ from olla_xla.memory.jit import inner, loop
 
 
 class Steps(NamedTuple):
-    """The sequence of operators and clones, and the steps at which tensors' versions live in it.
+    """The sequence of operators and clones after evictions, and which steps each tensor lives.
 
     Attributes:
       keys, operators: int64 [steps].

@@ -50,14 +50,14 @@ class Needs(NamedTuple):
 
     @classmethod
     def none(cls, tensors: int, capacity: int) -> Needs:
-        """Empty lists for this number of tensors, with room for `capacity` entries in all."""
+        """Makes empty lists for `tensors` tensors, with room for `capacity` entries in all."""
         lists = (np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64))
         entries = (np.empty(capacity, np.int64), np.empty(capacity, np.int64))
         return cls(*lists, *entries, np.zeros(1, np.int64), np.empty(capacity, np.int64))
 
 
 class Versions(NamedTuple):
-    """The versions of tensors found so far: when each lives, and the clones that make them.
+    """The lifetimes of tensors that are dropped and recomputed, and the clones that make them.
 
     Attributes:
       segments: int64 [capacity, 3] of (tensor, start, end), as in Expansion.

@@ -22,7 +22,7 @@ from olla_xla.memory.arrays import GraphArrays
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reduced:
-    """A condensed graph, whose operators are groups of another graph's operators.
+    """A smaller graph in which operators that must run together are joined to groups.
 
     Attributes:
       full: the graph it was made from. arrays: the condensed one; its operators are groups.

@@ -22,7 +22,7 @@ GRID = 6
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """Steps [start, stop) of a walk, which become one `jax.checkpoint`.
+    """A range of steps [start, stop) that becomes one `jax.checkpoint`, perhaps with inner ones.
 
     Attributes:
       recomputed: its results are dropped after the forward pass but for what crosses its end, and
@@ -99,7 +99,7 @@ def close_segments(
 
 
 def cost(walk: Walk, cuts: list[int]) -> tuple[int, int]:
-    """(bytes kept across cuts, bytes of the largest part): x and y of algorithm 3."""
+    """For segments between `cuts`: (bytes kept across the cuts, bytes of the largest segment)."""
     x = int(walk.value_bytes[walk.stored(cuts)].sum())
     return x, max(_part_bytes(walk, cuts), default=0)
 
@@ -143,7 +143,7 @@ def plan_segments(
 
 
 def budget_choices(walk: Walk, depth: int, loss_last: bool) -> dict[int, tuple[Segment, ...]]:
-    """Budget in bytes -> the segments that it gives; one budget for equal segments."""
+    """The distinct ways to cut a walk by different budgets: budget in bytes -> segments."""
     found: dict[int, tuple[Segment, ...]] = {}
     for b in map(int, _budgets(walk, depth)):
         segments = _cut(walk, depth, b, loss_last)

@@ -17,7 +17,7 @@ before it make, they are n^2."""
 
 
 def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
-    """Segments that keep the results of steps of count 0 only: m(v) of algorithm 2 as input.
+    """Segments for given numbers of recomputations of each step (m of the paper's algorithm 2).
 
     A step of count 0 ends a segment, which is recomputed from the one before; steps of count 1 end
     its inner segments, and so on. What crosses a segment's end and has a greater count is not kept

@@ -53,7 +53,7 @@ class TracedFunction:
 
 
 class Inlined(NamedTuple):
-    """A jaxpr with calls inlined; `constants`: variable -> value, for constants of these calls."""
+    """A jaxpr in which calls are inlined, and the values of these calls' constants."""
 
     equations: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -335,7 +335,7 @@ def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Wa
 
 @dataclasses.dataclass(frozen=True)
 class TracedCall:
-    """A function, traced for some arguments.
+    """A function traced for given arguments: its jaxpr, and the values that the jaxpr takes.
 
     Attributes:
       jaxpr: of its array arguments. shapes: its results, as a pytree of shapes.

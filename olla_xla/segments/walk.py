@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """A program's steps, and the values that pass from one step to another.
+    """A program as a sequence of steps, and the values (with sizes) that pass between them.
 
     Arguments are not among the values: they are in memory whatever is recomputed.
 
@@ -98,7 +98,7 @@ class Walk:
         return np.cumsum(change)[: len(self)]
 
     def stored(self, cuts: Sequence[int]) -> NDArray[np.bool_]:
-        """bool[m]: the values that cross one of the cuts (ascending), so must be kept."""
+        """Bool [m]: which values are needed across one of the cuts, so that they must be kept."""
         if not len(cuts):
             return np.zeros(len(self.source), np.bool_)
         ascending = np.append(np.asarray(cuts, np.int64), np.iinfo(np.int64).max)

@@ -126,7 +126,7 @@ class SolverResult:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearArrays:
-    """Model data: minimise cost x + offset, row_lower <= A x <= row_upper, lower <= x <= upper.
+    """A linear model as arrays: minimise cost x + offset, row_lower <= A x <= row_upper.
 
     Attributes:
       cost, lower, upper: float64 [variables]. integer: bool [variables].
@@ -326,7 +326,7 @@ class LinearModel:
         return self._arrays
 
     def value(self, x: NDArray[np.float64]) -> float:
-        """The objective at a point, float64 [variables]."""
+        """The objective's value at a point, float64 [variables]."""
         return float(self.arrays().cost @ x + self.offset)
 
 

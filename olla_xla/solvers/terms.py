@@ -43,7 +43,7 @@ class LinearTerms:
         upper: float = math.inf,
         tag: str = "",
     ) -> None:
-        """Adds the row `lower <= self <= upper` to a model; none if there are no columns.
+        """Adds the row `lower <= expression <= upper` to a model; no row if it has no variables.
 
         Raises:
           SolverError: there are no columns, and the constant breaks the row: contradictory data.

@@ -45,7 +45,7 @@ TARGETS = {
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """Figures of a GPU or TPU that steps can be compiled for.
+    """Memory, bandwidth and compiler configuration of a GPU or TPU that need not be present.
 
     Attributes:
       name: the target's. kind: as JAX names such a device (`device_kind`).
@@ -96,7 +96,7 @@ def memory_of_kind(kind: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """One or more devices to compile a step for; GPUs and TPUs may be absent.
+    """The devices that a step is compiled for; GPUs and TPUs need not be present.
 
     Attributes:
       name: one of `TARGETS`.

@@ -60,7 +60,7 @@ class TensorRow:
 
 @dataclasses.dataclass(frozen=True)
 class FullReport:
-    """All allocations, largest first, and all tensors.
+    """How XLA placed a module's tensors: all allocations, largest first, and all tensors.
 
     Attributes:
       total_bytes: arguments + outputs - aliases + temp.
@@ -160,7 +160,7 @@ def live_bytes(
     low: NDArray[np.int64],
     size: NDArray[np.int64],
 ) -> int:
-    """Most bytes covered at once by values at [low, low + size), live from `first` to `last`."""
+    """The most bytes in use at one time, by values at addresses [low, low + size)."""
     order = np.argsort(low, kind="stable")
     first, last, low, size = first[order], last[order], low[order], size[order]
     best = 0

@@ -18,7 +18,7 @@ _BEYOND = 0.2
 
 
 class Bounds:
-    """Bounds on the largest batch that fits, compiled in one way (`BatchWay`).
+    """Finds the largest batch that fits, by compiling sizes between a lower and an upper bound.
 
     Args:
       way: how sizes are compiled. unit: sizes are multiples of it.
@@ -51,7 +51,7 @@ class Bounds:
             self._first = int(self._meets(self.work.memory / off))
 
     def off(self) -> float:
-        """Ratio of XLA's total to the predicted one, for the size compiled last; 1.0 if unknown."""
+        """XLA's total over the predicted one, for the size compiled last; 1.0 if not known."""
         self._learn()
         exact, predicted = self.way.exact(), self.way.on_line()
         if exact.get(self._last) and predicted.get(self._last):
@@ -76,11 +76,11 @@ class Bounds:
         self.work.progress(f"{self.way.name}: batch {batch:,} {fits}, {size / 2**20:,.0f} MB")
 
     def is_closed(self, floor: int) -> bool:
-        """Whether no size above `floor`, which fits, is left that may fit."""
+        """Whether the search is over: no size above `floor` could still fit."""
         return bool(self.refused) or 0 < self.high <= floor + self.unit
 
     def doubt(self, floor: int) -> float:
-        """By which fraction the answer may exceed the largest size known to fit; 0 where it cannot.
+        """How much larger the answer could still be, as a fraction of the largest size that fits.
 
         Args:
           floor: a size that fits, as it does in the previous way; or 0.
@@ -100,7 +100,7 @@ class Bounds:
         return min(at, self.high - self.unit) if self.high else at
 
     def next(self, floor: int, is_last: bool) -> int:
-        """The size to compile next.
+        """Which batch size to compile next.
 
         Args:
           floor: a size that fits, or 0. is_last: whether it is the last compile of this way.

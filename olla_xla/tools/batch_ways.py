@@ -31,7 +31,7 @@ _APART = 0.7
 
 
 class Batches:
-    """The compiles of a step for several batch sizes, and the totals predicted for them.
+    """Compiles one step for several batch sizes, and remembers totals; counts the compiles.
 
     Args:
       make: lowers the step for a size. progress: called with a line at each compile.
@@ -76,7 +76,7 @@ class Batches:
         self._captured.setdefault(batch, captured)
 
     def known(self) -> list[int]:
-        """Two sizes of known schedules that are far enough apart (`_APART`); or fewer."""
+        """Batch sizes, at most two and far apart, for which XLA's schedule is known already."""
         sizes = sorted(self._captured)
         lesser = [b for b in sizes if b <= _APART * sizes[-1]] if sizes else []
         return [lesser[-1], sizes[-1]] if lesser else sizes[-1:]
@@ -86,7 +86,7 @@ class Batches:
         return any(is_refusal(error, found.platform) for found in self._captured.values())
 
     def refused(self) -> None:
-        """Counts the last compile as a refusal instead of a compile."""
+        """Counts the last compile as one that XLA refused for lack of memory."""
         self.compiles -= 1
         self.refusals += 1
 
@@ -131,10 +131,12 @@ class BatchWay(abc.ABC):
 
     @abc.abstractmethod
     def on_line(self) -> dict[int, int]:
-        """Known predicted totals that are nearly linear in the batch: size -> bytes."""
+        """Predicted totals that should lie on a line: batch size -> bytes."""
 
     def exact(self) -> dict[int, int]:
-        """XLA's totals of compiled sizes, as far as they are nearly linear too: size -> bytes."""
+        """XLA's own totals of compiled batch sizes that should lie on a line: batch
+        size -> bytes.
+        """
         return self._assigned
 
     def learn(self, batch: int) -> None:
@@ -146,7 +148,7 @@ class BatchWay(abc.ABC):
         return 0.0
 
     def assigned(self, batch: int) -> int:
-        """XLA's total in bytes, compiled once; where it gives none, a figure above the memory."""
+        """XLA's total in bytes for a batch size, compiled at the first call."""
         if batch not in self._assigned | self._unmet:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
             size = None
@@ -172,14 +174,14 @@ class BatchWay(abc.ABC):
 
 
 class Xla(BatchWay):
-    """The way "xla": the step in XLA's own order."""
+    """The way "xla" to compile a step for a batch size: in XLA's own order, without a plan."""
 
     def __init__(self, work: Batches) -> None:
         super().__init__(work)
         self._simulated: dict[int, int] = {}
 
     def predicted(self, batch: int) -> int:
-        """As `BatchWay.predicted`."""
+        """The predicted total in bytes of a batch size in XLA's own order."""
         if batch not in self._simulated:
             captured = self.work.captured(batch)
             module = scheduled_module(captured.module)
@@ -188,11 +190,11 @@ class Xla(BatchWay):
         return self._simulated[batch]
 
     def on_line(self) -> dict[int, int]:
-        """As `BatchWay.on_line`."""
+        """Predicted totals in XLA's own order that should lie on a line: batch size -> bytes."""
         return self._simulated
 
     def compiled(self, batch: int) -> int | None:
-        """As `BatchWay.compiled`."""
+        """Compiles a batch size in XLA's own order; XLA's total in bytes."""
         compiles = self.work.lowered(batch)
         try:
             captured, compiled = compiles.captured()
@@ -203,7 +205,7 @@ class Xla(BatchWay):
 
 
 class Planned(BatchWay):
-    """The way "planned": a planned order; each search also tries the previous size's order."""
+    """The way "planned" to compile a step for a batch size: in a planned order."""
 
     name = "planned"
 
@@ -234,11 +236,11 @@ class Planned(BatchWay):
         return self._last
 
     def predicted(self, batch: int) -> int:
-        """As `BatchWay.predicted`."""
+        """The predicted total in bytes of a batch size in its planned order."""
         return _bytes(self.plan(batch))
 
     def compiled(self, batch: int) -> int | None:
-        """As `BatchWay.compiled`."""
+        """Compiles a batch size with its plan; XLA's total in bytes, or None if no plan fits."""
         found = self._plans.get(batch)
         if isinstance(found, int):
             return None
@@ -252,7 +254,7 @@ class Planned(BatchWay):
         return self._total(batch, outcome)
 
     def on_line(self) -> dict[int, int]:
-        """As `BatchWay.on_line`."""
+        """Predicted totals of planned orders that should lie on a line: batch size -> bytes."""
         return {batch: _bytes(found) for batch, found in self._plans.items()}
 
     def _within(self, batch: int) -> int | None:
@@ -291,7 +293,7 @@ class Planned(BatchWay):
         return assigned_bytes(outcome.compiled)
 
     def overhead(self, batch: int) -> float:
-        """As `BatchWay.overhead`."""
+        """Predicted time that the plan's recomputation adds, as a fraction of the step's."""
         found = self.plan(batch)
         return 0.0 if isinstance(found, int) else found.overhead
 
@@ -301,7 +303,7 @@ def _bytes(found: Plan | int) -> int:
 
 
 class Recomputed(Planned):
-    """The way "recomputed": a plan with recomputation that fits the memory.
+    """The way "recomputed" to compile a step for a batch size: a plan that may recompute values.
 
     Args:
       work: the step's compiles. options: with the memory as the budget.
@@ -325,15 +327,15 @@ class Recomputed(Planned):
         return self._least.predicted(batch)
 
     def on_line(self) -> dict[int, int]:
-        """As `BatchWay.on_line`: the least totals."""
+        """Predicted totals by batch size: the least that recomputation reached, in bytes."""
         missed = {batch: found for batch, found in self._plans.items() if isinstance(found, int)}
         return self._least.on_line() | missed
 
     def exact(self) -> dict[int, int]:
-        """As `BatchWay.exact`: none, as the totals of plans for a budget are not linear."""
+        """XLA's totals that lie on a line: none, since plans for a budget fill whatever fits."""
         return {}
 
     def learn(self, batch: int) -> None:
-        """As `BatchWay.learn`."""
+        """Adds the least total that recomputation reaches for a compiled batch size."""
         if batch not in self.on_line():
             self._least.predicted(batch)

@@ -14,7 +14,7 @@ from olla_xla.compile.compiles import Compiles
 
 @dataclasses.dataclass(frozen=True)
 class Compiled(Captured):
-    """A function as XLA scheduled it, with the executable that XLA made of that.
+    """A function's module as XLA scheduled it, and the executable compiled from it, serialized.
 
     Attributes:
       assigned_bytes: XLA's total.

@@ -43,7 +43,7 @@ _SHARDINGS = ("mhlo.sharding", "sdy.sharding")
 
 
 class DumpedExecutable:
-    """The part of `jax.stages.Compiled` that planning uses, of an executable that is not run.
+    """Stands for `jax.stages.Compiled` where an executable was compiled from a dumped module.
 
     Args:
       executable: XLA's own.
@@ -54,7 +54,7 @@ class DumpedExecutable:
         self._found, self.device = executable, device
 
     def runtime_executable(self) -> Any:
-        """XLA's own executable."""
+        """XLA's own executable object, as `jax.stages.Compiled.runtime_executable`."""
         return self._found
 
     def memory_analysis(self) -> Any:

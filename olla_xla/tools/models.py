@@ -133,7 +133,7 @@ def _takes_optimizer(make: Callable[..., Any]) -> bool:
 
 
 def tracing(name: str) -> contextlib.AbstractContextManager[None]:
-    """A context in which errors of a step that JAX traces become InputErrors of one line.
+    """Context manager that turns errors of a user's step, while JAX traces it, into InputErrors.
 
     OllaErrors are not changed.
     """
@@ -182,7 +182,7 @@ def load(name: str) -> Callable[..., Any]:
 
 
 def lowering(name: str, optimizer: str, target: Target) -> Callable[[int], jax.stages.Lowered]:
-    """A function that lowers a model's step for a batch size; several devices divide the batch.
+    """Returns a function from a batch size to a model's step, lowered for a target.
 
     Raises:
       InputError: the model cannot be built or traced; also raised by that function.

@@ -70,7 +70,7 @@ class _Kept(NamedTuple):
 def checkpoint_policy(
     traced: jax.stages.Traced, lowered: jax.stages.Lowered, plan: Plan
 ) -> CheckpointPolicy:
-    """As `policy_of`, from JAX's stages; compiles the step up to XLA's schedule."""
+    """The `jax.checkpoint` policy that keeps the scan residuals that a function's plan keeps."""
     return policy_of(traced.jaxpr, capture(lowered).view, plan)
 
 

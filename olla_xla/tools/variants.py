@@ -49,7 +49,7 @@ class StepVariant:
 
 
 class StepVariants:
-    """Compiles one model's step for a target in several ways."""
+    """Compiles one model's step in several ways (plain, planned, ...) to compare them."""
 
     def __init__(self, model: BuiltModel, target: Target, options: PlanOptions) -> None:
         self.model = model
@@ -88,7 +88,9 @@ class StepVariants:
         return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
 
     def row(self, name: str, compiled: Any) -> StepVariant:
-        """One executable's memory and predicted time; where it can run, its measured time too."""
+        """The comparison row of one executable: its memory, predicted and, if it can
+        run, measured time.
+        """
         module = module_from_bytes(final_module(compiled))
         return StepVariant(
             name=name,

@@ -19,7 +19,7 @@ from olla_xla.memory.jit import inner, loop
 
 
 class AliasSetKind(enum.IntEnum):
-    """How XLA allocates an alias set; a union of sets has the largest of their kinds."""
+    """How XLA allocates a set of aliased values, such as an argument's or a temporary's."""
 
     TEMP = 0
     CONSTANT = 1
@@ -51,7 +51,7 @@ class AliasSets(NamedTuple):
 
 
 class Links(NamedTuple):
-    """For each value, others that matter for its place (CSR: int64 [values + 1], int64 [any]).
+    """For each value, the other values whose memory it may take or must stay away from.
 
     Attributes:
       share_ptr, share_idx: operands whose memory the value may take over.
@@ -65,7 +65,7 @@ class Links(NamedTuple):
 
 
 class AllocationReuse(NamedTuple):
-    """The allocation of each value after XLA's reuse of allocations, before the heap is packed.
+    """In which allocation each value of a module lies, before temporaries are packed into a heap.
 
     Attributes:
       allocation: int64 [values], numbered as made; -1 for the heap.
@@ -104,7 +104,9 @@ class _Allocations(NamedTuple):
 def reuse_allocations(
     sets: AliasSets, links: Links, ranges: LiveRanges, order: NDArray[np.int64]
 ) -> AllocationReuse:
-    """Finds each alias set's allocation; `order`: int64 [sets], in which XLA takes them."""
+    """Simulates how XLA lets values reuse allocations; `order`: int64 [sets], in which
+    it takes them.
+    """
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
         allocation=np.full(n, -1, np.int64),

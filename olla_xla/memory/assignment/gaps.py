@@ -18,7 +18,8 @@ _BEGIN, _END = 0, 1
 
 
 def new_gaps(count: int) -> NDArray[np.int64]:
-    """An index of gaps for `count` allocations (places), all empty: int64 [2 * capacity, 2].
+    """Makes an empty index of the free gaps in time of `count` allocations, for `put`
+    and `previous`.
 
     Row capacity + k is place k's (earliest begin, latest end), row j that of rows 2j and 2j + 1.
     """
@@ -40,7 +41,7 @@ def put(
     end: NDArray[np.int64],
     clock: int,
 ) -> None:
-    """Enters the gaps between an allocation's values at place k of the index `gaps`.
+    """Enters into the index the spans of time in which an allocation has no live value.
 
     Args:
       gaps: the index, changed in place. k: the place.
@@ -65,7 +66,7 @@ def put(
 
 @inner
 def previous(gaps: NDArray[np.int64], k: int, start: int, end: int) -> int:
-    """The last place before k whose allocation may take the live range [start, end]; -1 if none.
+    """Searches the index backwards for an allocation that is free over the live range [start, end].
 
     Any may take a live range of one instant.
     """

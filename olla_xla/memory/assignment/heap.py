@@ -378,7 +378,8 @@ def pack(
     most: int | None = None,
     as_they_come: bool = False,
 ) -> tuple[int, NDArray[np.int64]]:
-    """Offsets of all values in one heap: the better of XLA's spatial and temporal best fit.
+    """Packs values into one heap as XLA does, by the better of two best-fit rules: size
+    and offsets.
 
     Args:
       ids: int64 [any], values to place, ascending. tick_start, tick_end, root: from share_in_place.

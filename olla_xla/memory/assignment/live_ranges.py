@@ -11,7 +11,7 @@ from olla_xla.memory.jit import inner, loop
 
 
 class References(NamedTuple):
-    """The points of the schedule at which values are defined and used, before they have times.
+    """Where in the schedule values are defined and used, as numbered points that have no time yet.
 
     A point is an instruction's number; then come the starts of computations, then their ends.
 

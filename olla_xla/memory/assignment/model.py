@@ -135,7 +135,9 @@ class AssignmentModel:
         return (self._number[user],)
 
     def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
-        """A new model in which the alias sets of each pair of values (ids) are one set."""
+        """A model like this one in which each pair of values, given by ids, must share
+        one buffer.
+        """
         sets = self._sets
         label = np.arange(len(sets.bytes))
         for a, b in pairs:
@@ -164,7 +166,9 @@ class AssignmentModel:
         return other
 
     def held(self, holds: Iterable[tuple[int, Instruction]]) -> AssignmentModel:
-        """A new model in which each value (id) lives until right after the given instruction."""
+        """A model like this one in which values, given by ids, live on until after an
+        instruction.
+        """
         holds = list(holds)
         other = copy.copy(self)
         if holds:
@@ -260,7 +264,7 @@ class AssignmentModel:
     # Evaluation.
 
     def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Times:
-        """Logical times of all reference points; a called computation runs before its caller."""
+        """The logical time of each point of the schedule (see `References`) under these orders."""
         n, c = len(self.instructions), len(self.computations)
         time = np.zeros(n + 2 * c, np.int64)
         clock = 0

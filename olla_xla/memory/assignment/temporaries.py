@@ -25,7 +25,7 @@ _COLLECTIVES = frozenset(
 
 
 class Starts(NamedTuple):
-    """The asynchronous collectives of a module: pairs of a start and its done.
+    """All asynchronous collectives of a module, each a pair of a start and a done instruction.
 
     XLA makes one operation of a start and its done if nothing runs in between. It has one tuple
     table where they had several, and takes one step.
@@ -44,7 +44,9 @@ class Starts(NamedTuple):
     work: NDArray[np.int64]
 
     def alone(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64: the pairs that XLA joins to one operation; `time` is of each instruction."""
+        """int64: the pairs with no work between start and done, which XLA joins to one
+        operation.
+        """
         if not len(self.start):
             return self.start
         at = np.sort(time[self.work])
@@ -52,7 +54,7 @@ class Starts(NamedTuple):
         return np.flatnonzero(begun == ended)
 
     def joined_times(self, time: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [points]: `time` when each of the pairs `alone` (int64 [any]) takes one step."""
+        """int64 [points]: times of the schedule if each pair in `alone` takes a single step."""
         gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
         return time - np.searchsorted(gone, time, side="right")
 
@@ -61,7 +63,7 @@ class Starts(NamedTuple):
         return sum(len(self.steps[k]) for k in alone)
 
     def gone(self, alone: NDArray[np.int64]) -> list[int]:
-        """Tuple tables (value ids) that do not exist if the pairs `alone` are joined."""
+        """Ids of the tuple tables that do not exist if the pairs `alone` are joined."""
         return [v for k in alone for v in self.tables[k]]
 
 
@@ -114,7 +116,7 @@ def _kind(start: Instruction) -> str:
 
 
 def applies(module: Module) -> bool:
-    """Whether any instruction, such as a reduce or a sort, applies a computation to elements."""
+    """Whether a module has an instruction that applies a computation to elements: reduce, sort."""
     control = list(module.control_computations)
     seen: set[Computation] = set(control)
     for computation in control:  # grows on the way
@@ -129,7 +131,7 @@ def applies(module: Module) -> bool:
 
 
 def joined(tables: NDArray[np.int64], heaps: Sequence[int], applied: bool, alignment: int) -> int:
-    """Bytes of the one allocation into which XLA joins all temporary ones, each aligned.
+    """Total bytes of the single allocation in which XLA puts all temporary ones end to end.
 
     The last of them is not padded. XLA swaps the first temporary allocation with the last one that
     is not temporary, as long as there are such pairs (std::partition), and joins them in the order

@@ -74,7 +74,7 @@ def descend(
     weight: NDArray[np.float64],
     trail: int,
 ) -> tuple[int, int, NDArray[np.int64]]:
-    """Searches for a packing within `capacity`.
+    """Depth-first search for offsets of all items within `capacity` bytes.
 
     Args:
       model: the items. rank: [items] the preorder, a permutation: of candidates at one offset the

@@ -37,7 +37,7 @@ def swap(state: PlacementState, a: int, b: int) -> None:
 
 @jit
 def activate(state: PlacementState, frame: int) -> None:
-    """Makes a frame, whose items are still unplaced, the one that is searched."""
+    """Makes `frame`, a part of the packing problem, the one that the search goes on with."""
     state.count[ACTIVE] = frame
     state.frames[frame, START] = state.count[DEPTH]
     state.count[LEVEL] = state.frames[frame, LOWEST]
@@ -46,7 +46,7 @@ def activate(state: PlacementState, frame: int) -> None:
 
 @jit
 def split(model: Model, state: PlacementState) -> None:
-    """Replaces the active frame by one for each independent part of its items, small ones first.
+    """Divides the items that are still unplaced into independent parts, to be packed one by one.
 
     One that cannot be packed then refutes the decisions before the split, however the other parts
     were packed.

@@ -24,7 +24,7 @@ from olla_xla.place.exact.state import (
 
 @jit
 def lift_all(model: Model, state: PlacementState) -> bool:
-    """Raises least offsets above pinned items that items cannot lie under; False on failure."""
+    """Raises items' lowest possible offsets where they do not fit below a pinned item."""
     for i in range(len(model.size)):
         if state.earliest[i] > state.latest[i]:
             return False
@@ -35,7 +35,9 @@ def lift_all(model: Model, state: PlacementState) -> bool:
 
 @jit
 def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
-    """Raises the least offset of item i to `least` or more; False if i then leaves the capacity."""
+    """Raises the lowest possible offset of item `i`; False if the item then ends above
+    the capacity.
+    """
     value = max(least, state.earliest[i])
     for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
         e = model.pin_idx[p]
@@ -63,7 +65,7 @@ def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
 
 @jit
 def pass_over(model: Model, state: PlacementState, i: int) -> bool:
-    """Raises item i's least offset so that it rests on an item placed later; False on failure."""
+    """Raises item `i`'s lowest offset onto an item that is placed later; False if that fails."""
     bound = state.earliest[i]
     hint = state.support[i]
     if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:
@@ -116,7 +118,7 @@ def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) ->
 
 @jit
 def infer(model: Model, state: PlacementState, capacity: int) -> bool:
-    """Raises the lowest offsets of items, section by section, until no section raises any more.
+    """Raises the lowest possible offsets of unplaced items by the bytes that must lie below them.
 
     Args:
       model: the items. state: of the search; its lower bounds are raised.

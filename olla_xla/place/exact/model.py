@@ -15,7 +15,7 @@ MAX_PAIRS = 20_000_000
 
 
 class Model(NamedTuple):
-    """Items, sections and which items overlap, as arrays; lists of lists are CSR (`*_ptr`, ...).
+    """A packing problem as arrays for compiled search: items, sections in time, and overlaps.
 
     Attributes:
       grain: bytes of which all offsets are multiples.
@@ -62,7 +62,7 @@ class Model(NamedTuple):
 
 
 def overlapping_pairs(items: Items) -> int:
-    """Twice the number of pairs of items that overlap in time, parts counted one by one."""
+    """The number of pairs of items that overlap in time, each pair counted twice."""
     starts, ends = np.sort(items.part_first), np.sort(items.part_last)
     before = np.searchsorted(ends, items.part_first, side="left")
     upto = np.searchsorted(starts, items.part_last, side="right")

@@ -55,7 +55,9 @@ class Budget:
         return self.deadline - clock.now()
 
     def left(self) -> int:
-        """Nodes that fit in the time left, at the measured speed, and the limit; <= 0 if none."""
+        """How many nodes can be searched in the time that is left, at the measured
+        speed, and the limit.
+        """
         seconds = self.seconds()
         if seconds <= 0:
             return 0
@@ -67,7 +69,7 @@ class Budget:
         return 2**62 if self.nodes is None else max(self.nodes - self.spent, 0)
 
     def charge(self, nodes: int, seconds: float) -> None:
-        """Counts nodes that took some seconds, and estimates nodes a second from them."""
+        """Counts `nodes` as searched in `seconds`, from which the speed is estimated."""
         self.spent += nodes
         if seconds > 0.01:
             self._rate = nodes / seconds
@@ -86,7 +88,7 @@ class Budget:
 
     @property
     def stopped_by(self) -> StopReason:
-        """TIME_LIMIT if no time is left, else NODE_LIMIT."""
+        """Which limit ended the search: TIME_LIMIT if no time is left, else NODE_LIMIT."""
         return StopReason.TIME_LIMIT if self.seconds() <= 0 else StopReason.NODE_LIMIT
 
 

@@ -32,7 +32,9 @@ def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
 def fullest(
     items: Items,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[NDArray[np.int64], ...]]:
-    """(items live in the fullest section, those of them live in all sections, keys to order by)."""
+    """Finds the section with the most live bytes: which items live there, and keys to
+    sort them by.
+    """
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
     last = np.maximum.reduceat(items.part_last, items.part_ptr[:-1])
@@ -50,7 +52,7 @@ def ordered(
     stack: NDArray[np.int64],
     other: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """An order for `first_fit`: always-live items, others of the fullest section, all others.
+    """An order of items for `first_fit` that places those of the fullest section first.
 
     Between others, always-live items would split the memory of these.
 

@@ -18,7 +18,7 @@ _ORDER_SHARE = 0.4
 
 
 def run(state: ModuleState) -> ModuleState:
-    """A new state with an order for every computation; XLA's own order is kept if it is best.
+    """The planner's pass that finds an order for every computation; XLA's own stays if it is best.
 
     Raises:
       KernelError: no order gives its kernels their patterns.

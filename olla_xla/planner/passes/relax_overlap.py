@@ -35,7 +35,7 @@ _logger = logging.getLogger("olla_xla")
 
 
 def run(state: ModuleState) -> ModuleState:
-    """A new state of the least total for which transfers overlap with less work.
+    """The planner's pass that lets transfers overlap with less work where that saves memory.
 
     It adds at most the rest of the time allowance. Returns `state` where that saves too little, or
     under a budget, which was met at less cost.
@@ -50,7 +50,7 @@ def run(state: ModuleState) -> ModuleState:
 
 
 def to_fit(state: ModuleState) -> ModuleState:
-    """A new state that fits the device's memory if `state` does not and one is found; else `state`.
+    """Lets transfers overlap with less work until a step fits the device, if it does not fit yet.
 
     A step that does not fit cannot run at all, so any time is allowed for it, unless the options
     say how much.
@@ -137,7 +137,7 @@ def relaxed(
 
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
-    """Start's name -> predicted seconds of work that overlaps with it in `base`, not in `plan`.
+    """Seconds of work that no longer hide each transfer: in `plan`, compared with `base`.
 
     Args:
       module: that both plans are for, with their loops and clones in it. base, plan: the plans.

@@ -53,7 +53,7 @@ _PLACES = 3
 
 
 def run(state: ModuleState) -> ModuleState:
-    """A new state with clones: the cheapest that meet the budget, else those of least total.
+    """The planner's pass that recomputes values by clones, to meet the budget or save memory.
 
     Returns `state` where none is better within the allowance, or the budget is met already.
 

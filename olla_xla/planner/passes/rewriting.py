@@ -57,7 +57,7 @@ def _recomputed(state: ModuleState) -> ModuleState:
 
 
 def free_edits(start: ModuleState) -> Iterator[ModuleState]:
-    """States with edits that add no time, from most edits to none, `start` among them."""
+    """Yields states with edits that cost no time: first with all of them, last without any."""
     sunk = _without_moves(start)
     yield from scan_residuals.before_order(sunk)
     if sunk is not start:

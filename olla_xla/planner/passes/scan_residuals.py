@@ -21,7 +21,7 @@ _SHARE = 0.5
 
 
 def before_order(state: ModuleState) -> Iterator[ModuleState]:
-    """States to find an order for: without scan residuals that are free to drop, then as it is.
+    """Yields states to order: first without scan residuals that cost nothing to drop.
 
     The next one is used where kernels cannot keep their patterns in the one before, or where a run
     takes longer, as the dropped work had overlapped with other work. For that case one state has
@@ -59,7 +59,8 @@ def _choices(state: ModuleState) -> ResidualChoices:
 
 
 def run(state: ModuleState) -> ModuleState:
-    """A new state that recomputes scan residuals: cheapest within budget, else of least total.
+    """The planner's pass that recomputes scan residuals (arrays that loops fill)
+    instead of storing.
 
     Where no choice is better within the allowance, only `met` changes. Of the others that were
     tried without a budget, the least one that takes less time is its `other`.

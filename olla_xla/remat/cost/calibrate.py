@@ -63,7 +63,7 @@ def _calibrated() -> Device:
 def kept[Rates: DataclassInstance](
     name: str, kind: type[Rates], measure: Callable[[], Rates]
 ) -> Rates:
-    """Rates of this machine: read from the file `name` in the user's cache, else measured.
+    """Measured rates of this machine: read from file `name` in the user's cache, or measured anew.
 
     The caller holds LOCK. Rates that other processes disturbed are measured again once these rest.
     """

@@ -46,7 +46,7 @@ class Bench:
             self._arguments = (self._result, *self._arguments[1:])
 
     def round(self, seconds: float) -> None:
-        """Runs the function again and again for `seconds`, and notes the time of each run."""
+        """Runs the benchmark repeatedly for `seconds`, and records the time of each run."""
         end = time.perf_counter() + seconds
         while (started := time.perf_counter()) < end:
             self._run()
@@ -59,7 +59,7 @@ def first_quartile(seconds: Sequence[float]) -> float:
 
 
 def in_turns(benches: Collection[Bench], seconds: float = _MOMENT) -> None:
-    """Runs benchmarks alternately, each for `seconds`, so that other load slows all alike."""
+    """Runs several benchmarks alternately, `seconds` each, so that other load slows all alike."""
     for _ in range(_ROUNDS):
         for bench in benches:
             bench.round(seconds)

@@ -44,7 +44,7 @@ def on_chip(computation: Computation, capacity: int) -> frozenset[Array]:
 
 
 def leaves_of(i: Instruction, index: ShapeIndex = ()) -> Iterator[Array]:
-    """The arrays, as their makers name them, in an instruction's result or its part at `index`."""
+    """The arrays in an instruction's result, each as (the instruction that makes it, its index)."""
     while i.opcode in _FORWARDS and (i.opcode != "tuple" or index):
         if i.opcode == "get-tuple-element":
             i, index = i.operands[0], (i.tuple_index, *index)

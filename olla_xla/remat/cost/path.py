@@ -74,7 +74,7 @@ def alone_seconds(
 
 
 class Streams:
-    """A simulated clock: operations are issued to a main stream and to streams beside it.
+    """Simulates a GPU's streams: a main one, and others that run beside it.
 
     Attributes:
       now: seconds at which all that was issued to the main stream has ended.
@@ -100,7 +100,7 @@ class Streams:
             self._beside[key] = self.now, seconds
 
     def done(self, key: object) -> None:
-        """Makes the main stream wait for the operation that was started as `key`."""
+        """Makes the main stream wait for the end of the operation that `start` began as `key`."""
         if key in self._ends:
             self.now = max(self.now, self._ends.pop(key))
         elif key in self._beside:

@@ -90,7 +90,7 @@ _NOTHING = Work()
 
 
 def work(i: Instruction, target: str) -> Work:
-    """The bytes and operations of an instruction by itself; of loops and calls, see `run_work`.
+    """What an instruction does by itself: bytes moved, operations, ... (for loops see `run_work`).
 
     Args:
       i: of a computation that runs step by step. target: "cpu" or "cuda".
@@ -141,7 +141,7 @@ def _array_bytes(i: Instruction) -> int:
 
 
 def touched(i: Instruction, target: str) -> Iterator[tuple[Array, int]]:
-    """The arrays that an instruction reads and writes, each with the bytes of it that are moved.
+    """The arrays that an instruction reads or writes, with the bytes of each that it moves.
 
     Of an array that is updated in place only the part that changes is touched. A result that nobody
     reads is not, where XLA takes it out of its fusion.
@@ -252,7 +252,7 @@ def _transposed(i: Instruction) -> int:
 
 
 def transposes(i: Instruction) -> bool:
-    """Whether neighbouring elements of the result are no neighbours in the operand's layout."""
+    """Whether a CPU must read an operand across its layout: neighbours are apart in memory."""
     if i.opcode not in ("copy", "transpose") or i.shape.is_tuple:
         return False
     source = i.operands[0].shape

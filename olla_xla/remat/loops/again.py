@@ -29,7 +29,7 @@ _LARGE = 1 << 20
 
 
 class New:
-    """Collects the instructions and state elements that a change adds to a module.
+    """Collects new instructions, state elements and their names while a pair of loops is changed.
 
     Args:
       module: the one that is changed; its names are taken.
@@ -45,7 +45,7 @@ class New:
         self.added: list[str | int | NewResidual] = []
 
     def name(self, name: str) -> str:
-        """`name`, or `name` with a number if it is taken. The result is taken from then on."""
+        """An unused name for a new instruction: `name`, with a number if it is taken."""
         for k in itertools.count(1):
             found = name if k == 1 else f"{name}.{k}"
             if found not in self._names:
@@ -55,7 +55,7 @@ class New:
 
 
 class Again:
-    """Adds instructions to the backward loop's body that recompute the forward loop's values.
+    """Plans the instructions with which the backward loop recomputes values of the forward loop.
 
     Args:
       pair: the two loops. table: the recipes for the forward loop's values.
@@ -346,7 +346,7 @@ class ReadArrays:
         self._used: dict[ValueRef, Hashable] = {}
 
     def keep(self, given: ValueRef, source: Hashable) -> None:
-        """Notes that the copy reads `given` in the place of the original's array `source`."""
+        """Records that a copied fusion reads `given` where its original reads array `source`."""
         self._used[given] = source
 
     def given(self, source: Hashable, number: int) -> ValueRef:

@@ -42,7 +42,7 @@ from olla_xla.remat.purity import repeats
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StateRelation:
-    """How the elements of one loop's state follow from another loop's.
+    """How the state of one loop corresponds to that of another: equal elements, counter, slices.
 
     Attributes:
       body: of the other loop. elements: element of the state -> the other loop's that it equals.
@@ -115,7 +115,7 @@ class LoopBody:
         self.root = self.leaves(computation.root)
 
     def count(self, known: Mapping[ShapeIndex, NDArray[Any]]) -> None:
-        """Sets `known`, what each iteration's state is, and computes all nodes' value numbers."""
+        """Sets the known values of the loop's state in each iteration, and numbers all nodes."""
         self.known = known
         self._indices.clear()
         self._lines.clear()
@@ -130,16 +130,18 @@ class LoopBody:
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """The fusion or collective that an asynchronous instruction wraps; else itself."""
+        """The fusion or collective that an asynchronous instruction runs; others are
+        returned as is.
+        """
         return self.fusions.get(owner) or self.exchanges.get(owner, owner)
 
     def root_of(self, owner: Instruction) -> Node | None:
-        """The node of the result of what an instruction runs; None if that is a tuple."""
+        """The node for the result of the computation that an instruction runs; None if a tuple."""
         i = self.runs(owner)
         return None if i.shape.is_tuple else self.at[i, ()]
 
     def each(self, owner: Instruction) -> bool:
-        """Whether an instruction is a fusion that computes element by element."""
+        """Whether an instruction is a fusion that computes every element by itself."""
         if owner not in self._each:
             self._each[owner] = owner in self.fusions and is_each(self.fusions[owner])
         return self._each[owner]
@@ -245,11 +247,11 @@ class LoopBody:
         return self._outer[node]
 
     def between(self, number: int, move: Instruction) -> int:
-        """The value number of the result of `move`, outside the loop, applied to value `number`."""
+        """The value number after an instruction outside of the loop moved the value `number`."""
         return self._key("between", number, move)
 
     def moved(self, node: Node) -> bool:
-        """Whether a node only moves or widens operands of its owner, or is an affine index."""
+        """Whether a node only moves or widens elements of its operands, or is an affine index."""
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
             moving = node.i.opcode in MOVES or widens(node)
@@ -401,14 +403,14 @@ class LoopBody:
         return self._key("exchanged", asked(i), said, read)
 
     def made_of(self, node: Node) -> tuple[Node, ...]:
-        """Operands that a node depends on; a result of a moving collective has one of its own."""
+        """The nodes on which a node depends directly."""
         given, i = node.operands, node.i
         if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
             return (given[node.index[0] if node.index else 0],)
         return given
 
     def handed_on(self, node: Node) -> int:
-        """A number that is equal for collectives that give the same elements, in any layout."""
+        """A number that equal elements share, also when a collective has changed their layout."""
         while node.i.opcode == "copy":
             (node,) = node.operands
         i = node.i

@@ -26,7 +26,7 @@ _FEWEST_ITERATIONS = 6  # with fewer, N / k + k is no less than N
 
 
 def can_be_kept(pair: ScanPair) -> bool:
-    """Whether a pair of loops can be checkpointed: by iterations, counter's type and target.
+    """Whether a pair of loops can keep its state at every k-th iteration and rerun the others.
 
     Its backward loop must go back one iteration at a time.
     """
@@ -43,7 +43,7 @@ def can_be_kept(pair: ScanPair) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Thin:
-    """How a loop is checkpointed: which iterations' states are kept.
+    """The iterations at which a loop's state is kept: every k-th one (a checkpointed loop).
 
     Attributes:
       iterations: of the loop. every: iterations from one that is kept to the next.
@@ -87,7 +87,7 @@ def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
 
 
 class Rerun(Again):
-    """Adds instructions that run iterations of the forward loop again from a kept state.
+    """Plans instructions that run iterations of the forward loop again from a kept state.
 
     Args:
       pair: the two loops, for which `can_be_kept` holds. new: gets the instructions.
@@ -106,7 +106,9 @@ class Rerun(Again):
         self._depends: dict[int, bool] = {}
 
     def held(self, recipe: Recipe) -> ValueRef:
-        """A recipe's state element as it begins the iteration that the backward loop is at."""
+        """A reference to an element of the kept state, as it begins the backward loop's
+        iteration.
+        """
         (element,) = recipe.node.index
         if element not in self._held:
             self._begin(element)
@@ -114,7 +116,7 @@ class Rerun(Again):
         return ValueRef(made=self._held[element])
 
     def can_make(self, number: int) -> bool:
-        """Whether a rerun iteration computes a value from its state, as an instruction's result."""
+        """Whether a rerun iteration computes the value with this number."""
         given = number in self._table.given
         return given and self._is_made(number) and self._begins(number)
 
@@ -139,7 +141,9 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """A value (of which `can_make` is true) of the iteration that the backward loop is at."""
+        """A reference to a recomputed value in the iteration that the backward loop
+        goes back to.
+        """
         if number not in self._residuals:
             i, _ = self._table.given[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")

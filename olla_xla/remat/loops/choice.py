@@ -152,7 +152,7 @@ class Choice:
         return Gone(self.without(made), frozenset(wanted - made))
 
     def recipe(self, number: int, thin: Thin | None = None) -> Recipe | None:
-        """The recipe for a value; None if there is none, or it keeps no less than a scan residual.
+        """How to recompute the value with this number; None if impossible or if it keeps no less.
 
         Args:
           number: of `needed`. thin: as for `gone`.
@@ -175,7 +175,9 @@ class Choice:
         return number in self.table.given and (recipe is None or not recipe.stacked)
 
     def kept_anew(self, number: int) -> tuple[int, float]:
-        """(bytes of a new scan residual for a value, seconds of a step to write and read it)."""
+        """Cost of storing a value in a new scan residual: (bytes, seconds of a step to
+        write and read).
+        """
         i, index = self.table.given[number]
         iterations, size = self.table.pair.writer.iterations, i.shape.at(index).bytes
         return iterations * size, iterations * self.prices.moved_seconds(size)
@@ -199,7 +201,7 @@ class Choice:
         return price * residual.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
-        """Operands (value numbers) in no scan residual: they are recomputed whenever `number` is.
+        """Value numbers that must be recomputed too whenever `number` is.
 
         Scan residuals are kept or made again by their own choice, and their parts with them.
         """
@@ -214,7 +216,7 @@ class Choice:
         ]
 
     def taken_with(self, number: int) -> list[int]:
-        """Operands (value numbers) to slice out of scan residuals whenever `number` is recomputed.
+        """Value numbers that must be sliced out of scan residuals whenever `number` is recomputed.
 
         Only those that an operator of its own slices out; a recipe may also slice for itself.
         """
@@ -267,6 +269,6 @@ class Choice:
 
 
 def run_of(recipe: Recipe) -> tuple[Instruction, Node | None, bool]:
-    """A key for the copied instruction of a recipe; recipes with equal keys share one copy."""
+    """A key for the instruction that a recipe copies; recipes with equal keys need one copy."""
     node = recipe.node if recipe.inside is not None or recipe.stacked else None
     return recipe.owner, node, recipe.narrowed

@@ -16,7 +16,7 @@ from olla_xla.remat.loops.indices import MOST_ITERATIONS, typed
 
 @dataclasses.dataclass(eq=False)
 class CountedLoop:
-    """A while with a known number of iterations.
+    """A while loop with a known number of iterations, counted from 0 by 1.
 
     Attributes:
       i: the while. body: the nodes of its body.

@@ -27,7 +27,9 @@ _PRED = 1
 
 @dataclasses.dataclass(frozen=True)
 class Affine:
-    """`factor * element + offset` modulo 2**bits of a type; a constant where `element` is None."""
+    """A loop's index as factor * (element of its state) + offset, modulo 2**bits of its
+    type; a constant where `element` is None.
+    """
 
     element: ShapeIndex | None
     factor: int
@@ -53,7 +55,7 @@ def typed(values: Any, element_type: int) -> NDArray[Any]:
 
 
 def affine(index: Index, counter: ShapeIndex | None, *, whole: bool = False) -> Affine | None:
-    """An index as a multiple of the counter, or of its own element, plus a constant; else None.
+    """Writes the values of a loop index as factor * counter + offset; None if they are not so.
 
     Args:
       index: to be written so. counter: whose iterations its values belong to.
@@ -77,7 +79,7 @@ def affine(index: Index, counter: ShapeIndex | None, *, whole: bool = False) -> 
 
 
 def result(i: Instruction, shape: Shape, given: list[Index]) -> Index:
-    """The value of an operation on scalar integers, as XLA defines it; None if not known."""
+    """The values, in all iterations, of an operation on scalar integers; None if not known."""
     kind = shape.element_type
     if i.opcode == "constant":
         assert i.proto is not None

@@ -23,7 +23,7 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sunk:
-    """A module from which instructions that move arrays for loops alone were removed.
+    """A module from which array moves in front of loops were removed, and the time that saves.
 
     Attributes:
       names: of the removed instructions. module: without them.

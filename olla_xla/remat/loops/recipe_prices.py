@@ -125,11 +125,11 @@ class RecipePrices:
         return 2 * self._moving_seconds(2 * size)
 
     def put_seconds(self, residual: ScanResidual) -> float:
-        """Predicted seconds to write one slice of a scan residual by an operator of its own."""
+        """Predicted seconds to write one slice of a scan residual, as an operator by itself."""
         return self._moving_seconds(2 * residual.bytes // self._iterations)
 
     def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
-        """Bytes of the new scan residual that a recipe needs; 0 if it needs none.
+        """Bytes of the new scan residual that a recipe stores for its value; 0 if it stores none.
 
         Args:
           recipe: for a value. slices: that it has; None: one for each iteration.

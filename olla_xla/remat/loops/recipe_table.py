@@ -34,7 +34,7 @@ _NO_RESULTS = frozenset("async-start async-update bitcast constant iota paramete
 
 
 class RecipeTable:
-    """The recipes for all values in a pair's scan residuals, and for the values these depend on.
+    """How to recompute each value that a pair of loops keeps in scan residuals (its recipe).
 
     A collective may run again in the backward loop: all devices run one program, and both loops
     have constant trip counts. So all devices reach it in the same iteration, in the same order.
@@ -208,7 +208,7 @@ class RecipeTable:
         return 1 if all(self._settled[i] for i in found) else SLOTS
 
     def number(self, residual: ScanResidual) -> int:
-        """The value number of a slice of a scan residual, as the backward loop reads it."""
+        """The value number of what the backward loop reads from a scan residual."""
         number = self.body.number(residual.value)
         self._written.setdefault(number, residual)
         for move, axes in zip(residual.moves, residual.axes, strict=True):
@@ -225,7 +225,9 @@ class RecipeTable:
 
     @functools.cached_property
     def given(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
-        """Value number -> (instruction, leaf) of the body's result that can be stored."""
+        """Values that the forward loop's body computes and could store: number ->
+        (instruction, leaf).
+        """
         found: dict[int, tuple[Instruction, ShapeIndex]] = {}
         for i in self.body.computation.instructions:
             if i.opcode not in PASSING | _NO_RESULTS and not i.opcode.endswith("-start"):
@@ -249,7 +251,7 @@ class RecipeTable:
         return node.shape.element_type == writer.start[writer.counter].shape.element_type
 
     def element(self, number: int) -> int | None:
-        """The unchanging element of the forward loop's state that a value is, or None."""
+        """The loop-invariant element of the forward loop's state that has this value; or None."""
         node = self._values.get(number)
         if node is None or node.i.opcode != "parameter":
             return None
@@ -311,7 +313,7 @@ class RecipeTable:
         return Recipe(node, owner, None, needs, updated=tuple(updated), part=part)
 
     def results(self, owner: Instruction) -> list[Node]:
-        """The nodes of what an instruction of the forward loop's body runs, one for each leaf."""
+        """The nodes for all arrays that an instruction of the forward loop's body computes."""
         fusion = self.body.runs(owner)
         return list(self.body.leaves(fusion).values())
 

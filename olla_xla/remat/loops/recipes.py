@@ -11,7 +11,7 @@ from olla_xla.remat.loops.nodes import Node
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConcatOperand:
-    """A value that is a part of a scan residual's slice, as an operand of a concatenation.
+    """A value that a scan residual holds as one part of a concatenation.
 
     Attributes:
       whole: value number of the slice. made: the concatenation.

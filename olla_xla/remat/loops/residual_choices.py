@@ -78,7 +78,7 @@ class ResidualChoice:
 
     @property
     def total(self) -> int:
-        """Predicted total of the module in XLA's order, in bytes."""
+        """Predicted total bytes of the changed module in XLA's order."""
         return facts_of(self.module, self.target).total
 
 
@@ -187,7 +187,9 @@ class ResidualChoices:
 
     @property
     def thin(self) -> int:
-        """The number of the first choice with checkpointed loops (`remat.loops.checkpoints`)."""
+        """The number of the first choice in which loops are checkpointed; all further
+        ones are too.
+        """
         return len(self._priced)
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from olla_xla.remat.loops.nodes import Node
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Read:
-    """One slice of a scan residual that the backward loop reads in each iteration.
+    """A place where the backward loop's body reads one slice of a scan residual.
 
     Attributes:
       node: the dynamic-slice.
@@ -67,7 +67,7 @@ class NotAResidual(Exception):
 def residual_of(
     writer: CountedLoop, reader: CountedLoop, w: int, readers: list[int]
 ) -> tuple[ScanResidual, Affine, Affine | None]:
-    """(scan residual, index of the slice that an iteration writes, and of the one read or None).
+    """Describes element `w` of the forward loop's state as a scan residual.
 
     Args:
       writer, reader: the loops. w: an element of the writer's state.
@@ -163,7 +163,7 @@ def _is_divided(i: Instruction) -> bool:
 
 
 def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
-    """(what a loop element's initial value is moved from, the moves of it, the first one first)."""
+    """Follows moves before a loop backwards: (the array before them, the moves in order)."""
     moves: list[Instruction] = []
     while start.opcode == "bitcast" or _moves(start):
         if start.opcode != "bitcast":
@@ -289,7 +289,7 @@ def _is_replaceable(body: LoopBody, node: Node) -> bool:
 
 
 def only_hands_on(node: Node, result: Node | None) -> bool:
-    """Whether `result` is `node`, or bitcasts of it."""
+    """Whether `result` is `node` itself, or a chain of bitcasts of it."""
     while result is not None and result is not node and result.i.opcode == "bitcast":
         result = result.operands[0]
     return result is node

@@ -18,7 +18,7 @@ TRIES = 3
 
 
 def free(choices: ResidualChoices) -> ResidualChoice | None:
-    """The choice of least predicted time that adds none; None if no such choice saves memory.
+    """The choice that recomputes scan residuals at no added time and saves memory; None if none.
 
     Free are scan residuals that duplicate another one, those that nothing reads, and those whose
     slices take longer to write and to read than to compute again.
@@ -115,7 +115,7 @@ def _if_possible(write: Callable[[], ResidualChoice | None]) -> ResidualChoice |
 
 
 def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
-    """Whether the referee accepts a choice; either is counted (`problem.refusals`)."""
+    """Whether the referee accepts a choice of scan residuals as computing the same results."""
     try:
         check_rewrite(choices.module.data, choice.module.data, choices.target, loops=True)
         check_executable(choice.module.data, choices.target)

@@ -107,7 +107,7 @@ def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> No
 
 
 def needs(g: GraphArrays) -> NDArray[np.int64]:
-    """int64 [n], bytes that each operator reads, makes and uses itself, without in-place reuse."""
+    """int64 [n]: the bytes that each operator needs by itself: what it reads, makes and uses."""
     readers = np.repeat(np.arange(g.n), np.diff(g.in_ptr))
     return g.transient + g.made + sum_by(readers, g.bytes[g.in_idx], g.n)
 

@@ -47,7 +47,7 @@ def lower_peak(
 
 
 def towards_objective(run: Run) -> None:
-    """Local search for a lower objective, in rounds; records what it finds in `run`."""
+    """Local search, in rounds, for orders with a lower objective; records them in `run`."""
     graphs = [run.reduced.arrays]
     if run.reduced.arrays.live_in.any():
         graphs.append(with_arguments_pinned(run.reduced.arrays))

@@ -24,7 +24,7 @@ from olla_xla.schedule.search.state import State, commit_window, new_state, try_
 
 @functools.cache
 def load() -> None:
-    """Loads the machine code of the search's loops; if none is stored, compiles it (seconds)."""
+    """Loads the machine code of the local search, or compiles it, which takes seconds."""
     operators = (Operator("a", "add"), Operator("b", "add"))
     tensors = (Tensor("a", 1, source=0, sinks=(1,), buffer=0),)
     graph = GraphArrays.of(TensorGraph("", operators, tensors))
@@ -79,7 +79,7 @@ def late_acceptance_search(
     best: NDArray[np.int64],
     cap: int,
 ) -> tuple[int, int]:
-    """Makes `steps` random moves, or fewer if no step has more than `target` live bytes.
+    """Local search by late acceptance: makes random moves of an order, keeps those not much worse.
 
     `s` is changed in place; steps below `first` stay. `best` receives the order with the least peak
     met; if `cap` is not 0, no step rises above it, and `best` is the order with the least cost. The
@@ -131,7 +131,7 @@ def late_acceptance_search(
 
 @functools.partial(loop, long=True)
 def perturb(g: GraphArrays, s: State, first: int, cap: int) -> int:
-    """Makes a few random moves, in place, around steps with much live memory; returns how many.
+    """Makes a few random moves of the order, in place, near steps with many live bytes.
 
     A move is left out if it raises a step above `cap` bytes.
     """

@@ -33,7 +33,7 @@ def _next(random: NDArray[np.uint64]) -> np.uint64:
 
 @inner
 def below(random: NDArray[np.uint64], limit: int) -> Any:
-    """A random number in [0, limit); `random`, the generator's state, is changed in place."""
+    """A random integer in [0, limit), from the generator state `random`, which is advanced."""
     return np.int64((_next(random) >> np.uint64(33)) % np.uint64(limit))
 
 
@@ -120,7 +120,7 @@ def _live_tensor(g: GraphArrays, s: State, step: int) -> Any:
 
 @inner
 def propose(g: GraphArrays, s: State, first: int) -> tuple[Any, Any]:
-    """Draws a move into `s.trial`; returns its first and last step (lo, hi), (0, -1) for none."""
+    """Draws a random change of the order, writes it to `s.trial`; returns the steps it changes."""
     kind = below(s.random, 8)
     s.counters[0] += 1
     if kind < _ANY and s.counters[2]:

@@ -92,7 +92,7 @@ class Stop(Exception):
 
 @dataclasses.dataclass(eq=False)
 class StepLimits:
-    """How long the search may go on: at most `seconds`, and `most_steps` unless that is None."""
+    """The limits of one search: wall-clock seconds and a number of steps; counts the steps."""
 
     seconds: float
     most_steps: int | None
@@ -112,13 +112,15 @@ class StepLimits:
             raise Stop(StopReason.TIME_LIMIT)
 
     def allowed(self, steps: int) -> int:
-        """`steps`, or the number of steps left under the limit if that is less."""
+        """How many of the next `steps` steps are within the limit."""
         return steps if self.most_steps is None else min(steps, self.most_steps - self.steps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scored:
-    """An order of groups, int64 [groups], with its objective and its lifetime peak in bytes."""
+    """A candidate order (of groups, int64 [groups]) with its objective and lifetime
+    peak in bytes.
+    """
 
     groups: NDArray[np.int64]
     objective: int
@@ -126,7 +128,7 @@ class Scored:
 
 
 def rank(scored: Scored) -> tuple[int, int]:
-    """The key by which orders are compared: the objective, then the lifetime peak."""
+    """A sort key for candidate orders: lower objective first, then lower lifetime peak."""
     return scored.objective, scored.peak
 
 
@@ -148,11 +150,13 @@ class Run:
         self.best_exact: tuple[int, int] = (0, 0)  # that objective and the lifetime peak
 
     def met(self) -> bool:
-        """Whether the best order is within the tolerance of the bound."""
+        """Whether the best order is so near the lower bound that the search may end."""
         return self.best_order is not None and self.is_near(self.best_exact[0])
 
     def settled(self) -> bool:
-        """Whether the best objective is within the tolerance of the least that is expected."""
+        """Whether the best objective is so near the least expected one that nothing
+        more is tried.
+        """
         assert self.best_order is not None
         return self.best_exact[0] <= self.expected() * (1 + self.options.tolerance)
 
@@ -170,7 +174,7 @@ class Run:
         return value < before * (1 - self.settings.progress)
 
     def spend_cuts(self, cuts: int = 1) -> None:
-        """Counts minimum cuts as steps; raises Stop when a limit is reached."""
+        """Counts minimum cuts as search steps; raises Stop when a limit is reached."""
         self.limits.spend(cuts * self.settings.cut_steps)
 
     def peak(self, groups: NDArray[np.int64], peak: int | None = None) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """Limits of the phases of `search`.
+    """How hard each phase of the search tries: numbers of steps, and gaps at which it stops.
 
     A step is one move of local search. A gap is the best objective less the least expected one
     (`Run.expected`), as a fraction of the latter.

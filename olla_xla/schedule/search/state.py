@@ -15,7 +15,7 @@ from olla_xla.memory.jit import inner, loop
 
 
 def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> GraphArrays:
-    """The graph if every buffer that holds an argument were occupied for the whole run.
+    """A copy of the graph in which buffers that hold arguments count as occupied in every step.
 
     XLA keeps such a buffer allocated, and seldom places a temporary in it while its argument is
     dead. So an order with a low peak here mostly gets a low total from XLA's buffer assignment.
@@ -39,7 +39,7 @@ def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> GraphArr
 
 
 class State(NamedTuple):
-    """An order of n operators with its live bytes and lifetimes, and scratch space for moves.
+    """The state of local search: an order of n operators, its live bytes, and a trial move.
 
     Arrays are [n], except last, trial_last and those marked [m]. A stamp is a value of a counter.
     """
@@ -112,7 +112,7 @@ def evaluate(g: GraphArrays, s: State) -> int:
 
 @inner
 def try_window(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Writes to `trial_live` the bytes at steps lo to hi, both included, in the order `trial`."""
+    """Computes the live bytes of a trial order at steps `lo` to `hi` (inclusive)."""
     s.counters[0] += 1
     stamp = s.counters[0]
     touched = 0
@@ -156,7 +156,7 @@ def try_window(g: GraphArrays, s: State, lo: int, hi: int) -> None:
 
 @inner
 def commit_window(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Makes the trial of steps lo to hi, both included, the order of the state, in place."""
+    """Accepts the trial order of steps `lo` to `hi` (inclusive) as the current order, in place."""
     for t in range(lo, hi + 1):
         v = s.trial[t]
         s.order[t] = v

@@ -74,12 +74,12 @@ class Watcher(cp_model.CpSolverSolutionCallback):
         return watcher
 
     def on_solution_callback(self) -> None:
-        """Called by the solver at each better point."""
+        """Called by the solver when it has a better point; passes its objective on to the watch."""
         self._value = self.objective_value + self._offset
         self._watch(self._value, self.best_objective_bound + self._offset)
 
     def on_bound(self, bound: float) -> None:
-        """Called by the solver at each better bound."""
+        """Called by the solver when it has a better bound; passes it on to the watch."""
         self._watch(self._value, bound + self._offset)
 
 

@@ -27,7 +27,7 @@ _logger = logging.getLogger("olla_xla")
 
 
 class Task(Protocol):
-    """The problem of a least peak for one graph, stated in one form for solvers.
+    """Protocol: the problem of a least peak for one graph, in a form that solvers take.
 
     Attributes:
       scale: of its units. size: `variables`, `rows` and `nonzeros` of a linear model, else zeros.
@@ -41,12 +41,12 @@ class Task(Protocol):
         ...
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order, int64 [n], for which a point, float64 [variables], stands."""
+        """Translates a solver's point, float64 [variables], into an order, int64 [n]."""
         ...
 
 
 class Linear:
-    """A Task that is a linear model of a graph.
+    """A least-peak problem stated as a linear model, which backends solve.
 
     Args:
       built: the model, which maps orders to points and back, as RunningIlp does.
@@ -69,12 +69,12 @@ class Linear:
         return solve(self.built.model, limits, [backend])
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order, int64 [n], for which a point, float64 [variables], stands."""
+        """Translates a solver's point, float64 [variables], into an order, int64 [n]."""
         return self.built.decode(x)
 
 
 def running(prepared: Prepared, bound_bytes: int) -> Linear:
-    """The paper's lifetimes in cumulative form, which count all that the evaluator counts."""
+    """The integer program `RunningIlp` for a prepared graph, as a problem for solvers."""
     return Linear(RunningIlp(prepared.arrays, bound_bytes=bound_bytes), prepared.start)
 
 

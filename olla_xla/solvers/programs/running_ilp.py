@@ -90,7 +90,7 @@ class RunningIlp:
             self._add_load(t)
 
     def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The order, int64 [n], for which a point, float64 [variables], stands."""
+        """Translates a solver's point, float64 [variables], into an order, int64 [n]."""
         running: list[list[int]] = [[] for _ in range(self._g.n)]
         for v, columns in enumerate(self._r):
             steps = [t for t, column in columns.items() if x[column] > 0.5]
@@ -98,7 +98,7 @@ class RunningIlp:
         return sequence(running, self._g.n)
 
     def start(self, order: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
-        """The point, float64 [variables], that stands for an order, as a warm start."""
+        """Translates an order into a point, float64 [variables], for the solver to start from."""
         g, x = self._g, np.zeros(self.model.variables)
         position = g.positions(order)
         for v, columns in enumerate(self._r):
@@ -113,7 +113,7 @@ class RunningIlp:
         return x
 
     def position(self, terms: LinearTerms, v: int, coefficient: int) -> LinearTerms:
-        """Adds `coefficient` times the step at which operator v runs to `terms`; returns it."""
+        """Adds to a linear expression `coefficient` times the step at which operator `v` runs."""
         terms.plus_constant(coefficient * int(self._spans.last[v]))
         for column in self._r[v].values():
             terms.plus(column, -coefficient)

@@ -133,7 +133,7 @@ def _is_strict(
 
 
 class SharingRows:
-    """Columns and rows for in-place reuse; G[k,t]: pair k shares at step t; D[a,t]: a dies then.
+    """Adds variables and rows to a model for which outputs take over their inputs' memory.
 
     Args:
       model: where they are added. sharing: of the graph.
@@ -168,7 +168,9 @@ class SharingRows:
                     self._add_strict(v, pairs, t)
 
     def relax(self, terms: LinearTerms, a: int, v: int, t: int, coefficient: int) -> LinearTerms:
-        """Adds `coefficient` times "a passes its memory on at v, run at step t" to `terms`."""
+        """Adds to an expression `coefficient` times "tensor a hands its memory on at v,
+        run at step t".
+        """
         for p in self.sharing.of_input.get((a, v), ()):
             if (p.number, t) in self.columns:
                 terms.plus(self.columns[p.number, t], coefficient)
@@ -177,7 +179,7 @@ class SharingRows:
     def fill(
         self, x: NDArray[np.float64], g: GraphArrays, position: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Sets G and D in a point, in place, to what `memory.lifetimes` does under an order.
+        """Sets the sharing variables in a point to what the evaluator does under a given order.
 
         Args:
           x: the point. g: the graph. position: step of each operator.

@@ -15,7 +15,7 @@ from olla_xla.memory.arrays import GraphArrays, topological_order
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reach:
-    """Who must run before whom, as bit sets (bit u of an int stands for operator u).
+    """Which operators must run before which others, as bit sets (bit u of an int: operator u).
 
     Attributes:
       before: by operator, its ancestors. after: its descendants.
@@ -42,7 +42,7 @@ class Reach:
         return bool(self.before[v] >> u & 1)
 
     def latest(self, users: list[int]) -> list[int]:
-        """Those users that may be the last of them to run: no other user must run after them."""
+        """Those of `users` that can be the last of them to run."""
         return [u for u in users if not any(self.before[w] >> u & 1 for w in users)]
 
     def direct(self, g: GraphArrays) -> list[tuple[int, int]]:
@@ -56,7 +56,7 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepSpans:
-    """Steps at which operators can run and tensors can be kept; int64, both ends inclusive.
+    """The first and last step at which each operator can run and each tensor can be in memory.
 
     Numbers such as (10) are equations of the OLLA paper.
 
@@ -133,7 +133,7 @@ def coefficients(g: GraphArrays) -> int:
 
 
 def users_of(g: GraphArrays, e: int) -> list[int]:
-    """The readers of tensor e without its source; with its source if live from the start."""
+    """The operators that need tensor `e` in memory after its source has run."""
     users = set(g.sink_idx[g.sink_ptr[e] : g.sink_ptr[e + 1]].tolist()) - {int(g.source[e])}
     if g.live_in[e]:
         users.add(int(g.source[e]))

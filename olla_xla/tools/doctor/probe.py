@@ -140,7 +140,7 @@ PROBES: dict[str, Callable[[], Seen]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the probe named in `arguments[0]`; prints a JSON object with `passed` and `seen`."""
+    """Runs one check of the machine, named in `arguments[0]`; prints its result as JSON."""
     passed, seen = PROBES[arguments[0]]()
     print(json.dumps({"passed": passed, "seen": seen}))
     return 0

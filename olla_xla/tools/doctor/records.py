@@ -72,7 +72,7 @@ class RunRow:
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """All that was found out about a machine.
+    """All results of `olla_xla doctor`: versions, checks of the machine, and runs of models.
 
     Attributes:
       made: when, in UTC. versions: of Python and of packages. machine: system, processor, devices.

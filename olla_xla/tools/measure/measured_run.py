@@ -22,7 +22,7 @@ from olla_xla.compile import process_memory
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Loads the executable, runs it twice, and prints the memory of the second run."""
+    """Program of a child process: loads an executable, runs it twice, prints its memory."""
     folder = Path(arguments[0])
     request = json.loads((folder / "request.json").read_text())
     device = jax.devices()[0]

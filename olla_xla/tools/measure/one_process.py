@@ -306,7 +306,9 @@ def _digest(leaf: Any) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one request; prints a result, or what went wrong, as the last line of stdout."""
+    """Program of a child process: does one measuring request; prints its result as the
+    last line.
+    """
     request = RunRequest(**json.loads(arguments[0]))
     try:
         result = _run_in_turns(request) if request.turns else _run(request)

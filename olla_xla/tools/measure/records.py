@@ -107,7 +107,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One of two executables whose steps were run alternately.
+    """Measurements of one of two executables whose steps were run alternately.
 
     Attributes:
       assigned_bytes: XLA's total. predicted_seconds: of a step, by the cost model.
@@ -178,7 +178,7 @@ class Recomputation:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What was measured of a step planned and unplanned.
+    """The measurements of one step, run with a plan and without.
 
     Attributes:
       planned, unplanned: what was measured.

@@ -44,7 +44,7 @@ def _row(cell: Cell, settings: SweepSettings, work: Work) -> dict[str, Any]:
 
 
 def planned(cell: Cell, settings: SweepSettings) -> dict[str, Any]:
-    """Plans a cell's model; returns the row's figures. OllaError if that fails or does not fit."""
+    """Plans one cell's model, and returns the figures of its row in the sweep's table."""
     model = models.build(cell.model, batch_size=cell.batch_size, optimizer=cell.optimizer)
 
     options = PlanOptions(
@@ -116,7 +116,7 @@ def _end_with_parent() -> None:
 
 
 def answer(arguments: Sequence[str], work: Work) -> int:
-    """Does the `work` of a request in JSON, the only argument; prints the row; returns 0."""
+    """Program of a child process: does `work` for a request in JSON, prints the row."""
     request = json.loads(arguments[0])
     settings = SweepSettings(**request.pop("settings"))
     cell = Cell(**request)
