@@ -156,9 +156,7 @@ class Compiles:
         return self.taken(*found[-1])
 
     def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
-        """A `Captured` for a scheduled module; `seconds`: that XLA took to its
-        schedule, or None.
-        """
+        """A `Captured` of a scheduled module; `seconds`: that XLA took to schedule it, or None."""
         kind, size = device_kind(self._lowered), device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 

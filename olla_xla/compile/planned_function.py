@@ -76,9 +76,7 @@ class PlanWarning(UserWarning):
 
 
 class PlanSettings(NamedTuple):
-    """How a function is to be planned: `PlanOptions`, and the other arguments of
-    `olla_xla.plan`.
-    """
+    """How a function is to be planned: options, and the other arguments of `olla_xla.plan`."""
 
     options: PlanOptions
     verify: bool | None = None

@@ -135,9 +135,7 @@ class AssignmentModel:
         return (self._number[user],)
 
     def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
-        """A model like this one in which each pair of values, given by ids, must share
-        one buffer.
-        """
+        """A model like this one in which each pair of values (ids) must share one buffer."""
         sets = self._sets
         label = np.arange(len(sets.bytes))
         for a, b in pairs:
@@ -166,9 +164,7 @@ class AssignmentModel:
         return other
 
     def held(self, holds: Iterable[tuple[int, Instruction]]) -> AssignmentModel:
-        """A model like this one in which values, given by ids, live on until after an
-        instruction.
-        """
+        """A model like this one in which values (ids) stay live until after an instruction."""
         holds = list(holds)
         other = copy.copy(self)
         if holds:
