@@ -22,8 +22,7 @@ _CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
 
 
 def groups_listed(data: bytes) -> bytes:
-    """A key of a serialized HLO instruction that does not depend on how its device
-    groups are spelt.
+    """A key of a serialized HLO instruction that does not depend on how device groups are spelt.
 
     Raises:
       HloError: `data` is no instruction.

@@ -39,8 +39,7 @@ def started_by(i: Instruction) -> Instruction | None:
 
 
 def run_by(i: Instruction) -> Instruction | None:
-    """The repeatable collective (`REPEATABLE`) that `i` is, or that `i`, an
-    async-start, runs; or None.
+    """The repeatable collective (`REPEATABLE`) that `i` is, or that `i`, an async-start, runs.
 
     None, too, if the async-start wraps more than it, if operands are tuples, or if an array is not
     in the default memory space.
@@ -58,9 +57,7 @@ def run_by(i: Instruction) -> Instruction | None:
 
 
 def asked(i: Instruction) -> bytes:
-    """A hashable key of a collective's devices and options, without its channel and
-    result shape.
-    """
+    """A hashable key of a collective's devices and options, without channel and result shape."""
     copy = xla_pb2.HloInstructionProto.FromString(i.attributes)
     copy.ClearField("shape")
     copy.ClearField("backend_config")
@@ -69,9 +66,7 @@ def asked(i: Instruction) -> bytes:
 
 
 def reduction(i: Instruction) -> tuple[Any, ...]:
-    """A hashable key of the computations with which a collective reduces; their names
-    do not count.
-    """
+    """A hashable key of the computations with which a collective reduces, whatever their names."""
     return tuple(_form(c) for c in i.called)
 
 

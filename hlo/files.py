@@ -66,9 +66,7 @@ def own_folder(path: str | os.PathLike[str]) -> None:
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Whether only this process's user and root may write to the file or folder with
-    these `stat` data.
-    """
+    """Whether only this process's user and root may write to what has these `stat` data."""
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

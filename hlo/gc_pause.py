@@ -28,9 +28,7 @@ def hold() -> None:
 
 
 def release() -> None:
-    """Ends one `hold`; when all are ended, Python's garbage collector runs again. For
-    any thread.
-    """
+    """Ends one `hold`; when all are ended, Python's garbage collector runs again. Any thread."""
     global _holds
     with _lock:
         _holds -= 1

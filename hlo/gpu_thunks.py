@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 
 class Flow(enum.Enum):
-    """How a GPU thunk runs the thunks nested in it: not at all, as a sequence, a loop,
-    or branches.
-    """
+    """How a GPU thunk runs the thunks nested in it: once, in a loop, as branches, or not at all."""
 
     NONE = enum.auto()
     SEQUENCE = enum.auto()  # runs them once

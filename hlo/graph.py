@@ -151,8 +151,8 @@ class MutableComputation:
     def make(
         self, opcode: str, name: str, shape: _Shape, *operands: _Instruction, **fields: Any
     ) -> _Instruction:
-        """Makes an instruction with `instructions.instruction`, adds it under a free
-        name, returns it.
+        """Makes an instruction (`instructions.instruction`), adds it under a free name,
+        returns it.
         """
         return self.add(instruction(opcode, self.names.new(name), shape, operands, **fields))
 
@@ -162,7 +162,7 @@ class MutableComputation:
         return self.make("get-tuple-element", name, shape, whole, tuple_index=k)
 
     def element(self, k: int) -> _Instruction:
-        """The get-tuple-element number `k` of the only parameter, a loop's state; added
+        """The get-tuple-element number `k` of the only parameter, a loop's state; made
         if missing.
         """
         if k not in self._elements:
@@ -179,9 +179,7 @@ class MutableComputation:
         return i if i.shape == shape else self.make("bitcast", f"{i.name}.bitcast", shape, i)
 
     def copy_from(self, source: MutableComputation, rename: Callable[[str], str]) -> None:
-        """Fills this empty computation with copies of another one's instructions and
-        its schedule.
-        """
+        """Fills this empty computation with copies of another's instructions and its schedule."""
         high = self.computation.id << 32
         moved = {k: high | (k & _LOCAL) for k in source._by_id}
         for i in source.instructions():
@@ -201,8 +199,8 @@ class MutableComputation:
     def replace(
         self, old: _Instruction, new: _Instruction, but: _Instruction | None = None
     ) -> None:
-        """Makes all readers of `old` (except `but`) read `new`, which also becomes the
-        root if `old` was.
+        """Makes all readers of `old` (except `but`) read `new`; the root becomes `new`
+        if it was `old`.
         """
         for reader in self.readers(old):
             if reader is not but:
@@ -211,8 +209,7 @@ class MutableComputation:
             self.computation.root_id = new.id
 
     def sweep(self, lost: Iterable[_Instruction], opcodes: Collection[str] | None = None) -> None:
-        """Removes instructions that nothing reads: of `lost`, and then of their
-        operands, and so on.
+        """Removes instructions that nothing reads: of `lost`, then of their operands, and so on.
 
         Parameters stay, and with `opcodes` all others than these.
         """
@@ -238,9 +235,7 @@ class MutableComputation:
         self.remove(dead)
 
     def remove(self, gone: Collection[int]) -> None:
-        """Removes instructions, given by id; control successors inherit their control
-        predecessors.
-        """
+        """Removes instructions by id; control successors inherit their control predecessors."""
         if not gone:
             return
         for i in self._by_id.values():
@@ -266,9 +261,7 @@ class MutableComputation:
     # Orders.
 
     def reorder(self) -> None:
-        """Sorts the list of instructions into XLA's post-order; the execution order
-        stays as it is.
-        """
+        """Sorts the list of instructions into XLA's post-order, apart from the execution order."""
         self._insert()
         self._by_id = {i.id: i for i in post_order(self.instructions())}
 
@@ -277,9 +270,7 @@ class MutableComputation:
         self._order, self._new = list(order), []
 
     def finish(self) -> None:
-        """Writes the changed instructions and schedule into the proto; allows no change
-        afterwards.
-        """
+        """Writes the changed instructions and schedule into the proto; nothing may change after."""
         self._insert()
         if list(self._by_id) != self._listed:
             relist(self.computation.instructions, self._by_id.values())
@@ -327,9 +318,7 @@ class MutableModule:
         return Names(self.proto)
 
     def body(self, number: int) -> MutableComputation:
-        """The MutableComputation for the computation with id `number`; made once, then
-        always the same.
-        """
+        """The MutableComputation for the computation with id `number`: always the same object."""
         if number not in self._bodies:
             self._bodies[number] = MutableComputation(self, self.computations[number])
         return self._bodies[number]
@@ -339,9 +328,7 @@ class MutableModule:
         return list(self._bodies.values())
 
     def called(self, i: _Instruction, k: int = 0) -> MutableComputation:
-        """The MutableComputation that instruction `i` calls; `k` selects one where it
-        calls several.
-        """
+        """The MutableComputation that instruction `i` calls; number `k` if it calls several."""
         return self.body(i.called_computation_ids[k])
 
     def find(self, names: Collection[str]) -> list[tuple[MutableComputation, _Instruction]]:

@@ -42,9 +42,7 @@ class Names:
 def instruction(
     opcode: str, name: str, shape: _Shape, operands: Iterable[_Instruction] = (), **fields: Any
 ) -> _Instruction:
-    """Makes an HLO instruction, not yet in a computation; `fields` are further fields
-    of its proto.
-    """
+    """Makes an HLO instruction, not yet in a computation; `fields`: further fields of its proto."""
     ids = [o.id for o in operands]
     return _Instruction(opcode=opcode, name=name, shape=shape, operand_ids=ids, **fields)
 
@@ -52,9 +50,7 @@ def instruction(
 def copied(
     i: _Instruction, name: str, operands: Iterable[_Instruction] | None = None
 ) -> _Instruction:
-    """A copy of an instruction under another name, with `operands` if given, no control
-    predecessors.
-    """
+    """A copy of an instruction under another name, without control predecessors."""
     copy = _Instruction()
     copy.CopyFrom(i)
     copy.name = name
@@ -65,9 +61,7 @@ def copied(
 
 
 def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
-    """Makes a constant instruction: the integer `value` in the scalar type of `shape`
-    (32 or 64 bits).
-    """
+    """Makes a constant instruction: integer `value`, in the 32- or 64-bit type of `shape`."""
     literal = xla_pb2.LiteralProto(shape=shape)
     field = literal.s32s if shape.element_type == _S32 else literal.s64s
     field.append(value)
@@ -75,9 +69,7 @@ def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
 
 
 def relist(repeated: Any, items: Iterable[Any]) -> None:
-    """Replaces the content of a repeated proto field by copies of `items`, also of its
-    own items.
-    """
+    """Replaces the content of a repeated proto field by copies of `items`, some maybe its own."""
     kept = list(items)
     del repeated[:]
     repeated.extend(kept)

@@ -27,8 +27,7 @@ _PASSED_OVER = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"
 
 
 class InvariantLoads(NamedTuple):
-    """GPU fusions whose kernels must not load some operand as read-only, and those that
-    do it wrongly.
+    """GPU fusions whose kernels must not load some operand as read-only, and kernels that do.
 
     Attributes:
       marked: how many there are.

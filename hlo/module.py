@@ -193,7 +193,7 @@ class Module:
 
     def stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
         """The Python calls under which an instruction was traced, innermost first; ()
-        if not known.
+        if unknown.
         """
         proto = instruction.proto
         return () if proto is None else self.frames.stack(proto.metadata)

@@ -76,9 +76,7 @@ def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, St
 
 
 def same_dimension(a: Shape, axis: int, b: Shape) -> int | None:
-    """After a bitcast of `a` to `b`: the dimension of `b` that corresponds to `axis` of
-    `a`, or None.
-    """
+    """The dimension of `b`, a bitcast of `a`, that corresponds to `axis` of `a`; None if none."""
     first, second = ((s.element_type, s.memory_space, s.num_elements) for s in (a, b))
     if first != second or a.tiles or b.tiles:
         return None
@@ -97,9 +95,7 @@ def _dimension(shape: Shape, count: int, distance: int) -> int | None:
 
 
 def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Loops (count, stride) over a whole array as a transpose: (operand's extents, its
-    dimensions).
-    """
+    """Loops (count, stride) over a whole array as a transpose: (operand's extents, dimensions)."""
     outer_first = sorted(range(len(steps)), key=lambda k: -steps[k][1])
     dimensions = tuple(outer_first.index(k) for k in range(len(steps)))
     return tuple(steps[k][0] for k in outer_first), dimensions

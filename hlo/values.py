@@ -23,9 +23,7 @@ ValueMap = dict[ShapeIndex, "Value"]
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """One read of a value: the reading instruction, its operand number, the index in
-    that operand.
-    """
+    """One read of a value: the instruction that reads it, its operand number, the index in that."""
 
     instruction: Instruction
     operand: int
@@ -72,9 +70,7 @@ class Value:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the value takes in the device's main memory; 0 if it lies in
-        another memory.
-        """
+        """Bytes that the value takes in the device's main memory; 0 if it lies elsewhere."""
         if not self.counts:
             return 0
         return self.table_bytes or self.shape.bytes

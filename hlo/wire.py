@@ -121,9 +121,7 @@ class Message:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decodes the protobuf varint at `data[at:]`: (value, position behind it). May
-    raise HloError.
-    """
+    """Decodes the protobuf varint at `data[at:]`: (value, position after it). Raises HloError."""
     if at < len(data) and (value := data[at]) < 128:
         return value, at + 1  # as most are
     value = 0

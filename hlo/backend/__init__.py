@@ -19,9 +19,7 @@ def platform(name: str) -> Platform:
 
 
 def platform_of_jax(name: str) -> Platform:
-    """The platform that JAX calls `name` (`device.platform`, "gpu"). Raises
-    StopIteration if none.
-    """
+    """The platform that JAX calls `name` (`device.platform`, "gpu"). May raise StopIteration."""
     for found in PLATFORMS.values():
         if name in (found.jax_name, found.name):
             return found

@@ -138,9 +138,7 @@ def _places(fusion: Instruction) -> list[tuple[int, int]]:
 
 
 def ask_about_others(proto: xla_pb2.HloModuleProto, places: list[tuple[int, int, int]]) -> None:
-    """Swaps two parameters of fused computations, so that XLA considers the other one
-    for sharing.
-    """
+    """Swaps two parameters of fused computations, so that XLA considers sharing with the other."""
     module = MutableModule(proto)
     for body, a, b in places:
         one, other = (module.body(body).parameter(k) for k in (a, b))

@@ -89,18 +89,14 @@ class Segments:
         return inner.integer("add", inner.integer("divide", here, self.every), -1)
 
     def again(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the number of the iteration that the backward loop reruns in this
-        one; may be negative.
-        """
+        """Computes which iteration of the forward loop the backward loop reruns; may be below 0."""
         here = inner.integer("add", iteration, self._missing)
         begin = inner.integer("multiply", inner.integer("divide", here, self.every), 2 * self.every)
         mirrored = inner.integer("subtract", begin, here)
         return inner.integer("add", mirrored, -1 - self._missing)
 
     def after(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the slice of `few` for the state after iteration `again`; the last
-        slice if that is < 0.
-        """
+        """Computes the slice of `few` for the state after `again`; the last if that is below 0."""
         before_first = inner.integer(
             "minimum", inner.integer("negate", self.again(inner, iteration)), 1
         )
@@ -172,9 +168,7 @@ class RerunEdit:
         return made
 
     def end(self, value: Callable[[ValueRef], _Instruction]) -> None:
-        """Adds to the backward loop the writes of the rerun iteration's results into
-        the kept arrays.
-        """
+        """Adds to the backward loop the writes of rerun results into the arrays that are kept."""
         residuals = zip(self._checkpoints.residuals, self._places.residuals, strict=True)
         for residual, since in residuals:
             self._put(since, value(residual.again), self._segments.since)

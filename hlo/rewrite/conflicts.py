@@ -17,8 +17,7 @@ from hlo.values import Dataflow, Use, Value
 
 @dataclasses.dataclass(frozen=True)
 class CopySite:
-    """An operand or result at which two values would share a buffer, so that one must
-    be copied first.
+    """An operand or result where two values would share a buffer, so that one must be copied.
 
     Attributes:
       value: the value there. other: the value that has the buffer.

@@ -33,9 +33,7 @@ class Exchanges:
         self._channels = itertools.count(max(used, default=0) + 1)
 
     def is_one(self, i: _Instruction) -> bool:
-        """Whether an instruction is a collective (or its async-start) that may be run a
-        second time.
-        """
+        """Whether an instruction is a collective (or its async-start) that may run once more."""
         if i.opcode == "async-start":
             return any(k.opcode in REPEATABLE for k in self._module.called(i).instructions())
         return i.opcode in REPEATABLE

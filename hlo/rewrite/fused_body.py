@@ -52,8 +52,8 @@ class FusedBody:
         return self._body.add(copied(i, self._body.names.new(f"{i.name}.loop"), operands))
 
     def parameter(self, value: _Instruction) -> _Instruction:
-        """The parameter of the fused computation that stands for `value`, an
-        instruction outside of it.
+        """The fused computation's parameter for `value`, an instruction outside; made
+        if missing.
         """
         if value.id not in self._parameters:
             number = len(self._parameters)
@@ -90,9 +90,7 @@ class FusedBody:
     def sliced(
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
     ) -> _Instruction:
-        """Adds a dynamic-slice: slice number `at` along `axis` of array `stack`,
-        reshaped to `whole`.
-        """
+        """Adds a dynamic-slice: slice `at` along `axis` of array `stack`, reshaped to `whole`."""
         stack = self.cast(self.parameter(stack), whole)
         part = slice_shape(whole, axis)
         indices = [
@@ -136,9 +134,7 @@ class FusedBody:
         return self._body.make("broadcast", "zeros.loop", shape, zero)
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
-        """Adds the slice index factor * counter + offset, an integer; `form` is
-        (factor, offset).
-        """
+        """Adds the slice index factor * counter + offset, an integer; `form`: (factor, offset)."""
         if form not in self._iterations:
             here = self.parameter(counter)
             factor, offset = form

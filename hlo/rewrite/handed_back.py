@@ -14,8 +14,7 @@ _TUPLE_SHAPES, _LAYOUT, _MEMORY_SPACE = 4, 5, 8
 
 
 def keep_frame_ids(module: bytes) -> bytes:
-    """Prepares a module that a hook returns to XLA, so that its instructions keep their
-    source lines.
+    """Prepares a module that a hook returns to XLA, so that instructions keep source lines.
 
     XLA numbers the frames of a module that a hook returns anew, each after its parents as
     operations name them (HloModule::CanonicalizeStackFrameIds), and then drops the returned table

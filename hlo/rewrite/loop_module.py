@@ -39,9 +39,7 @@ class LoopSite:
         return start
 
     def whole(self) -> list[_Instruction]:
-        """Instructions other than `start`, body and condition that have the shape of
-        the loop's state.
-        """
+        """Other instructions than `start`, body and condition that have the state's shape."""
         if self.called is None:
             return [self.loop]
         self.called.computation.ClearField("program_shape")
@@ -153,9 +151,7 @@ class LoopModule(MutableModule):
                 drop_unread(self, changed, made)
 
     def write(self) -> None:
-        """Gives new instructions a place in the schedules, and writes everything into
-        the module's proto.
-        """
+        """Gives new instructions a place in the schedules; writes all changes into the proto."""
         for changed in self.bodies():
             if changed.is_scheduled:
                 place_new(changed)

@@ -22,8 +22,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 class States:
-    """Adds elements to the states (tuples) of a forward and a backward while loop, and
-    removes some.
+    """Adds elements to the states (tuples) of a forward and a backward while loop, or removes some.
 
     Args:
       module: that has the loops.
@@ -115,8 +114,7 @@ class States:
         root.shape.tuple_shapes.append(value.shape)
 
     def forget(self, site: LoopSite, gone: list[int]) -> None:
-        """Removes elements from a while loop's state, by number; nothing may read their
-        final values.
+        """Removes elements, by number, from a loop's state; nothing may read their final values.
 
         One that a fusion computes beside results that stay cannot be removed: its array is cut to
         `SLOTS` (2) slices, which the fusion goes on writing.
@@ -155,9 +153,7 @@ class States:
         self._drop(site.parent, [begun])
 
     def shrink(self, site: LoopSite, gone: list[int]) -> None:
-        """Removes unread elements from a while loop's state, by number. Raises HloError
-        if one is read.
-        """
+        """Removes unread elements, by number, from a loop's state. HloError if one is read."""
         parent, start = site.parent, site.start()
         begun = [parent.operands(start)[k] for k in gone]
         _drop(start.operand_ids, gone)

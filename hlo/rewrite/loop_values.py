@@ -50,9 +50,7 @@ class Maker:
         return self._made[name]
 
     def value(self, given: ValueRef) -> _Instruction:
-        """The instruction that computes a described value; HloError for a slice or a
-        part of one.
-        """
+        """The instruction that computes a described value; HloError for a slice or part of one."""
         if given.copy:
             return self._copy(self.value(dataclasses.replace(given, copy=0)), given.copy)
         if given.iteration:
@@ -188,9 +186,7 @@ class Maker:
         return inner.sliced(array, whole, self._index(inner, self._edit.place), given.axis)
 
     def in_slots(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """Adds an array with few slices along `axis`, in which the slice that is read
-        is `value`.
-        """
+        """Adds an array with few slices along `axis`, in which the slice to be read is `value`."""
         name = self._module.names.new(f"{value.name}.slots")
         inner = self._module.fused_body(name)
         if self._module.platform.allocating_call:

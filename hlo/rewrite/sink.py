@@ -21,8 +21,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) -> None:
-    """Removes transposes and converts in front of loops; the loops slice the original
-    array instead.
+    """Removes transposes and converts in front of loops; the loops slice the original array.
 
     Args:
       proto: a scheduled module, changed in place. names: of instructions that `sinks` finds.

@@ -37,8 +37,7 @@ Loops = list[tuple[Instruction, int]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taken:
-    """A dynamic-slice in a loop's body, and how it can take its slice from an earlier
-    array instead.
+    """A dynamic-slice in a loop's body, and how to take its slice from an earlier array instead.
 
     Attributes:
       slice: the dynamic-slice. fusion: that it is in; it may run asynchronously, as a contiguous

@@ -65,9 +65,7 @@ def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _
 
 
 def counts_slices(body: MutableComputation, update: _Instruction) -> int:
-    """The dimension along which a dynamic-update-slice writes one slice; 0 if it writes
-    the whole.
-    """
+    """The dimension along which a dynamic-update-slice writes one slice; 0 if it writes all."""
     part = body.operands(update)[1]
     pairs = zip(part.shape.dimensions, update.shape.dimensions, strict=True)
     return next((k for k, (one, whole) in enumerate(pairs) if one != whole), 0)

@@ -59,8 +59,7 @@ def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def sublinear_loss(keep: str) -> Iterator[None]:
-    """Context manager in which `jax.grad` and `jax.value_and_grad` apply
-    `olla_xla.sublinear` first.
+    """Context manager in which `jax.grad` and `jax.value_and_grad` apply `olla_xla.sublinear`.
 
     Args:
       keep: what is not recomputed; see `olla_xla.sublinear`.

@@ -32,9 +32,7 @@ from olla_xla.memory.sources import short_line
 
 
 class DonationOutcome(enum.StrEnum):
-    """What became of the memory of a donated argument: reused by an output, by
-    temporaries, or not.
-    """
+    """What became of a donated argument's memory: reused by an output, by temporaries, or not."""
 
     ALIASED = "aliased"
     """An output takes it over."""

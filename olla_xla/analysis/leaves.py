@@ -95,9 +95,7 @@ def not_donated(
 
 
 def parameter_of(leaf: Leaf) -> tuple[int, ShapeIndex]:
-    """The (parameter number, tuple index) of the entry parameter for an argument; (-1,
-    ()) if none.
-    """
+    """(Parameter number, tuple index) of the entry parameter for an argument; (-1, ()) if none."""
     return (-1 if leaf.number is None else leaf.number), ()
 
 
@@ -115,9 +113,7 @@ def stands_at(result: Leaf, argument: Leaf) -> bool:
 
 
 def other_form(argument: Leaf, result: Leaf) -> str:
-    """Why an output of equal dtype and shape cannot reuse an argument's memory: layout,
-    sharding; "".
-    """
+    """Why an output of equal dtype and shape cannot reuse an argument's memory (layout); or ""."""
     if argument.layout != result.layout:
         return f"layout: it is laid out {argument.layout}, output {result.path} {result.layout}"
     ours, theirs = argument.sharding, result.sharding

@@ -64,9 +64,7 @@ class LiveTensor:
 
     @property
     def is_found(self) -> bool:
-        """Whether it is known which line of the user's code, or which argument, the
-        tensor comes from.
-        """
+        """Whether the line of user code, or the argument, that the tensor comes from is known."""
         return bool(self.line or self.argument)
 
     @property

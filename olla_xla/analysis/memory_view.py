@@ -86,9 +86,7 @@ class MemoryView:
 
     @property
     def found_share(self) -> float:
-        """The fraction of the peak's bytes for which a line of the user's code or an
-        argument is known.
-        """
+        """The fraction of the peak's bytes with a known line of user code or argument."""
         found = sum(t.bytes for t in self.tensors if t.is_found)
         return found / self.total_bytes if self.total_bytes else 1.0
 

@@ -28,9 +28,7 @@ _FAR = 200
 
 
 class Reading(NamedTuple):
-    """The phases of a train step (forward, backward, recomputation, other) in which a
-    value is read.
-    """
+    """The phases of a train step (forward, backward, ...) in which a value is read."""
 
     direct: frozenset[Phase]
     reached: frozenset[Phase]

@@ -76,9 +76,7 @@ class Remedy:
 
     @property
     def helpful(self) -> tuple[Trial, ...]:
-        """The trials that save at least 5 %, also against trials of the same kind with
-        a lower limit.
-        """
+        """The trials that save at least 5 %, also against similar trials with a lower limit."""
         found: list[Trial] = []
         for trial in sorted(self.trials, key=lambda trial: (trial.allowed, trial.bytes)):
             alike = [o.bytes for o in found if o.setting[:13] == trial.setting[:13]]
@@ -116,9 +114,7 @@ def most_used(view: MemoryView) -> tuple[str, int, bool]:
 
 
 def by_hand(module: Module) -> str:
-    """What a user would write to recompute by hand: `jax.checkpoint`, or a known
-    library's switch.
-    """
+    """What a user writes to recompute by hand: `jax.checkpoint`, or a known library's switch."""
     files: set[str] = set()
     for computation in module.control_computations:
         for i in computation.instructions:

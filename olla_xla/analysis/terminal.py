@@ -140,9 +140,7 @@ def _unsearched(analysis: Analysis) -> str:
 
 
 def of_devices(devices: int) -> str:
-    """A suffix for titles that says that sizes are of one device: ", one of 8 devices";
-    "" for one.
-    """
+    """A suffix of titles: ", one of 8 devices", as sizes are of one; "" for a single device."""
     return f", one of {devices} devices" if devices > 1 else ""
 
 
@@ -227,9 +225,7 @@ def what(tensor: LiveTensor) -> str:
 
 
 def where(tensor: LiveTensor) -> str:
-    """A tensor's argument path, source line and caller in one cell; or why none of them
-    is known.
-    """
+    """A tensor's argument path, source line and caller in one cell; or why none is known."""
     line = short_line(tensor.line)
     if tensor.caller:
         line = f"{line} (from {short_line(tensor.caller)})"

@@ -240,9 +240,7 @@ def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
 
 
 def donation(compiled: jax.stages.Compiled) -> Donation:
-    """How many of an executable's donated argument arrays XLA aliased, kept unaliased,
-    or dropped.
-    """
+    """Counts an executable's donated argument arrays by what XLA did with their memory."""
     module = module_from_bytes(final_module(compiled))
     donated = [leaf for leaf in jax.tree.leaves(compiled.args_info) if leaf.donated]
     aliased = len(module.donated)

@@ -205,8 +205,7 @@ class Agreement:
         return found
 
     def settle(self, digest: str, reason: str = "") -> Decision:
-        """Votes (for `digest`, or "no" if a reason is given), waits, and returns the
-        common decision.
+        """Votes (for `digest`, or "no" if a reason is given), waits; returns the common decision.
 
         Args:
           digest: of what this process would use. reason: why it would not, which decides "no".

@@ -24,18 +24,14 @@ else:
 
 
 class Ran(NamedTuple):
-    """What a GPU runs: the final module, serialized, and the parsed executable if it
-    can be read.
-    """
+    """What a GPU runs: the final module, serialized, and the parsed executable if readable."""
 
     module: bytes
     executable: GpuExecutable | None
 
 
 def reason_of_plan(plan: Plan) -> str:
-    """Why a plan should not be compiled, since a run would take too long by its
-    prediction; or "".
-    """
+    """Why a plan should not be compiled: its predicted time of a run is too long; or ""."""
     if not plan.xla_path_seconds or not plan.is_longer(plan.path_seconds):
         return ""
     return _longer(plan.path_seconds, plan.xla_path_seconds)

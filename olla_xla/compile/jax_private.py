@@ -264,9 +264,7 @@ def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Call
 
 
 def has_descriptions(traced: Any) -> bool:
-    """Whether the pytrees of a traced function can hold descriptions of arrays instead
-    of arrays.
-    """
+    """Whether the pytrees of a traced function can hold descriptions of arrays for arrays."""
     try:
         return traced.args_info is not None
     except Exception:

@@ -15,8 +15,7 @@ get back into XLA, before the other thread's work takes the GIL."""
 
 
 def meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """Runs a function in another thread as soon as the caller has returned to XLA;
-    returns a future.
+    """Runs a function in another thread once the caller has returned to XLA; returns a future.
 
     Garbage collection is off until then.
 

@@ -158,9 +158,7 @@ def rejected(
 
 
 def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
-    """The plan that keeps XLA's own order, for a module with few temporaries; nothing
-    is searched.
-    """
+    """The plan that keeps XLA's own order, for a module with few temporaries, without a search."""
     view, total = captured.view, assigned_bytes(compiled)
     return Plan(
         module=view.name,

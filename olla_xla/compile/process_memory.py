@@ -53,9 +53,7 @@ class DevicePeak:
         self._before = device_bytes(device, "peak_bytes_in_use")
 
     def bytes(self) -> int | None:
-        """The allocator's peak in bytes; None where it is not reported or an earlier
-        peak was as high.
-        """
+        """The allocator's peak in bytes; None if not reported, or an earlier peak was as high."""
         peak = device_bytes(self._device, "peak_bytes_in_use")
         if peak is None or self._held is None or self._before is None or peak <= self._before:
             return None
@@ -83,9 +81,7 @@ def profiled_peak(folder: Path) -> int | None:
 
 
 def peak_of(profile: dict[str, Any]) -> int | None:
-    """The largest peak of bytes in use in a profile (JSON of XProf's MemoryProfile);
-    None if none.
-    """
+    """The largest peak of bytes in use in a MemoryProfile of XProf (JSON); None if none."""
     allocators = profile.get("memoryProfilePerAllocator", {}).values()
     peaks = [
         int(allocator.get("profileSummary", {}).get("peakStats", {}).get("peakBytesInUse", 0))

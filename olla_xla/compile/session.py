@@ -75,8 +75,7 @@ class PlanningSession:
 
     @without_collection()
     def answer(self, platform: str, module: bytes) -> bytes | None:
-        """Called by XLA's hook: the scheduled module with a plan in it, or None to keep
-        XLA's schedule.
+        """Called by XLA's hook: the module with a plan in it, or None to keep XLA's schedule.
 
         Raises:
           BudgetError: the budget cannot be met.
@@ -114,9 +113,7 @@ class PlanningSession:
 
     @without_collection()
     def outcome(self, compiled: jax.stages.Compiled) -> Outcome:
-        """Called after the compile: checks the executable, and returns what came of the
-        planning.
-        """
+        """Called after the compile: checks the executable, returns what came of planning."""
         plan, captured = self.plan, self.captured
         if captured is None:
             return failed(compiled, OllaError(NO_HOOK))

@@ -64,8 +64,7 @@ class StableHlo:
         return sum(len(b.operations) for f in functions for r in f.regions for b in r.blocks)
 
     def mentions_more(self, limit: int) -> bool:
-        """Whether the tensor types that the module's text mentions add up to more than
-        `limit` bytes.
+        """Whether the tensor types in the module's text add up to more than `limit` bytes.
 
         That is far more than the step will need.
         """

@@ -28,8 +28,7 @@ _VARIABLE = "OLLA_XLA_VERIFY"
 
 
 def wanted(verify: bool | None) -> bool | None:
-    """Whether results are to be verified, by the argument or else by OLLA_XLA_VERIFY;
-    None if unset.
+    """Whether to verify results, by the argument or else OLLA_XLA_VERIFY; None if neither is set.
 
     None where neither is set: then the first plan of each kind on a device is (`first_use`).
 

@@ -38,9 +38,7 @@ class _Block(NamedTuple):
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
-    """A lower bound on the lifetime peak of any order, in bytes, and the operator that
-    proves it.
-    """
+    """A lower bound on the lifetime peak of any order, in bytes, and an operator that proves it."""
     forced = forced_live_bytes(graph)
     if not len(forced):
         return 0, -1

@@ -36,9 +36,7 @@ def intervals(
 def spans_and_passes(
     g: GraphArrays, position: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The `intervals` of tensors, int64 [m, 2], and by which pairs memory is handed on,
-    bool [pairs].
-    """
+    """The `intervals` of tensors, int64 [m, 2], and which pairs hand on memory, bool [pairs]."""
     spans, passes = np.empty((g.m, 2), np.int64), np.empty(len(g.pair_b), np.bool_)
     live_spans(g, position, spans, passes, np.zeros((2, g.m), np.bool_))
     return spans, passes

@@ -23,8 +23,7 @@ _ORDERED = (
 
 @dataclasses.dataclass(frozen=True)
 class LoweredComputation:
-    """A computation of a module and its tensor graph, with operators and tensors
-    matched by position.
+    """A computation and its tensor graph, with operators and tensors matched by position.
 
     Tensor k of the graph stands for the value whose id is `values[k]`.
     """

@@ -39,8 +39,7 @@ class Code(NamedTuple):
     images: tuple[bytes, ...]
 
     def linked(self, loop: str) -> Callable[[bytes], Any]:
-        """Loads the machine code into this process; returns a function that runs it on
-        argument words.
+        """Loads the machine code into this process; returns a function of its argument words.
 
         Args:
           loop: the loop's name, for errors.

@@ -147,8 +147,7 @@ class PlannedModule:
     def lowered(
         self, computation: Computation, peaks: Mapping[Computation, int] | None = None
     ) -> LoweredComputation:
-        """The tensor graph of one computation; the computations that it calls count
-        with their peaks.
+        """The tensor graph of one computation; those that it calls count with their peaks.
 
         Others are `bounds`, to bound all orders, or `leasts`.
         """
@@ -158,8 +157,7 @@ class PlannedModule:
         return result
 
     def charge(self, computation: Computation) -> LoweredComputation:
-        """Computes the lifetime peak of one computation in its own schedule, and enters
-        it in `peaks`.
+        """Computes the lifetime peak of one computation in its own schedule; sets it in `peaks`.
 
         `peaks` must have its callees. Returns its graph.
         """
@@ -184,8 +182,7 @@ class PlannedModule:
         orders: Mapping[Computation, Sequence[Instruction]],
         holds: Mapping[str, Sequence[int]] | None = None,
     ) -> PlannedModule:
-        """A new module in which results are written over operands, and operands are
-        kept for longer.
+        """A new module in which results are written over operands, and operands kept longer.
 
         Args:
           aliases: fusion name -> its bound results (hlo.rewrite.aliases).
@@ -226,8 +223,8 @@ class PlannedModule:
     def translated(
         order: Sequence[Instruction], computation: Computation
     ) -> tuple[Instruction, ...]:
-        """Translates an order of a computation into one of the rewritten `computation`;
-        an operand that was added runs just before its user.
+        """`order` for the rewritten `computation`; an operand that was added runs
+        before its user.
         """
         names = {i.name for i in order}
         own = {i.name: i for i in computation.instructions}

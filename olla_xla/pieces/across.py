@@ -151,9 +151,7 @@ def _between(first: float, last: float, size: float, most: float) -> float:
 
 
 def strides_of(i: Instruction) -> Strides:
-    """The memory access pattern of an instruction's transposed reads, of the most
-    expensive of them.
-    """
+    """The memory access pattern of an instruction's most expensive transposed read."""
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     found = (_strides(k) for k in inside if transposes(k))
     return max(found, key=lambda s: (s.pages, s.rows), default=Strides(1, 0, 1))

@@ -84,9 +84,7 @@ class Graph:
         return found
 
     def makes(self, i: int) -> set[Any]:
-        """The variables that equation number `i` defines; and `i` itself if it has a
-        side effect.
-        """
+        """The variables that equation number `i` defines; also `i` if it has a side effect."""
         e = self.equations[i]
         return {*e.outvars, i} if has_effect(e) else set(e.outvars)
 

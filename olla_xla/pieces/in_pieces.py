@@ -147,9 +147,7 @@ def fission_function(
 
 
 def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
-    """Compiles a function with XLA's own order; returns (total bytes, predicted seconds
-    of a step).
-    """
+    """Compiles a function in XLA's own order; (total bytes, predicted seconds of a step)."""
     compiled = lowered.compile()
     chip = devices_of(lowered)[0]
     target = platform_of_jax(chip.platform).name

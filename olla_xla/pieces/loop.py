@@ -52,9 +52,7 @@ class Pieces:
         return Piece(self.units * self.devices.count, count, first + start)
 
     def number(self, piece: Piece) -> Any:
-        """The position of a piece in the order of the axis, over all devices that share
-        the axis.
-        """
+        """The position of a piece along the axis, over all devices that share the axis."""
         device, start = jnp.divmod(piece.start, self.units)
         return device * len(self) + start // self.count
 

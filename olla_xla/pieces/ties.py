@@ -29,8 +29,7 @@ _TELLING = CALLS | frozenset("ceil eq eq_to floor ge gt le le_to lt lt_to ne rou
 
 
 def compares_with_itself(before: Sequence[Any], twice: Set[Any], again: Sequence[Any]) -> bool:
-    """Whether rounding could matter: a value is computed twice, and the two are
-    compared for equality.
+    """Whether a value is computed twice and the two are compared, so that rounding matters.
 
     What is computed from both copies element by element, as `x - max(x)`, may not be compared with
     anything.

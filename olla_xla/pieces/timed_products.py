@@ -63,9 +63,7 @@ class Product:
 
     @property
     def repeats(self) -> int:
-        """How many times one run of the benchmark computes the product, to outweigh
-        starting threads.
-        """
+        """How often one run of the benchmark computes the product, to outweigh starting threads."""
         return max(min(_REPEATED // self.operations, _MOST_REPEATS), 1)
 
     def bench(self) -> Bench:

@@ -79,9 +79,7 @@ def fit(
 
 @jit
 def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -> int:
-    """Enters item `i` at offset `x` in the sorted array of placed parts; returns their
-    new number.
-    """
+    """Enters item `i` at offset `x` in the sorted array of placed parts; returns their number."""
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     width = hi - lo
     at = count
@@ -121,9 +119,7 @@ def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
 def sticking_out(
     offset: NDArray[np.int64], size: NDArray[np.int64], target_height: int, found: NDArray[np.int64]
 ) -> int:
-    """Finds the items that end above the target height; writes them to `found`, returns
-    how many.
-    """
+    """Finds items that end above the target height; writes them to `found`, returns how many."""
     count = 0
     for i in range(len(offset)):
         if offset[i] + size[i] > target_height:

@@ -258,9 +258,7 @@ Rule = Callable[[], NDArray[np.int64]]
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
 ) -> tuple[NDArray[np.int64] | None, str]:
-    """Tries simple placement rules until one meets the target height; returns the
-    lowest packing.
-    """
+    """Tries simple placement rules until one meets the target height; the lowest packing."""
     best: NDArray[np.int64] | None = None
     source = ""
     for name, rule in rules:

@@ -71,9 +71,7 @@ class SearchLimits:
         return self.effort.seconds - (clock.now() - self.started)
 
     def nested(self) -> float:
-        """Seconds for one computation that the entry calls: half of what is left for
-        all of them.
-        """
+        """Seconds for one computation that the entry calls: half of what is left for all."""
         return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
 
     def tolerance(self, bound: int) -> float:

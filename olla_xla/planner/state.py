@@ -213,9 +213,7 @@ class ModuleState:
             return None
 
     def finished(self) -> Plan:
-        """The final Plan for the module as XLA scheduled it, with all edits and their
-        predicted cost.
-        """
+        """The final Plan for the module as XLA scheduled it, with all edits and their cost."""
         plan, edits, request = self.ordered, self.edits, self.request
         xla, sunk = facts_of(request.own, request.target).total, edits.sunk
         step_seconds, moved_bytes = 0.0, 0

@@ -74,9 +74,7 @@ class Candidates:
 
     @staticmethod
     def at(planned: PlannedModule, computation: Computation) -> Candidates:
-        """Begins work on a computation: computes its peak and bound, and enters them in
-        `planned`.
-        """
+        """Begins work on a computation: computes its peak and bound, sets them in `planned`."""
         work = Candidates(planned, planned.lowered(computation))
         work.peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
         bounded = work._with_callees(planned.bounds)
@@ -86,9 +84,7 @@ class Candidates:
         return work
 
     def is_charged(self, planned: PlannedModule) -> bool:
-        """Whether the peaks of called computations are still those with which this was
-        estimated.
-        """
+        """Whether called computations still have the peaks with which this was estimated."""
         return all(
             planned.peaks[planned.computations[c.name]] == p for c, p in self._charged.items()
         )
@@ -149,15 +145,12 @@ class Candidates:
     def whole(
         self, order: Sequence[int] | NDArray[np.int64]
     ) -> dict[Computation, tuple[Instruction, ...]]:
-        """Orders of all computations of the module: this one's is `order`, the others
-        as chosen so far.
-        """
+        """Orders of all computations of the module: `order` for this one, else those chosen."""
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
 
     def named(self, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-        """Another scheduler's order, given by names, as {"xla_memory": order}; {} if it
-        does not fit.
+        """Another scheduler's order, by names, as {"xla_memory": order}; {} if it does not fit.
 
         That scheduler does not know the edges that are added here (collectives, callbacks,
         bindings), so its order is made legal.
@@ -172,9 +165,7 @@ class Candidates:
         return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
     def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
-        """Makes the candidate order `name` the result: enters it in the module, returns
-        a Solved.
-        """
+        """Makes the candidate order `name` the result: sets it in the module, returns a Solved."""
         order, peak = self.starts[name], self.scores[name][1]
         computation = self.lowered.computation
         bound = min(facts.pop("bound"), peak)

@@ -92,9 +92,7 @@ class PlanOptions:
 
     @property
     def in_proportion(self) -> bool:
-        """Whether planning time is chosen in proportion to XLA's own: no limit or
-        budget is given.
-        """
+        """Whether planning takes a time in proportion to XLA's own: no limit or budget is set."""
         limits = (self.time_limit, self.step_limit, self.memory_budget)
         return limits == (None,) * len(limits) and self.method == "search"
 

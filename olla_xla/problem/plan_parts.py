@@ -74,9 +74,7 @@ class StopReason(enum.StrEnum):
 
 
 class PlanStatus(enum.StrEnum):
-    """How good a plan is known to be: optimal, feasible (better than XLA's order), or
-    XLA's order.
-    """
+    """How good a plan is known to be: optimal, feasible (better than XLA's), or XLA's order."""
 
     OPTIMAL = "optimal"
     """Its predicted total is within the tolerance of the bound."""

@@ -39,9 +39,7 @@ _tally: contextvars.ContextVar[Tally | None] = contextvars.ContextVar("tally", d
 
 @contextlib.contextmanager
 def counted() -> Iterator[Tally]:
-    """Context manager that counts which of the planner's proposals the referee accepts
-    or refuses.
-    """
+    """Context manager that counts the planner's proposals that the referee accepts and refuses."""
     tally = Tally()
     token = _tally.set(tally)
     try:

@@ -134,9 +134,7 @@ def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def was_searched(plan: PlanFields) -> bool:
-    """Whether the planner searched for an order; False where an order could save next
-    to nothing.
-    """
+    """Whether the planner searched for an order; False where one could save next to nothing."""
     return plan.peak_bytes > 0
 
 

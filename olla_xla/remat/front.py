@@ -228,8 +228,7 @@ class Front:
         return max(self.target_bytes(k), peak)
 
     def refined(self, point: Point, target: int, seconds: float) -> tuple[Point, float]:
-        """Tries to make a point cheaper by an integer program; (the point, a lower
-        bound on its seconds).
+        """Makes a point cheaper by an integer program; (point, lower bound on its seconds).
 
         The integer program (`remat.extensions`) is solved within `seconds`. If it finds nothing
         cheaper, or `seconds` is too short, it returns `point`. The bound is 0 if none is known, as

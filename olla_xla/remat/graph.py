@@ -81,9 +81,7 @@ class RematGraph:
 
     @functools.cached_property
     def dropped(self) -> NDArray[np.int64]:
-        """int64 [k, 2] of (tensor, key): evictions that are always made, of repeated
-        transfers' results.
-        """
+        """int64 [k, 2]: the evictions (tensor, key) of repeated transfers' results, always made."""
         found = [(t, k.since) for t, later in self.repeats.items() for k in later]
         return np.array(found, np.int64).reshape(-1, 2)
 

@@ -75,9 +75,7 @@ class Selector:
         return self.point(self.thin(chosen, max(target, now.peak)))
 
     def thin(self, evictions: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-        """Removes evictions that are not needed to stay below the target peak,
-        expensive ones first.
-        """
+        """Removes evictions that the target peak does not need, the most expensive first."""
         g = self.graph
         if not len(evictions):
             return evictions

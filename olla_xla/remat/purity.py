@@ -77,9 +77,7 @@ def pure_but_for_transfer(fusion: Instruction) -> bool:
 
 
 def repeats(i: Instruction) -> bool:
-    """Whether several copies of an instruction, fused or not, give equal bits for equal
-    operands.
-    """
+    """Whether copies of an instruction, fused or not, give equal bits for equal operands."""
     if i.opcode == "custom-call":
         return pure(i)
     return i.opcode in _PURE and not i.side_effect and all(_pure_body(c) for c in i.called)

@@ -96,8 +96,7 @@ class Prediction:
     def next(
         self, points: list[tuple[int, int]], low: int, high: int | None, halve: bool = False
     ) -> int:
-        """Which size to try next: where a line through two known totals meets the
-        memory, or a middle.
+        """The size to try next: where a line through two totals meets the memory, or a middle.
 
         Args:
           points: (size, predicted bytes). low: a size that fits. high: one that does not, or None.

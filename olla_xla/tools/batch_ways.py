@@ -134,9 +134,7 @@ class BatchWay(abc.ABC):
         """Predicted totals that should lie on a line: batch size -> bytes."""
 
     def exact(self) -> dict[int, int]:
-        """XLA's own totals of compiled batch sizes that should lie on a line: batch
-        size -> bytes.
-        """
+        """XLA's own totals of compiled sizes that should lie on a line: batch size -> bytes."""
         return self._assigned
 
     def learn(self, batch: int) -> None:

@@ -88,9 +88,7 @@ class StepVariants:
         return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
 
     def row(self, name: str, compiled: Any) -> StepVariant:
-        """The comparison row of one executable: its memory, predicted and, if it can
-        run, measured time.
-        """
+        """The row of one executable: memory, predicted time and, if it can run, measured time."""
         module = module_from_bytes(final_module(compiled))
         return StepVariant(
             name=name,

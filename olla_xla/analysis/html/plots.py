@@ -36,9 +36,7 @@ _ZOOMS = "ctrl"
 
 
 def sampled(view: MemoryView) -> np.ndarray:
-    """Step numbers to draw, int64, ascending, at most 1500; each is the fullest step of
-    its range.
-    """
+    """Step numbers to draw, int64, ascending, at most 1500; each is the fullest of its range."""
     steps, run = view.steps, -(-view.steps // _SAMPLES)
     in_use = _in_use(view)
     if run <= 1:

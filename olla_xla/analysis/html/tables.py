@@ -18,9 +18,7 @@ _NEIGHBOURS = 24
 
 
 class Texts:
-    """A table of distinct strings in which each has a number, to write each string once
-    into JSON.
-    """
+    """A table of distinct strings, each with a number, so that JSON has each string once."""
 
     def __init__(self) -> None:
         self.all: list[str] = [""]

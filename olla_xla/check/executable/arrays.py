@@ -45,9 +45,7 @@ class Arrays:
         return arrays
 
     def note(self, op: Op, read: list[Numbers]) -> None:
-        """Records from which arrays an operation of the fusion reads, given its
-        operands' value numbers.
-        """
+        """Records from which arrays an operation reads, given its operands' value numbers."""
         if op.opcode in ("concatenate", "tuple"):
             count = len(op.operands)
         else:
@@ -64,9 +62,7 @@ class Arrays:
                     alike[number] = alike.get(number, _NONE) | origin
 
     def candidates(self) -> dict[bytes, frozenset[object]]:
-        """Value number -> the arrays that it is read from, for values that come from
-        several arrays.
-        """
+        """Value number -> the arrays that it is read from, for those read from several arrays."""
         found: dict[bytes, frozenset[object]] = {}
         for alike in self._read.values():
             if len(_NONE.union(*alike.values())) > 1:
@@ -75,8 +71,7 @@ class Arrays:
 
 
 def several(numbers: Sequence[bytes], arrays: Sequence[frozenset[object]]) -> list[bytes]:
-    """The value numbers that are read from more than one array, each followed by a hash
-    of how many.
+    """The value numbers read from more than one array, each followed by a hash of how many.
 
     Args:
       numbers: value numbers that are read. arrays: for each, the arrays that it is read from.

@@ -31,9 +31,7 @@ def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shap
 
 
 def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
-    """The value number of an implicit convert from `old`'s to `new`'s type; some number
-    in any case.
-    """
+    """The value number of an implicit convert from `old`'s to `new`'s type; always some number."""
     found = convert_of(numbering, number, old, new)
     if found is None:
         found = _plain(numbering, number, new)

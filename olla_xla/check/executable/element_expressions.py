@@ -92,8 +92,8 @@ class ElementExpressions(ElementNumbering):
         return slice_of(self, number, at, shape, digit)
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of any other operation: hash of opcode and operands, or of a
-        known integer.
+        """Value number of any other operation: a hash of it and its operands, or a
+        known integer's.
         """
         kind = self.integers.type_of(op)
         read = [number for numbers in operands for number in numbers.values()] if kind else []
@@ -210,9 +210,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.updated(Update.of_slice(numbers, row_major(whole), digit))}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a fusion's results; where its code may change rounding, with
-        a hash of it.
-        """
+        """Value numbers of a fusion's results; with a hash of its code if that may change bits."""
         outer = self._fused, self._arrays
         self._fused, self._arrays = set(), Arrays.of(op, self.alike)
         inside = self.run(op.called[0], operands, effects)

@@ -96,9 +96,7 @@ class ElementNumbering(Numbering):
         """
 
     def term(self, *parts: bytes) -> bytes:
-        """A new value number: the hash of these value numbers joined; how it was made
-        is recorded.
-        """
+        """A new value number: the hash of these numbers joined; how it was made is recorded."""
         data = b"".join(parts)
         number = hashed(data)
         if self.terms is not None:
@@ -113,9 +111,7 @@ class ElementNumbering(Numbering):
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
-        """A placeholder value number for `again(self, given, *operands)`, computed in
-        each iteration.
-        """
+        """A placeholder number for `again(self, given, *operands)`, made in each iteration."""
         said = hashed(repr((again.__qualname__, hash(given))).encode())
         number = hashed(b"".join((_LATER, said, *operands)))
         assert self.terms is not None
@@ -132,9 +128,7 @@ class ElementNumbering(Numbering):
             self._fused.add(number)
 
     def note_moved(self, number: bytes, result: bytes) -> None:
-        """Records that value `result` only has `number`'s elements, moved: computed
-        here if that is.
-        """
+        """Records that value `result` has only `number`'s elements: computed if that is."""
         if self.is_computed(number):
             self.note_computed(result)
 
@@ -163,9 +157,7 @@ class ElementNumbering(Numbering):
         return result
 
     def rearranged(self, base: bytes, move: Move, shape: Shape | None = None) -> bytes:
-        """The value number of array `base` with its elements in the order of `move`, in
-        `shape`'s type.
-        """
+        """The value number of array `base` in the order of `move`, with the type of `shape`."""
         old, new = move.shape, move.new
         if shape is not None:
             old, new = typed(old, shape), typed(new, shape)

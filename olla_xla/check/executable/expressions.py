@@ -28,9 +28,7 @@ from olla_xla.check.executable.program import Op, Program
 
 
 def program_digest(program: Program, target: str) -> str:
-    """Digest, 32 hex digits, of what a module computes; a loop is a function of its
-    initial state.
-    """
+    """Digest, 32 hex digits, of what a module computes; loops as functions of their state."""
     return _Expressions(target).computation(program.entry).hex()
 
 

@@ -28,9 +28,7 @@ class Integers:
 
     @staticmethod
     def type_of(op: Op) -> int:
-        """XLA's number of an operation's element type, if the result is a scalar
-        integer or pred; or 0.
-        """
+        """XLA's number of an operation's element type if it is a scalar integer or pred; else 0."""
         shape, kind = op.shape, op.shape.element_type
         return kind if shape.is_array and not shape.dimensions and kind in INTEGERS else 0
 

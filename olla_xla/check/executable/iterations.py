@@ -43,9 +43,7 @@ class Loops:
         self._marks: set[bytes] = set()
 
     def marks(self) -> list[bytes]:
-        """Hashes of what loops' backend_configs claim, such as trip counts, and was not
-        verified; sorted.
-        """
+        """Hashes of unverified claims in loops' backend_configs, such as trip counts; sorted."""
         return sorted(self._marks)
 
     def is_stateful(self, op: Op) -> bool:
@@ -102,8 +100,7 @@ class Loops:
     def later(
         self, numbering: ElementNumbering, op: Op, start: Numbers, effects: list[bytes]
     ) -> Numbers:
-        """Placeholder value numbers for an inner loop's results, while an outer loop's
-        body is numbered.
+        """Placeholder value numbers of an inner loop's results, while an outer body is numbered.
 
         Args:
           numbering: of the module. op: the while. start: numbers of its initial state.

@@ -21,9 +21,7 @@ the same memory."""
 
 @dataclasses.dataclass(frozen=True)
 class KernelMemory:
-    """Which of a kernel's arrays share memory: as assigned (`found`), as aliases force
-    (`forced`).
-    """
+    """Which arrays of a kernel share memory: as assigned (`found`), by aliases (`forced`)."""
 
     found: Pattern
     forced: Pattern

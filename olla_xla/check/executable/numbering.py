@@ -200,9 +200,7 @@ class Numbering(abc.ABC):
         return found
 
     def is_free(self, op: Op, index: ShapeIndex) -> bool:
-        """Whether a fusion's result at `index` has the same bits, however the fusion is
-        compiled.
-        """
+        """Whether a fusion's result at `index` has the same bits, whatever code is made of it."""
         (body,) = op.called
         if body not in self._exact:
             self._exact[body] = exact_results(body)
@@ -210,8 +208,7 @@ class Numbering(abc.ABC):
         return () in exact or index[:1] in exact
 
     def code(self, op: Op) -> bytes:
-        """A hash of a fusion's kind and configuration, on which the rounding of its
-        results may depend.
+        """A hash of a fusion's kind and configuration, on which its rounding may depend.
 
         That is its kind and configuration, and those of nested fusions, which decide how a dot
         reads its operands. XLA's CPU backend has two code generators, which may round an expression
@@ -248,9 +245,7 @@ class Numbering(abc.ABC):
         return found
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of an operation without a rule: hash of opcode, attributes,
-        operands, callees.
-        """
+        """Value numbers of an operation without a rule: a hash of it, its operands and callees."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]
@@ -299,9 +294,7 @@ class Numbering(abc.ABC):
         return operands[0]
 
     def pack(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a tuple instruction: those of its operands, under the
-        tuple's indices.
-        """
+        """Value numbers of a tuple instruction: its operands' numbers, under its indices."""
         return {(k, *i): n for k, numbers in enumerate(operands) for i, n in numbers.items()}
 
     def barrier(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -309,9 +302,7 @@ class Numbering(abc.ABC):
         return operands[0] if len(operands) == 1 else self.pack(op, operands, effects)
 
     def element(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a get-tuple-element: those in the tuple. CheckError if it is
-        not there.
-        """
+        """Value numbers of a get-tuple-element, from the tuple's. CheckError if it is not there."""
         k = op.proto.tuple_index
         if not op.shape.is_tuple:
             if (k,) not in operands[0]:
@@ -357,9 +348,7 @@ class Numbering(abc.ABC):
         return {(0,): number, (1,): number, (2,): _CONTEXT}
 
     def choose(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a conditional; a result that is equal in all branches has
-        its number there.
-        """
+        """Value numbers of a conditional; a result equal in all branches has their number."""
         branches, seen, acts = [], [], False
         for body, given in zip(op.called, operands[1:], strict=True):
             inner: list[bytes] = []

@@ -100,9 +100,7 @@ class Parts:
 
 
 def joined_at(op: Op) -> list[tuple[int, ...]] | None:
-    """Where each slice that `op` joins in place begins in the whole array; None if it
-    joins none.
-    """
+    """Where each slice that `op` joins in place begins in the whole array; None for others."""
     if op.proto.custom_call_target != _JOINED:
         return None
     found = []

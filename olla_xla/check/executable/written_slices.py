@@ -43,9 +43,7 @@ class _History:
 
 
 class WrittenSlices:
-    """For arrays whose slices are written at constant indices: what was written last at
-    each index.
-    """
+    """For arrays that are updated at constant indices: what was last written at each index."""
 
     def __init__(self) -> None:
         self._found: dict[bytes, tuple[_History, int]] = {}

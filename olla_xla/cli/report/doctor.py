@@ -18,9 +18,7 @@ def as_json(found: Examination) -> str:
 
 
 def verdict(found: Examination) -> str:
-    """One line on `olla_xla doctor`: which checks and runs failed, and how many models
-    did not run.
-    """
+    """One line on `olla_xla doctor`: which checks and runs failed, how many models did not run."""
     wrong = [check.name for check in found.checks if check.passed is False]
     wrong += [run.row.name for run in found.runs if not run.passed]
     text = f"Not as it should be: {', '.join(dict.fromkeys(wrong))}." if wrong else "Nothing wrong."

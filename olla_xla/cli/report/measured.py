@@ -109,9 +109,7 @@ def _step(measured: Measured) -> float:
 
 
 def measured_verdict(comparison: Comparison) -> str:
-    """One line on a measurement: equal outputs or not, what was recomputed, whether a
-    plan was used.
-    """
+    """One line on a measurement: are outputs equal, what is recomputed, was a plan in use."""
     ours = comparison.planned
     steps, leaves = len(ours.digests), len(ours.leaves)
     if comparison.difference:

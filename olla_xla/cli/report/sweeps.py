@@ -21,9 +21,7 @@ Row = Mapping[str, Any]
 
 
 def sweep_table(rows: Sequence[Row]) -> Table:
-    """A table of a sweep, one line a step: totals in MB by XLA, by its memory
-    scheduler, and ours.
-    """
+    """A sweep's table, one line a step: totals in MB by XLA, by its memory scheduler, and ours."""
     title = "Totals in MB, assigned by XLA; nothing was run."
     return Table(_HEADINGS, [_line(row) for row in rows], title)
 

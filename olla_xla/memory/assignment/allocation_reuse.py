@@ -104,9 +104,7 @@ class _Allocations(NamedTuple):
 def reuse_allocations(
     sets: AliasSets, links: Links, ranges: LiveRanges, order: NDArray[np.int64]
 ) -> AllocationReuse:
-    """Simulates how XLA lets values reuse allocations; `order`: int64 [sets], in which
-    it takes them.
-    """
+    """Simulates XLA's reuse of allocations; `order`: int64 [sets], in which it takes alias sets."""
     n, m = len(ranges.start), len(sets.bytes)
     made = _Allocations(
         allocation=np.full(n, -1, np.int64),

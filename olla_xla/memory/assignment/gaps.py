@@ -18,8 +18,7 @@ _BEGIN, _END = 0, 1
 
 
 def new_gaps(count: int) -> NDArray[np.int64]:
-    """Makes an empty index of the free gaps in time of `count` allocations, for `put`
-    and `previous`.
+    """Makes an empty index of the gaps in time of `count` allocations, for `put` and `previous`.
 
     Row capacity + k is place k's (earliest begin, latest end), row j that of rows 2j and 2j + 1.
     """

@@ -378,8 +378,7 @@ def pack(
     most: int | None = None,
     as_they_come: bool = False,
 ) -> tuple[int, NDArray[np.int64]]:
-    """Packs values into one heap as XLA does, by the better of two best-fit rules: size
-    and offsets.
+    """Packs values into one heap by the better of XLA's two best-fit rules: size and offsets.
 
     Args:
       ids: int64 [any], values to place, ascending. tick_start, tick_end, root: from share_in_place.

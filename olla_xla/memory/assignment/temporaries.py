@@ -44,9 +44,7 @@ class Starts(NamedTuple):
     work: NDArray[np.int64]
 
     def alone(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64: the pairs with no work between start and done, which XLA joins to one
-        operation.
-        """
+        """int64: pairs without work between start and done, which XLA joins to one operation."""
         if not len(self.start):
             return self.start
         at = np.sort(time[self.work])

@@ -35,9 +35,7 @@ def lift_all(model: Model, state: PlacementState) -> bool:
 
 @jit
 def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
-    """Raises the lowest possible offset of item `i`; False if the item then ends above
-    the capacity.
-    """
+    """Raises the lowest possible offset of item `i`; False if it then ends above the capacity."""
     value = max(least, state.earliest[i])
     for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
         e = model.pin_idx[p]

@@ -55,9 +55,7 @@ class Budget:
         return self.deadline - clock.now()
 
     def left(self) -> int:
-        """How many nodes can be searched in the time that is left, at the measured
-        speed, and the limit.
-        """
+        """How many nodes can be searched in the time left, at the measured speed, and the limit."""
         seconds = self.seconds()
         if seconds <= 0:
             return 0

@@ -59,8 +59,7 @@ def _choices(state: ModuleState) -> ResidualChoices:
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The planner's pass that recomputes scan residuals (arrays that loops fill)
-    instead of storing.
+    """The planner's pass that recomputes scan residuals, arrays that loops fill and others read.
 
     Where no choice is better within the allowance, only `met` changes. Of the others that were
     tried without a budget, the least one that takes less time is its `other`.

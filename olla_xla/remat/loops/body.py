@@ -130,9 +130,7 @@ class LoopBody:
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """The fusion or collective that an asynchronous instruction runs; others are
-        returned as is.
-        """
+        """The fusion or collective that an asynchronous instruction runs; others as they are."""
         return self.fusions.get(owner) or self.exchanges.get(owner, owner)
 
     def root_of(self, owner: Instruction) -> Node | None:

@@ -106,9 +106,7 @@ class Rerun(Again):
         self._depends: dict[int, bool] = {}
 
     def held(self, recipe: Recipe) -> ValueRef:
-        """A reference to an element of the kept state, as it begins the backward loop's
-        iteration.
-        """
+        """A reference to an element of the kept state, as the backward iteration begins."""
         (element,) = recipe.node.index
         if element not in self._held:
             self._begin(element)
@@ -141,9 +139,7 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """A reference to a recomputed value in the iteration that the backward loop
-        goes back to.
-        """
+        """A reference to a recomputed value in the iteration that the backward loop is at."""
         if number not in self._residuals:
             i, _ = self._table.given[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")

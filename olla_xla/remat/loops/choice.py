@@ -175,9 +175,7 @@ class Choice:
         return number in self.table.given and (recipe is None or not recipe.stacked)
 
     def kept_anew(self, number: int) -> tuple[int, float]:
-        """Cost of storing a value in a new scan residual: (bytes, seconds of a step to
-        write and read).
-        """
+        """Cost of storing a value in a new scan residual: (bytes, seconds of a step)."""
         i, index = self.table.given[number]
         iterations, size = self.table.pair.writer.iterations, i.shape.at(index).bytes
         return iterations * size, iterations * self.prices.moved_seconds(size)

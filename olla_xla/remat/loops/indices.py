@@ -27,9 +27,7 @@ _PRED = 1
 
 @dataclasses.dataclass(frozen=True)
 class Affine:
-    """A loop's index as factor * (element of its state) + offset, modulo 2**bits of its
-    type; a constant where `element` is None.
-    """
+    """A loop's index: factor * (element of its state, or no element) + offset, modulo 2**bits."""
 
     element: ShapeIndex | None
     factor: int

@@ -225,9 +225,7 @@ class RecipeTable:
 
     @functools.cached_property
     def given(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
-        """Values that the forward loop's body computes and could store: number ->
-        (instruction, leaf).
-        """
+        """Values that the forward loop's body could store: number -> (instruction, leaf)."""
         found: dict[int, tuple[Instruction, ShapeIndex]] = {}
         for i in self.body.computation.instructions:
             if i.opcode not in PASSING | _NO_RESULTS and not i.opcode.endswith("-start"):

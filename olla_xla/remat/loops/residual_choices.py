@@ -187,9 +187,7 @@ class ResidualChoices:
 
     @property
     def thin(self) -> int:
-        """The number of the first choice in which loops are checkpointed; all further
-        ones are too.
-        """
+        """The number of the first choice with checkpointed loops; all further ones have them."""
         return len(self._priced)
 
     def __len__(self) -> int:

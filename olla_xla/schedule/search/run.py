@@ -118,9 +118,7 @@ class StepLimits:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scored:
-    """A candidate order (of groups, int64 [groups]) with its objective and lifetime
-    peak in bytes.
-    """
+    """A candidate order (of groups, int64 [groups]), its objective and lifetime peak in bytes."""
 
     groups: NDArray[np.int64]
     objective: int
@@ -154,9 +152,7 @@ class Run:
         return self.best_order is not None and self.is_near(self.best_exact[0])
 
     def settled(self) -> bool:
-        """Whether the best objective is so near the least expected one that nothing
-        more is tried.
-        """
+        """Whether the best objective is so near the least expected one that the search may end."""
         assert self.best_order is not None
         return self.best_exact[0] <= self.expected() * (1 + self.options.tolerance)
 

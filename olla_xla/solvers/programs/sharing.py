@@ -168,8 +168,8 @@ class SharingRows:
                     self._add_strict(v, pairs, t)
 
     def relax(self, terms: LinearTerms, a: int, v: int, t: int, coefficient: int) -> LinearTerms:
-        """Adds to an expression `coefficient` times "tensor a hands its memory on at v,
-        run at step t".
+        """Adds `coefficient` times "tensor a hands on its memory at v, run at step t"
+        to `terms`.
         """
         for p in self.sharing.of_input.get((a, v), ()):
             if (p.number, t) in self.columns:

@@ -306,9 +306,7 @@ def _digest(leaf: Any) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Program of a child process: does one measuring request; prints its result as the
-    last line.
-    """
+    """Program of a child process: does one measuring request, prints its result as last line."""
     request = RunRequest(**json.loads(arguments[0]))
     try:
         result = _run_in_turns(request) if request.turns else _run(request)
