@@ -28,6 +28,7 @@ import jax  # noqa: E402
 
 from benchmarks.refused import collected  # noqa: E402
 from olla_xla.compile import shared  # noqa: E402
+from olla_xla.remat.cost.calibrate import is_measuring  # noqa: E402
 from olla_xla.solvers.linear import SolverLimits  # noqa: E402
 from tests.support import plugins  # noqa: E402
 
@@ -82,6 +83,19 @@ def any_choices_will_do(monkeypatch):
     limits = SolverLimits(time_limit=2.0, node_limit=50)
     monkeypatch.setattr("olla_xla.solvers.programs.residuals._LIMITS", limits)
     monkeypatch.setattr("olla_xla.remat.front._LEAST_SOLVING", math.inf)
+
+
+@pytest.fixture
+def compiles():
+    """Counts XLA compiles, but for those of the benchmarks that measure a machine once."""
+    count = []
+
+    def listener(event, duration, **kwargs):
+        if event.endswith("backend_compile_duration") and not is_measuring():
+            count.append(kwargs.get("fun_name"))
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    return count
 
 
 @pytest.fixture(autouse=True)

@@ -4,19 +4,15 @@ import csv
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.papers.eager.estimate import from_json
-from benchmarks.papers.figures import benchmark_figures, curves, packings, sweep_figures
+from benchmarks.papers.figures import benchmark_figures, curves, sweep_figures
 from benchmarks.papers.figures.comparisons import Comparison
 from benchmarks.papers.figures.curves import Point
-from benchmarks.place_ilp.pyramid import pyramid
 from olla_xla.errors import InputError
-from olla_xla.place.items import items_of
-from olla_xla.place.problem import PlacementProblem
 from olla_xla.tools.sweep import grid
 
 PAPERS = Path(__file__).parents[2] / "docs" / "figures" / "papers"
@@ -165,41 +161,3 @@ def test_what_falls(pairs):
     if least and list(least)[-1] not in new:
         new.append(list(least)[-1])
     assert [(p.seconds, p.bytes) for p in found] == [(s, least[s]) for s in new]
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(1, 9)), min_size=1, max_size=8
-    )
-)
-def test_ways_by_plain_rules(blocks):
-    lower, life, size = (np.array(column) for column in zip(*blocks, strict=True))
-    problem = PlacementProblem.of(lower, lower + life, size)
-    asked, first, _ = packings.ways(problem)
-    # As asked for: each at the lowest place that is free when it is asked for.
-    at, order = {}, sorted(range(len(blocks)), key=lambda b: (lower[b], b))
-    for step, b in enumerate(order, 1):
-        live = [k for k in at if problem.upper[k] > lower[b]]
-        x = 0
-        while any(at[k] < x + size[b] and x < at[k] + size[k] for k in live):
-            x += 1
-        at[b] = x
-        assert (asked.offsets[b], asked.steps[b]) == (x, step)
-    items, item = items_of(problem, 0)
-    below = pyramid(items)
-    assert {b for b in range(len(blocks)) if item[b] in below} == set(first.first)
-    live = [int(size[(lower <= t) & (t < problem.upper)].sum()) for t in range(16)]
-    assert packings._largest_sum(problem) == max(live)
-    for step in packings.best_fit_steps(problem):
-        tops = [stop for _, stop, _ in step.lines]
-        starts = [start for start, *_ in step.lines]
-        assert starts[1:] == tops[:-1]  # lines cover all the time
-        levels = [level for *_, level in step.lines]
-        assert all(a != b for a, b in zip(levels, levels[1:], strict=False))
-        for start, stop, level in step.lines:
-            under = [
-                step.offsets[b] + size[b]
-                for b in step.placed
-                if lower[b] < stop and start < problem.upper[b]
-            ]
-            assert level >= max(under, default=0)

@@ -157,13 +157,6 @@ def test_curves_end_at_the_best(tmp_path):
     assert {row["name"] for row in rows} == {"chain"} and rows[-1]["bytes"] == "32"
 
 
-def test_no_point_of_a_curve_is_above_one_before():
-    points = [Point(2.0, 5, "c"), Point(0.0, 9, "a"), Point(1.0, 4, "b"), Point(3.0, 6, "d")]
-    assert curves._falling(points) == (
-        Point(0.0, 9, "a"), Point(1.0, 4, "b"), Point(3.0, 4, "b"),
-    )  # fmt: skip
-
-
 def test_places_found_before_the_time_is_up_count(monkeypatch):
     line = json.dumps({"seconds": 0.1, "bytes": 9, "live_bytes": 8, "source": "best_fit"})
 

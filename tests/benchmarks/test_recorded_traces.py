@@ -1,9 +1,10 @@
-"""Traces of PyTorch's profiler and recordings, to the edge of an iteration."""
+"""Traces of PyTorch's profiler, made by hand, and recordings: PyTorch is not needed."""
 
 import json
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.papers.recordings.recording import Recording, read_recording, write_recording
 from benchmarks.papers.recordings.torch_trace import _iteration, read_torch_trace
 from olla_xla.errors import InputError
@@ -62,3 +63,36 @@ def test_a_recording_ends_where_the_next_begins(tmp_path):
     path.write_text(path.read_text() + "1,3,2,5\n")
     with pytest.raises(InputError, match="line 6: does not go on"):
         read_recording(path)
+
+
+def test_a_trace_is_replayed_and_made_a_recording(tmp_path, capsys):
+    trace, out = tmp_path / "trace.json", tmp_path / "loop.csv"
+    read(tmp_path, mark(0, 9), memory(1, 1, 8), memory(2, 2, 5), memory(3, 1, -8))
+    assert main(["benchmarks", "profile", f"--trace={trace}", f"--record={out}"]) == 0
+    assert "1 requests, 5 bytes, were not released" in capsys.readouterr().out
+    kept = read_recording(out)
+    assert kept.iterations == read_torch_trace(trace).recording.iterations
+    assert main(["benchmarks", "profile", f"--trace={trace}"]) == 0
+    assert "trace.json" in capsys.readouterr().out
+    two = f"--trace={trace},{trace}"
+    assert main(["benchmarks", "profile", two, f"--record={out}"]) == 2
+    assert "--record takes one --trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "not a trace of PyTorch's profiler"),
+        ("{", "not a trace of PyTorch's profiler"),
+        (json.dumps({"traceEvents": [{"name": "[memory]", "ts": 1}]}), "not a trace"),
+        (json.dumps({"traceEvents": [memory(1, 2, 3)]}), "record_function"),
+        (json.dumps({"traceEvents": [mark(1, 1)]}), "profile_memory=True"),
+    ],
+)
+def test_other_files(tmp_path, text, message):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_torch_trace(path)
+    with pytest.raises(InputError, match="cannot read"):
+        read_torch_trace(tmp_path / "missing.json")

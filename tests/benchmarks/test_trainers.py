@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.trainers import TRAINERS, nnx_step, parse_trainer
+from benchmarks.trainers import TRAINERS, parse_trainer
 from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.errors import InputError
@@ -22,8 +22,8 @@ def test_settings_are_the_trainers_own_or_those_given():
         "devices": "8",
         "ici_tensor_parallelism": "2",
     }
-    assert parse_trainer("nnx")[1] == {"batch_size": "8"}
-    assert parse_trainer("nnx:pieces=4")[1] == {"batch_size": "8", "pieces": "4"}
+    assert parse_trainer("equinox")[1] == {"batch_size": "8"}
+    assert parse_trainer("equinox:pieces=4")[1] == {"batch_size": "8", "pieces": "4"}
 
 
 @pytest.mark.parametrize(
@@ -48,16 +48,15 @@ def test_a_trainer_that_is_not_installed_is_named(tmp_path, capsys):
     assert "does not compile" in capsys.readouterr().out
 
 
-def test_a_step_in_pieces(monkeypatch):
-    monkeypatch.setattr(nnx_step, "_LAYERS", 2)
-    monkeypatch.setattr(nnx_step, "_WORDS", 4000)
+def test_a_step_in_pieces():
+    settings = {"batch_size": "8", "layers": "2", "words": "4000"}
     trainer = TRAINERS["nnx"]
     whole, cut = (
         jax.jit(step.function, **step.options)
         .lower(*step.arguments, **step.keywords)
         .compile(compiler_options=QUICK)
         for step in (
-            trainer.step("blocks", {"batch_size": "8", **pieces}, targets.target("cpu"))
+            trainer.step("blocks", {**settings, **pieces}, targets.target("cpu"))
             for pieces in ({}, {"pieces": "8"})
         )
     )
@@ -68,11 +67,12 @@ def test_each_policy_is_a_row(monkeypatch, tmp_path, capsys):
     """Each in a process of its own; XLA's compile is kept short."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     out = tmp_path / "rows.json"
-    command = ["benchmarks", "trainers", "--trainers=nnx:batch_size=1", "--target=cpu"]
+    command = ["benchmarks", "trainers", "--target=cpu"]
+    command.append("--trainers=nnx:batch_size=1:layers=2:words=4000")
     limits = ["--overheads=0.2", "--step_limit=500", "--time_limit=4", "--beside"]
     assert main([*command, *limits, f"--out={out}"]) == 0
     again, kept = json.loads(out.read_text())
-    assert (kept["name"], again["name"]) == ("nnx 1 none", "nnx 1 blocks")
+    assert (kept["name"], again["name"]) == ("nnx 1 2 4000 none", "nnx 1 2 4000 blocks")
     assert again["xla_bytes"] < kept["xla_bytes"]
     assert again["step_seconds"] > kept["step_seconds"] > 0
     for row in kept, again:
@@ -86,4 +86,4 @@ def test_each_policy_is_a_row(monkeypatch, tmp_path, capsys):
         again["step_seconds"] / kept["step_seconds"]
     )
     assert not any(plan["beside"] for plan in again["plans"])
-    assert "nnx 1 none, in the predicted time of blocks" in capsys.readouterr().out
+    assert "nnx 1 2 4000 none, in the predicted time of blocks" in capsys.readouterr().out

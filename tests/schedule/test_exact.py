@@ -174,7 +174,3 @@ def test_bad_arguments():
         least_peak(graph, form="magic")
     with pytest.raises(InputError, match="choose some of"):
         least_peak(graph, backends=["magic"])
-    with pytest.raises(InputError, match="no equations"):
-        least_peak(graph, form="lifetimes", equations={"99"})
-    with pytest.raises(InputError, match="plain_graph"):
-        LifetimeIlp(GraphArrays.of(graph), plain=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
+from benchmarks.made_graphs import all_orders
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
 __all__ = ["GraphMaker", "all_orders", "oracle_peak", "oracle_spans", "tensor_graphs", "train_step"]
@@ -90,20 +90,6 @@ def _merge_buffers(
                 late.category,
             )
             break
-
-
-def all_orders(graph: TensorGraph) -> Iterator[list[int]]:
-    """Every topological order."""
-    before = [set(b) for b in graph.predecessors()]
-
-    def extend(order: list[int], done: set[int]) -> Iterator[list[int]]:
-        if len(order) == len(before):
-            yield list(order)
-        for v, needs in enumerate(before):
-            if v not in done and needs <= done:
-                yield from extend([*order, v], done | {v})
-
-    return extend([], set())
 
 
 def oracle_spans(graph: TensorGraph, order: list[int]) -> list[set[int]]:

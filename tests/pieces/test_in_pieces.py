@@ -113,7 +113,7 @@ def head(batch_size, optimizer):
 
 
 def test_the_command(capsys):
-    flags = ["--model=tests.compile.test_in_pieces:head", "--batch_size=512", "--time_limit=1"]
+    flags = ["--model=tests.pieces.test_in_pieces:head", "--batch_size=512", "--time_limit=1"]
     assert main(["olla_xla", "fit", *flags, "--memory_budget=3MiB"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"\n +\d+ +[\d.]+ +[\d.]+ +-?[\d.]+ % +chosen", shown), shown
@@ -134,7 +134,7 @@ def test_analyze_proposes_pieces(capsys, monkeypatch):
     cost = in_pieces.compiled_cost
     monkeypatch.setattr(in_pieces, "compiled_cost", lambda lowered: (cost(lowered)[0], 1.0))
     flags = ["--batch_size=512", "--largest=1", "--time_limit=1"]
-    assert main(["olla_xla", "analyze", "--model=tests.compile.test_in_pieces:head", *flags]) == 0
+    assert main(["olla_xla", "analyze", "--model=tests.pieces.test_in_pieces:head", *flags]) == 0
     shown = capsys.readouterr().out
     found = re.search(
         r"olla_xla\.fission takes ([\d.]+) MB \(\+0\.0 % predicted time, "
@@ -144,5 +144,5 @@ def test_analyze_proposes_pieces(capsys, monkeypatch):
     assert found is not None, shown
     cut = olla_xla.fission(step)
     assert float(found[1]) == pytest.approx(total(cut, *arguments()) / 2**20, abs=0.06)
-    assert main(["olla_xla", "analyze", "--model=tests.compile.test_in_pieces:mlp", *flags]) == 0
+    assert main(["olla_xla", "analyze", "--model=tests.pieces.test_in_pieces:mlp", *flags]) == 0
     assert "olla_xla.fission takes" not in capsys.readouterr().out
