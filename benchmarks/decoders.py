@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from benchmarks.library_steps import Built, trained
+
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
@@ -112,13 +114,12 @@ def _rotated(x: jax.Array) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def train_step(decoder: Decoder, *, batch_size: int, optimizer: str) -> tuple[Any, Any, Any]:
+def train_step(decoder: Decoder, *, batch_size: int, optimizer: str) -> Built:
     """A train step: (function, shapes of its arguments, keyword arguments of `jax.jit`)."""
     d = decoder
     shapes = {k: jax.ShapeDtypeStruct((d.layers, *s), jnp.float32) for k, s in d.weights().items()}
     embedding = jax.ShapeDtypeStruct((d.vocabulary, d.width), jnp.float32)
     params = {"layers": shapes, "embedding": embedding}
-    tx = getattr(optax, optimizer)(1e-3)
 
     def loss(params: Any, tokens: jax.Array) -> jax.Array:
         x = params["embedding"][tokens].astype(d.dtype)
@@ -126,13 +127,8 @@ def train_step(decoder: Decoder, *, batch_size: int, optimizer: str) -> tuple[An
         logits = (x @ params["embedding"].T.astype(d.dtype)).astype(jnp.float32)
         return optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]).mean()
 
-    def step(params: Any, state: Any, tokens: jax.Array) -> Any:
-        value, gradient = jax.value_and_grad(loss)(params, tokens)
-        updates, state = tx.update(gradient, state, params)
-        return optax.apply_updates(params, updates), state, value
-
     tokens = jax.ShapeDtypeStruct((batch_size, d.length), jnp.int32)
-    return step, (params, jax.eval_shape(tx.init, params), tokens), {"donate_argnums": (0, 1)}
+    return trained(optimizer, loss, params, tokens, shapes=True)
 
 
 _GPT = Decoder(bias=True, fused=True, rms=False, gated=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from olla_xla.cli.files import check_writable, write_text
 from olla_xla.errors import InputError
 
@@ -15,6 +17,24 @@ def read_text(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
+
+
+def stored[T](text: str, kind: type[T], command: str, part: str = "") -> T:
+    """Reads what a command wrote to its --out.
+
+    Args:
+      text: of the file. kind: what it holds. command: its name, for the message.
+      part: the key of the object in the file that holds it; "": all of the file.
+
+    Raises:
+      InputError: it is something else.
+    """
+    try:
+        given = msgspec.json.decode(text, type=dict[str, msgspec.Raw])[part] if part else text
+        return msgspec.json.decode(given, type=kind)
+    except (KeyError, msgspec.MsgspecError) as error:
+        said = f"this is not the JSON that benchmarks {command} --out writes"
+        raise InputError(said) from error
 
 
 def earlier_rows[Row](path: str | None, read: Callable[[str], list[Row]]) -> list[Row]:

@@ -243,10 +243,11 @@ def _reuse_buffers(tensors: list[Tensor], random: np.random.Generator) -> set[tu
 
 def brute_force(graph: TensorGraph) -> int:
     """The least lifetime peak in bytes, by trying every order."""
-    return min(lifetime_peak(graph, order) for order in _orders(graph))
+    return min(lifetime_peak(graph, order) for order in all_orders(graph))
 
 
-def _orders(graph: TensorGraph) -> Iterator[list[int]]:
+def all_orders(graph: TensorGraph) -> Iterator[list[int]]:
+    """Every topological order."""
     before = [set(b) for b in graph.predecessors()]
 
     def extend(order: list[int], done: set[int]) -> Iterator[list[int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.resources
-import json
 import os
 import re
 import statistics
@@ -19,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.growing_file import stored
 from benchmarks.papers.placed_orders import place_reordered
 from benchmarks.place_ilp import FORMS, Programs, place_by_programs
 from benchmarks.placement_blocks import graph_problem, load_of
 from benchmarks.schedule import Case, capture_case
 from hlo.backend import PLATFORMS
-from olla_xla.errors import InputError, SolverError
+from olla_xla.errors import SolverError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import Packing, PlacementProblem, place
 from olla_xla.place.trace import read_trace
@@ -344,10 +344,7 @@ def measure_random(blocks: int, seed: int = 0) -> RandomRow:
 
 def programs_from_json(text: str) -> list[ProgramRow]:
     """The rows of programs in what was written of `as_json`. Raises InputError if they are none."""
-    try:
-        return [ProgramRow(**row) for row in json.loads(text)["programs"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError("this is not the JSON that benchmarks place --out writes") from error
+    return stored(text, list[ProgramRow], "place", "programs")
 
 
 def as_json(

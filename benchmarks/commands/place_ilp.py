@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from absl import flags
 
+from benchmarks.driver import Column, count, fixed, table_of
 from benchmarks.place import planned_step
 from benchmarks.place_ilp import FORMS, Programs, place_by_programs
 from benchmarks.place_ilp.arenas import arenas
-from benchmarks.report.arenas import places_table
 from benchmarks.schedule import parse_cases
 from hlo.dumps.read import read_module
 from olla_xla import targets
@@ -25,6 +25,16 @@ from olla_xla.place.trace import read_trace
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.solvers.solve import BACKENDS
+
+_PLACES = (
+    Column("arena:", "way"),
+    Column("bytes", lambda row: row.height or None, count),
+    Column("bound", "bound", count),
+    Column("live", "live_bytes", count),
+    Column("status:", "status"),
+    Column("seconds", "seconds", fixed(1)),
+    Column("note:", "message"),
+)
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -73,5 +83,6 @@ def run(values: flags.FlagValues) -> int:
         rows = list(arenas(module, platform, values.backend, values.time_limit, progress))
     if proofs:
         proofs_table(proofs).print(console)
-    places_table(rows).print(console)
+    title = "places in one arena, under the planned order; XLA places by its own rule"
+    table_of(rows, _PLACES, title).print(console)
     return 0

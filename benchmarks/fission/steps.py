@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jax import lax
 
+from benchmarks.trainers import nnx_step
 from examples.zoo import common, llama
 
 
@@ -120,54 +121,11 @@ def _experts() -> Step:
     return Step(jax.value_and_grad(loss), (w, _normal(2048, 96)))
 
 
-class _Block(nnx.Module):
-    """Attention and a perceptron, each after a norm."""
-
-    def __init__(self, width: int, rngs: nnx.Rngs) -> None:
-        self.before = nnx.LayerNorm(width, rngs=rngs)
-        self.attention = nnx.MultiHeadAttention(4, width, decode=False, rngs=rngs)
-        self.between = nnx.LayerNorm(width, rngs=rngs)
-        self.wide = nnx.Linear(width, 4 * width, rngs=rngs)
-        self.narrow = nnx.Linear(4 * width, width, rngs=rngs)
-
-    def __call__(self, x: Any) -> Any:
-        """Sequences, float32 [batch, length, width], to others."""
-        x = x + self.attention(self.before(x), mask=nnx.make_causal_mask(x[..., 0]))
-        return x + self.narrow(jax.nn.gelu(self.wide(self.between(x))))
-
-
-class _Gpt(nnx.Module):
-    """Embedding, blocks, and the logits of the next token."""
-
-    def __init__(self, words: int, width: int, rngs: nnx.Rngs) -> None:
-        self.embedding = nnx.Embed(words, width, rngs=rngs)
-        self.blocks = nnx.List([_Block(width, rngs) for _ in range(2)])
-        self.head = nnx.Linear(width, words, use_bias=False, rngs=rngs)
-
-    def __call__(self, tokens: Any) -> Any:
-        """Logits, float32 [batch, length, words]."""
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
 def _nnx() -> Step:
     """A language model's whole step, with its optimizer."""
-    model = _Gpt(8192, 128, nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, optax.adamw(3e-4), wrt=nnx.Param)
-    graph, state = nnx.split((model, optimizer))
-
-    def loss(model: _Gpt, tokens: Any) -> Any:
-        return _cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
-
-    def step(state: Any, tokens: Any) -> Any:
-        model, optimizer = nnx.merge(graph, state)
-        value, gradients = nnx.value_and_grad(loss)(model, tokens)
-        optimizer.update(model, gradients)
-        return nnx.state((model, optimizer)), value
-
-    return Step(step, (state, jnp.asarray(_RNG.integers(0, 8192, (16, 129)))))
+    graph, state = nnx.split(nnx_step.made(nnx_step.Sizes(2, 4, 128, 8192)))
+    tokens = jnp.asarray(_RNG.integers(0, 8192, (16, 129)))
+    return Step(nnx_step.trained(graph), (state, tokens))
 
 
 def _llama() -> Step:

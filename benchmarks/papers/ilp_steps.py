@@ -15,7 +15,6 @@ it, the greedy start mostly meets the bound, and nothing is left to solve.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.growing_file import stored
 from benchmarks.papers.ilp_forms import FORMS, least_peak
 from benchmarks.papers.ilp_forms.plain import plain_graph
 from benchmarks.place import PlannedStep
 from benchmarks.place_ilp.located import FORMS as PLACE_FORMS
 from benchmarks.place_ilp.located import Programs, located
 from olla_xla import schedule
-from olla_xla.errors import InputError, SolverError
+from olla_xla.errors import SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.place.dead_space import least_height
@@ -129,10 +129,7 @@ class StepRow:
 
 def rows_from_json(text: str) -> list[StepRow]:
     """The rows that `benchmarks ilp --out` wrote. Raises InputError if there are none."""
-    try:
-        return [StepRow(**row) for row in json.loads(text)["steps"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError("this is not the JSON that benchmarks ilp --out writes") from error
+    return stored(text, list[StepRow], "ilp", "steps")
 
 
 def keys(backends: Sequence[str], parts: Collection[str]) -> list[Key]:

@@ -7,14 +7,17 @@ stand for a wrong assignment by XLA change assignment and thunks together, so th
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from benchmarks.thunks.subject import Subject
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.slices import Access, Slice
+from olla_xla.check.executable.values import Value
 
 Path = tuple[int, ...]
 """Where a sequence of thunks is: thunk, sequence within it, thunk, and so on; () the outermost."""
@@ -33,12 +36,9 @@ def mutants(subject: Subject, kind: str, random: random.Random) -> Iterator[Muta
     Args:
       subject: the executable. kind: of fault. random: draws.
     """
-    options = KINDS[kind](subject)
+    options = list(KINDS[kind](subject))
     while options:
         yield random.choice(options)()
-
-
-Options = list[Callable[[], Mutant]]
 
 
 def _sequences(thunks: tuple[GpuThunk, ...], at: Path = ()) -> Iterator[tuple[Path, tuple]]:
@@ -70,87 +70,77 @@ def _moved(thunks: tuple[GpuThunk, ...], source: int, to: int) -> tuple[GpuThunk
     return tuple(rest)
 
 
-def _access(thunk: GpuThunk, changes: Mapping[int, Access]) -> GpuThunk:
-    accesses = tuple(changes.get(k, access) for k, access in enumerate(thunk.accesses))
-    return dataclasses.replace(thunk, accesses=accesses)
+Row = tuple[GpuThunk, ...]
 
 
-def _at(access: Access, place: Slice) -> Access:
-    return dataclasses.replace(access, slice=place)
+def _placed(row: Row, k: int, places: Mapping[int, Slice]) -> Row:
+    """The thunks of a row, some slices of number k elsewhere."""
+    accesses = list(row[k].accesses)
+    for n, place in places.items():
+        accesses[n] = dataclasses.replace(accesses[n], slice=place)
+    return (*row[:k], dataclasses.replace(row[k], accesses=tuple(accesses)), *row[k + 1 :])
 
 
 def _overlap(a: Slice, b: Slice) -> bool:
     return a.allocation == b.allocation and a.offset < b.end and b.offset < a.end
 
 
+Options = Iterator[Callable[[], Mutant]]
+"""What makes each fault of a kind that an executable has a place for."""
+
+
 def _exchanged(subject: Subject) -> Options:
     """Two slices of a thunk are exchanged."""
-    found: Options = []
-    for at, thunks in _sequences(subject.executable.thunks):
-        for k, thunk in enumerate(thunks):
+
+    def made(at: Path, row: Row, k: int, a: int, b: int) -> Mutant:
+        one, other = (row[k].accesses[n].slice for n in (a, b))
+        changed = _placed(row, k, {a: other, b: one})
+        return Mutant(f"{row[k].name}: slices {a} and {b}", _with(subject.executable, at, changed))
+
+    for at, row in _sequences(subject.executable.thunks):
+        for k, thunk in enumerate(row):
             held = [n for n, a in enumerate(thunk.accesses) if a.slice.size]
-            pairs = [(a, b) for a in held for b in held if a < b]
-            for a, b in pairs:
-                one, other = thunk.accesses[a], thunk.accesses[b]
-                if one.slice == other.slice:
-                    continue
-
-                def made(at=at, thunks=thunks, k=k, a=a, b=b, one=one, other=other) -> Mutant:
-                    changed = _access(
-                        thunks[k], {a: _at(one, other.slice), b: _at(other, one.slice)}
-                    )
-                    row = (*thunks[:k], changed, *thunks[k + 1 :])
-                    what = f"{changed.name}: slices {a} and {b}"
-                    return Mutant(what, _with(subject.executable, at, row))
-
-                found.append(made)
-    return found
+            for a, b in itertools.combinations(held, 2):
+                if thunk.accesses[a].slice != thunk.accesses[b].slice:
+                    yield partial(made, at, row, k, a, b)
 
 
 def _neighbour(subject: Subject) -> Options:
     """A slice is moved into another one of its allocation that lives at the time."""
     executable = subject.executable
-    found: Options = []
-    for at, thunks in _sequences(executable.thunks):
-        for k, thunk in enumerate(thunks):
-            for n, access in enumerate(thunk.accesses):
-                own = access.slice
+
+    def made(at: Path, row: Row, k: int, n: int, place: Slice) -> Mutant:
+        what = f"{row[k].name}: slice {n} to {place.offset}"
+        return Mutant(what, _with(executable, at, _placed(row, k, {n: place})))
+
+    for at, row in _sequences(executable.thunks):
+        for k, thunk in enumerate(row):
+            for n, own in enumerate(a.slice for a in thunk.accesses):
                 near = {
                     a.slice
-                    for other in thunks[max(k - 3, 0) : k + 4]
+                    for other in row[max(k - 3, 0) : k + 4]
                     for a in other.accesses
                     if a.slice.allocation == own.allocation and a.slice.size
                 }
                 for place in near:
                     moved = Slice(own.allocation, place.offset, own.size)
-                    if moved == own or not own.size or moved.end > executable.sizes[own.allocation]:
-                        continue
-
-                    def made(at=at, thunks=thunks, k=k, n=n, access=access, moved=moved) -> Mutant:
-                        changed = _access(thunks[k], {n: _at(access, moved)})
-                        row = (*thunks[:k], changed, *thunks[k + 1 :])
-                        what = f"{changed.name}: slice {n} to {moved.offset}"
-                        return Mutant(what, _with(executable, at, row))
-
-                    found.append(made)
-    return found
+                    fits = moved.end <= executable.sizes[own.allocation]
+                    if moved != own and own.size and fits:
+                        yield partial(made, at, row, k, n, moved)
 
 
 def _reordered(subject: Subject) -> Options:
     """A reader runs before the writer of its operand, or after the operand is overwritten."""
-    found: Options = []
-    for at, thunks in _sequences(subject.executable.thunks):
-        for j, later in enumerate(thunks):
+
+    def made(at: Path, row: Row, i: int, j: int) -> Mutant:
+        what = f"{row[j].name} before {row[i].name}"
+        return Mutant(what, _with(subject.executable, at, _moved(row, j, i)))
+
+    for at, row in _sequences(subject.executable.thunks):
+        for j, later in enumerate(row):
             for i in range(j):
-                if not _depend(thunks[i], later):
-                    continue
-
-                def made(at=at, thunks=thunks, i=i, j=j) -> Mutant:
-                    what = f"{thunks[j].name} before {thunks[i].name}"
-                    return Mutant(what, _with(subject.executable, at, _moved(thunks, j, i)))
-
-                found.append(made)
-    return found
+                if _depend(row[i], later):
+                    yield partial(made, at, row, i, j)
 
 
 def _depend(a: GpuThunk, b: GpuThunk) -> bool:
@@ -163,120 +153,91 @@ def _depend(a: GpuThunk, b: GpuThunk) -> bool:
     )
 
 
-def _reused(subject: Subject) -> Options:
-    """Something between a start and its done writes over what the start works on."""
-    found: Options = []
-    for at, thunks in _sequences(subject.executable.thunks):
-        for i, start in enumerate(thunks):
+def _under_way(subject: Subject) -> Iterator[tuple[Path, Row, int, int, tuple[Access, ...]]]:
+    """What runs beside other thunks: where, numbers of its start and done, and its accesses."""
+    for at, row in _sequences(subject.executable.thunks):
+        for i, start in enumerate(row):
             if start.flow is not Flow.START:
                 continue
-            done = next(
-                j for j, t in enumerate(thunks) if j > i and t.execution == start.execution
-                and t.flow is Flow.DONE
-            )  # fmt: skip
-            works = [a.slice for t in start.below() for a in t.accesses if a.slice.size]
-            for k, other in enumerate(thunks):
-                for n, access in enumerate(other.accesses):
-                    if not access.writes or not access.slice.size or other.flow is not Flow.NONE:
-                        continue
+            ends = (j for j, t in enumerate(row) if j > i and t.flow is Flow.DONE)
+            done = next(j for j in ends if row[j].execution == start.execution)
+            yield at, row, i, done, tuple(a for t in start.below() for a in t.accesses)
+
+
+def _reused(subject: Subject) -> Options:
+    """Something between a start and its done writes over what the start works on."""
+
+    def made(at: Path, row: Row, i: int, done: int, k: int, n: int, place: Slice) -> Mutant:
+        changed = _placed(row, k, {n: place})
+        if k < i or k > done:  # so that it runs between the two
+            changed = _moved(changed, k, i + 1 if k > done else done)
+        what = f"{row[k].name} over what {row[i].name} works on"
+        return Mutant(what, _with(subject.executable, at, changed))
+
+    for at, row, i, done, accesses in _under_way(subject):
+        works = [a.slice for a in accesses if a.slice.size]
+        for k, other in enumerate(row):
+            for n, access in enumerate(other.accesses):
+                if access.writes and access.slice.size and other.flow is Flow.NONE:
                     for place in works:
-
-                        def made(
-                            at=at, thunks=thunks, i=i, done=done, k=k, n=n, access=access,
-                            place=place,
-                        ) -> Mutant:  # fmt: skip
-                            changed = _access(thunks[k], {n: _at(access, place)})
-                            row = (*thunks[:k], changed, *thunks[k + 1 :])
-                            if k < i or k > done:  # so that it runs between the two
-                                row = _moved(row, k, i + 1 if k > done else done)
-                            what = f"{changed.name} over what {thunks[i].name} works on"
-                            return Mutant(what, _with(subject.executable, at, row))
-
-                        found.append(made)
-    return found
+                        yield partial(made, at, row, i, done, k, n, place)
 
 
 def _late(subject: Subject) -> Options:
     """A done comes too late: it runs after a thunk that depends on the bytes of its start."""
-    found: Options = []
-    for at, thunks in _sequences(subject.executable.thunks):
-        for i, start in enumerate(thunks):
-            if start.flow is not Flow.START:
-                continue
-            works = GpuThunk("", "", tuple(a for t in start.below() for a in t.accesses))
-            done = next(
-                j for j, t in enumerate(thunks) if j > i and t.execution == start.execution
-                and t.flow is Flow.DONE
-            )  # fmt: skip
-            for k in range(done + 1, len(thunks)):
-                if _depend(works, thunks[k]):
 
-                    def made(at=at, thunks=thunks, done=done, k=k) -> Mutant:
-                        row = _moved(thunks, done, k + 1)
-                        what = f"{thunks[done].name} after {thunks[k].name}"
-                        return Mutant(what, _with(subject.executable, at, row))
+    def made(at: Path, row: Row, done: int, k: int) -> Mutant:
+        what = f"{row[done].name} after {row[k].name}"
+        return Mutant(what, _with(subject.executable, at, _moved(row, done, k + 1)))
 
-                    found.append(made)
-    return found
+    for at, row, _, done, accesses in _under_way(subject):
+        works = GpuThunk("", "", accesses)
+        for k in range(done + 1, len(row)):
+            if _depend(works, row[k]):
+                yield partial(made, at, row, done, k)
 
 
 def _shared(subject: Subject) -> Options:
     """XLA gives two operands of an instruction the same memory: assignment and thunks agree."""
-    found: Options = []
+
+    def made(value: Value, place: Slice) -> Mutant:
+        what = f"{value.name} to {place.offset} of allocation {place.allocation}"
+        return Mutant(what, subject.moved(value, place))
+
     for value, place in subject.clashes():
-
-        def made(value=value, place=place) -> Mutant:
-            moved = subject.moved(value, place)
-            return Mutant(f"{value.name} to {place.offset} of allocation {place.allocation}", moved)
-
-        found.append(made)
-    return found
+        yield partial(made, value, place)
 
 
 def _arguments(subject: Subject) -> Options:
     """The caller's arguments or results are in each other's memory."""
-    found: Options = []
     executable = subject.executable
-    allocations = sorted(executable.parameters)
-    for a, b in zip(allocations, allocations[1:], strict=False):
 
-        def exchanged(a=a, b=b) -> Mutant:
-            parameters = dict(executable.parameters)
-            parameters[a], parameters[b] = parameters[b], parameters[a]
-            changed = dataclasses.replace(executable, parameters=parameters)
-            return Mutant(f"arguments in allocations {a} and {b}", changed)
+    def exchanged(what: str, field: str, a: Any, b: Any) -> Mutant:
+        places = dict(getattr(executable, field))
+        places[a], places[b] = places[b], places[a]
+        changed = dataclasses.replace(executable, **{field: places})
+        return Mutant(f"{what} {a} and {b}", changed)
 
-        found.append(exchanged)
+    for pair in itertools.pairwise(sorted(executable.parameters)):
+        yield partial(exchanged, "arguments in allocations", "parameters", *pair)
     held = [i for i in sorted(executable.outputs) if subject.is_held(i)]
-    for a, b in zip(held, held[1:], strict=False):
-        if executable.outputs[a].allocation == executable.outputs[b].allocation:
-            continue
-
-        def results(a=a, b=b) -> Mutant:
-            outputs = dict(executable.outputs)
-            outputs[a], outputs[b] = outputs[b], outputs[a]
-            changed = dataclasses.replace(executable, outputs=outputs)
-            return Mutant(f"results {a} and {b}", changed)
-
-        found.append(results)
-    return found
+    for a, b in itertools.pairwise(held):
+        if executable.outputs[a].allocation != executable.outputs[b].allocation:
+            yield partial(exchanged, "results", "outputs", a, b)
 
 
 def _dropped(subject: Subject) -> Options:
     """The only thunk of an instruction is missing."""
-    found: Options = []
-    for at, thunks in _sequences(subject.executable.thunks):
-        for k, thunk in enumerate(thunks):
-            alone = sum(other.name == thunk.name for other in thunks) == 1
-            if not alone or not (any(a.writes for a in thunk.accesses) or thunk.inner):
-                continue
 
-            def made(at=at, thunks=thunks, k=k) -> Mutant:
-                row = (*thunks[:k], *thunks[k + 1 :])
-                return Mutant(f"without {thunks[k].name}", _with(subject.executable, at, row))
+    def made(at: Path, row: Row, k: int) -> Mutant:
+        left = (*row[:k], *row[k + 1 :])
+        return Mutant(f"without {row[k].name}", _with(subject.executable, at, left))
 
-            found.append(made)
-    return found
+    for at, row in _sequences(subject.executable.thunks):
+        for k, thunk in enumerate(row):
+            alone = sum(other.name == thunk.name for other in row) == 1
+            if alone and (any(a.writes for a in thunk.accesses) or thunk.inner):
+                yield partial(made, at, row, k)
 
 
 KINDS: dict[str, Callable[[Subject], Options]] = {

@@ -92,7 +92,11 @@ TRAINERS = {
         Trainer("keras", ("none", "full"), settings={"batch_size": "32"}),
         Trainer("gemma", ("none", "blocks"), settings={"batch_size": "2"}),
         Trainer("equinox", ("none", "blocks"), settings={"batch_size": "8"}),
-        Trainer("nnx", ("none", "blocks"), settings={"batch_size": "8"}),
+        Trainer(
+            "nnx",
+            ("none", "blocks"),
+            settings={"batch_size": "8", "layers": "6", "words": "32000"},
+        ),
     )
 }
 """By name. More of MaxText's settings may be given than are listed: all of its own."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import flax.nnx as nnx
 import jax
@@ -13,18 +13,26 @@ import optax
 from benchmarks.trainers import TrainerStep
 from olla_xla.targets.target import Target
 
-_LAYERS, _HEADS, _WIDTH, _LENGTH, _WORDS = 6, 8, 512, 512, 32_000
+
+class Sizes(NamedTuple):
+    """Of a GPT; length 0: it knows no positions."""
+
+    layers: int
+    heads: int
+    width: int
+    words: int
+    length: int = 0
 
 
 class Block(nnx.Module):
     """Attention and a perceptron, each after a norm."""
 
-    def __init__(self, rngs: nnx.Rngs) -> None:
-        self.before = nnx.LayerNorm(_WIDTH, rngs=rngs)
-        self.attention = nnx.MultiHeadAttention(_HEADS, _WIDTH, decode=False, rngs=rngs)
-        self.between = nnx.LayerNorm(_WIDTH, rngs=rngs)
-        self.wide = nnx.Linear(_WIDTH, 4 * _WIDTH, rngs=rngs)
-        self.narrow = nnx.Linear(4 * _WIDTH, _WIDTH, rngs=rngs)
+    def __init__(self, width: int, heads: int, rngs: nnx.Rngs) -> None:
+        self.before = nnx.LayerNorm(width, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(heads, width, decode=False, rngs=rngs)
+        self.between = nnx.LayerNorm(width, rngs=rngs)
+        self.wide = nnx.Linear(width, 4 * width, rngs=rngs)
+        self.narrow = nnx.Linear(4 * width, width, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
         """Sequences, float32 [batch, length, width], to others."""
@@ -34,32 +42,40 @@ class Block(nnx.Module):
 
 
 class Gpt(nnx.Module):
-    """Embedding, blocks, and the logits of the next token."""
+    """Embedding, blocks, and the logits of the next token.
 
-    def __init__(self, remat: bool, rngs: nnx.Rngs) -> None:
-        self.embedding = nnx.Embed(_WORDS, _WIDTH, rngs=rngs)
-        self.places = nnx.Param(jax.random.normal(rngs.params(), (_LENGTH, _WIDTH)) * 0.02)
-        self.blocks = nnx.List([Block(rngs) for _ in range(_LAYERS)])
-        self.head = nnx.Linear(_WIDTH, _WORDS, use_bias=False, rngs=rngs)
+    Args:
+      sizes: of it. remat: whether each block is under nnx.remat.
+    """
+
+    def __init__(self, sizes: Sizes, rngs: nnx.Rngs, *, remat: bool = False) -> None:
+        width, shape = sizes.width, (sizes.length, sizes.width)
+        self.embedding = nnx.Embed(sizes.words, width, rngs=rngs)
+        if sizes.length:
+            self.places = nnx.Param(jax.random.normal(rngs.params(), shape) * 0.02)
+        self.blocks = nnx.List([Block(width, sizes.heads, rngs) for _ in range(sizes.layers)])
+        self.head = nnx.Linear(width, sizes.words, use_bias=False, rngs=rngs)
         self.remat = remat
 
     def __call__(self, tokens: Any) -> Any:
         """Logits, float32 [batch, length, words]."""
-        x = self.embedding(tokens) + self.places[...]
+        x = self.embedding(tokens)
+        if hasattr(self, "places"):
+            x = x + self.places[...]
         run = nnx.remat(Block.__call__) if self.remat else Block.__call__
         for block in self.blocks:
             x = run(block, x)
         return self.head(x)
 
 
-def step(policy: str, settings: Mapping[str, str], target: Target) -> TrainerStep:
-    """See `Trainer.step`; "blocks" has each block under nnx.remat."""
+def made(sizes: Sizes, *, remat: bool = False) -> tuple[Gpt, Any]:
+    """A model and its optimizer, AdamW."""
+    model = Gpt(sizes, nnx.Rngs(0), remat=remat)
+    return model, nnx.Optimizer(model, optax.adamw(3e-4), wrt=nnx.Param)
 
-    def made() -> Any:
-        model = Gpt(policy == "blocks", nnx.Rngs(0))
-        return model, nnx.Optimizer(model, optax.adamw(3e-4), wrt=nnx.Param)
 
-    graph, shapes = nnx.split(nnx.eval_shape(made))
+def trained(graph: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """A train step: (state, tokens) to (state, loss), of what `nnx.split` gives of `made`."""
 
     def loss(model: Gpt, tokens: Any) -> Any:
         logits = model(tokens[:, :-1])
@@ -71,5 +87,12 @@ def step(policy: str, settings: Mapping[str, str], target: Target) -> TrainerSte
         optimizer.update(model, gradients)
         return nnx.state((model, optimizer)), value
 
-    tokens = jax.ShapeDtypeStruct((int(settings["batch_size"]), _LENGTH + 1), jnp.int32)
-    return TrainerStep(train_step, {"donate_argnums": 0}, target.place((shapes, tokens)))
+    return train_step
+
+
+def step(policy: str, settings: Mapping[str, str], target: Target) -> TrainerStep:
+    """See `Trainer.step`; "blocks" has each block under nnx.remat."""
+    sizes = Sizes(int(settings["layers"]), 8, 512, int(settings["words"]), 512)
+    graph, shapes = nnx.split(nnx.eval_shape(lambda: made(sizes, remat=policy == "blocks")))
+    batch = jax.ShapeDtypeStruct((int(settings["batch_size"]), sizes.length + 1), jnp.int32)
+    return TrainerStep(trained(graph), {"donate_argnums": 0}, target.place((shapes, batch)))

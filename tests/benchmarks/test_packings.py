@@ -28,18 +28,13 @@ def problems(draw):
     return PlacementProblem.of(lower, [a + b for a, b in zip(lower, life, strict=True)], size)
 
 
-@pytest.fixture(scope="module")
-def few_placements():
-    """The search around a pyramid ends early: what it finds is checked, however good it is."""
+@given(problems())
+def test_ways_by_plain_rules(problem):
+    """The search around a pyramid ends early: `ways` checks what it finds, however good it is."""
+    lower, size, count = problem.lower, problem.size, len(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packings, "_PLACEMENTS", 100)
-        yield
-
-
-@given(problems())
-def test_ways_by_plain_rules(few_placements, problem):
-    lower, size, count = problem.lower, problem.size, len(problem)
-    asked, first, _ = packings.ways(problem)  # each of which it checks
+        asked, first, _ = packings.ways(problem)
     # As asked for: each at the lowest place that is free when it is asked for.
     at, order = {}, sorted(range(count), key=lambda b: (lower[b], b))
     for step, b in enumerate(order, 1):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from typing import Protocol
 
 MIN_BLOCK = 512
 """Every request is rounded up to a multiple of this (bytes), as in PyTorch."""
@@ -25,7 +24,7 @@ LINEAR_CUTOFF = 16 << 20
 """Above this the power-of-two pool rounds up to multiples of it, as MXNet's does."""
 
 
-class Allocator(Protocol):
+class Allocator:
     """Allocates and frees; counts bytes.
 
     Attributes:
@@ -33,17 +32,26 @@ class Allocator(Protocol):
       reserved: bytes taken from the device; never given back.
     """
 
-    allocated: int
-    peak_allocated: int
-    reserved: int
+    def __init__(self) -> None:
+        self.allocated = 0
+        self.peak_allocated = 0
+        self.reserved = 0
+        self._handles = 0
 
     def allocate(self, size: int) -> int:
         """A block of at least `size` bytes; returns its handle."""
-        ...
+        raise NotImplementedError
 
     def free(self, handle: int) -> None:
-        """Gives a block back to the pool."""
-        ...
+        """Gives a block back to its pool."""
+        raise NotImplementedError
+
+    def _handed_out(self, size: int) -> int:
+        """Counts a block of `size` bytes that is live now; its handle."""
+        self.allocated += size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        self._handles += 1
+        return self._handles
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -63,7 +71,7 @@ class _Block:
         return self.size, self.segment, self.offset
 
 
-class BlockSplittingAllocator:
+class BlockSplittingAllocator(Allocator):
     """Best fit over split and coalesced blocks, in a small and a large pool, on one stream.
 
     The rules and constants of PyTorch's CUDACachingAllocator with its default settings and no
@@ -73,12 +81,9 @@ class BlockSplittingAllocator:
     """
 
     def __init__(self) -> None:
-        self.allocated = 0
-        self.peak_allocated = 0
-        self.reserved = 0
+        super().__init__()
         self._segments = 0
         self._live: dict[int, _Block] = {}
-        self._handles = 0
         # By pool (small: 1): keys ascending, and the blocks they stand for.
         self._keys: tuple[list[tuple[int, int, int]], ...] = ([], [])
         self._blocks: dict[tuple[int, int, int], _Block] = {}
@@ -97,11 +102,9 @@ class BlockSplittingAllocator:
             block.after, block.size = rest, size
             self._insert(rest)
         block.free = False
-        self.allocated += block.size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
-        self._handles += 1
-        self._live[self._handles] = block
-        return self._handles
+        handle = self._handed_out(block.size)
+        self._live[handle] = block
+        return handle
 
     def free(self, handle: int) -> None:
         """Gives a block back to its pool, merged with its free neighbours."""
@@ -153,7 +156,7 @@ class BlockSplittingAllocator:
         del self._blocks[block.key]
 
 
-class PowerOfTwoAllocator:
+class PowerOfTwoAllocator(Allocator):
     """A pool of blocks whose sizes are powers of two: no splitting, no merging.
 
     A request is rounded up to a power of two of at least 512 bytes, above 16 MiB to a multiple of
@@ -161,12 +164,9 @@ class PowerOfTwoAllocator:
     """
 
     def __init__(self) -> None:
-        self.allocated = 0
-        self.peak_allocated = 0
-        self.reserved = 0
+        super().__init__()
         self._free: dict[int, int] = {}
         self._live: dict[int, int] = {}
-        self._handles = 0
 
     def allocate(self, size: int) -> int:
         """A block of at least `size` bytes; returns its handle."""
@@ -179,11 +179,9 @@ class PowerOfTwoAllocator:
             self._free[size] -= 1
         else:
             self.reserved += size
-        self.allocated += size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
-        self._handles += 1
-        self._live[self._handles] = size
-        return self._handles
+        handle = self._handed_out(size)
+        self._live[handle] = size
+        return handle
 
     def free(self, handle: int) -> None:
         """Gives a block back to the pool of its size."""

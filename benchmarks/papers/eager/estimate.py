@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+from benchmarks.growing_file import stored
 from benchmarks.papers.eager.conflicts import coloured, induced_edges
 from benchmarks.papers.eager.graph import Program, forward_only, program
 from benchmarks.papers.eager.requests import ALLOCATORS, eager_requests, run_eagerly
@@ -225,20 +226,4 @@ def to_json(rows: Sequence[ModelEstimates]) -> str:
 
 def from_json(text: str) -> list[ModelEstimates]:
     """What `to_json` wrote. Raises InputError if it is something else."""
-    try:
-        return [
-            ModelEstimates(
-                **{
-                    **row,
-                    "found": Estimates(
-                        **{
-                            **row["found"],
-                            "rows": tuple(Estimate(**r) for r in row["found"]["rows"]),
-                        }
-                    ),
-                }
-            )
-            for row in json.loads(text)
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError("this is not the JSON that estimate --out writes") from error
+    return stored(text, list[ModelEstimates], "estimate")

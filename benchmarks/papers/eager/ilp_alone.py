@@ -7,17 +7,16 @@ help. One run with the longest limit says what was known at each shorter one.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from benchmarks.growing_file import stored
 from benchmarks.papers.eager.unfused import standing_graph
 from benchmarks.papers.ilp_forms import least_peak
 from benchmarks.schedule import Case
 from olla_xla import schedule
-from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
@@ -78,13 +77,7 @@ class Row:
 
 def rows_from_json(text: str) -> list[Row]:
     """The rows that `benchmarks ilp_alone --out` wrote. Raises InputError if there are none."""
-    try:
-        return [
-            Row(**{**row, "known": tuple(Known(**known) for known in row["known"])})
-            for row in json.loads(text)
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError("this is not the JSON that benchmarks ilp_alone --out writes") from error
+    return stored(text, list[Row], "ilp_alone")
 
 
 def measure(case: Case, forms: Mapping[str, Sequence[str]], limits: Sequence[float]) -> list[Row]:

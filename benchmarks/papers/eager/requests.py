@@ -17,7 +17,7 @@ from benchmarks.papers.eager.allocator import (
 )
 from benchmarks.papers.eager.graph import Program
 
-ALLOCATORS: dict[str, type[BlockSplittingAllocator] | type[PowerOfTwoAllocator]] = {
+ALLOCATORS: dict[str, type[Allocator]] = {
     "block splitting": BlockSplittingAllocator,
     "power of two": PowerOfTwoAllocator,
 }

@@ -27,6 +27,9 @@ EXAMPLE = PlacementProblem.of(
 )
 """Six blocks on which best fit is shown."""
 
+_PLACEMENTS = 20_000
+"""Of the search around a pyramid: counted, so that no machine is too slow for the same picture."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Way:
@@ -77,9 +80,8 @@ def _pyramid_first(problem: PlacementProblem) -> Way:
     order = {i: k for k, i in enumerate(placed, 1)}
     steps = np.array([order.get(int(i), 0) for i in item], np.int64)
     fixed = np.array([placed.get(int(i), -1) for i in item], np.int64)
-    # Placements are counted, so that no machine is too slow for the same picture.
     packing = place(
-        dataclasses.replace(problem, fixed=fixed), time_limit=math.inf, node_limit=20_000
+        dataclasses.replace(problem, fixed=fixed), time_limit=math.inf, node_limit=_PLACEMENTS
     )
     assert packing.offsets is not None
     first = frozenset(np.flatnonzero(steps).tolist())
