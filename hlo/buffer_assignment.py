@@ -26,14 +26,14 @@ class Assigned:
 
     @property
     def name(self) -> str:
-        """Tensor name, as `hlo.values.Value.name`."""
+        """The name of the tensor that lies there: "fusion.3", or "fusion.3{1}" inside a tuple."""
         where = ",".join(map(str, self.index))
         return f"{self.instruction}{{{where}}}" if self.index else self.instruction
 
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """One XLA BufferAllocation; sizes in bytes."""
+    """One allocation of XLA's buffer assignment: a block of memory that values share; in bytes."""
 
     index: int
     size: int

@@ -21,7 +21,7 @@ operand; what follows is the transfer's state."""
 
 
 def is_asynchronous(i: Instruction) -> bool:
-    """Whether the opcode ends in -start, -update or -done."""
+    """Whether an instruction is a part of an asynchronous operation (-start, -update or -done)."""
     return i.opcode.endswith(("-start", "-done", "-update"))
 
 

@@ -99,7 +99,7 @@ class GpuExecutable:
 
     @property
     def unknown_kinds(self) -> frozenset[str]:
-        """Kinds of its thunks whose slices are not known."""
+        """Kinds of its thunks that we do not know, so that the memory they access is not known."""
         return frozenset(thunk.kind for thunk in self.all_thunks if not thunk.is_known)
 
 

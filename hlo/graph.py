@@ -93,7 +93,7 @@ class MutableComputation:
         return list(self._by_id.values())
 
     def parameter(self, number: int = 0) -> _Instruction:
-        """The parameter with this number."""
+        """The parameter instruction of the computation with this number."""
         return next(
             i
             for i in self._by_id.values()
@@ -151,20 +151,16 @@ class MutableComputation:
     def make(
         self, opcode: str, name: str, shape: _Shape, *operands: _Instruction, **fields: Any
     ) -> _Instruction:
-        """Makes an instruction (`instructions.instruction`), adds it under a free name,
-        returns it.
-        """
+        """Makes an instruction as `instructions.instruction`, and adds it under a free name."""
         return self.add(instruction(opcode, self.names.new(name), shape, operands, **fields))
 
     def tuple_element(self, whole: _Instruction, k: int) -> _Instruction:
-        """Adds a get-tuple-element of element `k` of `whole`."""
+        """Adds a get-tuple-element instruction that takes element `k` of the tuple `whole`."""
         name, shape = f"{whole.name}.element", whole.shape.tuple_shapes[k]
         return self.make("get-tuple-element", name, shape, whole, tuple_index=k)
 
     def element(self, k: int) -> _Instruction:
-        """The get-tuple-element number `k` of the only parameter, a loop's state; made
-        if missing.
-        """
+        """The get-tuple-element `k` of the only parameter, a loop's state; made if missing."""
         if k not in self._elements:
             found = (
                 i
@@ -199,9 +195,7 @@ class MutableComputation:
     def replace(
         self, old: _Instruction, new: _Instruction, but: _Instruction | None = None
     ) -> None:
-        """Makes all readers of `old` (except `but`) read `new`; the root becomes `new`
-        if it was `old`.
-        """
+        """Makes all readers of `old`, except `but`, read `new`, and `new` the root if `old` was."""
         for reader in self.readers(old):
             if reader is not but:
                 reader.operand_ids[:] = [new.id if k == old.id else k for k in reader.operand_ids]

@@ -192,9 +192,7 @@ class Module:
         return self.proto.SerializeToString(deterministic=True)
 
     def stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
-        """The Python calls under which an instruction was traced, innermost first; ()
-        if unknown.
-        """
+        """The Python calls under which an instruction was traced, innermost first; else ()."""
         proto = instruction.proto
         return () if proto is None else self.frames.stack(proto.metadata)
 
@@ -214,7 +212,7 @@ class Module:
 
     @property
     def has_loops(self) -> bool:
-        """Whether one of its control computations has a while."""
+        """Whether a computation that runs step by step has a while loop."""
         return any(i.opcode == "while" for c in self.control_computations for i in c.instructions)
 
     @functools.cached_property

@@ -148,7 +148,7 @@ class Shape:
         return self.minor_to_major[: len(self.tiles[0])] if self.tiles else ()
 
     def converted(self, other: Shape) -> Shape:
-        """The same array in another one's element type and tiles; both have as many dimensions."""
+        """This array's shape with the element type and tiles of `other`, of equal rank."""
         proto = xla_pb2.ShapeProto.FromString(self.key)
         proto.element_type = other.element_type
         proto.layout.CopyFrom(xla_pb2.ShapeProto.FromString(other.key).layout)
@@ -206,7 +206,7 @@ _INTERNED: dict[bytes, Shape] = {}
 
 
 def shape_from_proto(proto: xla_pb2.ShapeProto) -> Shape:
-    """The Shape of a ShapeProto; equal protos give the same object."""
+    """Converts XLA's ShapeProto to a Shape; equal protos give the same object."""
     key = proto.SerializeToString(deterministic=True)
     shape = _INTERNED.get(key)
     if shape is None:

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Slice:
-    """Bytes [offset, offset + size) of one allocation."""
+    """A range of memory: bytes [offset, offset + size) of one allocation."""
 
     allocation: int
     offset: int

@@ -102,7 +102,7 @@ def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """The same steps with contiguous ones merged, and those of count 1 left out."""
+    """Simplifies loops of (count, stride): merges contiguous ones and drops those of count 1."""
     found: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:

@@ -22,7 +22,7 @@ _DONE = re.compile(r", allow_spmd_sharding_propagation_to_(?:parameters|output)=
 
 
 def module_text(module: bytes, *, notes: bool = False) -> str:
-    """A serialized HloModuleProto as XLA prints it; see `text_of`."""
+    """A serialized HloModuleProto as the text that XLA prints for it; see `text_of`."""
     held = hlo_bindings().HloModule.from_serialized_hlo_module_proto(module)
     return text_of(held, notes=notes)
 
@@ -49,7 +49,7 @@ def text_digest(text: str) -> str:
 
 
 def is_text_digest(digest: str) -> bool:
-    """Whether `text_digest` made this digest, by its prefix."""
+    """Whether a digest is one that `text_digest` made, as its prefix says."""
     return digest.startswith(_TEXT)
 
 

@@ -63,7 +63,7 @@ class Value:
 
     @property
     def name(self) -> str:
-        """Tensor name: "fusion.3", or "fusion.3{1}" inside a tuple."""
+        """The value's name: its instruction's, as "fusion.3", or "fusion.3{1}" inside a tuple."""
         if not self.index:
             return self.instruction.name
         return f"{self.instruction.name}{{{','.join(map(str, self.index))}}}"

@@ -192,7 +192,7 @@ def is_zero(literal: bytes) -> bool:
 
 
 def varint(value: int) -> bytes:
-    """A non-negative integer as a protobuf varint."""
+    """Encodes a non-negative integer as a protobuf varint."""
     parts = bytearray()
     while value >= 128:
         parts.append(value & 127 | 128)

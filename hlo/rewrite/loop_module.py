@@ -34,7 +34,7 @@ class LoopSite:
     called: MutableComputation | None = None
 
     def start(self) -> _Instruction:
-        """The tuple of the state's initial values."""
+        """The tuple instruction that gives the initial values of the loop's state."""
         (start,) = self.parent.operands(self.i)
         return start
 

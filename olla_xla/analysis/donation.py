@@ -92,11 +92,11 @@ class DonationAudit:
     least_bytes: int = 0
 
     def count(self, *outcomes: DonationOutcome) -> int:
-        """The number of arguments with one of these outcomes."""
+        """How many arguments have one of these outcomes."""
         return sum(row.outcome in outcomes for row in self.rows)
 
     def bytes(self, *outcomes: DonationOutcome) -> int:
-        """The bytes of all arguments with one of these outcomes."""
+        """The total bytes of the arguments that have one of these outcomes."""
         return sum(row.bytes for row in self.rows if row.outcome in outcomes)
 
     @property

@@ -53,7 +53,7 @@ class Leaf:
 
     @property
     def type(self) -> str:
-        """Dtype and shape: "float32[8,128]"."""
+        """The array's dtype and shape as text: "float32[8,128]"."""
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 

@@ -13,7 +13,9 @@ import re
 
 
 class Phase(enum.Enum):
-    """Which part of a train step an operation belongs to."""
+    """The part of a train step that an operation belongs to: forward, backward,
+    recomputation, other.
+    """
 
     FORWARD = "forward"
     """It is differentiated: between parameters and loss."""

@@ -55,7 +55,7 @@ class Origins:
         self._found: dict[tuple[Instruction, ShapeIndex], Origin] = {}
 
     def of(self, value: Value) -> Origin:
-        """The op name and source line of a value."""
+        """The JAX op name and the source line that a value comes from."""
         return self.at(value.instruction, value.index)
 
     def at(self, i: Instruction, index: ShapeIndex = ()) -> Origin:

@@ -56,7 +56,7 @@ class Plannable(Protocol):
     """Protocol of something that can be compiled with a plan, such as a jitted function."""
 
     def planned(self, options: PlanOptions) -> Outcome:
-        """Compiles it with a plan; returns the outcome."""
+        """Compiles the program with a plan within `options`; returns what came of it."""
         ...
 
 
@@ -90,7 +90,7 @@ class JittedFunction:
         return assigned_bytes(jitted.lower(*self.args, **self.kwargs).compile())
 
     def with_donation(self) -> JittedFunction:
-        """The same, with every argument donated that has one of `leaves`; its `leaves` are ().
+        """A copy of this function that donates each argument with arrays in `leaves`.
 
         Donation is by argument: other arrays of such an argument are donated too.
         """

@@ -25,7 +25,7 @@ class Document:
         self._fields.update(fields)
 
     def add_table(self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Adds a table of text cells."""
+        """Adds a table, rows of text under headings, to the document."""
         columns = [heading.strip(": ") for heading in headings]
         self._tables.append({"title": title, "columns": columns, "rows": [list(r) for r in rows]})
 

@@ -66,7 +66,7 @@ class KeyValues:
         self._client = client
 
     def put(self, key: str, value: bytes) -> None:
-        """Writes a value, also over an earlier one."""
+        """Sets the value of a key, for all processes; an earlier value is replaced."""
         self._asked(lambda: self._client.key_value_set_bytes(key, value, allow_overwrite=True))
 
     def put_first(self, key: str, value: bytes) -> bytes:
@@ -98,7 +98,7 @@ class KeyValues:
         return {}
 
     def remove(self, key: str) -> None:
-        """Removes a value, if there is one."""
+        """Removes a key and its value, for all processes, if it is there."""
         with contextlib.suppress(_Refused):
             self._asked(lambda: self._client.key_value_delete(key))
 

@@ -108,7 +108,7 @@ class Compiles:
 
     @property
     def name(self) -> str:
-        """The module's name, for messages."""
+        """The name of the function's module, for messages."""
         return self.stablehlo.name
 
     # Compiles.
@@ -421,7 +421,7 @@ class Compiles:
                 yield
 
     def forget(self) -> None:
-        """Drops JAX's memo of these compiles; executables in use stay."""
+        """Makes JAX forget the executables compiled here; those in use stay."""
         for token in list(self._tokens):
             with marked(self._lowered, token):
                 forget_compiles(self._lowered)

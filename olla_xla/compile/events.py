@@ -66,7 +66,7 @@ def tell(event: PlanEvent) -> None:
 
 
 def recent_events() -> tuple[PlanEvent, ...]:
-    """The latest thousand events of this process, in order."""
+    """The latest thousand PlanEvents of this process, in the order in which they came."""
     with _lock:
         return tuple(_events)
 

@@ -272,19 +272,19 @@ class PlannedFunction:
         return f"<olla_xla.plan of {self.__name__}: {found}>"
 
     def trace(self, *args: Any, **kwargs: Any) -> stages.PlannedTraced:
-        """As `jax.jit`'s: traces for these arguments."""
+        """Traces the function for these arguments, as the method of a `jax.jit` function does."""
         return stages.PlannedTraced(
             self, self._jitted.trace(*args, **kwargs), device_key(args, kwargs)
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> stages.PlannedLowered:
-        """As `jax.jit`'s: lowers for these arguments; `.compile()` plans."""
+        """Lowers the function for these arguments, as `jax.jit`'s does; `.compile()` then plans."""
         return stages.PlannedLowered(
             self, self._jitted.lower(*args, **kwargs), device_key(args, kwargs)
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit`'s: the shapes of the results."""
+        """The shapes of the results for these arguments, as the method of a `jax.jit` function."""
         return self._jitted.eval_shape(*args, **kwargs)
 
     def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -308,7 +308,7 @@ class PlannedFunction:
         return extensions.checkpoint_policy(traced, lowered, outcome.plan)
 
     def clear_cache(self) -> None:
-        """As `jax.jit`'s: clears traces and executables. Plans are kept for reuse."""
+        """Drops traces and executables, as the method of a `jax.jit` function; plans are kept."""
         with self._shared.lock:
             self._jitted.clear_cache()
             self._shared.outcomes.clear()
@@ -319,7 +319,7 @@ class PlannedFunction:
 
     @property
     def jit_options(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` that the function was made with."""
+        """The keyword arguments of `jax.jit` that the function was made with."""
         return dict(self._jit_options)
 
     @property

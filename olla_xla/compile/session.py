@@ -141,7 +141,7 @@ class PlanningSession:
 
     @property
     def why_not(self) -> str:
-        """Why `answer` returned None, so that XLA's schedule is kept."""
+        """Why the compile keeps XLA's own schedule: what `answer` found instead of a plan."""
         if self._error is not None:
             return error_text(self._error)
         longer = "" if self.plan is None else reason_of_plan(self.plan)

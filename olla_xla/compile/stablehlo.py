@@ -34,7 +34,7 @@ class StableHlo:
 
     @property
     def name(self) -> str:
-        """The module's name, for messages."""
+        """The name of the StableHLO module, for messages."""
         attributes = {} if self._module is None else self._module.operation.attributes
         return str(attributes["sym_name"]).strip('"') if "sym_name" in attributes else "a step"
 

@@ -68,12 +68,12 @@ class PlannedTraced(_Stage, jax.stages.Traced):
     """A `jax.stages.Traced` whose `lower` returns a stage that plans when it is compiled."""
 
     def lower(self, **kwargs: Any) -> PlannedLowered:
-        """As `jax.stages.Traced.lower`."""
+        """Lowers the traced function, as `jax.stages.Traced.lower`; compiling the result plans."""
         return PlannedLowered(self._function, self._stage.lower(**kwargs), self._device_key)
 
 
 class PlannedLowered(_Stage, jax.stages.Lowered):
-    """A `jax.stages.Lowered` whose `compile` plans."""
+    """A `jax.stages.Lowered` whose `compile` looks for a plan and applies it."""
 
     def compile(
         self, compiler_options: dict[str, Any] | None = None, **kwargs: Any

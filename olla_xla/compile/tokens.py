@@ -71,7 +71,7 @@ def mark_of(compiled: jax.stages.Compiled) -> str:
 
 
 def mark_in(module: bytes) -> str:
-    """The digest of the plan that a serialized module names, or ""."""
+    """The digest of the plan that is noted in a serialized module; "" if none is."""
     found = _MARKED.search(module)
     return found.group(1).decode() if found else ""
 

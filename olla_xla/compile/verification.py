@@ -139,7 +139,7 @@ def difference(expected: Any, found: Any) -> str:
 
 
 def report(name: str, where: str) -> str:
-    """The warning for users that results differ at output `where`."""
+    """The text of the warning that planned results differ from XLA's own at output `where`."""
     return (
         f"planned results of {name} differ from XLA's own at {where}; XLA's own executable is used "
         "from now on. This is a bug: please report it with `step.lower(...).as_text()`"

@@ -65,7 +65,7 @@ class ModuleFacts:
 
     @property
     def total(self) -> int:
-        """Predicted bytes of the module in its own schedule."""
+        """Predicted total bytes of the module in its own schedule."""
         return self.assignment.total_bytes
 
     @functools.cached_property

@@ -54,7 +54,7 @@ class Cut:
         return peaks(self.steps, self.graph.outputs, pieces, self.accumulate_dtype)
 
     def peak(self, pieces: int) -> int:
-        """The largest of `peaks`, in bytes."""
+        """An estimate of the cut function's peak in bytes: the largest of its steps' `peaks`."""
         return max(self.peaks(pieces), default=0)
 
     def with_step(self, k: int, step: Region | Within) -> Cut:

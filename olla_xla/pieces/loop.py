@@ -58,12 +58,12 @@ class Pieces:
 
     @property
     def full(self) -> int:
-        """The number of pieces of `count` units."""
+        """How many full pieces (of `count` units each) there are."""
         return self.units // self.count
 
     @property
     def rest(self) -> int:
-        """Units in the last, smaller piece; 0 if there is none."""
+        """How many units the last, smaller piece has; 0 if all pieces are full."""
         return self.units % self.count
 
     def __len__(self) -> int:

@@ -68,7 +68,7 @@ class Within:
 
     @property
     def reads(self) -> Iterable[Any]:
-        """What the equation reads."""
+        """The variables that the loop, branch or checkpoint reads."""
         return operands(self.equations[0])
 
 

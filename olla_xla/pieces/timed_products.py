@@ -50,7 +50,7 @@ class Product:
 
     @property
     def operations(self) -> int:
-        """The number of multiply-adds."""
+        """The number of multiply-adds that the product takes."""
         return math.prod(self.sizes)
 
     def part(self) -> Product:

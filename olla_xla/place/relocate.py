@@ -67,7 +67,7 @@ class _Packing(NamedTuple):
 
 @jit
 def scratch(n: int) -> Scratch:
-    """Allocates a Scratch for n items."""
+    """Allocates the arrays that `relocate` reuses, for `n` items."""
     return Scratch(
         np.zeros(n, np.bool_),
         np.empty(n, np.int64),

@@ -67,7 +67,7 @@ class SearchLimits:
 
     @property
     def seconds(self) -> float:
-        """Seconds that are left."""
+        """Seconds that are left of the time for the search."""
         return self.effort.seconds - (clock.now() - self.started)
 
     def nested(self) -> float:

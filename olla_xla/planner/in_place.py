@@ -117,7 +117,7 @@ class Buffers:
         self._spans = spans
 
     def hand_over(self, a: int, b: int) -> bool:
-        """Like `join`, but `b` may take over the memory of `a`, whose last reader makes it."""
+        """Joins the buffers of `a` and `b`, made from `a`, if `b` may take over its memory."""
         start = self._spans[b, 0]
         if self._spans[a, 1] == start + 1:
             self._spans[a, 1] = start

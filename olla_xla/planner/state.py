@@ -174,13 +174,13 @@ class ModuleState:
 
     @functools.cached_property
     def run_seconds(self) -> float:
-        """Predicted seconds of a run: in the plan's order on a GPU's streams, else of operators."""
+        """Predicted seconds of a run: on a GPU's streams in the plan's order, else op after op."""
         order = None if self.plan is None else self.plan.order
         return run_seconds(self.module, self.request.cost, order)
 
     @property
     def path_seconds(self) -> float:
-        """`run_seconds` on a GPU's streams; 0 on a CPU."""
+        """Predicted seconds of a run in the plan's order on a GPU's streams; 0 on a CPU."""
         return self.run_seconds if platform(self.request.target).runs_beside else 0.0
 
     @property

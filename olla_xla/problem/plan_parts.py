@@ -324,7 +324,7 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether the plan adds or removes instructions."""
+        """Whether the plan changes instructions of the module, not only their order and memory."""
         return bool(self.clones or self.loops or self.sunk)
 
     @property

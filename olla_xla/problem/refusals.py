@@ -30,7 +30,7 @@ class Tally:
 
     @property
     def proposed(self) -> int:
-        """The number of proposals, accepted or refused."""
+        """How many changes were proposed to the referee, accepted or refused."""
         return self.accepted + len(self.errors)
 
 

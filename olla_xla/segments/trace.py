@@ -80,7 +80,7 @@ class Step:
 
 
 def steps_of(program: TracedFunction) -> list[Step]:
-    """The equations of a program as Steps, in order."""
+    """A traced program's equations as Steps, in the order in which they run."""
     sizes, crossing = program.walk.sizes.tolist(), program.walk.crossing().tolist()
     return [
         Step(

@@ -194,12 +194,12 @@ class LinearModel:
 
     @property
     def variables(self) -> int:
-        """Number of variables."""
+        """Number of variables of the model."""
         return len(self._cost)
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Number of rows (constraints) of the model."""
         return len(self._tags)
 
     @property
@@ -309,7 +309,7 @@ class LinearModel:
         return f"{self._tags[row]}#{row}"
 
     def arrays(self) -> LinearArrays:
-        """The model as arrays, cached until it changes."""
+        """The whole model as arrays for a solver; cached until the model changes."""
         if self._arrays is None:
             self._arrays = LinearArrays(
                 cost=np.array(self._cost, np.float64),

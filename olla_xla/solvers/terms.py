@@ -25,13 +25,13 @@ class LinearTerms:
         self.constant = 0
 
     def plus(self, column: int, coefficient: int = 1) -> LinearTerms:
-        """Adds `coefficient` times a column, in place; returns self."""
+        """Adds `coefficient` times a variable (by its column) to the expression; returns self."""
         self.columns.append(column)
         self.coefficients.append(coefficient)
         return self
 
     def plus_constant(self, value: int) -> LinearTerms:
-        """Adds a number to the constant, in place; returns self."""
+        """Adds a number to the expression; returns self."""
         self.constant += value
         return self
 

@@ -91,7 +91,7 @@ class Batches:
         self.refusals += 1
 
     def point(self, way: str, batch: int, size: int) -> None:
-        """Adds a predicted total to `points`, unless it is there."""
+        """Records a predicted total, (way, batch, bytes), in `points`, unless it is there."""
         if (way, batch, size) not in self.points:
             self.points.append((way, batch, size))
 
@@ -138,7 +138,7 @@ class BatchWay(abc.ABC):
         return self._assigned
 
     def learn(self, batch: int) -> None:
-        """Adds the prediction for a compiled size to `on_line`."""
+        """Records the predicted total of a batch size, now that it is compiled, for `on_line`."""
         self.predicted(batch)
 
     def overhead(self, batch: int) -> float:
@@ -167,7 +167,7 @@ class BatchWay(abc.ABC):
         return (self._assigned | self._unmet)[batch]
 
     def is_compiled(self, batch: int) -> bool:
-        """Whether `assigned` is XLA's total, not a prediction."""
+        """Whether the total that `assigned` gives is XLA's own, not a prediction."""
         return batch in self._assigned
 
 
@@ -315,7 +315,7 @@ class Recomputed(Planned):
         self._least = Planned(work, dataclasses.replace(options, memory_budget=None))
 
     def predicted(self, batch: int) -> int:
-        """As `BatchWay.predicted`; before a plan, the least total within the allowed overhead.
+        """Predicted total of a batch size with recomputation: a plan's, or the least it may reach.
 
         A plan for a budget recomputes no more than it must, so its totals are not linear in the
         batch.

@@ -58,7 +58,7 @@ class DumpedExecutable:
         return self._found
 
     def memory_analysis(self) -> Any:
-        """XLA's memory statistics of the executable."""
+        """XLA's memory statistics, as `jax.stages.Compiled.memory_analysis`."""
         return self._found.get_compiled_memory_stats()
 
 

@@ -97,7 +97,7 @@ def _look_here() -> None:
 
 
 def build(name: str, *, batch_size: int, optimizer: str) -> BuiltModel:
-    """Calls the model's function, and returns its step with what that takes.
+    """Builds a model's train step with its arguments, by calling the model's function.
 
     Args:
       name: a registry name, or "package.module:function".

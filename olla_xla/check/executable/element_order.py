@@ -30,7 +30,7 @@ Places = npt.NDArray[np.int64]
 
 @_cached
 def row_major(shape: Shape) -> Shape:
-    """`shape` with a row-major layout."""
+    """The same shape in a row-major layout."""
     order = tuple(reversed(range(len(shape.dimensions))))
     return dataclasses.replace(shape, minor_to_major=order, key=b"")
 
@@ -194,6 +194,6 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
 
 @_cached
 def typed(shape: Shape, like: Shape) -> Shape:
-    """`shape` with the element type of `like`."""
+    """A copy of `shape` with the element type of `like`."""
     kind, bits = like.element_type, like.element_bits
     return dataclasses.replace(shape, element_type=kind, element_bits=bits, key=b"")

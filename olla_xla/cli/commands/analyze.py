@@ -37,7 +37,7 @@ from olla_xla.tools.step import plan_progress
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla analyze`."""
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)

@@ -21,7 +21,7 @@ from olla_xla.errors import InputError
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla cache`."""
     flags.DEFINE_string(
         "directory", None, "Folder of the stored plans; by default in JAX's persistent cache.",
         flag_values=values,

@@ -21,7 +21,7 @@ from olla_xla.tools.baseline import compare_with
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla check`."""
     shared.define_model(values)
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values

@@ -25,7 +25,7 @@ OPERANDS = ("A", "B")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla diff`."""
     shared.define_model(values)
     flags.DEFINE_enum(
         "target",

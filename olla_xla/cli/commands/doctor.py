@@ -26,7 +26,7 @@ from olla_xla.tools.doctor.records import ROWS
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla doctor`."""
     flags.DEFINE_list(
         "models", None, "Example models to run; by default all.",
         flag_values=values,

@@ -31,7 +31,7 @@ from olla_xla.tools.step import plan_progress
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla fit`."""
     shared.define_model(values)
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
@@ -82,7 +82,7 @@ def fit(
 
 
 def fit_table(found: FissionChoice, title: str) -> Table:
-    """One row for each number of pieces that was tried.
+    """A table of `olla_xla fit`: one row for each number of pieces that was tried.
 
     A row has XLA's total, the plan's total ("-" if nothing was planned), and the predicted time
     that is added to that of the first trial.

@@ -36,7 +36,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla graph`."""
     shared.define_hlo(values)
     flags.DEFINE_string("graph", None, "A GraphML file to read.", flag_values=values)
     flags.DEFINE_string(

@@ -34,7 +34,7 @@ from olla_xla.tools.models import lowering
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla max_batch`."""
     flags.DEFINE_string(
         "model",
         None,

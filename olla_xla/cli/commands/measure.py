@@ -35,7 +35,7 @@ from olla_xla.version import to_install
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla measure`."""
     shared.define_model(values)
     flags.DEFINE_enum(
         "target",

@@ -23,7 +23,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, path: str) -> int:
-    """Runs the referee on the case again.
+    """Has the referee check a saved case, an executable that it refused, once more.
 
     Raises:
       CheckError: it still objects.

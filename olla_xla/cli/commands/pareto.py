@@ -26,7 +26,7 @@ from olla_xla.tools.pareto import pareto
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla pareto`."""
     shared.define_model(values)
     flags.DEFINE_enum(
         "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
@@ -44,7 +44,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Compiles the step in every way and prints the table."""
+    """Compiles a model's step with each kind of recomputation; prints memory and time of each."""
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla pareto --help")

@@ -18,7 +18,7 @@ from olla_xla.solvers.linear import Status
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla place`."""
     flags.DEFINE_string("trace", None, "CSV file with the memory blocks.", flag_values=values)
     flags.DEFINE_string(
         "out", None, "CSV file for the blocks with their offsets.", flag_values=values

@@ -61,7 +61,7 @@ from olla_xla.tools.step import PlannedModel, plan_dump, plan_model, plan_progre
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla plan`."""
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)

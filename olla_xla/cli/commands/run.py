@@ -47,7 +47,7 @@ _HEADINGS = ("function:", "arguments:", "XLA, MB", "planned", "time +%", "call 1
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla run`."""
     flags.DEFINE_string(
         "max_overhead",
         None,

@@ -29,7 +29,7 @@ from olla_xla.tools.sweep.process import run_dask, run_local
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla sweep`."""
     for name, default, text in (
         (
             "targets",

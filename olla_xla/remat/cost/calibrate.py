@@ -47,7 +47,7 @@ def is_measuring() -> bool:
 
 
 def calibrated_cpu() -> Device:
-    """This machine's rates: from the file of an earlier run, else measured (a few seconds).
+    """Measured rates of this machine's CPU: from the file of an earlier run, or measured now.
 
     Rates measured while other processes ran are low; they are measured again once these rest.
     """

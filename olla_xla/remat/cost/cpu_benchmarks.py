@@ -21,7 +21,7 @@ _ROUNDS, _MOMENT = 8, 0.02  # seconds
 
 
 class Bench:
-    """A benchmark: a jitted function and its arguments; a donated argument is the last result."""
+    """A benchmark of this machine: a jitted function with its arguments, and its times so far."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, donate: bool = False) -> None:
         # Not `jax.jit`, which a program may have replaced by what waits for these benchmarks.

@@ -88,7 +88,7 @@ class Streams:
         self._beside: dict[object, tuple[float, float]] = {}
 
     def run(self, seconds: float) -> None:
-        """Adds an operation of `seconds` to the main stream."""
+        """Issues an operation of `seconds` to the simulated main stream."""
         self.now += seconds
 
     def start(self, key: object, seconds: float, *, link: str = "") -> None:

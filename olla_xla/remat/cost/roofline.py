@@ -103,7 +103,7 @@ class CostModel:
     target: str
 
     def work(self, i: Instruction) -> Work:
-        """The bytes moved and operations of an instruction by itself."""
+        """The bytes that an instruction moves and the operations that it computes, by itself."""
         return self._placed(i, frozenset())
 
     def copied_work(self, i: Instruction) -> Work:

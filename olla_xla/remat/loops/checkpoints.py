@@ -146,7 +146,7 @@ class Rerun(Again):
         return ValueRef(made=self._residuals[number])
 
     def checkpoints(self) -> Checkpoints | None:
-        """What must be kept for all values that `held` and `residual` gave; None if no state is.
+        """The checkpoints that the references given by `held` and `residual` need; None if none.
 
         Raises:
           PlanMismatchError: an iteration cannot be run again.

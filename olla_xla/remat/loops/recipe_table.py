@@ -241,7 +241,7 @@ class RecipeTable:
         return own or self.element(number) is not None
 
     def is_iteration(self, number: int) -> bool:
-        """Whether the value `number` is the forward loop's counter."""
+        """Whether the value with this number is the forward loop's iteration counter."""
         node = self._values.get(number)
         writer = self.pair.writer
         if node is None or self.body.affine(node) != Affine((writer.counter,), 1, 0):

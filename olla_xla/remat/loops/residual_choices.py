@@ -194,7 +194,7 @@ class ResidualChoices:
         return len(self._priced) + len(self._thin)
 
     def choice(self, k: int) -> ResidualChoice:
-        """Choice number `k`, written into the module."""
+        """Choice number `k`, written into the module, with its predicted cost."""
         count = len(self._priced)
         return self._written(self._priced[k] if k < count else self._thin[k - count])
 

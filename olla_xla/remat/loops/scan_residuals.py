@@ -56,7 +56,7 @@ class ScanResidual:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all slices together."""
+        """Bytes of the whole scan residual: of the slices of all iterations."""
         return self.whole.bytes
 
 

@@ -104,7 +104,7 @@ class StepLimits:
         self.deadline = clock.now() + self.seconds
 
     def spend(self, steps: int) -> None:
-        """Counts steps; raises Stop when a limit is reached."""
+        """Counts `steps` as done; raises Stop when a limit is reached."""
         self.steps += steps
         if self.most_steps is not None and self.steps >= self.most_steps:
             raise Stop(StopReason.STEP_LIMIT)

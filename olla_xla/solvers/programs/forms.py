@@ -65,7 +65,7 @@ class Linear:
         }
 
     def solve(self, limits: SolverLimits, backend: str) -> SolverResult:
-        """Runs a backend of `olla_xla.solvers.solve`, given by name."""
+        """Solves the linear model by one backend, given by its name (see `solvers.solve`)."""
         return solve(self.built.model, limits, [backend])
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -33,7 +33,7 @@ class ModelRow:
 
     @property
     def name(self) -> str:
-        """Model, batch, optimizer, and the time that may be added."""
+        """A name for reports: model, batch size, optimizer, and the time that may be added."""
         more = "" if self.max_overhead is None else f", {100 * self.max_overhead:g} % allowed"
         return f"{self.model}, batch {self.batch_size}, {self.optimizer}{more}"
 

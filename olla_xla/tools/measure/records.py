@@ -168,7 +168,7 @@ class Recomputation:
 
     @property
     def predicted(self) -> float:
-        """As `planned`, but predicted from the final modules and temporaries of both executables.
+        """The added time as a part of a step, predicted from both executables' final modules.
 
         A smaller temporary is allocated in less time, and operators that XLA removes, since their
         results are recomputed, do not run.
