@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlo.backend.platform import Platform
+from hlo.backend.platform import HOST_MEMORY, Platform
+from hlo.shapes import HOST_MEMORY_SPACE
 
 CUDA = Platform(
     name="cuda",
@@ -14,7 +15,7 @@ CUDA = Platform(
     places_as_they_come=False,
     temporaries_multiple=1,
     memory_spaces=None,
-    other_memories={},
+    other_memories={HOST_MEMORY_SPACE: HOST_MEMORY},
     all_reduces_in_place=True,
     moves_nothing=("bitcast", "reshape"),
     has_fusion_rule=True,  # FusionCanShareBufferHint

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from hlo.shapes import HOST_MEMORY_SPACE
 
+HOST_MEMORY = "host memory"
+"""Its name in reports."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Platform:
@@ -25,7 +28,7 @@ class Platform:
         that is defined; else it places all of them by size, or by how long they live.
       temporaries_multiple: bytes of which XLA's figure for temporaries is a multiple.
       memory_spaces: XLA's numbers for the memory that totals count; None: all but the host's.
-      other_memories: its number for another memory of the device -> the name of that.
+      other_memories: its number for another memory that no total counts -> the name of that.
 
       all_reduces_in_place: whether an all-reduce must write over its operand.
       moves_nothing: opcodes through which XLA looks for the operand that a fusion updates in place.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hlo.backend.platform import Platform
+from hlo.backend.platform import HOST_MEMORY, Platform
+from hlo.shapes import HOST_MEMORY_SPACE
 
 TPU = Platform(
     name="tpu",
@@ -14,7 +15,7 @@ TPU = Platform(
     places_as_they_come=True,
     temporaries_multiple=16384,
     memory_spaces=frozenset((0,)),  # HBM
-    other_memories={1: "VMEM", 2: "SMEM"},
+    other_memories={1: "VMEM", 2: "SMEM", HOST_MEMORY_SPACE: HOST_MEMORY},
     all_reduces_in_place=True,
     moves_nothing=("bitcast",),
     has_fusion_rule=False,

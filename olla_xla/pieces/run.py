@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact
 from olla_xla.pieces.factors import SHARDINGS, Factor
 from olla_xla.pieces.graph import Spread
 from olla_xla.pieces.selects import is_one_each, product_of_rows, takes_rows, with_one_added
-from olla_xla.segments.trace import is_variable, scan_counts
+from olla_xla.segments.trace import as_written, is_variable, scan_counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +62,7 @@ def run_piece(
             v.val if not is_variable(v) else whole[v] if d is None else pieces[v]
             for v, d in zip(e.invars, cut, strict=True)
         ]
-        stack = str(e.source_info.name_stack)
-        with e.ctx.manager, jax.named_scope(stack) if stack else contextlib.nullcontext():
+        with as_written(e):
             made = _bind(e, e.params, values) if f is None else _cut(e, f, values, piece)
         (whole if f is None else pieces).update(zip(e.outvars, made, strict=True))
     return whole, pieces

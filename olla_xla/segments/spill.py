@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -16,6 +15,7 @@ from olla_xla.errors import InputError, LimitError
 from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import parse_bytes
 from olla_xla.segments.trace import (
+    as_written,
     bytes_of,
     inlined,
     is_variable,
@@ -202,8 +202,7 @@ class _Spiller:
         known = dict(zip(program.inputs, (*values, *program.constants), strict=True))
         for i, e in enumerate(program.equations):
             given = [known[v] if is_variable(v) else v.val for v in e.invars]
-            stack = str(e.source_info.name_stack)
-            with e.ctx.manager, jax.named_scope(stack) if stack else contextlib.nullcontext():
+            with as_written(e):
                 if i in program.bodies and self._changes(e, program.bodies[i]):
                     made = self._scan(e, program.bodies[i], given)
                 else:

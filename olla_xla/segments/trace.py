@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core
+from jax.extend import core, source_info_util
 from jax.extend.core import primitives
 
 from olla_xla.segments.walk import Walk
@@ -133,6 +134,14 @@ def function_of(
     jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
     closed: Any = core.ClosedJaxpr(jaxpr, ())  # pyright: ignore[reportPrivateImportUsage]
     return core.jaxpr_as_fun(closed)
+
+
+@contextlib.contextmanager
+def as_written(e: Any) -> Iterator[None]:
+    """A context in which what is traced has an equation's line, scope and settings."""
+    stack = source_info_util.current_name_stack() + e.source_info.name_stack
+    with source_info_util.user_context(e.source_info.traceback, name_stack=stack), e.ctx.manager:
+        yield
 
 
 def user_line(e: Any) -> str | None:

@@ -70,6 +70,41 @@ def test_a_module_in_its_own_order_and_in_another():
     assert COST.step_seconds(module) == pytest.approx(4.0, abs=1e-6)
 
 
+_SPILLED = """HloModule m, is_scheduled=true
+w {
+  c = f32[2,64]{1,0:S(5)} parameter(0)
+  u = f32[1,64] parameter(1)
+  z = s32[] parameter(2)
+  ROOT d = f32[2,64]{1,0:S(5)} dynamic-update-slice(c, u, z, z)
+}
+r {
+  c = f32[2,64]{1,0:S(5)} parameter(0)
+  z = s32[] parameter(1)
+  ROOT d = f32[1,64] dynamic-slice(c, z, z), dynamic_slice_sizes={1,64}
+}
+ENTRY e {
+  p = f32[1,64] parameter(0)
+  h = f32[2,64]{1,0:S(5)} parameter(1)
+  z = s32[] constant(0)
+  s = ((f32[2,64]{1,0:S(5)}, f32[1,64], s32[]), f32[2,64]{1,0:S(5)}) async-start(h, p, z), calls=w
+  t = ((f32[2,64]{1,0:S(5)}, s32[]), f32[1,64]) async-start(h, z), calls=r
+  k = (f32[2,64], f32[2,64]{1,0:S(5)}, u32[]) copy-start(h)
+  e = f32[2,64] copy-done(k)
+  d = f32[2,64]{1,0:S(5)} async-done(s)
+  g = f32[1,64] async-done(t)
+  ROOT o = (f32[2,64]{1,0:S(5)}, f32[1,64], f32[2,64]) tuple(d, g, e)
+}
+"""
+
+
+def test_copies_to_the_host_and_from_it_take_a_link_each():
+    link = dataclasses.replace(COST.device, start_seconds=0.0, host_bytes_per_second=256.0)
+    module = module_from_bytes(from_hlo_text(_SPILLED))
+    cost = CostModel(link, "cuda")
+    assert cost.step_seconds(module) == pytest.approx(4.0), "one slice out, one in, two in"
+    assert path_seconds(module, cost) == pytest.approx(3.0), "out beside in"
+
+
 @pytest.mark.parametrize("opcode", ["all-gather", "all-reduce-start", "send", "reduce-scatter"])
 def test_transfers_go_over_a_link(opcode):
     assert is_transfer(opcode) and not is_transfer("copy-start")

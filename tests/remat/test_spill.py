@@ -181,4 +181,7 @@ def test_device_memory_moves_to_the_host(target):
         device.append(memory.temp_size_in_bytes)
         host.append(memory.host_temp_size_in_bytes)
     assert host == [0, plan.host_bytes]
+    analysis = olla_xla.analyze(jax.jit(spilled, donate_argnums=0), *given)
+    assert analysis.xla.elsewhere["host memory"] == plan.host_bytes
+    assert "test_spill.py" in analysis.xla.operator_line
     assert device[0] - device[1] > 0.7 * plan.host_bytes  # a TPU had some in VMEM

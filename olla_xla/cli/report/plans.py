@@ -83,8 +83,7 @@ def plan_table(
         rows.append(("prediction error", f"{percent(ours)} %", note))
     for name, size in elsewhere.items():
         if size >= _WORTH_TELLING:
-            note = "assigned, in no total; predicted as if in the device's main memory"
-            rows.append((f"in {name}", _mb(size), note))
+            rows.append((f"in {name}", _mb(size), "assigned, in no total"))
     if constant_bytes >= _WORTH_TELLING:
         rows.append(("constants", _mb(constant_bytes), "of the executable, in no total"))
     rows += [*of_recomputation(plan), *of_the_path(plan)]
