@@ -97,8 +97,8 @@ def test_analyze(capsys, dumped, tmp_path):
 def test_guard_and_diff(capsys, dumped, tmp_path, monkeypatch):
     plan, analysis, lean = tmp_path / "plan.json", tmp_path / "mlp.json", tmp_path / "lean.json"
     model = ("--model=mlp", "--batch_size=8")
-    assert run(capsys, "plan", *model, f"--plan_out={plan}", *LIMITS)[0] == 0
-    assert run(capsys, "analyze", *model, f"--json={analysis}")[0] == 0
+    assert run(capsys, "plan", *model, "--noadvice", f"--plan_out={plan}", *LIMITS)[0] == 0
+    assert run(capsys, "analyze", *model, "--noadvice", f"--json={analysis}")[0] == 0
     for baseline in (plan, analysis):
         code, out, err = run(capsys, "check", *model, f"--baseline={baseline}", *LIMITS)
         assert code == 0 and "(0.00 MB, 0.00 %)" in out, err
@@ -319,7 +319,8 @@ def test_habits(capsys, tmp_path):
 
 
 def test_json_of_every_command_is_what_was_printed(capsys, tmp_path):
-    code, out, err = run(capsys, "plan", "--model=mlp", "--batch-size=8", "--json", *LIMITS)
+    model = ("--model=mlp", "--batch-size=8", "--noadvice")
+    code, out, err = run(capsys, "plan", *model, "--json", *LIMITS)
     found = json.loads(out)
     assert code == 0 and "lower bound" in err
     assert found["plan"]["assigned_bytes"] > 0
@@ -329,7 +330,7 @@ def test_json_of_every_command_is_what_was_printed(capsys, tmp_path):
     code, out, _ = run(capsys, "cache", f"--directory={tmp_path}", f"--json={path}")
     assert code == 0 and out
     json.loads(path.read_text())
-    code, out, _ = run(capsys, "analyze", "--model=mlp", "--batch_size=8", "--json")
+    code, out, _ = run(capsys, "analyze", *model, "--json")
     assert code == 0 and json.loads(out)["format"] == "olla_xla.analysis"
     code, _, err = run(capsys, "cache", f"--json={tmp_path / 'none' / 'x.json'}")
     assert code == 2 and "there is no such folder" in err

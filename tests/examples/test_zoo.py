@@ -120,9 +120,11 @@ def test_one_float32_example(name):
     statistics = sum(x.size for x in jax.tree.leaves(state["batch_stats"]))
     assert floats == LITERATURE[name] + statistics
     assert (statistics > 0) == (name in BATCH_NORMALIZED)
+    if name in SMALL:  # the step is traced in a fraction of the time
+        step, example_args, _ = zoo.load(name)(batch_size=1, optimizer="sgd", **SMALL[name])
     traced = jax.jit(step, **jit_kwargs).trace(*example_args)
     new_state, loss = traced.out_info
-    assert _signature(new_state) == _signature(state)
+    assert _signature(new_state) == _signature(example_args[0])
     assert (loss.shape, loss.dtype) == ((), jnp.float32)
     assert set(_products(traced.jaxpr.jaxpr)) == {jnp.dtype("float32")}
     assert traced.lower().compiler_ir("stablehlo") is not None

@@ -55,7 +55,7 @@ def wide_mlp():
 
 
 RUNS = {"resnet": STEPS["resnet"], "gpt": small_gpt, "mlp": wide_mlp}
-plan = functools.partial(olla_xla.plan, time_limit=20, step_limit=20_000)
+plan = functools.partial(olla_xla.plan, time_limit=20, step_limit=4_000)
 
 
 @functools.cache
