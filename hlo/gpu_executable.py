@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from hlo import gpu_slices
 from hlo.gc_pause import without_collection
+from hlo.gpu_slices import MovingSlice, integers
 from hlo.gpu_thunks import FLOWS, KINDS, Flow, Role
 from hlo.module import HloError
-from hlo.riegeli import Decompress, read_message
+from hlo.riegeli import Decompress, is_split, read_message
 from hlo.shapes import ShapeIndex
 from hlo.slices import Access, Slice
 from hlo.wire import Message, read_varint
@@ -33,6 +35,8 @@ class GpuThunk:
       execution: number that a start and its done share.
       region: of thunks that may run concurrently in a command buffer, or None.
       kernel: name of the function that it launches, which several thunks may share; or "".
+      slices: of a dynamic_slice_fusion, the parts of arrays that it works on.
+      embedded: of the same, what works on them; its allocations are the numbers of `slices`.
     """
 
     name: str
@@ -43,6 +47,8 @@ class GpuThunk:
     execution: int = 0
     region: int | None = None
     kernel: str = ""
+    slices: tuple[MovingSlice, ...] = ()
+    embedded: tuple[GpuThunk, ...] = ()
 
     @property
     def is_known(self) -> bool:
@@ -123,8 +129,12 @@ def read_gpu_executable(data: bytes, decompress: Decompress | None = None) -> Gp
 
 def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
     length, start = read_varint(data, 0)  # IFRT's own metadata come first
-    outer = read_message(data[start + length :], "xla.ExecutableAndOptionsProto", decompress)
-    inner = outer.get((1,)) or Message(outer.get((), b"")).blob(1)
+    rest = data[start + length :]
+    if is_split(rest):
+        outer = read_message(rest, "xla.ExecutableAndOptionsProto", decompress)
+        inner = outer.get((1,)) or Message(outer.get((), b"")).blob(1)
+    else:  # as XLA wrote it up to jaxlib 0.11.0
+        inner = Message(rest).blob(1)
     parts = read_message(inner, "xla.gpu.GpuExecutableProto", decompress)
     proto = Message(parts.get((), b""))
     allocations = Message(proto.blob(10)).messages(1)
@@ -137,7 +147,7 @@ def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
         assignment=assignment,
         sizes={a.integer(1): a.integer(2) for a in allocations},
         parameters={
-            a.integer(1): (a.integer(6), _integers(a, 10)) for a in allocations if a.integer(5)
+            a.integer(1): (a.integer(6), integers(a.blob(10))) for a in allocations if a.integer(5)
         },
         outputs=dict(map(_output, proto.messages(11))),
         scheduling_mode=options.integer(404),
@@ -150,17 +160,8 @@ def _output(entry: Message) -> tuple[ShapeIndex, Output]:
     alias = None
     if 3 in info.numbers():
         found = info.message(3)
-        alias = found.integer(2), _integers(found, 3)
-    return _integers(Message(entry.blob(1)), 1), Output(info.integer(1), alias)
-
-
-def _integers(message: Message, number: int) -> tuple[int, ...]:
-    """A packed repeated field of integers."""
-    data, at, found = message.blob(number), 0, []
-    while at < len(data):
-        value, at = read_varint(data, at)
-        found.append(value)
-    return tuple(found)
+        alias = found.integer(2), integers(found.blob(3))
+    return integers(Message(entry.blob(1)).blob(1)), Output(info.integer(1), alias)
 
 
 def _sequence(messages: list[Message]) -> tuple[GpuThunk, ...]:
@@ -189,12 +190,14 @@ def _thunk(message: Message) -> GpuThunk:
     return GpuThunk(
         name=name,
         kind=kind.name,
-        accesses=tuple(_accesses(body, kind.fields, _integers(body, kind.written))),
+        accesses=tuple(_accesses(body, kind.fields, integers(body.blob(kind.written)))),
         flow=flow,
         inner=inner,
         execution=body.integer(execution) if execution else 0,
         region=region,
         kernel=_text(body, kind.kernel),
+        slices=gpu_slices.moving_slices(body) if number == gpu_slices.THUNK else (),
+        embedded=_sequence(gpu_slices.embedded_thunks(body)) if number == gpu_slices.THUNK else (),
     )
 
 

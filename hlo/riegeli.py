@@ -25,6 +25,11 @@ _PLAIN, _SNAPPY = 0, ord("s")
 _MERGED, _REPLACED = 2, 3  # in split_proto.proto's Record: what its record is to the message
 
 
+def is_split(data: bytes) -> bool:
+    """Whether bytes are such a file, by its first bytes."""
+    return data.startswith(_SIGNATURE)
+
+
 def read_message(
     data: bytes, name: str, decompress: Decompress | None = None
 ) -> dict[tuple[int, ...], bytes]:
@@ -60,7 +65,7 @@ def read_message(
 
 def _records(data: bytes, decompress: Decompress) -> Iterator[bytes]:
     """The records of a file, in order."""
-    if not data.startswith(_SIGNATURE):
+    if not is_split(data):
         raise HloError("not a Riegeli file")
     begin = 0
     while begin < len(data):

@@ -110,6 +110,14 @@ class Message:
             raise HloError(f"field {number} is not one integer of at least 0")
         return found[0] if found else 0  # pyright: ignore[reportReturnType]
 
+    def signed(self, number: int) -> int:
+        """The signed integer in a field; 0 if it does not occur. May raise HloError."""
+        found = [v for n, _, v in self._fields if n == number]
+        if len(found) > 1 or not all(isinstance(v, int) for v in found):
+            raise HloError(f"field {number} is not one integer")
+        value: Any = found[0] if found else 0
+        return value - (1 << 64) if value >> 63 else value
+
     def set_integer(self, number: int, value: int) -> None:
         """Sets a field to a non-negative integer; 0 removes it."""
         if self.integer(number) == value:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from olla_xla.problem.plan import Plan
     from olla_xla.segments.spill import SpillPlan, spill
     from olla_xla.segments.transform import sublinear
+    from olla_xla.tools.audit.audit import audit
+    from olla_xla.tools.audit.report import Audit
     from olla_xla.tools.max_batch import max_batch
     from olla_xla.tools.measure.measure import measure
     from olla_xla.tools.report import Report, report
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis",
     "AgreementError",
+    "Audit",
     "BudgetError",
     "CheckError",
     "FallbackError",
@@ -79,6 +82,7 @@ __all__ = [
     "VersionError",
     "__version__",
     "analyze",
+    "audit",
     "check",
     "fission",
     "max_batch",
@@ -93,6 +97,7 @@ __all__ = [
 
 _MODULES = {
     "Analysis": "analysis.analysis",
+    "Audit": "tools.audit.report",
     "FissionPlan": "pieces.transform",
     "Plan": "problem.plan",
     "PlanEvent": "compile.plan_event",
@@ -106,6 +111,7 @@ _MODULES = {
     "max_batch": "tools.max_batch",
     "measure": "tools.measure.measure",
     "analyze": "analysis.analyze",
+    "audit": "tools.audit.audit",
     "on_plan": "compile.events",
     "plan": "compile.decorator",
     "report": "tools.report",
@@ -114,13 +120,17 @@ _MODULES = {
 }
 
 
+_OF_ANY_JAX = ("Audit", "audit")
+"""What compiles nothing by a plan, and needs no hook."""
+
+
 def __getattr__(name: str) -> Any:
     """Imports what is asked for when it is asked for."""
     if name != "check" and name not in _MODULES:
         raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
     if name == "check":
         return importlib.import_module("olla_xla.check")
-    if why := old_jax():  # which lacks names that the module imports
+    if (why := old_jax()) and name not in _OF_ANY_JAX:  # which lacks names that the module imports
         raise VersionError(why)
     value = getattr(importlib.import_module(f"olla_xla.{_MODULES[name]}"), name)
     globals()[name] = value

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "soak": "plans again and again in one process: does memory or the time of a call grow",
     "mutants": "faults put into planned modules: do olla_xla's checks find all that matter",
     "thunks": "what a GPU will run, and seeded faults in it: accepted, and all caught",
+    "audit": "executables of plain jax.jit, and seeded faults in them: clean, and all found",
     "cost": "predicted against measured step times on this machine's CPU",
     "place": "offsets: MiniMalloc's instances, plans of train steps, random blocks",
     "place_ilp": "places by the OLLA paper's integer programs, of a trace or a planned step",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from olla_xla.cli.commands import COMMANDS, FURTHER
+from olla_xla.cli.commands import COMMANDS, FURTHER, OF_ANY_JAX
 from olla_xla.cli.program import CommandLine
 
 main = CommandLine(
@@ -11,6 +11,7 @@ main = CommandLine(
     package="olla_xla.cli.commands",
     commands=COMMANDS,
     further=FURTHER,
+    of_any_jax=OF_ANY_JAX,
     others="for bench, estimate and figures type python -m benchmarks NAME in a checkout",
 ).main
 """Runs one command; see `CommandLine.main`."""

@@ -53,6 +53,7 @@ class CommandLine:
       package: the package with a module for each command.
       commands: name of a command -> one line that says what it does.
       further: names of commands that the overview lists last, under a heading of their own.
+      of_any_jax: names of commands that also run with a JAX too old for the others.
       others: a hint that is added to the message for an unknown command, or "".
     """
 
@@ -61,6 +62,7 @@ class CommandLine:
     package: str
     commands: Mapping[str, str]
     further: Collection[str] = ()
+    of_any_jax: Collection[str] = ()
     others: str = ""
 
     def main(self, argv: Sequence[str] | None = None) -> int:
@@ -108,7 +110,7 @@ class CommandLine:
             return _failed(self.name, InputError("; ".join(filter(None, (known, self.others)))))
         program = f"{self.name} {name}"
         try:
-            if why := old_jax():
+            if name not in self.of_any_jax and (why := old_jax()):
                 raise VersionError(why)
             command = importlib.import_module(f"{self.package}.{name}")
             values = flags.FlagValues()

@@ -137,6 +137,15 @@ def platform_of(compiled: Any) -> str:
     return "" if device is None else device.platform
 
 
+def kept_arguments(compiled: jax.stages.Compiled) -> list[int] | None:
+    """Numbers of the argument leaves that an executable takes, from `_executable._kept_var_idx`.
+
+    JAX drops others, which the function does not use. None where JAX has changed the attribute.
+    """
+    kept = getattr(getattr(compiled, "_executable", None), "_kept_var_idx", None)
+    return None if kept is None else sorted(kept)
+
+
 def own_module(private: str, public: str) -> Any:
     """A module of JAX by its private name or, if JAX has moved it, by its public name.
 

@@ -158,7 +158,7 @@ def _run_on_bytes(
     """Checks a schedule on the bytes that XLA assigned, and a GPU's thunks; returns the places."""
     if executable is not None:
         assignment = executable.assignment
-    places = assigned_places(values, _places(assignment, names))
+    places = assigned_places(values, places_of(assignment, names))
     run(program, values, places, target)
     if executable is not None:
         thunks.check_thunks(program, values, places, executable)
@@ -176,8 +176,12 @@ def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]
         )
 
 
-def _places(assignment: bytes, names: Mapping[int, str]) -> dict[tuple[str, ShapeIndex], Place]:
-    """Where XLA put the value that each instruction defines at each index; `names` are by id."""
+def places_of(assignment: bytes, names: Mapping[int, str]) -> dict[tuple[str, ShapeIndex], Place]:
+    """Where XLA put the value that each instruction defines at each index; `names` are by id.
+
+    Raises:
+      CheckError: it is no BufferAssignmentProto.
+    """
     proto = xla_pb2.BufferAssignmentProto()
     try:
         proto.ParseFromString(assignment)

@@ -10,12 +10,13 @@ a command, write such a module and add its line to `COMMANDS`.
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS", "FURTHER"]
+__all__ = ["COMMANDS", "FURTHER", "OF_ANY_JAX"]
 
 COMMANDS: dict[str, str] = {
     "plan": "plan one model, or a dumped HLO module, and say what it saves",
     "run": "run an unchanged script, plan the functions that it jits, print what that saves",
     "analyze": "what is in memory at the peak of a step, and why; reports",
+    "audit": "check an executable of plain jax.jit: followed, taken on trust, wrong",
     "check": "guard memory in CI: fail if a step takes more memory than a stored baseline",
     "diff": "how the memory of two plans, analyses, HLO dumps or versions of jax differs",
     "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
@@ -33,3 +34,6 @@ COMMANDS: dict[str, str] = {
 
 FURTHER = ("doctor", "graph", "objection", "place")
 """Commands that few users need; the overview lists them last, under a heading of their own."""
+
+OF_ANY_JAX = ("audit",)
+"""Commands that need no hook, and so no recent JAX."""

@@ -13,14 +13,12 @@ again and tries what else would help; --html=FOLDER also writes a report for eac
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import os
 import re
 import runpy
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -32,6 +30,7 @@ from olla_xla.cli.program import Uncaught
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import KNEE, PlanOptions, parse_overhead
+from olla_xla.tools.after_jax import after_jax
 
 if TYPE_CHECKING:
     from olla_xla.tools import script_jit
@@ -81,24 +80,14 @@ def run(values: flags.FlagValues, *command: str) -> int:
     Raises:
       InputError: a flag or the script is missing or wrong. Uncaught: what the script raised.
     """
-    options_of, start = _options_of(values), _start(command)
+    options_of, start = _options_of(values), script_start(command)
     if values.html is not None:
         files.check_writable(os.path.join(values.html, "report"))
     found: list[script_jit.Signature] = []
-    after_jax = _AfterJax(lambda: script_jit.install(options_of, found))
-    after_jax.call() if "jax" in sys.modules else sys.meta_path.insert(0, after_jax)
+    after_jax(lambda: script_jit.install(options_of, found))
     try:
-        start()
-        return 0
-    except SystemExit as end:
-        if isinstance(end.code, int | None):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
-    except BaseException as error:
-        raise Uncaught(error.with_traceback(_of_script(error.__traceback__))) from None
+        return script_code(start)
     finally:
-        sys.stdout.flush()
         _print(found, values)
 
 
@@ -128,8 +117,31 @@ def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any]
     return options_of
 
 
-def _start(command: Sequence[str]) -> Callable[[], object]:
-    """What runs the script as Python does, with its own arguments and its folder to import from."""
+def script_code(start: Callable[[], object]) -> int:
+    """Runs a script; returns its exit code. Raises Uncaught, with what it raised."""
+    try:
+        start()
+        return 0
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        raise Uncaught(error.with_traceback(_of_script(error.__traceback__))) from None
+    finally:
+        sys.stdout.flush()
+
+
+def script_start(command: Sequence[str]) -> Callable[[], object]:
+    """What runs a script as Python does, with its own arguments and its folder to import from.
+
+    Args:
+      command: the script, or "-m" and a module; then its arguments.
+
+    Raises:
+      InputError: it is missing.
+    """
     is_module, command = command[:1] == ("-m",), command[command[:1] == ("-m",) :]
     if not command:
         raise InputError("give a SCRIPT, or -m MODULE; see olla_xla run --help")
@@ -148,32 +160,6 @@ def _start(command: Sequence[str]) -> Callable[[], object]:
             runpy.run_path(name, run_name="__main__")
 
     return start
-
-
-class _AfterJax(importlib.abc.MetaPathFinder):
-    """Calls a function as soon as JAX is imported, before the importer goes on.
-
-    JAX reads variables of the environment when it is imported, so the script is to import it.
-    """
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """JAX's own spec, whose loader then makes the call; None for other modules."""
-        if name != "jax":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                load(module)
-                self.call()
-
-            spec.loader.exec_module = exec_module  # of this one object
-        return spec
 
 
 def _of_script(trace: TracebackType | None) -> TracebackType | None:

@@ -1,0 +1,224 @@
+"""Checks that a GPU's dynamic_slice_fusion thunks take the slices that the module's indices give.
+
+The host computes the address of such a slice from the number of a loop's iteration, by a start and
+a stride that XLA found when it compiled (`hlo.gpu_slices`). Here the module's own index is computed
+for each iteration (`scalars`), clamped as XLA defines the operations, and both must agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from hlo.gpu_executable import GpuExecutable, GpuThunk
+from hlo.gpu_slices import MovingSlice
+from hlo.shapes import Shape
+from hlo.wire import slice_ranges
+from olla_xla.check.executable.program import Body, Op, Program
+from olla_xla.check.executable.scalars import UNKNOWN, Known, OutOfStepsError, Scalars
+from olla_xla.errors import CheckError
+
+_CUTS = ("dynamic-slice", "slice")
+_STILL = frozenset(("bitcast", "reshape", "get-tuple-element", "copy"))
+
+
+@dataclasses.dataclass(frozen=True)
+class FollowedSlices:
+    """What was compared.
+
+    Attributes:
+      slices: how many slices of thunks. addresses: how many addresses of them, in all iterations.
+      left: why others were not compared, a line each.
+    """
+
+    slices: int = 0
+    addresses: int = 0
+    left: tuple[str, ...] = ()
+
+
+def check_moving_slices(program: Program, executable: GpuExecutable) -> FollowedSlices:
+    """Compares the addresses of slices in thunks with the module's indices.
+
+    Args:
+      program: the executable's module. executable: as it was read.
+
+    Raises:
+      CheckError: they differ; the message names the thunk, the iteration and both addresses.
+    """
+    thunks = {t.name: t for t in _all(executable.thunks) if any(s.is_cut for s in t.slices)}
+    if not thunks:
+        return FollowedSlices()
+    follower = _Follower(thunks)
+    found = {op: thunks[op.name] for op in _ops(program.entry, set()) if op.name in thunks}
+    for op, thunk in found.items():
+        follower.pair(op, thunk)
+    scalars = follower.scalars = Scalars(found, follower.visit)
+    try:
+        scalars.run(program.entry, [UNKNOWN] * len(program.entry.parameters))
+    except OutOfStepsError:
+        follower.left["loops run too long to follow all iterations"] = None
+    for loop in scalars.blind:
+        follower.left[f"how often {loop.name} runs is not known: 16 iterations followed"] = None
+    for name in thunks.keys() - {op.name for op in follower.seen}:
+        follower.left[f"{name} was not reached"] = None
+    return FollowedSlices(follower.slices, follower.addresses, tuple(follower.left))
+
+
+class _Follower:
+    """Compares, at each visit of a fusion, its slices with those of its thunk."""
+
+    scalars: Scalars
+
+    def __init__(self, thunks: Mapping[str, GpuThunk]) -> None:
+        self._thunks = thunks
+        self._pairs: dict[Op, list[tuple[MovingSlice, Op]]] = {}
+        self.slices = self.addresses = 0
+        self.left: dict[str, None] = {}
+        self.seen: set[Op] = set()
+
+    def pair(self, op: Op, thunk: GpuThunk) -> None:
+        """Finds the operation of each slice; CheckError if a thunk's parts are of other sizes."""
+        _check_copies(thunk)
+        self._pairs[op] = found = []
+        for cut, part in _paired(op.called[0], thunk):
+            if part is None:
+                self.left[f"which slice {_said(thunk)} takes of {_which(cut)} is not known"] = None
+                continue
+            shape = part.operands[1].shape if cut.is_result else part.shape
+            if shape.bytes != cut.size:
+                raise CheckError(
+                    f"{_said(thunk)} takes {cut.size:,} bytes of {_which(cut)}, but {part.name} "
+                    f"is of {shape.bytes:,}"
+                )
+            found.append((cut, part))
+        self.slices += len(found)
+
+    def visit(self, op: Op, operands: Sequence[Known], iterations: tuple[int, ...]) -> None:
+        """Compares the addresses in one iteration."""
+        self.seen.add(op)
+        known = self.scalars.run(op.called[0], operands, iterations)
+        for cut, part in self._pairs[op]:
+            begin = self._begin(part, known)
+            if begin is None:
+                self.left[f"the index of {part.name} follows from no constant"] = None
+                continue
+            last = part.operands[0].shape.bytes - cut.size
+            actual = min(max(cut.offset(iterations), 0), last)
+            if actual != begin:
+                verb = "writes" if cut.is_result else "reads"
+                where = f" in iteration {', '.join(map(str, iterations))}" if iterations else ""
+                raise CheckError(
+                    f"{_said(self._thunks[op.name])} {verb} bytes [{actual:,}, "
+                    f"{actual + cut.size:,}) of {_which(cut)}{where}, but the index of "
+                    f"{part.name} gives [{begin:,}, {begin + cut.size:,})"
+                )
+            self.addresses += 1
+
+    def _begin(self, part: Op, known: Mapping[Op, Known]) -> int | None:
+        """Where a slice begins in its array, in bytes; None if an index is not known."""
+        whole = part.operands[0].shape
+        if part.opcode == "slice":
+            starts: list[int | None] = [start for start, _, _ in slice_ranges(part.proto)]
+        else:
+            first = 1 if part.opcode == "dynamic-slice" else 2
+            cut = part.shape if first == 1 else part.operands[1].shape
+            extents = zip(part.operands[first:], whole.dimensions, cut.dimensions, strict=True)
+            starts = []
+            for index, extent, size in extents:
+                number = known.get(index, UNKNOWN)
+                if extent == size:
+                    starts.append(0)
+                elif isinstance(number, bytes):
+                    starts.append(self.scalars.integers.clamped(number, extent - size + 1))
+                else:
+                    starts.append(None)
+        if any(start is None for start in starts):
+            return None
+        distances = _distances(whole)
+        return sum(s * d for s, d in zip(starts, distances, strict=True) if s is not None)
+
+
+def _paired(body: Body, thunk: GpuThunk) -> Iterator[tuple[MovingSlice, Op | None]]:
+    """Each slice of a thunk, with the operation that takes it; None where that is not clear.
+
+    Operands of what the fusion runs come in its order. Where nothing is run but a copy, the slice
+    is the result itself.
+    """
+    roots = body.result.operands if body.result.opcode == "tuple" else (body.result,)
+    ends = [_behind(root) for root in roots]
+    first = _behind(ends[0].operands[1]) if ends[0].opcode == "dynamic-update-slice" else ends[0]
+    is_copy = first.opcode in (*_CUTS, "parameter")
+    read = [first] if is_copy else [_behind(operand) for operand in first.operands]
+    given = [cut for cut in thunk.slices if not cut.is_result]
+    for k, cut in enumerate(given):
+        if not cut.is_cut:
+            continue
+        alike = [op for op in body.ops if _takes(op, cut)]
+        part = read[k] if len(read) == len(given) else None
+        if part is None or part not in alike:
+            part = alike[0] if len(alike) == 1 else None
+        yield cut, part
+    for cut in thunk.slices:
+        if cut.is_result and cut.is_cut:
+            end = ends[cut.number] if cut.number < len(ends) else None
+            is_update = end is not None and end.opcode == "dynamic-update-slice"
+            yield cut, end if is_update else None
+
+
+def _takes(op: Op, cut: MovingSlice) -> bool:
+    """Whether an operation is a slice of an operand, of the extents that a thunk says."""
+    if op.opcode not in _CUTS or op.shape.dimensions != cut.dimensions:
+        return False
+    source = _behind(op.operands[0])
+    return source.opcode == "parameter" and source.proto.parameter_number == cut.number
+
+
+def _check_copies(thunk: GpuThunk) -> None:
+    """Raises CheckError where what runs on the parts leaves them, or copies less than all."""
+    for inner in thunk.embedded:
+        for access in inner.accesses:
+            place = access.slice
+            known = place.allocation < len(thunk.slices)
+            if not known or place.end > thunk.slices[place.allocation].size:
+                raise CheckError(f"{_said(thunk)} accesses bytes outside of its parts")
+        if inner.kind.endswith("copy") and len(thunk.embedded) == 1:
+            places = [(a.slice.offset, a.slice.size, a.writes) for a in inner.accesses]
+            if places != [(0, s.size, s.is_result) for s in thunk.slices]:
+                raise CheckError(f"{_said(thunk)} does not copy the whole of its part")
+
+
+def _behind(op: Op) -> Op:
+    while op.opcode in _STILL:
+        op = op.operands[0]
+    return op
+
+
+def _distances(shape: Shape) -> list[int]:
+    """Bytes from one element to the next along each dimension."""
+    found, distance = [0] * len(shape.dimensions), shape.element_bits // 8
+    for k in shape.minor_to_major:
+        found[k] = distance
+        distance *= shape.dimensions[k]
+    return found
+
+
+def _all(thunks: Sequence[GpuThunk]) -> Iterator[GpuThunk]:
+    return (below for thunk in thunks for below in thunk.below())
+
+
+def _ops(body: Body, seen: set[Body]) -> Iterator[Op]:
+    if body in seen:
+        return
+    seen.add(body)
+    for op in body.ops:
+        yield op
+        for inner in op.called:
+            yield from _ops(inner, seen)
+
+
+def _said(thunk: GpuThunk) -> str:
+    return f"thunk {thunk.name} ({thunk.kind})"
+
+
+def _which(cut: MovingSlice) -> str:
+    return f"{'result' if cut.is_result else 'operand'} {cut.number}"

@@ -1,0 +1,200 @@
+"""All that the referee has to say of an executable that XLA made by itself.
+
+`verdict.check_executable` stops at the first objection, and knows what the results should be. Here
+there is no other module to compare with: each check runs by itself, and what it went by is counted.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from hlo.gc_pause import without_collection
+from hlo.gpu_executable import GpuExecutable, GpuThunk
+from hlo.gpu_thunks import Flow
+from hlo.shapes import ShapeIndex
+from olla_xla.check.executable.layouts import check_layouts
+from olla_xla.check.executable.memory import (
+    PASSED_ON,
+    Place,
+    assigned_places,
+    run,
+    shared_buffers,
+)
+from olla_xla.check.executable.moving_slices import FollowedSlices, check_moving_slices
+from olla_xla.check.executable.program import CONTROL_FLOW, Body, Op, Program, read_program
+from olla_xla.check.executable.thunks import check_thunks
+from olla_xla.check.executable.values import Value, Values, follow
+from olla_xla.check.executable.verdict import places_of
+from olla_xla.errors import CheckError
+
+_MOVES = frozenset("memzero memset32bit_value dynamic_slice_fusion".split())
+"""Kinds of thunks that compute nothing, besides copies."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """What the referee followed, took on trust, and objects to.
+
+    Attributes:
+      objections: (which check, what it says).
+      followed: what -> how many.
+      trusted: kind of kernel, whose code was not looked at -> how many of them.
+      left: what could not be followed, a line each.
+    """
+
+    objections: tuple[tuple[str, str], ...]
+    followed: Mapping[str, int]
+    trusted: Mapping[str, int]
+    left: tuple[str, ...]
+
+
+@without_collection()
+def survey(
+    module: bytes,
+    target: str,
+    *,
+    assignment: bytes = b"",
+    executable: GpuExecutable | None = None,
+    donated: Collection[int] | None = None,
+    promised: Mapping[ShapeIndex, int] | None = None,
+) -> Survey:
+    """Makes every check of an executable, whichever of them fail.
+
+    Args:
+      module: its final HloModuleProto, serialized. target: "cpu", "cuda" or "tpu".
+      assignment: its serialized BufferAssignmentProto, or b"" where it is not given.
+      executable: a GPU's executable, where it could be read; it has the assignment of its own.
+      donated: numbers of the arguments that the caller gives away; None where that is not known.
+      promised: index of a result -> number of the argument that it was to take over.
+    """
+    return _Checks(module, target, assignment, executable, donated, promised or {}).made()
+
+
+class _Checks:
+    def __init__(
+        self,
+        module: bytes,
+        target: str,
+        assignment: bytes,
+        executable: GpuExecutable | None,
+        donated: Collection[int] | None,
+        promised: Mapping[ShapeIndex, int],
+    ) -> None:
+        self._module, self._target = module, target
+        self._assignment = assignment if executable is None else executable.assignment
+        self._executable, self._donated, self._promised = executable, donated, promised
+        self._objections: list[tuple[str, str]] = []
+        self._followed: dict[str, int] = {}
+        self._left: list[str] = []
+
+    def made(self) -> Survey:
+        """Makes them."""
+        program = self._of("order", lambda: read_program(self._module))
+        trusted: Mapping[str, int] = {}
+        if program is not None:
+            self._checked(program)
+            trusted = self._trusted(program)
+        return Survey(tuple(self._objections), self._followed, trusted, tuple(self._left))
+
+    def _of[T](self, check: str, work: Callable[[], T]) -> T | None:
+        """What a check returns; None if it objects, which is noted."""
+        try:
+            return work()
+        except CheckError as error:
+            self._objections.append((check, str(error)))
+            return None
+
+    def _checked(self, program: Program) -> None:
+        ops = list(_run_ops(program.entry, set()))
+        self._followed["instructions"] = len(ops)
+        self._of("layouts", lambda: check_layouts(program))
+        self._of("donation", lambda: self._check_donation(program))
+        self._followed["aliases"] = len(program.aliases)
+        self._followed["asynchronous operations"] = sum(o.opcode.endswith("-start") for o in ops)
+        values = self._of("values", lambda: follow(program))
+        if values is None:
+            return
+        self._followed["arrays"] = len(values.defined)
+        shared = shared_buffers(program, values, self._target)
+        self._of("values", lambda: run(program, values, shared, self._target))
+        if not self._assignment:
+            self._left.append("XLA's buffer assignment is not known: only aliases were followed")
+            return
+        places = self._of("memory", lambda: self._places(program, values))
+        if places is not None:
+            self._of("memory", lambda: run(program, values, places, self._target))
+            self._followed["arrays with an address"] = len(places)
+        if self._executable is not None:
+            self._check_gpu(program, values, places, self._executable)
+
+    def _places(self, program: Program, values: Values) -> dict[Value, Place]:
+        return assigned_places(values, places_of(self._assignment, program.names))
+
+    def _check_gpu(
+        self,
+        program: Program,
+        values: Values,
+        places: Mapping[Value, Place] | None,
+        executable: GpuExecutable,
+    ) -> None:
+        self._followed["thunks"] = sum(1 for _ in executable.all_thunks)
+        if places is not None:
+            self._of("thunks", lambda: check_thunks(program, values, places, executable))
+        found = self._of("slices", lambda: check_moving_slices(program, executable))
+        found = found or FollowedSlices()
+        self._followed["slices in loops"] = found.slices
+        self._followed["addresses of slices"] = found.addresses
+        self._left += found.left
+        if unknown := sorted(executable.unknown_kinds):
+            self._left.append(f"thunks of kinds that are not known: {', '.join(unknown)}")
+
+    def _check_donation(self, program: Program) -> None:
+        """Raises CheckError where an argument's memory is used otherwise than the caller allows."""
+        given = {number for number, _ in (*program.aliases.values(), *program.donors)}
+        if self._donated is not None and (taken := sorted(given - set(self._donated))):
+            raise CheckError(f"argument {taken[0]} is overwritten, but was not donated")
+        for index, number in self._promised.items():
+            if program.aliases.get(index, (None,))[0] != number:
+                raise CheckError(
+                    f"result {list(index)} was to take over the memory of argument {number}, and "
+                    "does not"
+                )
+
+    def _trusted(self, program: Program) -> Mapping[str, int]:
+        found: collections.Counter[str] = collections.Counter()
+        if self._executable is not None:
+            for thunk in _leaves(self._executable.all_thunks):
+                if thunk.flow is Flow.NONE and thunk.kind not in _MOVES:
+                    found[thunk.kind] += not thunk.kind.endswith("copy")
+        else:
+            for op in _run_ops(program.entry, set()):
+                if _computes(op):
+                    target = op.proto.custom_call_target
+                    found[f"custom-call {target}" if target else op.opcode] += 1
+        return dict((+found).most_common())
+
+
+def _leaves(thunks: Iterator[GpuThunk]) -> Iterator[GpuThunk]:
+    for thunk in thunks:
+        yield thunk
+        yield from thunk.embedded
+
+
+def _computes(op: Op) -> bool:
+    if op.opcode in PASSED_ON or op.opcode in CONTROL_FLOW or op.opcode == "copy":
+        return False
+    return not op.opcode.startswith("copy-") and not op.opcode.endswith(("-done", "-update"))
+
+
+def _run_ops(body: Body, seen: set[Body]) -> Iterator[Op]:
+    """The instructions that run one by one, those of loops and branches included."""
+    if body in seen:
+        return
+    seen.add(body)
+    for op in body.ops:
+        yield op
+        if op.opcode in CONTROL_FLOW:
+            for inner in op.called:
+                yield from _run_ops(inner, seen)

@@ -1,0 +1,152 @@
+"""Checks executables of plain jax.jit: that each read finds what was written there last.
+
+Give one of --model (compiled for --target), --hlo (a dumped module: compiled for --target if it has
+no schedule; or a file of --zip), and --script, of which each executable is audited that it compiles
+where it runs.
+
+Arrays are followed through the bytes that XLA assigned, asynchronous operations to their end, and
+on a GPU each thunk, and the address of each slice that a loop copies. The report says what was
+followed, what was taken on trust (the code of kernels), and what is wrong, with source lines. The
+exit code is 1 if anything is wrong. --zip writes a file for an issue of XLA's.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+import olla_xla.targets as targets
+from hlo.buffer_assignment import dumped_parts
+from hlo.dumps.read import read_module
+from hlo.late import late
+from hlo.module import HloError
+from olla_xla.cli import document, files
+from olla_xla.cli.commands import shared
+from olla_xla.cli.commands.run import script_code, script_start
+from olla_xla.cli.report.progress import Progress
+from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.tools import models
+from olla_xla.tools.after_jax import after_jax
+
+if TYPE_CHECKING:
+    import jax
+
+    from olla_xla.tools import dumped
+    from olla_xla.tools.audit import audit, every_compile, report
+else:
+    jax = late("jax")  # which a script is to import
+    dumped = late("olla_xla.tools.dumped")
+    audit = late("olla_xla.tools.audit.audit")
+    every_compile = late("olla_xla.tools.audit.every_compile")
+    report = late("olla_xla.tools.audit.report")
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the command's flags."""
+    shared.define_model(values)
+    shared.define_hlo(values)
+    shared.define_compile(values)
+    flags.DEFINE_string(
+        "script", None, "A script, or -m MODULE, with its arguments.", flag_values=values
+    )
+    flags.DEFINE_enum(
+        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "zip", None, "File for the first executable with a finding.", flag_values=values
+    )
+
+
+def run(values: flags.FlagValues) -> int:
+    """Audits, and prints the reports; returns 1 where something is wrong.
+
+    Raises:
+      InputError: not exactly one of --model, --hlo and --script is given, or one cannot be used.
+      Uncaught: what the script raised.
+    """
+    given = [name for name in ("model", "hlo", "script") if values[name].value is not None]
+    if len(given) != 1:
+        raise InputError("give one of --model=NAME, --hlo=FILE and --script=FILE")
+    files.check_writable(values.zip)
+    code, failed = 0, list[str]()
+    found: list[report.Audit] = []
+    if values.script is not None:
+        try:
+            code = _of_script(values.script, found, failed)
+        finally:
+            wrong = _print(found, failed, values.zip)
+    else:
+        with Progress() as progress:
+            progress.stage("compiling")
+            found.append((_of_model if values.model is not None else _of_hlo)(values))
+        wrong = _print(found, failed, values.zip)
+    return code or int(wrong)
+
+
+def _of_script(script: str, found: list[report.Audit], failed: list[str]) -> int:
+    start = script_start(tuple(shlex.split(script)))
+    with contextlib.ExitStack() as stack:
+        audited = (found.append, failed.append)
+        after_jax(lambda: stack.enter_context(every_compile.every_compile(*audited)))
+        return script_code(start)
+
+
+def _of_model(values: flags.FlagValues) -> report.Audit:
+    targets.prepare_environment(values.target)
+    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+    with models.tracing(values.model):
+        jitted = jax.jit(model.step, **model.jit_options)
+        lowered = jitted.lower(*targets.target(values.target).place(model.arguments))
+    return audit.audit(lowered)
+
+
+def _of_hlo(values: flags.FlagValues) -> report.Audit:
+    path = str(values["hlo"].value)
+    if (saved := report.saved_parts(path)) is not None:
+        return audit.audit_parts(saved)
+    lowered = shared.lowered_module(values)
+    platform = targets.TARGETS[values.target]
+    if lowered is not None:
+        target = targets.target(values.target, lowered.devices, values.topology)
+        stage = dumped.DumpedStage(lowered, target)
+        return audit.audit_compiled(stage.compiled(), stage.lowered.compiler_ir())
+    try:
+        module, assignment = dumped_parts(path)
+    except HloError:
+        module = assignment = b""
+    if not assignment:  # a module alone, perhaps as text
+        try:
+            module = read_module(path, platform)
+        except HloError as error:
+            raise ModuleFormatError(str(error)) from error
+    return audit.audit_parts(report.ExecutableParts(platform, module, assignment))
+
+
+def _print(found: Sequence[report.Audit], failed: Sequence[str], path: str | None) -> bool:
+    """Prints the reports, and writes the file; returns whether something is wrong."""
+    document.add(executables=[one.document() for one in found], failed=list(failed))
+    wrong = [one for one in found if not one]
+    lines = [str(one) for one in (found if len(found) == 1 else wrong)]
+    if len(found) != 1:
+        lines.append(f"{len(found):,} executables, {len(wrong):,} with findings")
+        lines.append(f"  followed: {_total(one.followed for one in found)}")
+        lines.append(f"  on trust: {_total(one.trusted for one in found)}")
+        left = collections.Counter(line for one in found for line in one.left)
+        lines += [f"  not followed, {n:,} times: {line}" for line, n in left.items()]
+    for line in (*lines, *failed):
+        shared.console().print(line, markup=False, soft_wrap=True)
+    if path is not None and found:
+        (wrong or found)[0].save(path)
+    return bool(wrong)
+
+
+def _total(counts: Iterable[Mapping[str, int]]) -> str:
+    total = collections.Counter[str]()
+    for one in counts:
+        total.update(one)
+    return ", ".join(f"{n:,} {what}" for what, n in total.items() if n)

@@ -1,0 +1,49 @@
+"""Calls a function when JAX is imported, by whoever does it. Nothing here imports JAX."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+
+def after_jax(call: Callable[[], None]) -> None:
+    """Calls a function now if JAX is imported, else as soon as it is.
+
+    The importer goes on only then. JAX reads variables of the environment when it is imported, so a
+    program that sets some is to import it by itself.
+    """
+    if "jax" in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _Finder(call))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self._asks = False
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """JAX's own spec, whose loader then makes the call; None for other modules."""
+        if name != "jax" or self._asks:
+            return None
+        self._asks = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asks = False  # whoever only looks for JAX may not import it
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                load(module)
+                self.call()
+
+            spec.loader.exec_module = exec_module  # of this one object
+        return spec

@@ -1,0 +1,178 @@
+"""`olla_xla.audit`: checks an executable of plain `jax.jit`, which nothing was planned for."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+
+from hlo.backend import platform, platform_of_jax
+from hlo.gpu_executable import GpuExecutable
+from hlo.invariant_loads import invariant_loads
+from hlo.module import HloError, module_from_bytes
+from hlo.shapes import ShapeIndex
+from olla_xla.check.executable.survey import survey
+from olla_xla.compile.accounting import assignment_proto, final_module
+from olla_xla.compile.foreign import jax_stage
+from olla_xla.compile.gpu_code import read_or_say, serialized_executable
+from olla_xla.compile.jax_private import kept_arguments, plain_jit, platform_of
+from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.tools.audit.report import Audit, ExecutableParts, located
+
+Promises = tuple[frozenset[int], dict[ShapeIndex, int]]
+"""Numbers of the donated arguments; index of a result -> the argument that it is to take over."""
+
+_TAKEN, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
+"""JAX's attributes of a donated argument: with the result that takes it over, or without."""
+
+
+def audit(fn: Any, *args: Any, **kwargs: Any) -> Audit:
+    """Checks what XLA made of a function: that each read finds what was written there last.
+
+    Followed are all arrays through the bytes that XLA assigned, asynchronous operations to their
+    end, donated arguments, layouts, and on a GPU each thunk and the address of each slice that a
+    loop copies. What a kernel computes of its bytes is taken on trust. Nothing is run.
+
+    Args:
+      fn: what `jax.jit` returned or a plain function, lowered and compiled here for `args`; or a
+        `jax.stages.Lowered` or `jax.stages.Compiled`, without arguments.
+      args, kwargs: arrays or `jax.ShapeDtypeStruct`s, also on devices that are not there.
+
+    Returns:
+      The report, which is true where nothing is wrong.
+
+    Raises:
+      InputError: `fn` cannot be compiled, or is compiled and comes with arguments.
+    """
+    stage = getattr(fn, "stage", fn)  # of ours, JAX's own
+    if isinstance(stage, jax.stages.Compiled | jax.stages.Lowered):
+        if args or kwargs:
+            raise InputError("olla_xla.audit takes a lowered or compiled stage without arguments")
+    elif callable(fn):
+        jitted = fn if hasattr(fn, "lower") else plain_jit(fn)
+        stage = jax_stage(jitted.lower(*args, **kwargs))
+    else:
+        raise InputError(f"olla_xla.audit takes a function, not {type(fn).__name__}")
+    if isinstance(stage, jax.stages.Compiled):
+        return audit_compiled(stage, donated=_donated(stage))
+    compiled: Any = stage.compile()
+    module = getattr(stage, "stage", stage).compiler_ir()
+    return audit_compiled(getattr(compiled, "stage", compiled), module)
+
+
+def audit_compiled(
+    compiled: Any, lowered: Any = None, donated: frozenset[int] | None = None
+) -> Audit:
+    """The audit of an executable.
+
+    Args:
+      compiled: a `jax.stages.Compiled`, or what has as much of it as `tools.dumped` has.
+      lowered: the StableHLO module that it was compiled from, as MLIR, if it is known.
+      donated: numbers of the donated arguments, where `lowered` is not known.
+
+    Raises:
+      InputError: there is no such platform.
+    """
+    try:
+        found = platform_of_jax(platform_of(compiled))
+    except StopIteration as error:
+        raise InputError("olla_xla.audit knows executables of CPUs, GPUs and TPUs") from error
+    began = time.monotonic()
+    serialized = serialized_executable(compiled) if found.lists_thunks else b""
+    parts = ExecutableParts(
+        found.name,
+        final_module(compiled),
+        b"" if found.lists_thunks else assignment_proto(compiled, found.name),
+        serialized,
+        "" if lowered is None else str(lowered),
+    )
+    return audit_parts(parts, lowered, donated, began)
+
+
+def audit_parts(
+    parts: ExecutableParts,
+    lowered: Any = None,
+    donated: frozenset[int] | None = None,
+    began: float | None = None,
+) -> Audit:
+    """The audit of an executable that was taken apart.
+
+    Args:
+      parts: the executable. lowered, donated: as `audit_compiled`.
+      began: when the audit did, by `time.monotonic`.
+
+    Raises:
+      ModuleFormatError: it holds no module.
+    """
+    began = time.monotonic() if began is None else began
+    executable = read_or_say(parts.executable)
+    try:
+        module = module_from_bytes(parts.module)
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
+    promises: Promises | None = None if donated is None else (donated, {})
+    if lowered is not None:
+        promises = promises_of(lowered, len(module.entry.parameters))
+    found = survey(
+        parts.module,
+        parts.target,
+        assignment=parts.assignment,
+        executable=executable,
+        donated=None if promises is None else promises[0],
+        promised=None if promises is None else promises[1],
+    )
+    left = found.left
+    if executable is None and platform(parts.target).lists_thunks:
+        left = ("the executable could not be read: no thunk was followed", *left)
+    return Audit(
+        module.name,
+        parts.target,
+        located(parts.module, found.objections),
+        found.followed,
+        found.trusted,
+        left,
+        () if executable is None else _doubts(parts.module, executable),
+        time.monotonic() - began,
+        parts,
+    )
+
+
+def promises_of(lowered: Any, arguments: int) -> Promises | None:
+    """What JAX asked XLA for; None where XLA's arguments are not those of the StableHLO module.
+
+    Args:
+      lowered: the module, as MLIR. arguments: how many XLA's entry computation has.
+    """
+    main: Any = next(
+        f for f in lowered.body.operations if str(f.attributes["sym_name"]).strip('"') == "main"
+    )
+    said = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
+    count, results = (len(main.type.inputs), len(main.type.results))
+    if count != arguments:
+        return None
+    donated, taken = set[int](), dict[ShapeIndex, int]()
+    for number, attributes in enumerate(said):
+        if _TAKEN in attributes or _DONOR in attributes:
+            donated.add(number)
+        if _TAKEN in attributes:
+            k = int(attributes[_TAKEN].value)
+            taken[(k,) if results > 1 else ()] = number
+    return frozenset(donated), taken
+
+
+def _donated(compiled: jax.stages.Compiled) -> frozenset[int] | None:
+    """Numbers of a compiled function's donated arguments; None where JAX does not say."""
+    kept = kept_arguments(compiled)
+    leaves = jax.tree.leaves(compiled.args_info)
+    if kept is None or len(module_from_bytes(final_module(compiled)).entry.parameters) != len(kept):
+        return None
+    return frozenset(n for n, leaf in enumerate(kept) if leaves[leaf].donated)
+
+
+def _doubts(module: bytes, executable: GpuExecutable) -> tuple[str, ...]:
+    wrong = invariant_loads(module, executable).wrong
+    return tuple(
+        f"{name} may load as invariant what is still being written, by the kernel of {origin}"
+        for name, origin in wrong
+    )

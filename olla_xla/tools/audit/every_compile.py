@@ -1,0 +1,52 @@
+"""Audits each executable that a program compiles, as it is compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from olla_xla.errors import OllaError
+from olla_xla.tools.audit.audit import audit_compiled
+from olla_xla.tools.audit.report import Audit
+from olla_xla.tools.dumped import DumpedExecutable
+
+_FUNCTION = "compile_or_get_cached"
+"""Of jax._src.compiler, which has no public counterpart: all compiles of JAX's pass through it."""
+
+
+@contextlib.contextmanager
+def every_compile(found: Callable[[Audit], None], failed: Callable[[str], None]) -> Iterator[None]:
+    """Audits all executables that are compiled within the block, also by other threads.
+
+    Args:
+      found: gets each report.
+      failed: gets a line for each executable that could not be audited; the program goes on.
+
+    Raises:
+      OllaError: JAX has changed a private function.
+    """
+    compiler = importlib.import_module("jax._src.compiler")
+    own: Any = getattr(compiler, _FUNCTION, None)
+    if own is None:
+        raise OllaError(f"with JAX {jax.__version__}, olla_xla cannot see what is compiled")
+
+    @functools.wraps(own)
+    def compiled(backend: Any, module: Any, devices: Any, *args: Any, **kwargs: Any) -> Any:
+        executable = own(backend, module, devices, *args, **kwargs)
+        try:
+            found(audit_compiled(DumpedExecutable(executable, devices.flat[0]), module))
+        except Exception as error:
+            name = str(module.operation.attributes["sym_name"])
+            failed(f"{name} was not audited: {type(error).__name__}: {error}")
+        return executable
+
+    setattr(compiler, _FUNCTION, compiled)
+    try:
+        yield
+    finally:
+        setattr(compiler, _FUNCTION, own)

@@ -1,0 +1,163 @@
+"""What an audit of an executable found, for people, for programs, and for an issue."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlo.module import HloError, Instruction, module_from_bytes
+from olla_xla.compile.versions import versions
+from olla_xla.errors import InputError
+from olla_xla.memory.sources import source_line
+
+_NAMES = re.compile(r"[\w.\-]*\w")
+
+
+class Finding(NamedTuple):
+    """Something that is wrong with an executable.
+
+    Attributes:
+      check: which one objects, such as "slices". message: what is wrong, in one line.
+      instruction: the first one that the message names, or "".
+      line: of the program, "file:line"; "" where XLA does not know it.
+      operation: JAX's name of the operation, such as "jit(loss)/while/body/dynamic_slice", or "".
+    """
+
+    check: str
+    message: str
+    instruction: str
+    line: str
+    operation: str
+
+
+class ExecutableParts(NamedTuple):
+    """An executable as it is audited.
+
+    Attributes:
+      target: "cpu", "cuda" or "tpu". module: the final HloModuleProto, serialized.
+      assignment: its BufferAssignmentProto, serialized, or b"".
+      executable: a GPU's, as XLA serializes it, or b"".
+      stablehlo: the lowered program's text, or "".
+    """
+
+    target: str
+    module: bytes
+    assignment: bytes = b""
+    executable: bytes = b""
+    stablehlo: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """What is known of one executable.
+
+    Attributes:
+      name: of its module. target: "cpu", "cuda" or "tpu".
+      findings: what is wrong; empty where nothing is.
+      followed: what was followed -> how many. trusted: kind of kernel, whose code was not looked
+        at -> how many. left: what could not be followed, a line each.
+      doubts: what XLA is known to do wrong at times and the executable does, a line each.
+      seconds: that the audit took, without compiling. parts: the executable.
+    """
+
+    name: str
+    target: str
+    findings: tuple[Finding, ...]
+    followed: Mapping[str, int]
+    trusted: Mapping[str, int]
+    left: tuple[str, ...]
+    doubts: tuple[str, ...]
+    seconds: float
+    parts: ExecutableParts = dataclasses.field(repr=False, compare=False)
+
+    def __bool__(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        """As the command prints it."""
+        lines = [f"{self.name} ({self.target}): {len(self.findings) or 'no'} findings"]
+        for finding in self.findings:
+            lines.append(f"  wrong, {finding.check}: {finding.message}")
+            if where := "  ".join(filter(None, (finding.line, finding.operation))):
+                lines.append(f"    at {where}")
+        for title, counts in (("followed", self.followed), ("on trust", self.trusted)):
+            text = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+            lines += [f"  {title}: {text}"] if text else []
+        lines += [f"  doubtful: {line}" for line in self.doubts]
+        lines += [f"  not followed: {line}" for line in self.left]
+        return "\n".join(lines)
+
+    def document(self) -> dict[str, Any]:
+        """The same as plain values, for JSON."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del found["parts"]
+        return {**found, "findings": [f._asdict() for f in self.findings]}
+
+    def save(self, path: str | Path) -> None:
+        """Writes a zip with the report, the module, its assignment and the executable.
+
+        It is for an issue of XLA's; `olla_xla audit --hlo=FILE` repeats the audit. Constants are in
+        it as they are.
+
+        Raises:
+          InputError: the file cannot be written.
+        """
+        about = [str(self), f"target: {self.target}", f"versions: {versions()}"]
+        about.append(f"XLA_FLAGS: {os.environ.get('XLA_FLAGS', '')}")
+        data = io.BytesIO()
+        with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("audit.txt", "\n".join(about) + "\n")
+            file.writestr("target.txt", self.target)
+            file.writestr("step.stablehlo.txt", self.parts.stablehlo)
+            for name in ("module", "assignment", "executable"):
+                file.writestr(f"{name}.pb", getattr(self.parts, name))
+        try:
+            Path(path).write_bytes(data.getvalue())
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def saved_parts(path: str | Path) -> ExecutableParts | None:
+    """The executable in a file that `Audit.save` wrote; None where it is no such file."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return ExecutableParts(
+                target=file.read("target.txt").decode(),
+                module=file.read("module.pb"),
+                assignment=file.read("assignment.pb"),
+                executable=file.read("executable.pb"),
+                stablehlo=file.read("step.stablehlo.txt").decode(),
+            )
+    except (zipfile.BadZipFile, OSError, KeyError, ValueError):
+        return None
+
+
+def located(module: bytes, objections: tuple[tuple[str, str], ...]) -> tuple[Finding, ...]:
+    """Objections, each with the instruction that it names and that one's source line.
+
+    Args:
+      module: the executable's, serialized. objections: (check, message).
+    """
+    if not objections:
+        return ()
+    try:
+        computations = module_from_bytes(module).computations
+    except HloError:
+        computations = []
+    named = {i.name: i for c in computations for i in c.instructions}
+    return tuple(_located(named, *objection) for objection in objections)
+
+
+def _located(named: Mapping[str, Instruction], check: str, message: str) -> Finding:
+    found = [named[name] for name in _NAMES.findall(message) if name in named]
+    if not found:
+        return Finding(check, message, "", "", "")
+    known = next((i for i in found if source_line(i)), found[0])
+    return Finding(check, message, found[0].name, source_line(known), known.op_name)

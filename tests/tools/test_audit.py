@@ -1,0 +1,192 @@
+"""Executables of plain `jax.jit`, audited: alone, as a command, and in a test suite of others."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import olla_xla
+from hlo.module import parse_module_proto
+from olla_xla.cli.main import main
+from olla_xla.errors import InputError
+from olla_xla.tools.audit.audit import audit_parts
+from olla_xla.tools.audit.every_compile import every_compile
+from olla_xla.tools.audit.report import saved_parts
+
+
+def step(state, batch, unused):
+    del unused
+
+    def body(x, w):
+        return jnp.tanh(x @ w), x.sum()
+
+    x, sums = jax.lax.scan(body, batch, state["w"])
+    return {"w": state["w"] + x.sum(), "n": state["n"] + 1}, sums
+
+
+def arguments():
+    return {"w": jnp.ones((5, 8, 8)), "n": jnp.zeros(())}, jnp.ones((4, 8)), jnp.ones(3)
+
+
+@pytest.fixture(scope="module")
+def report():
+    return olla_xla.audit(jax.jit(step, donate_argnums=0), *arguments())
+
+
+def test_a_jitted_function_is_followed(report):
+    assert report
+    assert report.target == "cpu"
+    assert report.followed["arrays with an address"] > 10
+    assert report.followed["aliases"] == 2
+    assert sum(report.trusted.values())
+    assert "no findings" in str(report)
+
+
+def test_stages_and_plain_functions_are_taken_too():
+    lowered = jax.jit(step, donate_argnums=0).lower(*arguments())
+    for given in (lowered, lowered.compile()):
+        assert olla_xla.audit(given).followed["aliases"] == 2
+    assert olla_xla.audit(step, *arguments()).followed["aliases"] == 0
+    assert olla_xla.audit(olla_xla.plan(step, donate_argnums=0), *arguments())
+
+
+def test_what_cannot_be_audited_is_refused():
+    with pytest.raises(InputError, match="without arguments"):
+        olla_xla.audit(jax.jit(step).lower(*arguments()), 1)
+    with pytest.raises(InputError, match="takes a function"):
+        olla_xla.audit(3)
+
+
+def with_module(report, change):
+    """The audit of the same executable with its module changed."""
+    proto = parse_module_proto(report.parts.module)
+    change(proto)
+    return audit_parts(
+        report.parts._replace(module=proto.SerializeToString()), donated=frozenset((0, 1))
+    )
+
+
+def test_a_lost_order_is_found_with_its_line(report):
+    def change(proto):
+        ids = proto.schedule.sequences[proto.entry_computation_id].instruction_ids
+        last = ids[-2]
+        del ids[-2]
+        ids.insert(0, last)
+
+    found = with_module(report, change).findings
+    assert [f.check for f in found] == ["order"]
+    assert "needs" in found[0].message
+
+
+def test_an_argument_that_was_not_donated(report):
+    def change(proto):
+        proto.input_output_alias.entries[0].parameter_number = 2
+
+    checks = {f.check for f in with_module(report, change).findings}
+    assert "donation" in checks
+
+
+def test_a_promise_that_is_not_kept():
+    lowered = jax.jit(step, donate_argnums=0).lower(*arguments())
+    whole = olla_xla.audit(lowered)
+
+    proto = parse_module_proto(whole.parts.module)
+    del proto.input_output_alias.entries[:]
+    parts = whole.parts._replace(module=proto.SerializeToString())
+    found = audit_parts(parts, lowered.compiler_ir()).findings
+    assert "take over the memory" in found[0].message
+
+
+def test_every_compile_of_a_block():
+    found, failed = [], []
+    with every_compile(found.append, failed.append):
+        jax.jit(lambda x: x * 3 + 1)(jnp.arange(7.0)).block_until_ready()
+    before = len(found)
+    jax.jit(lambda x: x * 5 + 1)(jnp.arange(7.0))
+    assert before and len(found) == before
+    assert not failed
+    assert all(found)
+
+
+def test_a_saved_executable_is_audited_again(report, tmp_path, capsys):
+    path = tmp_path / "case.zip"
+    report.save(path)
+    assert saved_parts(path) == report.parts
+    assert main(["olla_xla", "audit", f"--hlo={path}"]) == 0
+    assert "no findings" in capsys.readouterr().out
+
+
+def test_misuse_and_findings_have_exit_codes(report, tmp_path, capsys):
+    assert main(["olla_xla", "audit"]) == 2
+    assert "--script" in capsys.readouterr().err
+    proto = parse_module_proto(report.parts.module)
+    proto.input_output_alias.entries[0].parameter_number = 2
+    path = tmp_path / "wrong.zip"
+    wrong = audit_parts(report.parts._replace(module=proto.SerializeToString()))
+    wrong.save(path)
+    out = tmp_path / "out.json"
+    assert main(["olla_xla", "audit", f"--hlo={path}", f"--json={out}"]) == 1
+    (one,) = json.loads(out.read_text())["executables"]
+    assert one["findings"][0]["check"]
+
+
+TESTS = """
+    import jax
+    import jax.numpy as jnp
+
+    def test_compiles():
+        assert jax.jit(lambda x: x + 2)(jnp.arange(3)).sum() == 9
+
+    def test_asks(olla_xla_audit):
+        assert olla_xla_audit(jax.jit(jnp.sin), jnp.ones(4)).followed["arrays"]
+"""
+
+
+def in_tests_of_others(folder, text, **environment):
+    (folder / "test_other.py").write_text(textwrap.dedent(text))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    if not any(e.name == "olla_xla" for e in importlib.metadata.entry_points(group="pytest11")):
+        command += ["-p", "olla_xla.tools.audit.pytest_plugin"]
+    found = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    return found.returncode, found.stdout
+
+
+def test_a_test_suite_of_others(tmp_path):
+    code, out = in_tests_of_others(tmp_path, TESTS, OLLA_XLA_AUDIT="1")
+    assert code == 0, out
+    assert ", 0 with findings" in out
+    assert "audit: 0 executables" not in out
+
+
+BROKEN = """
+    import dataclasses
+    import jax
+    import jax.numpy as jnp
+    from olla_xla.tools.audit import audit, every_compile
+    from olla_xla.tools.audit.report import Finding
+
+    own = audit.audit_compiled
+
+    def objecting(*given, **named):
+        wrong = Finding("memory", "wrong", "", "", "")
+        return dataclasses.replace(own(*given, **named), findings=(wrong,))
+
+    every_compile.audit_compiled = objecting
+
+    def test_compiles():
+        jax.jit(lambda x: x + 2)(jnp.arange(3))
+"""
+
+
+def test_a_test_whose_executable_is_wrong_fails(tmp_path):
+    code, out = in_tests_of_others(tmp_path, BROKEN, OLLA_XLA_AUDIT="1")
+    assert code == 1
+    assert "wrong, memory" in out
