@@ -76,9 +76,10 @@ def _text(data: bytes) -> str | None:
 def runnable(module: bytes, target: str = "cpu") -> bytes:
     """The module in the form that XLA's own pipeline gives it before it schedules.
 
-    Each control computation is called from one place (`hlo.dumps.calls`), and without a
+    Each control computation is called from one place (`hlo.dumps.calls`). If the module has no
     schedule, values that must have one buffer are copied where they are alive together
-    (`hlo.dumps.copies`). A scheduled module that is so already is returned as it came.
+    (`hlo.dumps.copies`). A schedule is kept; a scheduled module without shared calls is returned
+    as it came.
 
     Args:
       module: serialized. target: "cpu" or "cuda", whose in-place rules say which values these are.

@@ -77,7 +77,11 @@ class Segments:
         return inner.integer("minimum", segment, iteration)
 
     def since(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the slice of `since` that holds the state with which this iteration begins."""
+        """The number of the slice that holds the state with which an iteration of the loop begins.
+
+        The slice is one of the array `since`, which has a segment's states. `inner`: where the
+        instructions for the number are added. `iteration`: its counter.
+        """
         here = inner.integer("add", iteration, self._missing)
         rest = inner.integer("remainder", here, 2 * self.every)
         back = inner.integer("add", inner.integer("negate", rest), 2 * self.every - 1)

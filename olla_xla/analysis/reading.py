@@ -28,7 +28,12 @@ _FAR = 200
 
 
 class Reading(NamedTuple):
-    """The phases of a train step (forward, backward, ...) in which a value is read."""
+    """In which phases of a train step a value is read: sets of `op_names.Phase`.
+
+    Attributes:
+      direct: those of what reads the value itself, or a moved copy of it.
+      reached: those too of what reads the results of these, up to the derivative.
+    """
 
     direct: frozenset[Phase]
     reached: frozenset[Phase]

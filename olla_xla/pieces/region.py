@@ -21,7 +21,7 @@ class Region:
 
     Attributes:
       members: their indices, ascending. before, after: indices of those that run before and after.
-      equations: the members. chosen: by index into `equations`, the factor of each.
+      equations: the members. chosen: by index into `equations`, how each is cut (a `Factor`).
       cut_inputs: arrays that are read a piece at a time, and along which dimension.
       whole_inputs: arrays that each piece reads whole.
       stacked: results that keep the axis, and in which dimension. sums: those summed over it.

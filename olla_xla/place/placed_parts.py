@@ -39,10 +39,14 @@ class Shapes(NamedTuple):
 def fit(
     i: int, shapes: Shapes, target_height: int, gap: int, placed: NDArray[np.int64], count: int
 ) -> int:
-    """The offset at which item `i` fits into a gap among the items that are placed already.
+    """The offset in bytes at which item `i` fits into a gap among the items that are placed.
 
-    `gap` is LOWEST, TIGHTEST or HIGHEST. The item exceeds the target height if no gap below it is
-    large enough.
+    Args:
+      i: the item. shapes: of all items. target_height: bytes; only where no gap below it is large
+        enough does the item end above.
+      gap: which one: LOWEST, TIGHTEST or HIGHEST.
+      placed: int64 [4, any], placed rectangles by rising offset, in rows FIRST, LAST (steps), LOW
+        and TOP (bytes). count: how many columns of it are in use.
     """
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     height = shapes.size[i]

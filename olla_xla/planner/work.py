@@ -106,7 +106,7 @@ class Candidates:
         return min(bound, found.least_peak_bytes)
 
     def least_peak(self, *found: SearchResult) -> int:
-        """The least lifetime peak of any search, in bytes, with callees in orders of least peak."""
+        """The least lifetime peak in bytes of searches, with callees in orders of least peak."""
         least = min(result.least_peak_bytes for result in found)
         relaxed = self._with_callees(self.planned.leasts)
         if relaxed is self.arrays:

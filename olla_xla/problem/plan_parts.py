@@ -169,7 +169,7 @@ class PlanEdits:
 
     @property
     def added_residuals(self) -> int:
-        """The number of scan residuals that are stored in their place, to recompute them from."""
+        """The number of values that scans store anew, from which other residuals are recomputed."""
         return sum(len(record.kept) for record in self.loops)
 
 

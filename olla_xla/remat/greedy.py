@@ -61,7 +61,7 @@ class Selector:
         """Adds evictions greedily until the lifetime peak is at most `target`, or none lowers it.
 
         Args:
-          start: evictions to begin with. target: bytes.
+          start: int64 [any], numbers of what is computed again from the beginning. target: bytes.
           seconds: ends the search where the evictions add more, however high the peak still is.
         """
         chosen = start

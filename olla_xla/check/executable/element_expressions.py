@@ -128,7 +128,7 @@ class ElementExpressions(ElementNumbering):
         return {(): self.arranged(row, as_row(op.shape), permuted(op.shape), op.shape)}
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of a broadcast instruction; how it was made is recorded in `repeated`."""
+        """Value number of a broadcast; `repeated` gets its operand, dimensions and both shapes."""
         numbers = self.plain(op, operands, effects)
         ((number,), (operand,)) = numbers.values(), operands[0].values()
         self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape, op.shape

@@ -42,7 +42,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Finds the fewest pieces, and prints what was tried and what was chosen. Returns 0."""
+    """Finds the fewest pieces that meet the budget, and prints what was tried. Returns 0."""
     options = shared.options(values)
     if values.model is None or options.budget_bytes is None:
         raise InputError("give --model=NAME and --memory_budget=BYTES; see olla_xla fit --help")

@@ -56,7 +56,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Orders the graph, prints its peaks in bytes, and writes the file of --out."""
+    """Orders the graph, prints its peaks before and after, and draws it to --out. Returns 0."""
     options = shared.options(values)
     if (values.hlo is None) == (values.graph is None):
         raise InputError(

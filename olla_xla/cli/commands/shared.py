@@ -68,7 +68,7 @@ def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
 
 
 def define_advice(values: flags.FlagValues) -> None:
-    """Defines --advice."""
+    """Defines --advice: whether other remedies are tried; on by default."""
     flags.DEFINE_bool(
         "advice",
         True,

@@ -57,7 +57,10 @@ class Starts(NamedTuple):
         return time - np.searchsorted(gone, time, side="right")
 
     def steps_gone(self, alone: NDArray[np.int64]) -> int:
-        """How many steps fewer the schedule has if the pairs `alone` (int64 [any]) are joined."""
+        """How many steps the schedule loses if pairs of a start and a done take one step each.
+
+        `alone`: int64 [any], the numbers of these pairs, between which nothing else runs.
+        """
         return sum(len(self.steps[k]) for k in alone)
 
     def gone(self, alone: NDArray[np.int64]) -> list[int]:

@@ -59,7 +59,10 @@ def first_quartile(seconds: Sequence[float]) -> float:
 
 
 def in_turns(benches: Collection[Bench], seconds: float = _MOMENT) -> None:
-    """Runs several benchmarks alternately, `seconds` each, so that other load slows all alike."""
+    """Runs benchmarks alternately, so that other load slows all alike; they keep their rates.
+
+    `seconds`: of each turn of each.
+    """
     for _ in range(_ROUNDS):
         for bench in benches:
             bench.round(seconds)

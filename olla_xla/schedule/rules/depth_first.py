@@ -20,7 +20,10 @@ def post_order(g: GraphArrays) -> NDArray[np.int64]:
 
 
 def dfs_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Depth-first order, int64 [n]: predecessors by most extra users, most bytes, then index."""
+    """Depth-first order, int64 [n], of the predecessors of each operator.
+
+    First come those below which most results have further users, then most bytes, then by index.
+    """
     made = sum_by(g.source, g.bytes, g.n)
     extra, total = _needs(topological_order(g), g.pred_ptr, g.pred_idx, g.succ_ptr, made)
     rows = np.repeat(np.arange(g.n), np.diff(g.pred_ptr))

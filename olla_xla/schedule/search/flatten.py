@@ -48,7 +48,7 @@ def flattened(
     Args:
       graph: the graph. order: operator ids. alignment: sizes are rounded up to it (bytes).
       seed: of the random numbers. first: operators before this step stay where they are.
-      spend: called after every chunk with the number of moves tried; may raise.
+      spend: called from time to time with the number of moves tried since; may raise to end it.
 
     Yields:
       Orders; under none is the largest live sum larger than under `order`.

@@ -127,7 +127,7 @@ class Scale:
         return cls(unit, base, sizes, extra, int(sizes.sum() + extra.max(initial=0)))
 
     def to_bytes(self, units: float) -> int:
-        """A peak in bytes, from units; never below 0, as in `lifetimes.peak_bytes`."""
+        """A peak in bytes, from units rounded to the nearest whole number; never below 0."""
         return max(self.base + self.unit * round(units), 0)
 
     def to_bytes_up(self, units: float) -> int:

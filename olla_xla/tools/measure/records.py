@@ -184,7 +184,7 @@ class Comparison:
       planned, unplanned: what was measured.
       difference: "" if every leaf of every step is identical bit for bit, else the first that is
         not.
-      recomputation: of what the plan computes again; None if that is nothing.
+      recomputation: what computing again costs, measured; None if the plan computes nothing again.
     """
 
     planned: Measured
