@@ -185,6 +185,7 @@ def test_only_hlo_and_what_judges_it_touch_the_proto():
     allowed = (
         "hlo.",
         "olla_xla.check.executable.",
+        "benchmarks.audit.",
         "benchmarks.mutants.",
         "benchmarks.relocation.",
         "benchmarks.thunks.",

@@ -45,8 +45,8 @@ def fit(
       i: the item. shapes: of all items. target_height: bytes; only where no gap below it is large
         enough does the item end above.
       gap: which one: LOWEST, TIGHTEST or HIGHEST.
-      placed: int64 [4, any], placed rectangles by rising offset, in rows FIRST, LAST (steps), LOW
-        and TOP (bytes). count: how many columns of it are in use.
+      placed: int64 [5, any], placed rectangles by rising offset: FIRST and LAST section, LOW and
+        TOP in bytes, ITEM. count: how many columns of it are in use.
     """
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     height = shapes.size[i]
