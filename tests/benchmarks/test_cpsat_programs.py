@@ -1,4 +1,7 @@
-"""CP-SAT's own programs of orders and places, by a look at all orders and all addresses."""
+"""CP-SAT's own program of places, by a look at all addresses.
+
+That of orders is held to all orders of random graphs in tests/schedule/test_exact.py.
+"""
 
 import dataclasses
 import itertools
@@ -6,136 +9,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.papers.ilp_forms import cpsat_intervals
-from benchmarks.papers.ilp_forms.intervals import Interval, IntervalModel, Option
 from benchmarks.place_ilp import cpsat_rectangles
 from benchmarks.place_ilp.rectangles import Rectangle, RectangleModel
-from olla_xla.errors import SolverError
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 
 LIMITS = SolverLimits(time_limit=20.0)
-
-
-# Orders.
-
-
-@st.composite
-def interval_models(draw):
-    """Up to five jobs, with intervals of which some may end early by an option."""
-    n = draw(st.integers(1, 5))
-    jobs = range(n)
-    pairs = [(u, v) for u, v in itertools.combinations(jobs, 2) if draw(st.integers(0, 3)) == 0]
-    intervals, options = [], []
-    for _ in range(draw(st.integers(0, 4))):
-        start = draw(st.sampled_from([None, *jobs]))
-        later = [v for v in jobs if start is None or v > start]
-        users = sorted(draw(st.sets(st.sampled_from(later), max_size=3))) if later else []
-        load = draw(st.integers(1, 5))
-        if start is not None:
-            pairs += [(start, u) for u in users]
-        if not users or draw(st.integers(0, 4)) == 0:
-            intervals.append(Interval(load, start, to_end=True))
-            continue
-        up_to = tuple(u for u in users[1:] if draw(st.booleans()))
-        until = tuple(u for u in users if u not in up_to)
-        mine = ()
-        if draw(st.booleans()):
-            job = draw(st.sampled_from(until))
-            others = [u for u in jobs if u != job]
-            after = draw(st.sets(st.sampled_from(others), max_size=2)) if others else ()
-            blocker = draw(st.sets(st.sampled_from(others), max_size=2)) if others else set()
-            options.append(
-                Option(
-                    job=job,
-                    after=tuple(sorted(after)),
-                    excludes=tuple(k for k in range(len(options)) if draw(st.booleans())),
-                    forced=draw(st.booleans()),
-                    blockers=(tuple(sorted(blocker)),) if blocker and draw(st.booleans()) else (),
-                )
-            )
-            mine = ((job, (len(options) - 1,)),)
-        intervals.append(Interval(load, start, until, up_to, options=mine))
-    extra = tuple(draw(st.integers(0, 2)) for _ in jobs)
-    first = tuple(draw(st.sampled_from([0, 0, min(1, v)])) for v in jobs)
-    last = tuple(n - 1 for _ in jobs)
-    most = sum(i.load for i in intervals) + max(extra)
-    return IntervalModel(
-        first, last, tuple(dict.fromkeys(pairs)), tuple(intervals), tuple(options), extra, 0, most
-    )
-
-
-def peaks(model):
-    """The peak of every order with every choice of options that is admitted."""
-    n = len(model.first)
-    for order in itertools.permutations(range(n)):
-        step = {v: t for t, v in enumerate(order)}
-        if any(step[u] > step[v] for u, v in model.precedence):
-            continue
-        if any(not model.first[v] <= step[v] <= model.last[v] for v in range(n)):
-            continue
-        for taken in itertools.product((False, True), repeat=len(model.options)):
-            if all(admitted(model, step, taken, k) for k in range(len(taken))):
-                yield peak(model, step, taken)
-
-
-def admitted(model, step, taken, k):
-    option = model.options[k]
-
-    def before(jobs):
-        return all(step[u] < step[option.job] for u in jobs)
-
-    others = any(taken[j] for j in option.excludes)
-    blocked = any(map(before, option.blockers))
-    if taken[k]:
-        return before(option.after) and not others and not blocked
-    return not (option.forced and before(option.after) and not others and not blocked)
-
-
-def peak(model, step, taken):
-    load = [0] * len(step)
-    for v, extra in enumerate(model.extra):
-        load[step[v]] += extra
-    for i in model.intervals:
-        chosen = {u for u, numbers in i.options if any(taken[k] for k in numbers)}
-        stops = [step[u] for u in i.up_to] + [step[u] + (u not in chosen) for u in i.until]
-        stop = len(step) if i.to_end else max(stops)
-        for t in range(0 if i.start is None else step[i.start], stop):
-            load[t] += i.load
-    return max(load)
-
-
-@settings(deadline=None, max_examples=80)
-@given(interval_models())
-def test_orders(model):
-    least = min(peaks(model), default=None)
-    if least is None:
-        with pytest.raises(SolverError, match="every graph has an order"):
-            cpsat_intervals.solve(model, LIMITS)
-        return
-    found = cpsat_intervals.solve(model, LIMITS)
-    assert (found.status, found.value, found.bound) == (Status.OPTIMAL, least, least)
-    assert sorted(found.x) == list(range(len(model.first)))
-    told = dataclasses.replace(model, bound=least, start=tuple(found.x.astype(int).tolist()))
-    again = cpsat_intervals.solve(told, LIMITS)
-    assert (again.status, again.value, again.bound) == (Status.OPTIMAL, least, least)
-
-
-@pytest.mark.parametrize(("after", "least"), [((1,), 7), ((), 5), ((2,), 5)])
-def test_an_option_waits_for_all_that_must_come_before_it(after, least):
-    """Jobs 2, 0 and 1 run in turn. The interval ends with 0 if its option may be taken."""
-    model = IntervalModel(
-        first=(0, 0, 0), last=(2, 2, 2), precedence=((2, 0), (0, 1)),
-        intervals=(Interval(5, None, until=(0,), options=((0, (0,)),)),),
-        options=(Option(0, after),), extra=(2, 0, 0), bound=0, most=9,
-    )  # fmt: skip
-    assert min(peaks(model)) == least
-    assert cpsat_intervals.solve(model, LIMITS).value == least
-
-
-# Places.
 
 
 @st.composite

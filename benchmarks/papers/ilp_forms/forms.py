@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.ilp_forms.interval_form import interval_model, order_of_steps
 from benchmarks.papers.ilp_forms.lifetimes_ilp import LifetimeIlp
 from benchmarks.papers.ilp_forms.plain import plain_graph
 from benchmarks.special_solver import solve_special
 from olla_xla.errors import InputError, SolverError
+from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.memory.mincut import least_live
 from olla_xla.problem.graph import TensorGraph
@@ -25,7 +25,20 @@ from olla_xla.solvers.programs.prepared import Prepared, Scale
 from olla_xla.solvers.programs.running_ilp import RunningIlp
 from olla_xla.solvers.solve import BACKENDS
 
-_SOLVERS = {"cpsat": "benchmarks.papers.ilp_forms.cpsat_intervals"}
+_SOLVERS = {"cpsat": "benchmarks.papers.ilp_forms.intervals"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IntervalModel:
+    """A graph to be ordered; the optimum is the least peak, in the units of `Scale.of(graph)`.
+
+    Attributes:
+      graph: the graph. bound_bytes: a known lower bound on the peak. start: a legal order, or None.
+    """
+
+    graph: GraphArrays
+    bound_bytes: int = 0
+    start: Sequence[int] | np.ndarray | None = None
 
 
 class Intervals:
@@ -35,7 +48,7 @@ class Intervals:
         if equations is not None:
             raise InputError("form='intervals' has no equations to choose from")
         g = prepared.arrays
-        self._model = interval_model(g, bound_bytes=bound, start=prepared.start)
+        self._model = IntervalModel(g, bound, prepared.start)
         self.scale = Scale.of(g)
         self.size = {"variables": 0, "rows": 0, "nonzeros": 0}
         self._start = g.positions(prepared.start).astype(np.float64)
@@ -59,8 +72,11 @@ class Intervals:
         )
 
     def order(self, x: np.ndarray) -> np.ndarray:
-        """The order of a point."""
-        return order_of_steps(x)
+        """The order of a point. Raises SolverError if two operators share a step."""
+        order = np.argsort(x, kind="stable")
+        if not np.array_equal(x[order], np.arange(len(x))):
+            raise SolverError("the steps of the operators are not a permutation")
+        return order
 
 
 def _linear(build: Callable[..., Any]) -> Callable[..., Linear]:
