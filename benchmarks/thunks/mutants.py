@@ -17,7 +17,7 @@ from benchmarks.thunks.subject import Subject
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.slices import Access, Slice
-from olla_xla.check.executable.values import Value
+from olla_xla.check.executable.values import MemoryValue
 
 Path = tuple[int, ...]
 """Where a sequence of thunks is: thunk, sequence within it, thunk, and so on; () the outermost."""
@@ -200,7 +200,7 @@ def _late(subject: Subject) -> Options:
 def _shared(subject: Subject) -> Options:
     """XLA gives two operands of an instruction the same memory: assignment and thunks agree."""
 
-    def made(value: Value, place: Slice) -> Mutant:
+    def made(value: MemoryValue, place: Slice) -> Mutant:
         what = f"{value.name} to {place.offset} of allocation {place.allocation}"
         return Mutant(what, subject.moved(value, place))
 

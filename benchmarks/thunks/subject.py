@@ -12,7 +12,7 @@ from hlo.shapes import ShapeIndex
 from hlo.slices import Slice
 from olla_xla.check.executable import check_executable
 from olla_xla.check.executable.program import Op, read_program
-from olla_xla.check.executable.values import Frame, Value, follow, resolve
+from olla_xla.check.executable.values import Frame, MemoryValue, follow, resolve
 from olla_xla.errors import CheckError
 
 
@@ -55,7 +55,7 @@ class Subject:
         place = None if value is None else self._place(value)
         return place is not None and place.size > 0
 
-    def clashes(self) -> Iterator[tuple[Value, Slice]]:
+    def clashes(self) -> Iterator[tuple[MemoryValue, Slice]]:
         """Values, and the place that an instruction reads another value at while it reads them."""
         for frame in _frames(self._values.frame):
             for op in frame.body.ops:
@@ -74,7 +74,7 @@ class Subject:
                         if moved.end <= self.executable.sizes[place.allocation]:
                             yield value, moved
 
-    def moved(self, value: Value, place: Slice) -> GpuExecutable:
+    def moved(self, value: MemoryValue, place: Slice) -> GpuExecutable:
         """The executable with one value elsewhere, in the assignment and in its thunks."""
         _, number = self._places[value.op.name, value.index]
         proto = xla_pb2.BufferAssignmentProto()
@@ -95,7 +95,7 @@ class Subject:
         )
 
     def _rewritten(
-        self, frame: Frame, thunks: tuple[GpuThunk, ...], value: Value, place: Slice
+        self, frame: Frame, thunks: tuple[GpuThunk, ...], value: MemoryValue, place: Slice
     ) -> tuple[GpuThunk, ...]:
         ops = {op.name: op for op in frame.body.ops}
         changed = []
@@ -113,7 +113,7 @@ class Subject:
         return tuple(changed)
 
     def _placed(
-        self, frame: Frame, op: Op, thunk: GpuThunk, value: Value, place: Slice
+        self, frame: Frame, op: Op, thunk: GpuThunk, value: MemoryValue, place: Slice
     ) -> GpuThunk:
         """A thunk with one value elsewhere, where it names its operands and results in order."""
         given = [resolve(v) for o in (*op.operands, op) for v in frame.at[o].values()]
@@ -127,12 +127,12 @@ class Subject:
         )
         return dataclasses.replace(thunk, accesses=tuple(moved))
 
-    def _place(self, value: Value) -> Slice | None:
+    def _place(self, value: MemoryValue) -> Slice | None:
         value = resolve(value)
         found = self._places.get((value.op.name, value.index))
         return None if found is None else found[0]
 
-    def _is_plain(self, value: Value) -> bool:
+    def _is_plain(self, value: MemoryValue) -> bool:
         """Whether nothing but its own instruction says where a value lies."""
         return value.op.opcode in ("fusion", "copy", "custom-call") and not value.also
 

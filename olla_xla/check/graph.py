@@ -158,6 +158,28 @@ def _peak(graph: TensorGraph, steps: Sequence[int]) -> int:
     return peak
 
 
+def _passes_on(
+    graph: TensorGraph, steps: list[int], a: int, b: int, step: int, paired: bool
+) -> bool:
+    """Whether tensor `b`, which begins at a step, may lie in the memory of tensor `a`.
+
+    Args:
+      paired: whether the graph has them as an output and an input that may share memory.
+    """
+    old, new = graph.tensors[a], graph.tensors[b]
+
+    def dies(t: int) -> bool:
+        return not graph.tensors[t].live_out and _last(graph, t, steps) == step
+
+    # A callee may overwrite an operand after its last read there, where it is checked.
+    calls = new.source < len(steps) and graph.operators[new.source].opcode in _CALLING
+    inside = calls and (old.live_in or old.source != new.source)
+    # A callee's tensor and its caller's result begin at one step, in any order here; the callee's
+    # dies in it.
+    together = old.source == new.source and not old.live_in and dies(b)
+    return (dies(a) and inside) or (paired and (dies(a) or together))
+
+
 def check_placement(
     graph: TensorGraph,
     order: Sequence[int],
@@ -184,10 +206,6 @@ def check_placement(
     handed = _handed(graph, steps)
     pairs = {frozenset(p) for p in graph.inplace}
     places = []
-
-    def dies_at(t: int, step: int) -> bool:
-        return not graph.tensors[t].live_out and _last(graph, t, steps) == step
-
     for t, tensor in enumerate(graph.tensors):
         if not tensor.bytes:
             continue
@@ -200,15 +218,7 @@ def check_placement(
         for o in met.overlapping(start, offset, end):
             a, b = graph.tensors[o], graph.tensors[t]
             other_offset, size = offsets[a.name]
-            dies = dies_at(o, start)
-            # A callee may overwrite an operand after its last read there, where it is checked.
-            calls = b.source < len(steps) and graph.operators[b.source].opcode in _CALLING
-            inside = calls and (a.live_in or a.source != b.source)
-            # A callee's tensor and its caller's result begin at one step, in any order here; the
-            # callee's dies in it.
-            together = a.source == b.source and not a.live_in and dies_at(t, start)
-            paired = frozenset((t, o)) in pairs
-            passes_on = (dies and inside) or (paired and (dies or together))
+            passes_on = _passes_on(graph, steps, o, t, start, frozenset((t, o)) in pairs)
             if a.buffer == b.buffer or handed.get(o) == t or passes_on:
                 if other_offset == offset or not one_offset:
                     continue

@@ -98,22 +98,8 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
 
     work.add({"xla": np.arange(work.arrays.n), "program": _program(work)})
     work.add(schedule.candidates(work.arrays))
-    by_ilp = options.method == "ilp"
-    least = phases.search(
-        work.arrays,
-        work.starts,
-        time_limit=max(deadline - clock.now(), 0.01) * (_ILP_START if by_ilp else 0.5),
-        step_limit=options.step_limit,
-        seed=options.seed,
-        bound_bytes=forced_live_bound(work.arrays)[0],
-        tolerance=limits.tolerance(work.bound),
-        deadline=worth if work.is_entry else None,
-        progress=limits.progress,
-    )
-    proof = None
-    if by_ilp:
-        least, proof = _by_ilp(work, least, (deadline - clock.now()) * _ILP, limits)
-    own = "ilp" if by_ilp else "lifetimes"
+    least, proof = _least_peak(work, deadline, limits, worth)
+    own = "lifetimes" if proof is None else "ilp"
     work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = work.certified(least)
@@ -149,6 +135,28 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
         else {**work.scores, **ours.scores},
         proof=proof,
     )
+
+
+def _least_peak(
+    work: Candidates, deadline: float, limits: SearchLimits, worth: Callable[[int], float]
+) -> tuple[SearchResult, Proof | None]:
+    """Searches for the least lifetime peak; with method "ilp" a solver goes on from there."""
+    options = limits.options
+    by_ilp = options.method == "ilp"
+    found = phases.search(
+        work.arrays,
+        work.starts,
+        time_limit=max(deadline - clock.now(), 0.01) * (_ILP_START if by_ilp else 0.5),
+        step_limit=options.step_limit,
+        seed=options.seed,
+        bound_bytes=forced_live_bound(work.arrays)[0],
+        tolerance=limits.tolerance(work.bound),
+        deadline=worth if work.is_entry else None,
+        progress=limits.progress,
+    )
+    if by_ilp:
+        return _by_ilp(work, found, (deadline - clock.now()) * _ILP, limits)
+    return found, None
 
 
 def _by_ilp(

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from olla_xla.check.executable.memory import Place
 from olla_xla.check.executable.program import Op
 from olla_xla.check.executable.rounding import Rounding
-from olla_xla.check.executable.values import Frame, Value, Values, resolve
+from olla_xla.check.executable.values import Frame, MemoryValue, Values, resolve
 
 Pattern = tuple[int, ...]
 """For each array that a kernel reads or writes, operands first: the position of the first one in
@@ -28,7 +28,10 @@ class KernelMemory:
 
 
 def kernel_memory(
-    values: Values, shared: Mapping[Value, Place], places: Mapping[Value, Place], target: str
+    values: Values,
+    shared: Mapping[MemoryValue, Place],
+    places: Mapping[MemoryValue, Place],
+    target: str,
 ) -> dict[str, KernelMemory]:
     """Kernel name -> its memory pattern, for kernels whose rounding may depend on it.
 
@@ -71,7 +74,7 @@ def _or_forced(expected: Pattern | None, memory: KernelMemory) -> Pattern:
     return expected
 
 
-def _pattern(given: list[Value], places: Mapping[Value, Place]) -> Pattern:
+def _pattern(given: list[MemoryValue], places: Mapping[MemoryValue, Place]) -> Pattern:
     first: dict[Hashable, int] = {}
     return tuple(first.setdefault(places.get(v, v), k) for k, v in enumerate(given))
 

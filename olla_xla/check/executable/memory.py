@@ -17,7 +17,7 @@ from hlo.late import late
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.overwrite import may_overwrite, must_share
 from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, allocates
-from olla_xla.check.executable.values import Frame, Value, Values, resolve
+from olla_xla.check.executable.values import Frame, MemoryValue, Values, resolve
 from olla_xla.errors import CheckError
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ class Place:
     stop: int
 
 
-Places = Mapping[Value, Place]
+Places = Mapping[MemoryValue, Place]
 
 
-def shared_buffers(program: Program, values: Values, target: str) -> dict[Value, Place]:
+def shared_buffers(program: Program, values: Values, target: str) -> dict[MemoryValue, Place]:
     """Value -> buffer: one place for all values that XLA must keep together (HloAliasAnalysis).
 
-    Each buffer counts as an allocation of one byte, or of none. Sets `Value.buffer`.
+    Each buffer counts as an allocation of one byte, or of none. Sets `MemoryValue.buffer`.
     """
     live = [value for value in values.defined if value.same is None]
     for number, value in enumerate(live):
@@ -60,7 +60,7 @@ def shared_buffers(program: Program, values: Values, target: str) -> dict[Value,
             k = parent[k]
         return k
 
-    def join(a: Value, b: Value) -> None:
+    def join(a: MemoryValue, b: MemoryValue) -> None:
         i, j = find(resolve(a).buffer), find(resolve(b).buffer)
         parent[max(i, j)] = min(i, j)
 
@@ -91,7 +91,7 @@ def shared_buffers(program: Program, values: Values, target: str) -> dict[Value,
 
 def assigned_places(
     values: Values, found: Mapping[tuple[str, ShapeIndex], Place]
-) -> dict[Value, Place]:
+) -> dict[MemoryValue, Place]:
     """Value -> its bytes in XLA's buffer assignment.
 
     Args:
@@ -149,12 +149,12 @@ class _Memory:
 
     def __init__(self) -> None:
         self._starts: dict[int, list[int]] = {}
-        self._held: dict[int, list[tuple[int, int, Value]]] = {}
-        self._ended_by: dict[Value, Op | None] = {}
-        self.holds: set[Value] = set()
-        self.log: list[tuple[bool, Value, Place]] = []
+        self._held: dict[int, list[tuple[int, int, MemoryValue]]] = {}
+        self._ended_by: dict[MemoryValue, Op | None] = {}
+        self.holds: set[MemoryValue] = set()
+        self.log: list[tuple[bool, MemoryValue, Place]] = []
 
-    def put(self, value: Value, place: Place, by: Op | None) -> None:
+    def put(self, value: MemoryValue, place: Place, by: Op | None) -> None:
         """Writes a value; all values that share a byte with it end."""
         starts = self._starts.setdefault(place.allocation, [])
         held = self._held.setdefault(place.allocation, [])
@@ -173,7 +173,7 @@ class _Memory:
         self.holds.add(value)
         self.log.append((True, value, place))
 
-    def undo(self, mark: int) -> set[Value]:
+    def undo(self, mark: int) -> set[MemoryValue]:
         """Restores memory to when the log had `mark` entries; returns the values ended since."""
         ended = set()
         while len(self.log) > mark:
@@ -190,7 +190,7 @@ class _Memory:
                 ended.add(value)
         return ended
 
-    def drop(self, values: set[Value], places: Places, by: Op) -> None:
+    def drop(self, values: set[MemoryValue], places: Places, by: Op) -> None:
         """Ends values."""
         for value in values & self.holds:
             place = places[value]
@@ -201,7 +201,7 @@ class _Memory:
             self._ended_by[value] = by
             self.log.append((False, value, place))
 
-    def ended_by(self, value: Value) -> str:
+    def ended_by(self, value: MemoryValue) -> str:
         """Who wrote over a value."""
         by = self._ended_by.get(value)
         return "nothing wrote it" if by is None else f"{by.name} has written over it"
@@ -212,17 +212,17 @@ class _Machine:
         self._places = places
         self._target = target
         self._memory = _Memory()
-        self._blank: set[Value] = set()
+        self._blank: set[MemoryValue] = set()
         """Memory that was given as it is, before anything is written into it."""
 
-    def read(self, value: Value, reader: str, what: str = "") -> None:
+    def read(self, value: MemoryValue, reader: str, what: str = "") -> None:
         value = resolve(value)
         if value in self._memory.holds or value not in self._places:
             return
         what = f", {what}" if what else ""
         raise CheckError(f"{reader} reads {value.name}{what}, but {self._memory.ended_by(value)}")
 
-    def write(self, value: Value, by: Op | None) -> None:
+    def write(self, value: MemoryValue, by: Op | None) -> None:
         value = resolve(value)
         place = self._places.get(value)
         if place is not None and place.stop > place.start:
@@ -230,7 +230,7 @@ class _Machine:
         elif place is not None:
             self._memory.holds.add(value)
 
-    def same_place(self, a: Value, b: Value, what: str) -> None:
+    def same_place(self, a: MemoryValue, b: MemoryValue, what: str) -> None:
         first, second = self._places.get(resolve(a)), self._places.get(resolve(b))
         if first is None or second is None or first.start == first.stop:
             return
@@ -247,7 +247,7 @@ class _Machine:
     def step(self, frame: Frame, op: Op) -> None:
         """An operation that reads all its operands, then writes all its results."""
         begun = self._begun_by(frame, op) if op.opcode.endswith("-done") else ()
-        reads: dict[Value, list[int]] = {}
+        reads: dict[MemoryValue, list[int]] = {}
         for number, operand in enumerate(op.operands):
             for value in frame.at[operand].values():
                 reads.setdefault(resolve(value), []).append(number)
@@ -297,7 +297,7 @@ class _Machine:
         fills = [start for start, _, _ in known] == edges[:-1] and edges[-1] == whole.stop
         return len(known) == len(starts) and fills and [s for _, _, s in known] == sorted(starts)
 
-    def _begun_by(self, frame: Frame, op: Op) -> tuple[Value, ...]:
+    def _begun_by(self, frame: Frame, op: Op) -> tuple[MemoryValue, ...]:
         """The results of an asynchronous operation's start that are not its operands."""
         start = op.operands[0]
         while start.opcode.endswith("-update"):
@@ -305,13 +305,13 @@ class _Machine:
         given = {resolve(v) for o in start.operands for v in frame.at[o].values()}
         return tuple(v for v in map(resolve, frame.at[start].values()) if v not in given)
 
-    def _overlap(self, a: Value, b: Value) -> bool:
+    def _overlap(self, a: MemoryValue, b: MemoryValue) -> bool:
         first, second = self._places.get(a), self._places.get(b)
         if first is None or second is None or first.allocation != second.allocation:
             return False
         return first.start < second.stop and second.start < first.stop
 
-    def _reuse(self, op: Op, result: Value, value: Value, numbers: list[int]) -> None:
+    def _reuse(self, op: Op, result: MemoryValue, value: MemoryValue, numbers: list[int]) -> None:
         same = self._places[result] == self._places[value]  # in size, too
         if not same or not may_overwrite(op, result.index, numbers, self._target):
             raise CheckError(f"{op.name} writes {result.name} over {value.name} before reading it")
@@ -347,7 +347,7 @@ class _Machine:
         for value in frame.at[op.operands[0]].values():
             self.read(value, op.name)
         chosen = frame.choices.get(op, [])
-        ended: set[Value] = set()
+        ended: set[MemoryValue] = set()
         mark = len(self._memory.log)
         for k, inner in enumerate(frame.inner[op]):
             self.run(inner)

@@ -18,7 +18,7 @@ from hlo.slices import Access, Slice
 from olla_xla.check.executable.memory import PASSED_ON, Place
 from olla_xla.check.executable.moves import copied_slice, moves_only
 from olla_xla.check.executable.program import Op, Program, allocates
-from olla_xla.check.executable.values import Frame, Value, Values, resolve
+from olla_xla.check.executable.values import Frame, MemoryValue, Values, resolve
 from olla_xla.errors import CheckError
 
 _MAY_BE_NOTHING = frozenset(("copy", "custom-call"))
@@ -41,7 +41,7 @@ class _Step:
 
 
 def check_thunks(
-    program: Program, values: Values, places: Mapping[Value, Place], executable: GpuExecutable
+    program: Program, values: Values, places: Mapping[MemoryValue, Place], executable: GpuExecutable
 ) -> None:
     """Checks that an executable's thunks do what its module says, at the bytes that XLA assigned.
 
@@ -84,7 +84,7 @@ def _check_interface(
 class _Walk:
     """Goes through the thunks of an executable once, loops and branches included."""
 
-    def __init__(self, places: Mapping[Value, Place], executable: GpuExecutable) -> None:
+    def __init__(self, places: Mapping[MemoryValue, Place], executable: GpuExecutable) -> None:
         self._places = places
         self._sizes = executable.sizes
         self._mocks_calls = executable.mocks_calls
@@ -92,7 +92,7 @@ class _Walk:
         """Number of an execution -> what runs on another stream, and its accesses."""
         self._touched: list[Access] = []
 
-    def place(self, value: Value | None) -> Slice | None:
+    def place(self, value: MemoryValue | None) -> Slice | None:
         """The bytes of a value; None where it has none."""
         found = None if value is None else self._places.get(resolve(value))
         return found and Slice(found.allocation, found.start, found.stop - found.start)

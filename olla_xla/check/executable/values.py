@@ -13,12 +13,12 @@ from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.program import Body, Op, Program, leaves
 from olla_xla.errors import CheckError
 
-At = dict[ShapeIndex, "Value"]
+At = dict[ShapeIndex, "MemoryValue"]
 """Leaf index -> value, of one operation."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
-class Value:
+class MemoryValue:
     """One array in memory, as the referee follows it.
 
     Attributes:
@@ -31,7 +31,7 @@ class Value:
 
     op: Op
     index: ShapeIndex
-    same: Value | None = None
+    same: MemoryValue | None = None
     also: tuple[tuple[Op, ShapeIndex], ...] = ()
     buffer: int = -1
 
@@ -58,16 +58,16 @@ class Frame:
     body: Body
     at: dict[Op, At] = dataclasses.field(default_factory=dict)
     inner: dict[Op, tuple[Frame, ...]] = dataclasses.field(default_factory=dict)
-    states: dict[Op, list[tuple[ShapeIndex, Value, Value, Value, Value]]] = dataclasses.field(
-        default_factory=dict
-    )
-    choices: dict[Op, list[tuple[Value, tuple[Value, ...]]]] = dataclasses.field(
+    states: dict[
+        Op, list[tuple[ShapeIndex, MemoryValue, MemoryValue, MemoryValue, MemoryValue]]
+    ] = dataclasses.field(default_factory=dict)
+    choices: dict[Op, list[tuple[MemoryValue, tuple[MemoryValue, ...]]]] = dataclasses.field(
         default_factory=dict
     )
 
 
-def resolve(value: Value) -> Value:
-    """The value that `value` was found to be (`Value.same`, followed to its end), or itself."""
+def resolve(value: MemoryValue) -> MemoryValue:
+    """The value that `value` was found to equal (`same`, followed to its end), or itself."""
     while value.same is not None:
         value = value.same
     return value
@@ -83,7 +83,7 @@ class Values:
     """
 
     frame: Frame
-    defined: list[Value]
+    defined: list[MemoryValue]
 
 
 def follow(program: Program) -> Values:
@@ -98,10 +98,10 @@ def follow(program: Program) -> Values:
 
 class _Follower:
     def __init__(self) -> None:
-        self.defined: list[Value] = []
+        self.defined: list[MemoryValue] = []
 
-    def value(self, op: Op, index: ShapeIndex) -> Value:
-        value = Value(op, index)
+    def value(self, op: Op, index: ShapeIndex) -> MemoryValue:
+        value = MemoryValue(op, index)
         self.defined.append(value)
         return value
 

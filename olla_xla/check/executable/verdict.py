@@ -19,7 +19,7 @@ from olla_xla.check.executable.layouts import check_layouts
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.program import Program, read_program
 from olla_xla.check.executable.same import is_reordered
-from olla_xla.check.executable.values import Value, Values, follow
+from olla_xla.check.executable.values import MemoryValue, Values, follow
 from olla_xla.errors import CheckError, ResultsError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _run_on_bytes(
     names: Mapping[int, str],
     assignment: bytes,
     executable: GpuExecutable | None,
-) -> Mapping[Value, Place]:
+) -> Mapping[MemoryValue, Place]:
     """Checks a schedule on the bytes that XLA assigned, and a GPU's thunks; returns the places."""
     if executable is not None:
         assignment = executable.assignment

@@ -11,7 +11,7 @@ without loops.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -138,15 +138,7 @@ class Choice:
                 together = node(("together", k))
                 arcs.append((source, together, iterations * seconds))
                 arcs += [(together, node(number), never) for number in numbers if number in nodes]
-        again: set[int] = set()  # nodes
-        if arcs:
-            tails, heads = (np.array([arc[k] for arc in arcs], np.int64) for k in (0, 1))
-            costs = np.array([arc[2] for arc in arcs])
-            finite = np.isfinite(costs)
-            scale = _ALL / max(costs[finite].sum(), 1e-300)
-            capacities = np.full(len(arcs), _NEVER, np.int64)
-            capacities[finite] = np.rint(costs[finite] * scale)
-            again.update(min_cut(tails, heads, capacities, source, sink)[1].tolist())
+        again = _source_side(arcs, source, sink) if arcs else set()
         made = {n for n in self.needed if n in nodes and nodes[n] in again}
         wanted = {n for n in self.needed if nodes.get(("wanted", n)) in again}
         return Gone(self.without(made), frozenset(wanted - made))
@@ -264,6 +256,17 @@ class Choice:
         ] + self.table.unread
         together = sum(seconds for seconds, _ in self.prices.written_together)
         return iterations * (sum(self.prices.saved_seconds(s) for s in every) + together)
+
+
+def _source_side(arcs: Sequence[tuple[int, int, float]], source: int, sink: int) -> set[int]:
+    """The nodes before a minimum cut through arcs (tail, head, seconds; infinite: never cut)."""
+    tails, heads = (np.array([arc[k] for arc in arcs], np.int64) for k in (0, 1))
+    costs = np.array([arc[2] for arc in arcs])
+    finite = np.isfinite(costs)
+    scale = _ALL / max(costs[finite].sum(), 1e-300)
+    capacities = np.full(len(arcs), _NEVER, np.int64)
+    capacities[finite] = np.rint(costs[finite] * scale)
+    return set(min_cut(tails, heads, capacities, source, sink)[1].tolist())
 
 
 def run_of(recipe: Recipe) -> tuple[Instruction, Node | None, bool]:
