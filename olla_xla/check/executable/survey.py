@@ -25,7 +25,7 @@ from olla_xla.check.executable.memory import (
 from olla_xla.check.executable.moving_slices import FollowedSlices, check_moving_slices
 from olla_xla.check.executable.program import CONTROL_FLOW, Body, Op, Program, read_program
 from olla_xla.check.executable.thunks import check_thunks
-from olla_xla.check.executable.values import Value, Values, follow
+from olla_xla.check.executable.values import MemoryValue, Values, follow
 from olla_xla.check.executable.verdict import places_of
 from olla_xla.errors import CheckError
 
@@ -129,14 +129,14 @@ class _Checks:
         if self._executable is not None:
             self._check_gpu(program, values, places, self._executable)
 
-    def _places(self, program: Program, values: Values) -> dict[Value, Place]:
+    def _places(self, program: Program, values: Values) -> dict[MemoryValue, Place]:
         return assigned_places(values, places_of(self._assignment, program.names))
 
     def _check_gpu(
         self,
         program: Program,
         values: Values,
-        places: Mapping[Value, Place] | None,
+        places: Mapping[MemoryValue, Place] | None,
         executable: GpuExecutable,
     ) -> None:
         self._followed["thunks"] = sum(1 for _ in executable.all_thunks)
