@@ -22,7 +22,7 @@ _LOOP, _OFFSET, _STRIDE, _TABLE, _LINEAR = 1, 2, 3, 4, 5
 
 
 class MovingSlice(NamedTuple):
-    """One operand or result of what a dynamic_slice_fusion runs.
+    """One operand or result of a GPU thunk that takes another slice of memory in each iteration.
 
     Attributes:
       is_result: which of the two. number: of the fusion's operand, or of its result.
@@ -57,7 +57,7 @@ class MovingSlice(NamedTuple):
 
 
 def moving_slices(body: Message) -> tuple[MovingSlice, ...]:
-    """The operands, then the results, of what a DynamicSliceFusionThunkProto runs. HloError."""
+    """Reads the operands, then the results, of a serialized dynamic-slice fusion thunk."""
     sizes = {part.integer(1): part.integer(2) for part in body.messages(_PARTS)}
     found: list[MovingSlice] = []
     for kind in (_PARAMETERS, _RESULTS):
@@ -74,12 +74,12 @@ def moving_slices(body: Message) -> tuple[MovingSlice, ...]:
 
 
 def embedded_thunks(body: Message) -> list[Message]:
-    """The ThunkProtos that it runs, whose allocations are the parts, by position."""
+    """The thunks that a dynamic-slice fusion thunk runs; their allocations are its slices."""
     return [thunk for sequence in body.messages(_EMBEDDED) for thunk in sequence.messages(1)]
 
 
 def integers(data: bytes) -> tuple[int, ...]:
-    """A packed repeated field of signed integers."""
+    """Decodes a packed repeated protobuf field of signed integers."""
     at, found = 0, []
     while at < len(data):
         value, at = read_varint(data, at)

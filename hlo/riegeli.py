@@ -26,7 +26,7 @@ _MERGED, _REPLACED = 2, 3  # in split_proto.proto's Record: what its record is t
 
 
 def is_split(data: bytes) -> bool:
-    """Whether bytes are such a file, by its first bytes."""
+    """Whether data is a Riegeli file, into which XLA splits large messages, by its first bytes."""
     return data.startswith(_SIGNATURE)
 
 

@@ -50,13 +50,13 @@ class Spilled:
 
 @dataclasses.dataclass(frozen=True)
 class SpillPlan:
-    """What `spill` keeps in host memory, largest first."""
+    """Which arrays `spill` keeps in host memory, largest first."""
 
     arrays: tuple[Spilled, ...]
 
     @property
     def host_bytes(self) -> int:
-        """The most bytes of host memory that the arrays take: all of them at once."""
+        """The bytes of host memory that the spilled arrays take together."""
         return sum(a.bytes for a in self.arrays)
 
     def __str__(self) -> str:

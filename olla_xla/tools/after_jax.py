@@ -11,7 +11,7 @@ from typing import Any
 
 
 def after_jax(call: Callable[[], None]) -> None:
-    """Calls a function now if JAX is imported, else as soon as it is.
+    """Calls a function as soon as JAX is imported, or now if it is imported already.
 
     The importer goes on only then. JAX reads variables of the environment when it is imported, so a
     program that sets some is to import it by itself.

@@ -24,7 +24,7 @@ _STILL = frozenset(("bitcast", "reshape", "get-tuple-element", "copy"))
 
 @dataclasses.dataclass(frozen=True)
 class FollowedSlices:
-    """What was compared.
+    """How many slices of GPU thunks were compared with the module's indices, and which were not.
 
     Attributes:
       slices: how many slices of thunks. addresses: how many addresses of them, in all iterations.
@@ -37,7 +37,7 @@ class FollowedSlices:
 
 
 def check_moving_slices(program: Program, executable: GpuExecutable) -> FollowedSlices:
-    """Compares the addresses of slices in thunks with the module's indices.
+    """Checks that slices in GPU thunks begin where the module's indices say, in every iteration.
 
     Args:
       program: the executable's module. executable: as it was read.

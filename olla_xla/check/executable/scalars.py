@@ -30,11 +30,11 @@ _STILL = frozenset("bitcast copy reshape optimization-barrier opt-barrier async-
 
 
 class OutOfStepsError(Exception):
-    """More than `MOST_STEPS` would have to be evaluated."""
+    """A program takes more than `MOST_STEPS` steps to evaluate."""
 
 
 class Scalars:
-    """Runs one program.
+    """Evaluates the scalar integers of a program, iteration by iteration.
 
     Args:
       wanted: the operations that `visit` gets. visit: see `Visitor`.

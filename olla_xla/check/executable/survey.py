@@ -35,7 +35,7 @@ _MOVES = frozenset("memzero memset32bit_value dynamic_slice_fusion".split())
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What the referee followed, took on trust, and objects to.
+    """The results of all checks of one executable: what was followed, trusted, and objected to.
 
     Attributes:
       objections: (which check, what it says).
@@ -60,7 +60,7 @@ def survey(
     donated: Collection[int] | None = None,
     promised: Mapping[ShapeIndex, int] | None = None,
 ) -> Survey:
-    """Makes every check of an executable, whichever of them fail.
+    """Makes all checks of an executable, and goes on where one of them fails.
 
     Args:
       module: its final HloModuleProto, serialized. target: "cpu", "cuda" or "tpu".

@@ -47,7 +47,7 @@ else:
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags."""
+    """Defines the flags of the command `olla_xla audit`."""
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)
@@ -63,7 +63,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Audits, and prints the reports; returns 1 where something is wrong.
+    """Audits executables of a model, a file or a script; prints reports, returns 1 if one is wrong.
 
     Raises:
       InputError: not exactly one of --model, --hlo and --script is given, or one cannot be used.

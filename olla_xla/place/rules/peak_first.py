@@ -32,7 +32,7 @@ def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
 def fullest(
     items: Items,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[NDArray[np.int64], ...]]:
-    """Finds the section with the most live bytes: the items there, and keys to sort them by."""
+    """The section with most live bytes: (its items, those that live in all sections, sort keys)."""
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
     last = np.maximum.reduceat(items.part_last, items.part_ptr[:-1])

@@ -139,7 +139,9 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """A reference to a recomputed value in the iteration that the backward loop is at."""
+        """A reference to the recomputed value with this number, as the backward
+        iteration needs it.
+        """
         if number not in self._residuals:
             i, _ = self._table.given[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")

@@ -67,7 +67,8 @@ class NotAResidual(Exception):
 def residual_of(
     writer: CountedLoop, reader: CountedLoop, w: int, readers: list[int]
 ) -> tuple[ScanResidual, Affine, Affine | None]:
-    """Describes element `w` of the forward loop's state as a scan residual.
+    """Element `w` of the forward loop's state as (scan residual, index written, index
+    read or None).
 
     Args:
       writer, reader: the loops. w: an element of the writer's state.
@@ -209,7 +210,7 @@ def _only_between(writer: CountedLoop, reader: CountedLoop, w: int, r: int) -> N
 
 
 def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
-    """(the update in each iteration, the index that it writes, the dimension of that index).
+    """What each iteration writes into element `w`: (the update, the index, its dimension).
 
     Raises:
       NotAResidual: no iteration writes just its own slice.

@@ -64,7 +64,7 @@ def audit(fn: Any, *args: Any, **kwargs: Any) -> Audit:
 def audit_compiled(
     compiled: Any, lowered: Any = None, donated: frozenset[int] | None = None
 ) -> Audit:
-    """The audit of an executable.
+    """Checks an executable that is compiled already; the audit of it.
 
     Args:
       compiled: a `jax.stages.Compiled`, or what has as much of it as `tools.dumped` has.
@@ -96,7 +96,7 @@ def audit_parts(
     donated: frozenset[int] | None = None,
     began: float | None = None,
 ) -> Audit:
-    """The audit of an executable that was taken apart.
+    """Checks an executable given by its modules and assignment, as read from a file.
 
     Args:
       parts: the executable. lowered, donated: as `audit_compiled`.
@@ -139,7 +139,7 @@ def audit_parts(
 
 
 def promises_of(lowered: Any, arguments: int) -> Promises | None:
-    """What JAX asked XLA for; None where XLA's arguments are not those of the StableHLO module.
+    """Which results JAX asked XLA to write over which arguments; None where that is not known.
 
     Args:
       lowered: the module, as MLIR. arguments: how many XLA's entry computation has.

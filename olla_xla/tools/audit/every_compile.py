@@ -21,7 +21,7 @@ _FUNCTION = "compile_or_get_cached"
 
 @contextlib.contextmanager
 def every_compile(found: Callable[[Audit], None], failed: Callable[[str], None]) -> Iterator[None]:
-    """Audits all executables that are compiled within the block, also by other threads.
+    """Context manager that audits every executable that JAX compiles in it, in any thread.
 
     Args:
       found: gets each report.

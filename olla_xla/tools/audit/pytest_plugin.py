@@ -24,20 +24,20 @@ _KEY = pytest.StashKey[Session]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begins where the variable asks for it."""
+    """Pytest's hook before tests: begins to audit all compiles if the environment asks for it."""
     if switch(_VARIABLE):
         config.stash[_KEY] = session = Session()
         after_jax(session.begin)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends it."""
+    """Pytest's hook after tests: ends the audits of compiles."""
     if _KEY in config.stash:
         config.stash[_KEY].end()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """One line on all executables, and one for each that could not be audited."""
+    """Pytest's hook for its summary: a line on all audits, and one for each that failed."""
     if (session := config.stash.get(_KEY, None)) is not None:
         wrong = len(session.wrong)
         lines = [f"{session.count:,} executables, {wrong:,} with findings", *session.failed]

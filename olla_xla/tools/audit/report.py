@@ -55,7 +55,7 @@ class ExecutableParts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """What is known of one executable.
+    """The results of an audit: what is wrong with one executable, and what was checked.
 
     Attributes:
       name: of its module. target: "cpu", "cuda" or "tpu".
@@ -95,7 +95,7 @@ class Audit:
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """The audit as plain dicts, lists and numbers, for JSON."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del found["parts"]
         return {**found, "findings": [f._asdict() for f in self.findings]}
@@ -140,7 +140,7 @@ def saved_parts(path: str | Path) -> ExecutableParts | None:
 
 
 def located(module: bytes, objections: tuple[tuple[str, str], ...]) -> tuple[Finding, ...]:
-    """Objections, each with the instruction that it names and that one's source line.
+    """Makes Findings of objections: with the instruction each names, and its source line.
 
     Args:
       module: the executable's, serialized. objections: (check, message).

@@ -19,7 +19,7 @@ else:
 
 
 class Session:
-    """What was found in all tests of a run.
+    """The audits of all executables that a run of pytest compiles.
 
     Attributes:
       count: executables. wrong: reports on those with findings.
@@ -33,15 +33,15 @@ class Session:
         self._open = contextlib.ExitStack()
 
     def begin(self) -> None:
-        """From now on all compiles are audited."""
+        """Begins to audit every executable that is compiled."""
         self._open.enter_context(every_compile.every_compile(self.found, self.failed.append))
 
     def end(self) -> None:
-        """Ends that."""
+        """Ends what `begin` began: compiles are not audited any more."""
         self._open.close()
 
     def found(self, report: Audit) -> None:
-        """Takes the report on one executable."""
+        """Counts an executable's audit, and keeps it if something is wrong."""
         self.count += 1
         if not report:
             self.wrong.append(report)
