@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -136,6 +137,19 @@ def test_misuse_and_findings_have_exit_codes(report, tmp_path, capsys):
     assert one["findings"][0]["check"]
 
 
+WRONG = Path(__file__).parents[1] / "check" / "jaxlib_0_11_0_offloaded_scan.zip"
+"""An offloaded scan's gradient as jaxlib 0.11.0 compiles it for an H100 (openxla/xla#46231)."""
+
+
+def test_the_wrong_slices_of_jaxlib_0_11_0_are_found(tmp_path, capsys):
+    assert main(["olla_xla", "audit", f"--hlo={WRONG}", f"--zip={tmp_path / 'again.zip'}"]) == 1
+    out = capsys.readouterr().out
+    assert "reads bytes [0, 131,072) of operand 0 in iteration 0" in out
+    assert "gives [917,504, 1,048,576)" in out
+    assert "at offloaded_scan.py:25" in out
+    assert saved_parts(tmp_path / "again.zip") == saved_parts(WRONG)
+
+
 TESTS = """
     import jax
     import jax.numpy as jnp
@@ -170,7 +184,7 @@ BROKEN = """
     import dataclasses
     import jax
     import jax.numpy as jnp
-    from olla_xla.tools.audit import audit, every_compile
+    from olla_xla.tools.audit import audit
     from olla_xla.tools.audit.report import Finding
 
     own = audit.audit_compiled
@@ -179,7 +193,7 @@ BROKEN = """
         wrong = Finding("memory", "wrong", "", "", "")
         return dataclasses.replace(own(*given, **named), findings=(wrong,))
 
-    every_compile.audit_compiled = objecting
+    audit.audit_compiled = objecting
 
     def test_compiles():
         jax.jit(lambda x: x + 2)(jnp.arange(3))

@@ -45,7 +45,7 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
     Raises:
       CheckError: they differ; the message names the thunk, the iteration and both addresses.
     """
-    thunks = {t.name: t for t in _all(executable.thunks) if any(s.is_cut for s in t.slices)}
+    thunks = {t.name: t for t in executable.all_thunks if any(s.is_cut for s in t.slices)}
     if not thunks:
         return FollowedSlices()
     follower = _Follower(thunks)
@@ -200,10 +200,6 @@ def _distances(shape: Shape) -> list[int]:
         found[k] = distance
         distance *= shape.dimensions[k]
     return found
-
-
-def _all(thunks: Sequence[GpuThunk]) -> Iterator[GpuThunk]:
-    return (below for thunk in thunks for below in thunk.below())
 
 
 def _ops(body: Body, seen: set[Body]) -> Iterator[Op]:

@@ -32,17 +32,17 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.tools import models
 from olla_xla.tools.after_jax import after_jax
+from olla_xla.tools.audit.every_compile import every_compile
 
 if TYPE_CHECKING:
     import jax
 
     from olla_xla.tools import dumped
-    from olla_xla.tools.audit import audit, every_compile, report
+    from olla_xla.tools.audit import audit, report
 else:
     jax = late("jax")  # which a script is to import
     dumped = late("olla_xla.tools.dumped")
     audit = late("olla_xla.tools.audit.audit")
-    every_compile = late("olla_xla.tools.audit.every_compile")
     report = late("olla_xla.tools.audit.report")
 
 
@@ -58,7 +58,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
     )
     flags.DEFINE_string(
-        "zip", None, "File for the first executable with a finding.", flag_values=values
+        "zip", None, "File for the executable, or the first with a finding.", flag_values=values
     )
 
 
@@ -92,7 +92,7 @@ def _of_script(script: str, found: list[report.Audit], failed: list[str]) -> int
     start = script_start(tuple(shlex.split(script)))
     with contextlib.ExitStack() as stack:
         audited = (found.append, failed.append)
-        after_jax(lambda: stack.enter_context(every_compile.every_compile(*audited)))
+        after_jax(lambda: stack.enter_context(every_compile(*audited)))
         return script_code(start)
 
 

@@ -1,4 +1,7 @@
-"""Audits each executable that a program compiles, as it is compiled."""
+"""Audits each executable that a program compiles, as it is compiled.
+
+Importing this does not import JAX, which a script or a test suite is to do by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-
+from hlo.late import late
 from olla_xla.errors import OllaError
-from olla_xla.tools.audit.audit import audit_compiled
-from olla_xla.tools.audit.report import Audit
-from olla_xla.tools.dumped import DumpedExecutable
+
+if TYPE_CHECKING:
+    from olla_xla.tools import dumped
+    from olla_xla.tools.audit import audit
+    from olla_xla.tools.audit.report import Audit
+else:
+    audit = late("olla_xla.tools.audit.audit")
+    dumped = late("olla_xla.tools.dumped")
 
 _FUNCTION = "compile_or_get_cached"
 """Of jax._src.compiler, which has no public counterpart: all compiles of JAX's pass through it."""
@@ -33,13 +40,14 @@ def every_compile(found: Callable[[Audit], None], failed: Callable[[str], None])
     compiler = importlib.import_module("jax._src.compiler")
     own: Any = getattr(compiler, _FUNCTION, None)
     if own is None:
-        raise OllaError(f"with JAX {jax.__version__}, olla_xla cannot see what is compiled")
+        raise OllaError("with this version of JAX, olla_xla cannot see what is compiled")
 
     @functools.wraps(own)
     def compiled(backend: Any, module: Any, devices: Any, *args: Any, **kwargs: Any) -> Any:
         executable = own(backend, module, devices, *args, **kwargs)
         try:
-            found(audit_compiled(DumpedExecutable(executable, devices.flat[0]), module))
+            stage = dumped.DumpedExecutable(executable, devices.flat[0])
+            found(audit.audit_compiled(stage, module))
         except Exception as error:
             name = str(module.operation.attributes["sym_name"])
             failed(f"{name} was not audited: {type(error).__name__}: {error}")
@@ -50,3 +58,36 @@ def every_compile(found: Callable[[Audit], None], failed: Callable[[str], None])
         yield
     finally:
         setattr(compiler, _FUNCTION, own)
+
+
+class AuditedTests:
+    """What was found in one run of a test suite.
+
+    Attributes:
+      count: executables. wrong: reports on those with findings.
+      failed: a line for each that could not be audited.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wrong: list[Audit] = []
+        self.failed: list[str] = []
+        self._open = contextlib.ExitStack()
+
+    def begin(self) -> None:
+        """From now on all compiles are audited."""
+        self._open.enter_context(every_compile(self._found, self.failed.append))
+
+    def end(self) -> None:
+        """Ends that."""
+        self._open.close()
+
+    def _found(self, report: Audit) -> None:
+        self.count += 1
+        if not report:
+            self.wrong.append(report)
+
+
+def audited(fn: Any, *args: Any, **kwargs: Any) -> Audit:
+    """`olla_xla.audit`, loaded when it is called."""
+    return audit.audit(fn, *args, **kwargs)

@@ -13,20 +13,20 @@ import pytest
 
 from olla_xla.compile.environment import switch
 from olla_xla.tools.after_jax import after_jax
-from olla_xla.tools.audit.session import Session, audited
+from olla_xla.tools.audit.every_compile import AuditedTests, audited
 
 if TYPE_CHECKING:
     from olla_xla.tools.audit.report import Audit
 
 _VARIABLE = "OLLA_XLA_AUDIT"
 
-_KEY = pytest.StashKey[Session]()
+_KEY = pytest.StashKey[AuditedTests]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Pytest's hook before tests: begins to audit all compiles if the environment asks for it."""
     if switch(_VARIABLE):
-        config.stash[_KEY] = session = Session()
+        config.stash[_KEY] = session = AuditedTests()
         after_jax(session.begin)
 
 
