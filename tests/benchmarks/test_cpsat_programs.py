@@ -1,6 +1,6 @@
 """CP-SAT's own program of places, by a look at all addresses.
 
-That of orders is held to all orders of random graphs in tests/schedule/test_exact.py.
+That of orders is held to all orders of random graphs in tests/solvers/test_exact.py.
 """
 
 import dataclasses

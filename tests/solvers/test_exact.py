@@ -1,6 +1,6 @@
 """Every formulation, with every backend, against the best of all orders.
 
-`OLLA_XLA_EXAMPLES=2000 pytest tests/schedule/test_exact.py` tries that many random graphs.
+`OLLA_XLA_EXAMPLES=2000 pytest tests/solvers/test_exact.py` tries that many random graphs.
 """
 
 import dataclasses
