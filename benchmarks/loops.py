@@ -64,8 +64,7 @@ def loops(
       case: a step that scans. options: of the plans.
       overheads: allowances of more plans, parts of the step's predicted time.
       progress: called with one line for each way. policies: to compare with; by default all.
-      spilled: whether the step is spilled too, and planned then: a plan of `overheads` may add that
-        part of the spilled step's time.
+      spilled: whether the step is spilled too, and planned by default then.
 
     Raises:
       InputError: the step cannot be built or traced.
@@ -99,12 +98,10 @@ def loops(
     if spilled:
         progress("spilled")
         work = StepVariants(dataclasses.replace(model, step=spill(model.step)), target, options)
-        ways = [work.row("spilled", work.compiled())]
-        for overhead in overheads:
-            progress(f"spilled, planned, {overhead:.1%} overhead at most")
-            way = work.planned(overhead)
-            ways.append(dataclasses.replace(way, name=f"spilled, {way.name}"))
-        rows += [LoopsRow(way, added(way)) for way in ways]
+        rows.append(LoopsRow(way := work.row("spilled", work.compiled()), added(way)))
+        progress("spilled and planned")
+        way = work.planned(None)
+        rows.append(LoopsRow(dataclasses.replace(way, name="spilled and planned"), added(way)))
     return rows
 
 

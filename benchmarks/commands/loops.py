@@ -2,7 +2,7 @@
 
 Each policy is put around the body of every scan of the step. Beside it stands our plan of the step
 without any, which may add as much predicted time as the policy does; then plans within each of
---overheads, and with --spill the step spilled to host memory, and plans of that. Totals are XLA's
+--overheads, and with --spill the step spilled to host memory, and a plan of that. Totals are XLA's
 of the compiled step, of the device and of the host; times are predicted as by olla_xla pareto, and
 on CPU measured too (in the file of --out).
 """

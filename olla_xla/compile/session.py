@@ -40,6 +40,10 @@ _SMALL = 2**20
 """Peak bytes of the values that a step makes, up to which it is not planned by default."""
 
 
+_MUCH_FASTER = 0.1
+"""A plan that saves this part of the predicted time may save next to no memory: it leaves out
+copies to the host's."""
+
 _NOTHING = 256 * 2**10
 """Bytes below which a gain is ignored by default."""
 
@@ -137,7 +141,7 @@ class PlanningSession:
         gain = plan.xla_predicted_bytes - plan.predicted_bytes
         least = platform(plan.target).least_gain * plan.xla_predicted_bytes
         small = gain < least or (self._options.is_default and gain < _NOTHING)
-        return without_gain(plan) or small
+        return without_gain(plan) or (small and plan.overhead > -_MUCH_FASTER)
 
     @property
     def why_not(self) -> str:

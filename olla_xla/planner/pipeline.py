@@ -151,6 +151,10 @@ def _ordered(start: ModuleState) -> ModuleState:
             _logger.info("with %s: %s", what, error)
             refused = error
             continue
+        if state.edits.sources and found.ordered.predicted_bytes > start.before_bytes:
+            # What lay in host memory is computed again, and no order makes up for what that takes.
+            _logger.info("with %s the step takes more memory", what)
+            continue
         # Work that overlapped with other work may have been replaced by work that does not.
         if found.path_seconds <= LONGEST_PATH * found.xla_path_seconds:
             return found

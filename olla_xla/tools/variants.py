@@ -69,8 +69,11 @@ class StepVariants:
             lowered = jax.jit(step, **self.model.jit_options).lower(*self.arguments)
         return lowered.compile(compiler_options=options)
 
-    def planned(self, overhead: float) -> StepVariant:
-        """The step with our plan, which may add that fraction of its time. OllaError if none."""
+    def planned(self, overhead: float | None) -> StepVariant:
+        """The step with our plan, which may add that fraction of its time. OllaError if none.
+
+        With None as by default: values are computed again that cost no time; with 0 none are.
+        """
         settings = dataclasses.asdict(self.options)
         settings["max_overhead"] = overhead
         with tracing(self.model.name):
@@ -82,6 +85,7 @@ class StepVariants:
         if compiled.plan is None:
             raise OllaError(f"planning failed: {compiled.reason}")
         name = "planned order" if not overhead else f"planned, at most {100 * overhead:.3g}%"
+        name = "planned by default" if overhead is None else name
         plan = compiled.plan
         stacks = plan.recomputed_residuals
         row = self.row(name, compiled)

@@ -1,5 +1,7 @@
 """`olla_xla.spill`: what is kept in host memory, with the same results as without."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 import olla_xla
 from olla_xla import targets
 from olla_xla.errors import InputError, LimitError
+from olla_xla.remat.loops import selection
 from olla_xla.segments.spill import Spilled, SpillPlan
 from tests.support.plugins import H100, mark
 
@@ -166,14 +169,53 @@ def test_what_is_given_wrongly_is_refused(given, error):
         olla_xla.spill(**{"fun": step, **given})
 
 
+def placed(target):
+    targets.prepare_environment(target)
+    shapes = [jax.ShapeDtypeStruct((16, 512, 512), "float32")]
+    return targets.target(target).place([*shapes, jax.ShapeDtypeStruct((4096, 512), "float32")])
+
+
+@mark("cuda13")
+def test_a_plan_computes_again_what_is_copied_more_slowly():
+    given = placed("h100")
+    spilled = olla_xla.spill(step)
+    planned = olla_xla.plan(spilled, donate_argnums=0).lower(*given).compile()
+    assert planned.planned and planned.plan.overhead < -0.3, planned.reason
+    assert planned.memory_analysis().host_temp_size_in_bytes < spilled.explain(*given).host_bytes
+    assert planned.plan.assigned_bytes <= planned.plan.xla_bytes
+
+
+class _Choices(list):
+    """Made-up choices: (predicted seconds, total bytes, whether residuals leave the host)."""
+
+    total, free = 100, property(len)
+
+    def choice(self, k):
+        seconds, total, _ = self[k]
+        return SimpleNamespace(seconds=seconds, total=total, number=k)
+
+    def leaves_host(self, choice):
+        return self[choice.number][2]
+
+
+@pytest.mark.parametrize(
+    ("choices", "chosen"),
+    [
+        ([(-1.0, 90, False), (-2.0, 120, True)], 0),  # memory of the device comes first
+        ([(-1.0, 120, True), (-2.0, 130, True)], 1),  # else the fastest
+        ([(-1.995, 120, True), (-2.0, 130, True)], 0),  # of the fastest, the smallest
+        ([(-1.0, 120, False), (1.0, 90, True)], None),
+    ],
+)
+def test_what_only_saves_copies_is_free(choices, chosen, monkeypatch):
+    monkeypatch.setattr(selection, "is_right", lambda choices, choice: True)
+    found = selection.free(_Choices(choices))
+    assert (None if found is None else found.number) == chosen
+
+
 @pytest.mark.parametrize("target", [H100, pytest.param("v5e", marks=mark("tpu"))])
 def test_device_memory_moves_to_the_host(target):
-    targets.prepare_environment(target)
-    found = targets.target(target)
-    shapes = [jax.ShapeDtypeStruct((16, 512, 512), "float32")]
-    shapes += [jax.ShapeDtypeStruct((4096, 512), "float32")]
-    given = found.place(shapes)
-    spilled = olla_xla.spill(step)
+    given, spilled = placed(target), olla_xla.spill(step)
     plan = spilled.explain(*given)
     device, host = [], []
     for function in (step, spilled):

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hlo.backend import platform
 from hlo.module import HloError, Module
@@ -32,6 +32,7 @@ from olla_xla.remat.loops.counted_loops import instructions_run
 from olla_xla.remat.loops.pairs import ScanPair, pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
+from olla_xla.remat.loops.scan_residuals import ScanResidual
 from olla_xla.remat.overlap import hide_transfers
 
 _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
@@ -202,13 +203,18 @@ class ResidualChoices:
         """Bytes of the scan residuals that choice number `k` drops, or keeps only parts of."""
         count = len(self._priced)
         records = self._priced[k] if k < count else self._thin[k - count]
+        return sum(residual.bytes for residual in self._dropped(records))
+
+    def leaves_host(self, choice: ResidualChoice) -> bool:
+        """Whether a choice drops scan residuals that lie in host memory."""
+        return any(residual.whole.is_host for residual in self._dropped(choice.records))
+
+    def _dropped(self, records: Iterable[LoopRecord]) -> Iterator[ScanResidual]:
+        """The scan residuals that a choice drops, or keeps only parts of."""
         gone = {record[:2]: record.dropped for record in records}
-        return sum(
-            residual.bytes
-            for pair in (choice.table.pair for choice in self._choices)
-            for residual in pair.scan_residuals
-            if residual.written in gone.get((pair.writer.i.name, pair.reader.i.name), ())
-        )
+        for pair in (choice.table.pair for choice in self._choices):
+            dropped = gone.get((pair.writer.i.name, pair.reader.i.name), ())
+            yield from (r for r in pair.scan_residuals if r.written in dropped)
 
     def within(self, allowance: float) -> ResidualChoice | None:
         """The choice with the fewest bytes of scan residuals that adds at most `allowance` seconds.

@@ -13,6 +13,9 @@ from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoice
 _HOPE = 1.25
 """A choice is ordered anew if its total in XLA's order is at most this many times the budget."""
 
+_NEAR = 0.01
+"""Choices count as equally fast whose times differ by less than this part of the fastest's gain."""
+
 TRIES = 3
 """Choices that are ordered anew."""
 
@@ -21,13 +24,16 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
     """The choice that recomputes scan residuals at no added time and saves memory; None if none.
 
     Free are scan residuals that duplicate another one, those that nothing reads, and those whose
-    slices take longer to write and to read than to compute again.
+    slices take longer to write and to read than to compute again. If none of these saves memory of
+    the device, some may save copies to the host's: of the fastest, the one of the lowest total.
     """
     written = [choice for k in range(choices.free) if (choice := _written(choices, k)) is not None]
-    for choice in sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds):
-        if choice.total < choices.total and is_right(choices, choice):
-            return choice
-    return None
+    every = sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds)
+    found = [choice for choice in every if choice.total < choices.total]
+    if not found and (hosted := [c for c in every if choices.leaves_host(c)]):
+        fast = [c for c in hosted if c.seconds <= (1 - _NEAR) * hosted[0].seconds]
+        found = sorted(fast, key=lambda r: r.total)
+    return next((choice for choice in found if is_right(choices, choice)), None)
 
 
 def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
