@@ -49,7 +49,7 @@ def test_a_trainer_that_is_not_installed_is_named(tmp_path, capsys):
 
 
 def test_a_step_in_pieces():
-    settings = {"batch_size": "8", "layers": "2", "words": "4000"}
+    settings = {"batch_size": "8", "layers": "1", "words": "4000"}
     trainer = TRAINERS["nnx"]
     whole, cut = (
         jax.jit(step.function, **step.options)
