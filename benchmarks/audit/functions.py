@@ -196,18 +196,18 @@ FUNCTIONS: dict[str, Function] = {
     "roll": (lambda a, k: jnp.roll(a, k, axis=0), (_A, _s32()), ()),
     "scan": (_scan, (_WS, _X), (1,)),
     "scan's gradient": (jax.grad(_loss), (_WS, _X), ()),
-    "scan, offloaded": (_rematerialised(_OFFLOADED), (_WS, _X), ()),
-    "scan, nothing saved": (
+    "offloaded scan": (_rematerialised(_OFFLOADED), (_WS, _X), ()),
+    "recomputed scan": (
         _rematerialised(jax.checkpoint_policies.nothing_saveable),
         (_WS, _X),
         (),
     ),
-    "scan, products saved": (
+    "scan that keeps products": (
         _rematerialised(jax.checkpoint_policies.dots_saveable),
         (_WS, _X),
         (),
     ),
-    "scan, unrolled twice": (
+    "unrolled scan": (
         lambda ws, x: lax.scan(lambda x, w: (jnp.tanh(x @ w), x), x, ws, unroll=2),
         (_WS, _X),
         (),

@@ -30,7 +30,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define = Flags(values)
     define.names(
         "steps",
-        ["function:scan's gradient", "function:scan, offloaded", "function:product"],
+        ["function:scan's gradient", "function:offloaded scan", "function:product"],
         "functions: JAX's own; function:NAME: one of them; else as of `benchmarks thunks`.",
     )
     define.one_of("target", "cpu", targets.TARGETS, "Device to compile for.")

@@ -128,6 +128,8 @@ class _Checks:
             self._followed["arrays with an address"] = len(places)
         if self._executable is not None:
             self._check_gpu(program, values, places, self._executable)
+        else:
+            self._left.append("the code was not read: its addresses are taken for those assigned")
 
     def _places(self, program: Program, values: Values) -> dict[MemoryValue, Place]:
         return assigned_places(values, places_of(self._assignment, program.names))
