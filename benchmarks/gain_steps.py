@@ -87,6 +87,35 @@ def library_decoder(*, batch_size: int, optimizer: str) -> Built:
     return trained(optimizer, loss, weights, tokens, shapes=True)
 
 
+def cached_decoder(*, batch_size: int, optimizer: str) -> Built:
+    """One token through a scan over 16 layers, which takes keys and values and gives them anew."""
+    del optimizer
+    layers, width, heads, length = 16, 512, 8, 2048
+    cache = jax.ShapeDtypeStruct((layers, batch_size, length, heads, width // heads), jnp.bfloat16)
+    weights = jax.ShapeDtypeStruct((layers, width, 4 * width), jnp.bfloat16)
+
+    def step(caches: Any, weights: jax.Array, x: jax.Array, at: jax.Array) -> Any:
+        def layer(x: jax.Array, given: Any) -> Any:
+            (keys, values), w = given
+            q, k, v, out = jnp.split(w, 4, -1)
+            row = (batch_size, 1, heads, width // heads)
+            keys, values = (
+                jax.lax.dynamic_update_slice(cache, (x @ w).reshape(row), (0, at, 0, 0))
+                for cache, w in ((keys, k), (values, v))
+            )
+            q = (x @ q).reshape(batch_size, heads, -1)
+            scores = jnp.einsum("bhd,bthd->bht", q, keys).astype(jnp.float32)
+            scores = jax.nn.softmax(jnp.where(jnp.arange(length) <= at, scores, -1e9))
+            mixed = jnp.einsum("bht,bthd->bhd", scores.astype(x.dtype), values)
+            return x + mixed.reshape(x.shape) @ out, (keys, values)
+
+        return jax.lax.scan(layer, x, (caches, weights))
+
+    x = jax.ShapeDtypeStruct((batch_size, width), jnp.bfloat16)
+    at = jax.ShapeDtypeStruct((), jnp.int32)
+    return step, ((cache, cache), weights, x, at), {"donate_argnums": 0}
+
+
 def fsdp_transformer(devices: Sequence[Any]) -> Built:
     """Six layers of width 1,024 in bfloat16, 16 x 1,024 tokens: rows of all over the devices."""
     width, length, heads, batch, words = 1024, 1024, 8, 16, 8192

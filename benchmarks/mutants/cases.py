@@ -143,6 +143,7 @@ CASES: dict[str, Case] = {
     "unet": Case(_unet, 0.3),
     "recurrent": Case(lambda: _program("recurrent"), share=2),
     "scanned": Case(lambda: _program("scanned"), share=2),
+    "cached": Case(lambda: _program("cached"), share=2),
     "unrolled": Case(lambda: _program("unrolled"), 0.3, share=2),
     "looped": Case(lambda: _program("looped"), share=2),
     "nested": Case(lambda: _program("nested"), share=2),

@@ -10,7 +10,9 @@ import numpy as np
 
 from benchmarks.random_programs.spec import Update, Updates
 
-UPDATES = ("set", "set_rows", "add", "scatter", "swap", "decay", "copy", "read", "shift", "write")
+UPDATES = (
+    "set", "set_rows", "add", "scatter", "swap", "decay", "copy", "read", "shift", "write", "scan",
+)  # fmt: skip
 """What an update may do."""
 
 
@@ -69,6 +71,29 @@ def _apply(update: Update, arrays: list[Any], x: Any, at: Any) -> Any:
         arrays[to] = jnp.roll(a, 1 + k, 0)
     elif update.op == "write":
         arrays[to] = jnp.tanh(x + b)
+    elif update.op == "scan":
+        return _scanned(arrays, to, other, x[0], k)
     else:
         return (a * b).astype(jnp.float32).mean()
     return jnp.float32(0)
+
+
+def _scanned(arrays: list[Any], to: int, other: int, x: Any, k: int) -> Any:
+    """A scan that takes one or two arrays row by row, and gives them anew; as it does a cache.
+
+    By the bits of `k`: in reverse; rows follow from those read, or only what is handed on does; a
+    third one, whose rows are only read, takes part.
+    """
+
+    def row(h: Any, rows: Any) -> Any:
+        mine, theirs, read = rows
+        new = mine.at[k % mine.shape[0]].set(h[0]) if k & 2 else 0.5 * h - mine
+        return jnp.maximum(h, theirs) - 0.1 * read, (new, theirs.at[0].set(h[1]))
+
+    third = arrays[0] if k & 4 else jnp.zeros_like(arrays[to])
+    rows = arrays[to], arrays[other], third
+    last, (a, b) = jax.lax.scan(row, x, rows, reverse=bool(k & 1))
+    if to != other:
+        arrays[other] = b
+    arrays[to] = a
+    return last.astype(jnp.float32).sum()

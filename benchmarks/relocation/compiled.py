@@ -156,7 +156,14 @@ def _orders(
 ) -> Iterator[tuple[str, jax.stages.Compiled]]:
     """Executables to place the buffers of, by the name of their order."""
     yield "planned", planned
-    if plan is None or plan.clones or plan.loops or plan.sunk or plan.target != "cpu":
+    if (
+        plan is None
+        or plan.clones
+        or plan.loops
+        or plan.sunk
+        or plan.joined
+        or plan.target != "cpu"
+    ):
         return
     # With options, even none, JAX does not serve the executable that it keeps for calls.
     compiles = Compiles(lowered, {}, {})

@@ -156,7 +156,7 @@ class Checkpoints:
     residuals: tuple[Residual, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopEdit:
     """Removes scan residuals from a pair of while loops, and says what is computed instead.
 
@@ -181,14 +181,14 @@ class LoopEdit:
 
     writer: str
     reader: str
-    dropped: tuple[tuple[int, int], ...]
-    added: tuple[str | int | NewResidual, ...]
-    counter: str
+    dropped: tuple[tuple[int, int], ...] = ()
+    added: tuple[str | int | NewResidual, ...] = ()
+    counter: str = ""
     iterations: int
-    written: tuple[int, int]
-    place: tuple[int, int]
-    iteration: tuple[int, int]
-    made: tuple[NewInstruction, ...]
-    taken: tuple[OperandReplacement, ...]
+    written: tuple[int, int] = (1, 0)
+    place: tuple[int, int] = (1, 0)
+    iteration: tuple[int, int] = (1, 0)
+    made: tuple[NewInstruction, ...] = ()
+    taken: tuple[OperandReplacement, ...] = ()
     target: str
     checkpoints: Checkpoints | None = None

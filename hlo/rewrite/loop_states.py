@@ -118,7 +118,12 @@ class States:
 
         One that a fusion computes beside results that stay cannot be removed: its array is cut to
         `SLOTS` (2) slices, which the fusion goes on writing.
+
+        Raises:
+          HloError: something reads one, or nothing reads anything else of the loop.
         """
+        if site.i.name not in site.parent:
+            raise HloError(f"nothing reads {site.loop.name} without these elements")
         body = self._module.called(site.loop)
         held = _held(body, gone)
         for k in held:

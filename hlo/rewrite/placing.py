@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from hlo import xla_pb2
 from hlo.graph import MutableComputation
@@ -30,7 +30,7 @@ def place_new(body: MutableComputation) -> None:
                 readers[k].append(i.id)
     parameters = {i.id for i in body.instructions() if i.opcode == "parameter"}
     first = next(n for n, k in enumerate(order) if k not in parameters)
-    listed = _operands_first(body, new, new)
+    listed = operands_first(body, new)
     unread: set[int] = set()
     for k in reversed(listed):
         found = [first] if k in body.early else [step[r] for r in readers[k] if r in step]
@@ -44,7 +44,7 @@ def place_new(body: MutableComputation) -> None:
             before.setdefault(order[step[k]], []).append(k)
     body.place(n for k in order for n in (*before.get(k, ()), k))
     body.remove(unread)
-    body.place(_operands_first(body, body.order, {i.id for i in body.instructions()}))
+    body.place(operands_first(body, body.order))
 
 
 def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> list[int]:
@@ -57,14 +57,17 @@ def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> li
     return [following[e.tuple_index] for e in state if following[e.tuple_index] != e.id]
 
 
-def _operands_first(
-    body: MutableComputation, order: Iterable[int], among: Container[int]
-) -> list[int]:
-    """The same order with each after what it needs; that of `among` is taken in."""
-    by_id = {i.id: i for i in body.instructions()}
+def operands_first(body: MutableComputation, order: Iterable[int]) -> list[int]:
+    """An order of instructions, by id, with each after those of them that it needs.
+
+    Raises:
+      HloError: an instruction needs itself.
+    """
+    by_id, among = {i.id: i for i in body.instructions()}, list(order)
+    known = set(among)
 
     def needs(k: int) -> list[int]:
         before = (*by_id[k].operand_ids, *by_id[k].control_predecessor_ids)
-        return [n for n in before if n in among]
+        return [n for n in before if n in known]
 
-    return after_needs(order, needs, lambda k: HloError(f"{by_id[k].name} reads itself"))
+    return after_needs(among, needs, lambda k: HloError(f"{by_id[k].name} reads itself"))

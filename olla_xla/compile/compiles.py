@@ -429,7 +429,7 @@ class Compiles:
 
 def _by_elements(plan: Plan) -> bool:
     """Whether loops are compared element by element, since the plan or XLA changes them."""
-    return bool(plan.loops or plan.sunk) or platform(plan.target).changes_loops
+    return bool(plan.loops or plan.sunk or plan.joined) or platform(plan.target).changes_loops
 
 
 def _accepted_digest(final: bytes, plan: str) -> str:

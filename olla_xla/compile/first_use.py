@@ -58,7 +58,7 @@ def kinds(plan: Plan) -> frozenset[str]:
         "order": True,
         "bindings": plan.aliases or plan.holds,
         "clones": plan.clones,
-        "residuals": plan.loops or plan.sunk,
+        "residuals": plan.loops or plan.sunk or plan.joined,
     }
     return frozenset(kind for kind, changed in changes.items() if changed)
 

@@ -192,6 +192,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
         clones=(),
         loops=(),
         sunk=(),
+        joined=(),
         added_seconds=0.0,
         least_added_seconds=0.0,
         exposed_seconds=0.0,

@@ -82,7 +82,7 @@ def plan_key(
 def plan_digest(plan: Plan) -> str:
     """Digest of a plan's module and of all changes to it: 32 hex digits."""
     written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases), dict(plan.holds)]
-    written += [plan.clones, plan.loops, plan.sunk]
+    written += [plan.clones, plan.loops, plan.sunk, plan.joined]
     text = json.dumps(written, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

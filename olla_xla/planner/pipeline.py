@@ -156,7 +156,9 @@ def _ordered(start: ModuleState) -> ModuleState:
             _logger.info("with %s the step takes more memory", what)
             continue
         # Work that overlapped with other work may have been replaced by work that does not.
-        if found.path_seconds <= LONGEST_PATH * found.xla_path_seconds:
+        spared = found.edits.spared
+        allowed = -min(spared.less_seconds, 0.0) if spared else 0.0
+        if found.path_seconds <= LONGEST_PATH * found.xla_path_seconds + allowed:
             return found
         slower = found.path_seconds / found.xla_path_seconds - 1
         _logger.info("with %s the step is predicted to take %.1f %% longer", what, 100 * slower)
@@ -190,16 +192,16 @@ def _asks_for_recomputation(state: ModuleState) -> bool:
 
 def _with_allowance(state: ModuleState) -> ModuleState:
     """The state with the time that recomputation may add, and the time to look for it."""
-    request, sunk, allowance = state.request, state.edits.sunk, None
+    request, before, allowance = state.request, state.edits.spared, None
     arguments = sum(p.shape.bytes for p in request.own.entry.parameters)
     total = state.ordered.predicted_bytes
     took = request.schedule_seconds
     took = None if took is None else took * platform(request.target).compile_factor
     limit = recomputation_limit(request.options, took, request.elapsed, total, arguments)
     if request.options.max_overhead is not None:
-        # A part of the original module's time, plus the time that sinking moves has saved.
+        # A part of the original module's time, plus the time that `spared` arrays have saved.
         most = request.options.max_overhead
         allowance = (_MOST if isinstance(most, str) else most) * request.own_seconds
-        allowance += 0.0 if sunk is None else sunk.less_seconds
+        allowance += 0.0 if before is None else before.less_seconds
     met = ((state.edits.added_seconds, total),)
     return dataclasses.replace(state, allowance=allowance, limit=limit, met=met)

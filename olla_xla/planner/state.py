@@ -31,7 +31,7 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 
 if TYPE_CHECKING:
     from hlo.rewrite.clones import Clone
-    from olla_xla.remat.loops.moves import Sunk
+    from olla_xla.remat.loops.moves import Spared
     from olla_xla.remat.loops.residual_choices import ResidualChoices
 
 _logger = logging.getLogger("olla_xla")
@@ -89,17 +89,17 @@ class Edits:
     """All changes of a module by planner passes, other than its order and in-place results.
 
     Attributes:
-      sunk: the module without instructions that move arrays for loops alone; None: there are none.
+      spared: the module without arrays that its loops need not have; None: there are none.
       loops: scan residuals that are rematerialised, as in `Plan.loops`.
       clones: what is computed again, in execution order.
       added_seconds: predicted time that `loops`, `clones` and transfers that overlap with less add;
         exposed_seconds: the part of the last. added_moved_bytes: bytes moved to and from memory,
-        likewise. What `sunk` saves is not in them.
+        likewise. What `spared` saves is not in them.
       least_stack_bytes, least_added_seconds: as in `Plan`.
       sources: names of the passes, for `Plan.source`.
     """
 
-    sunk: Sunk | None = None
+    spared: Spared | None = None
     loops: tuple[LoopRecord, ...] = ()
     clones: tuple[Clone, ...] = ()
     added_seconds: float = 0.0
@@ -152,8 +152,8 @@ class ModuleState:
     @property
     def before_bytes(self) -> int:
         """Predicted bytes without `edits.loops` and `edits.clones`, in the order it came with."""
-        sunk = self.edits.sunk
-        return facts_of(sunk.module if sunk else self.request.own, self.request.target).total
+        spared = self.edits.spared
+        return facts_of(spared.module if spared else self.request.own, self.request.target).total
 
     @property
     def seconds_left(self) -> float:
@@ -215,9 +215,9 @@ class ModuleState:
     def finished(self) -> Plan:
         """The final Plan for the module as XLA scheduled it, with all edits and their cost."""
         plan, edits, request = self.ordered, self.edits, self.request
-        xla, sunk = facts_of(request.own, request.target).total, edits.sunk
+        xla, spared = facts_of(request.own, request.target).total, edits.spared
         step_seconds, moved_bytes = 0.0, 0
-        less, less_moved = (sunk.less_seconds, sunk.less_moved) if sunk else (0.0, 0)
+        less, less_moved = (spared.less_seconds, spared.less_moved) if spared else (0.0, 0)
         added, added_moved = edits.added_seconds - less, edits.added_moved_bytes - less_moved
         if edits.sources or self.limit is not None:
             step_seconds = request.own_seconds
@@ -229,7 +229,8 @@ class ModuleState:
         return dataclasses.replace(
             plan,
             fingerprint=request.own.fingerprint,
-            sunk=() if sunk is None else sunk.names,
+            sunk=spared.names if spared else (),
+            joined=spared.joined if spared else (),
             loops=edits.loops,
             clones=tuple((c.name, c.original, c.operands, c.readers) for c in edits.clones),
             xla_bytes=xla if request.xla_bytes is None else request.xla_bytes,

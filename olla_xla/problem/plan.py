@@ -63,7 +63,7 @@ class Plan(PlanFields):
         return loads(text, str(path))
 
 
-VERSION = 16
+VERSION = 17
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"
@@ -94,6 +94,7 @@ _FIELDS = (
     "clones",
     "loops",
     "sunk",
+    "joined",
     "step_seconds",
     "added_seconds",
     "least_added_seconds",

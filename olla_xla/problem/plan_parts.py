@@ -19,6 +19,9 @@ LONGEST_PATH = 1.01
 CloneRecord = tuple[str, str, tuple[str, ...], tuple[tuple[str, int], ...]]
 """One instruction computed again; see `PlanEdits.clones`."""
 
+JoinRecord = tuple[str, int, int]
+"""Two elements of a loop's state that become one array; see `PlanEdits.joined`."""
+
 
 class LoopRecord(NamedTuple):
     """Which scan residuals of a pair of loops a plan recomputes, and which it stores instead.
@@ -135,6 +138,8 @@ class PlanEdits:
       sunk: names of instructions that move an array before a loop for that loop alone. They are
         removed: the loop slices the array where it was. `order`, `loops`, `clones` and all figures
         but XLA's are of the module without them; the fingerprint is of the module with them.
+      joined: pairs of arrays that become one: (name of a loop, element of its state that it reads
+        slice by slice, element that it writes so), in the module without `sunk`.
       step_seconds: predicted time of one run without clones; 0 if it was not computed.
       added_seconds: predicted time added by clones, and by transfers that overlap with less.
       least_added_seconds: no choice of clones that the integer program knows adds less at the
@@ -152,6 +157,7 @@ class PlanEdits:
     clones: tuple[CloneRecord, ...] = ()
     loops: tuple[LoopRecord, ...] = ()
     sunk: tuple[str, ...] = ()
+    joined: tuple[JoinRecord, ...] = ()
     step_seconds: float = 0.0
     added_seconds: float = 0.0
     least_added_seconds: float = 0.0
@@ -325,7 +331,7 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
     @property
     def is_rewritten(self) -> bool:
         """Whether the plan changes instructions of the module, not only their order and memory."""
-        return bool(self.clones or self.loops or self.sunk)
+        return bool(self.clones or self.loops or self.sunk or self.joined)
 
     @property
     def keeps_xla(self) -> bool:

@@ -46,6 +46,9 @@ def table(plan: PlanFields) -> str:
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
     rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []
+    rows += (
+        [("second arrays of loops left out", f"{len(plan.joined):,}", "")] if plan.joined else []
+    )
     stacks = plan.recomputed_residuals
     rows += [("scan residuals recomputed", f"{stacks:,}", "")] if stacks else []
     new = plan.added_residuals
@@ -98,7 +101,7 @@ def of_the_bound(plan: PlanFields) -> str:
     total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     if min(total, plan.xla_bytes) < plan.lower_bound_bytes:
         return "no order needs less before XLA moves values to another memory"
-    loops = ("loops",) if plan.loops or plan.sunk else ()
+    loops = ("loops",) if plan.loops or plan.sunk or plan.joined else ()
     changes = [*loops, *(("clones",) if plan.clones else ())]
     if not changes:
         return "no order needs less; recomputation may"

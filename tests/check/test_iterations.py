@@ -145,6 +145,33 @@ def test_steps_for_all_iterations_give_what_the_body_gives(first, monkeypatch):
     assert len(seen) == 4
 
 
+def test_an_array_all_of_which_was_written_is_its_slices():
+    """In whatever order, over whatever; where one slice is missing, what was there counts."""
+    numbering, shape, digit = ElementExpressions("cpu"), array_of((3, 4)), (3, 4)
+    rows = [hashed(f"row {k}".encode()) for k in range(4)]
+
+    def written(base, writes):
+        for place, row in writes:
+            at = numbering.integers.number(place)
+            base = numbering.updated(Update.of_slice((base, rows[row], at), shape, digit))
+        return base
+
+    one, other = hashed(b"one"), hashed(b"other")
+    whole = [(0, 0), (1, 1), (2, 2)]
+    expected = written(one, whole)
+    assert written(other, whole[::-1]) == expected
+    assert written(other, [(1, 3), *whole[::2]]) == written(one, [(0, 0), (2, 2), (1, 3)])
+    assert written(one, whole[:2]) != written(other, whole[:2])
+    assert (
+        written(one, [*whole[:2], (2, 3)]) != expected != written(other, [(0, 1), (1, 0), (2, 2)])
+    )
+    again = written(expected, [(2, 0), (0, 1), (1, 2)])
+    assert again == written(other, [(0, 1), (1, 2), (2, 0)])
+    assert written(expected, [(1, 3)]) == written(written(other, whole), [(1, 3)])
+    for place, row in ((0, 1), (1, 2), (2, 0)):
+        assert numbering.taken(again, numbering.integers.number(place), shape, digit) == rows[row]
+
+
 def test_branches_of_one_history_are_kept_apart():
     """Arrays updated in any order, each from any before, against dictionaries."""
     rng = random.Random(0)

@@ -1,12 +1,17 @@
 """A module whose loops are changed: what its parts hand out."""
 
+import dataclasses
+
 import pytest
 
 from hlo import xla_pb2
 from hlo.instructions import copied
+from hlo.module import HloError
 from hlo.parse import from_hlo_text
 from hlo.rewrite.loop_edit import LoopEdit
 from hlo.rewrite.loop_module import LoopModule
+from hlo.rewrite.loop_states import States
+from tests.support.two_loops import two_loops
 
 pytestmark = pytest.mark.quick
 
@@ -75,3 +80,16 @@ def test_new_fusions_give_what_is_read(read):
     sizes = [list(s.dimensions) for s in made.shape.tuple_shapes] or [list(made.shape.dimensions)]
     assert sizes == [[[2, 4], [2, 4], [4]][n] for n in read]
     assert len(made.operand_ids) == len({0, 1} & {*read}) + 1 + bool({0, 1} & {*read})
+
+
+def test_a_loop_of_which_nothing_else_is_read_is_left_alone():
+    """Without its scan residual nothing would be left of it."""
+    text = two_loops(read="f32[1,4] reshape(h)").replace("(zero, out,", "(zero, x,")
+    text = "\n".join(line for line in text.split("\n") if "  out = " not in line)
+    proto = xla_pb2.HloModuleProto.FromString(from_hlo_text(text))
+    names = [i.name for c in proto.computations for i in c.instructions if i.opcode == "while"]
+    module = LoopModule(proto, dataclasses.replace(EDIT, writer=names[0], reader=names[1]))
+    writer, states = module.writer, States(module)
+    states.shrink(module.reader, [2])
+    with pytest.raises(HloError, match="nothing reads first"):
+        states.forget(writer, [2])

@@ -18,6 +18,7 @@ from olla_xla.check.executable.element_order import (
     as_dimensions,
     as_row,
     composed,
+    digits,
     inverse,
     lying,
     permuted,
@@ -38,10 +39,13 @@ from olla_xla.check.executable.records import (
     Steps,
     Term,
     Update,
+    sliced,
 )
 from olla_xla.check.executable.written_slices import WrittenSlices
 
-_MOVED, _SEVERAL, _LATER = (hashed(n.encode()) for n in "moved several later".split())
+_MOVED, _SEVERAL, _LATER, _COMPLETE = (
+    hashed(n.encode()) for n in "moved several later complete".split()
+)
 _MOST_PLACES = 1 << 16
 
 
@@ -73,6 +77,8 @@ class ElementNumbering(Numbering):
         self.integers = Integers()
         self.updates: dict[bytes, Update] = {}
         self.written = WrittenSlices()
+        self._slices: dict[bytes, tuple[Digit, list[bytes]]] = {}
+        """Of arrays that are known by all of their slices."""
         self.concatenations: dict[bytes, Concatenation] = {}
         self.repeated: dict[bytes, tuple[bytes, tuple[int, ...], Shape, Shape]] = {}
         self.moves: dict[bytes, Move] = {}
@@ -179,6 +185,8 @@ class ElementNumbering(Numbering):
             if found is None:
                 break
             number, shape, steps = inner.base, inner.shape, found
+        if number in self._slices and (whole := self._moved_within(number, shape, steps, new)):
+            return whole
         first, said = number, repr(steps).encode()
         if number in self.moves and new.num_elements <= _MOST_PLACES:
             order = places(steps)
@@ -230,8 +238,36 @@ class ElementNumbering(Numbering):
         if update.digit is not None:
             at = self.integers.clamped(indices[0], update.digit[0])
             if at is not None:
-                self.written.note(number, array, update.digit, at, value)
+                rows = self.written.note(number, array, update.digit, at, value)
+                if rows is not None:
+                    whole = self._complete(update.shape, update.digit, rows)
+                    self.note_term(whole, _updated, update, *update.numbers)
+                    self.updates[whole] = update
+                    self.note_moved(number, whole)
+                    return whole
         return number
+
+    def _complete(self, shape: Shape, digit: Digit, rows: list[bytes]) -> bytes:
+        """The number of an array all of whose slices along `digit` were written: of these alone."""
+        whole = hashed(b"".join((_COMPLETE, sliced(shape, digit), *rows)))
+        self._slices[whole] = digit, rows
+        self.written.note_complete(whole, digit, rows)
+        return whole
+
+    def _moved_within(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes | None:
+        """As `arranged`, of a complete array that still has the same slices; else None."""
+        digit, rows = self._slices[number]
+        for outer in digits(new):
+            found = without(steps, new.num_elements, outer)
+            if found is not None and found[0] == digit:
+                flat = as_row(new, new.num_elements // digit[0])
+                moved = [self.arranged(row, flat, found[1], flat) for row in rows]
+                whole = self._complete(new, outer, moved)
+                again = shape, steps, new
+                self.note_term(whole, lambda it, of, base: it.arranged(base, *of), again, number)
+                self.note_moved(number, whole)
+                return whole
+        return None
 
     def joined(self, made: Concatenation) -> bytes:
         """The value number of a concatenate's result; records it in `concatenations`."""

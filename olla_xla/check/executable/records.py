@@ -52,7 +52,7 @@ class Update(NamedTuple):
     def of_slice(cls, numbers: tuple[bytes, ...], shape: Shape, digit: Digit) -> Update:
         """An update of one slice; `numbers` of the array, of the flattened slice, of the index."""
         part = as_row(shape, shape.num_elements // digit[0])
-        return cls(_sliced(shape, digit), numbers, shape, part, digit)
+        return cls(sliced(shape, digit), numbers, shape, part, digit)
 
 
 class Concatenation(NamedTuple):
@@ -100,7 +100,7 @@ class Term(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _sliced(shape: Shape, digit: Digit) -> bytes:
-    """A number for the kind of an update of one slice."""
+def sliced(shape: Shape, digit: Digit) -> bytes:
+    """A number for the kind of an update of one slice, and of an array that is its slices."""
     row = shape.element_type, shape.element_bits, shape.num_elements, digit
     return hashed(b"update" + repr(row).encode())

@@ -1,7 +1,8 @@
 """Which slice of an array was written last, for arrays that are updated slice by slice.
 
 An array and those that it was updated from are one history, in which each has a version. So the
-slice that an array has at a place is found in time that does not grow with the updates.
+slice that an array has at a place is found in time that does not grow with the updates. Once all
+slices were written, nothing of the array before them is left, and a new history begins.
 """
 
 from __future__ import annotations
@@ -47,26 +48,44 @@ class WrittenSlices:
 
     def __init__(self) -> None:
         self._found: dict[bytes, tuple[_History, int]] = {}
+        self._all: dict[bytes, list[bytes]] = {}
+        self._complete: set[bytes] = set()
 
-    def note(self, number: bytes, array: bytes, digit: Digit, place: int, row: bytes) -> None:
+    def note(
+        self, number: bytes, array: bytes, digit: Digit, place: int, row: bytes
+    ) -> list[bytes] | None:
         """Records that array `number` is array `array` with the slice at index `place` replaced.
 
         Args:
           number: the array's value number. array: the other's. row: the slice's, flattened.
           digit: (count, stride in elements) of the sliced dimension. place: index of the slice.
+
+        Returns:
+          All slices in their order, if this was the last one that had not been written; else None.
         """
         if number in self._found:
-            return
+            return self._all.get(number)
         history, version = self._found.get(array, (None, 0))
-        if history is None or history.digit != digit:
+        if history is None or history.digit != digit or array in self._complete:
             history, version = _History(array, digit), 0
         elif history.latest > version:
             history = history.until(version)
         history.latest = version + 1
+        is_last = place not in history.writes and len(history.writes) + 1 == digit[0]
         versions, rows = history.writes.setdefault(place, ([], []))
         versions.append(version + 1)
         rows.append(row)
         self._found[number] = history, version + 1
+        if is_last:
+            self._all[number] = [history.writes[k][1][-1] for k in range(digit[0])]
+        return self._all.get(number)
+
+    def note_complete(self, number: bytes, digit: Digit, rows: list[bytes]) -> None:
+        """Records the number of an array that is these slices, whatever they were written into."""
+        if number not in self._complete:
+            writes = {place: ([1], [row]) for place, row in enumerate(rows)}
+            self._found[number] = _History(number, digit, 1, writes), 1
+            self._complete.add(number)
 
     def at(self, number: bytes, digit: Digit, place: int) -> tuple[bytes | None, bytes]:
         """What is in the slice at index `place` of the array with value number `number`.

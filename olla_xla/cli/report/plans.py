@@ -143,6 +143,8 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
 def clones_line(plan: Plan) -> str:
     """One line on recomputation: what is computed again, and the predicted time that it adds."""
     what = []
+    if plan.joined:
+        what.append(f"{len(plan.joined)} arrays are written over those that loops read")
     if plan.sunk:
         what.append(f"{len(plan.sunk)} copies of arrays that loops read are not made")
     if stacks := plan.recomputed_residuals:

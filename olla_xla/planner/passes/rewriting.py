@@ -10,10 +10,13 @@ from olla_xla.planner.knee import knee
 from olla_xla.planner.passes import relax_overlap, rematerialise, scan_residuals
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.options import KNEE
-from olla_xla.remat.loops.moves import without_moves
+from olla_xla.remat.loops.moves import spared
 
 _NEARLY = 1.02
 """Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
+
+_SPARING = 0.2
+"""Part of the time that recomputation may take which joined arrays may cost."""
 
 
 def recomputed(state: ModuleState) -> ModuleState:
@@ -58,18 +61,20 @@ def _recomputed(state: ModuleState) -> ModuleState:
 
 def free_edits(start: ModuleState) -> Iterator[ModuleState]:
     """Yields states with edits that cost no time: first with all of them, last without any."""
-    sunk = _without_moves(start)
-    yield from scan_residuals.before_order(sunk)
-    if sunk is not start:
+    lighter = _spared(start)
+    yield from scan_residuals.before_order(lighter)
+    if lighter is not start:
         yield from scan_residuals.before_order(start)
 
 
-def _without_moves(state: ModuleState) -> ModuleState:
-    """A state without instructions that move arrays for loops; `state` if nothing is saved."""
+def _spared(state: ModuleState) -> ModuleState:
+    """A state without arrays that loops need not have; `state` if nothing is saved."""
     request = state.request
-    sunk = without_moves(state.module, request.target, request.cost)
-    if sunk is None:
+    most = request.options.max_overhead
+    most = most * request.own_seconds * _SPARING if isinstance(most, float) else 0.0
+    found = spared(state.module, request.target, request.cost, most)
+    if found is None:
         return state
-    edits = dataclasses.replace(state.edits, sunk=sunk, sources=("moves",))
+    edits = dataclasses.replace(state.edits, spared=found, sources=found.sources)
     kernels = facts_of(state.module, request.target).all_kernels
-    return dataclasses.replace(state, module=sunk.module, kernels=kernels, edits=edits)
+    return dataclasses.replace(state, module=found.module, kernels=kernels, edits=edits)

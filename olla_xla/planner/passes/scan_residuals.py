@@ -101,7 +101,7 @@ def run(state: ModuleState) -> ModuleState:
 
 def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> ModuleState:
     """The state with a choice instead of the one that it has."""
-    sunk = state.edits.sunk
+    before = state.edits.spared
     edits = dataclasses.replace(
         state.edits,
         loops=choice.records,
@@ -109,7 +109,7 @@ def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> Modu
         added_seconds=choice.seconds if plan is None else choice.path_seconds,
         added_moved_bytes=choice.moved,
         least_stack_bytes=choice.least_stack_bytes,
-        sources=("loops",) if sunk is None else ("moves", "loops"),
+        sources=(*(before.sources if before else ()), "loops"),
     )
     return dataclasses.replace(
         state, module=choice.module, kernels=choice.kernels, edits=edits, plan=plan

@@ -1,56 +1,96 @@
-"""Removes instructions that move arrays for loops: slices are taken from the original arrays.
+"""What loops can do without, at no cost in time: arrays moved for them, and second arrays.
 
 An array that is transposed before a loop, so that each iteration's slice is contiguous, is live as
-long as the loop runs, beside the original. A slice of the original has the same bytes.
+long as the loop runs, beside the original. A slice of the original has the same bytes. And an array
+that a loop writes slice by slice may lie where one is that it reads so (`remat.loops.joined`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from hlo.module import HloError, Module
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.join_arrays import join_arrays
 from hlo.rewrite.sink import sink_moves
 from hlo.rewrite.sinkable import Sink, sinks
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import facts_of
 from olla_xla.problem import refusals
+from olla_xla.problem.plan_parts import JoinRecord
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
+from olla_xla.remat.loops.joined import joins, record
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sunk:
-    """A module from which array moves in front of loops were removed, and the time that saves.
+class Spared:
+    """A module without arrays that its loops need not have.
 
     Attributes:
-      names: of the removed instructions. module: without them.
+      names: of the instructions that moved arrays for loops alone, and are gone.
+      joined: arrays that then became one, as in `Plan.joined`.
+      module: the result.
       less_seconds, less_moved: predicted time of a step, and bytes moved, that it takes less.
     """
 
     names: tuple[str, ...]
+    joined: tuple[JoinRecord, ...]
     module: Module
     less_seconds: float
     less_moved: int
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What was done, for `Plan.source`."""
+        return ("moves",) * bool(self.names) + ("joined",) * bool(self.joined)
 
-def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
-    """Removes instructions that move arrays for loops alone; None if that does not pay.
 
-    It pays if the module then takes less memory and no more time.
+def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0) -> Spared | None:
+    """A module without arrays that its loops need not have; None if nothing is gained.
+
+    Each of the two edits is made only if the module then takes less memory and no more time, but
+    for the `allowance` of the second: where a slice is read and written by one fusion, it takes a
+    copy of the slice.
 
     Args:
-      module: a scheduled one, without optimization barriers. target: "cpu" or "cuda".
-      cost: prices operators.
+      module: a scheduled one, without optimization barriers. target: such as "cpu".
+      cost: prices operators. allowance: predicted seconds that a run may take longer.
     """
+    names, without = _without_moves(module, target, cost)
+    joined, after = _joined(without, target, cost, allowance)
+    if after is module:
+        return None
+    less = run_seconds(module, cost) - run_seconds(after, cost)
+    moved = module_work(module, target).bytes - module_work(after, target).bytes
+    return Spared(names, joined, after, less, moved)
+
+
+def _joined(
+    module: Module, target: str, cost: CostModel, allowance: float
+) -> tuple[tuple[JoinRecord, ...], Module]:
+    """The arrays that become one, and the module in which they are."""
+    found = joins(module, target)
+    if found:
+        change = (join_arrays, found)
+        after = _cheaper(module, target, cost, "second arrays of loops", *change, allowance)
+        if after is not None:
+            return tuple(map(record, found)), after
+    return (), module
+
+
+def _without_moves(module: Module, target: str, cost: CostModel) -> tuple[tuple[str, ...], Module]:
+    """The names of instructions that move arrays for loops alone, and the module without them."""
     found = sinks(module, target)
     if not found:
-        return None
+        return (), module
     names = tuple(sink.move.name for sink in found)
-    sunk = _without(module, target, names, cost)
-    if sunk is None:
+    after = _cheaper(module, target, cost, _MOVES, sink_moves, names)
+    if after is None:
         own = run_seconds(module, cost)
         kept = tuple(
             sink.move.name
@@ -58,8 +98,11 @@ def without_moves(module: Module, target: str, cost: CostModel) -> Sunk | None:
             if sink.in_order or _seconds(module, sink, target, cost) <= own
         )
         if kept and kept != names:
-            sunk = _without(module, target, kept, cost)
-    return sunk
+            names, after = kept, _cheaper(module, target, cost, _MOVES, sink_moves, kept)
+    return ((), module) if after is None else (names, after)
+
+
+_MOVES = "what moves arrays for loops"
 
 
 def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
@@ -72,18 +115,29 @@ def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
     return run_seconds(without, cost)
 
 
-def _without(module: Module, target: str, names: tuple[str, ...], cost: CostModel) -> Sunk | None:
-    """A module without some of what moves arrays, if that is better in memory and no slower."""
+def _cheaper(
+    module: Module,
+    target: str,
+    cost: CostModel,
+    what: str,
+    change: Any,
+    edits: Sequence[Any],
+    allowance: float = 0.0,
+) -> Module | None:
+    """A module after `change(proto, edits, target)`, if it takes less memory.
+
+    It may take `allowance` seconds longer. Without `what`, for a refusal's text.
+    """
     try:
-        after = Edit(module).rewrite(sink_moves, names, target).module()
-        less = run_seconds(module, cost) - run_seconds(after, cost)
-        if facts_of(after, target).total >= facts_of(module, target).total or less < 0:
+        after = Edit(module).rewrite(change, edits, target).module()
+        if facts_of(after, target).total >= facts_of(module, target).total:
+            return None
+        if run_seconds(after, cost) > run_seconds(module, cost) + allowance:
             return None
         check_rewrite(module.data, after.data, target, loops=True)
         check_executable(after.data, target)
     except (HloError, CheckError) as error:
-        refusals.note("a module without what moves arrays for loops", error)
+        refusals.note(f"a module without {what}", error)
         return None
     refusals.accepted()
-    moved = module_work(module, target).bytes - module_work(after, target).bytes
-    return Sunk(names, after, less, moved)
+    return after

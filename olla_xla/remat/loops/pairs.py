@@ -51,7 +51,7 @@ def pairs(module: Module, target: str) -> list[ScanPair]:
       module: scheduled. target: "cpu" or "cuda".
     """
     loops: dict[Instruction, CountedLoop | None] = {}
-    sites = _sites(module)
+    sites = loop_sites(module)
     together = one_function(module) if platform(target).joins_calls else {}
     settled: dict[tuple[Computation, ...], bool] = {}
 
@@ -83,7 +83,7 @@ def pairs(module: Module, target: str) -> list[ScanPair]:
     return found
 
 
-def _sites(module: Module) -> dict[Instruction, Instruction]:
+def loop_sites(module: Module) -> dict[Instruction, Instruction]:
     """Site of a loop (`CountedLoop.site`) -> the while, in order."""
     computations = module.control_computations
     calls = collections.Counter(

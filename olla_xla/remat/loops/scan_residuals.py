@@ -220,19 +220,19 @@ def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
     update = body.root[(w,)].behind
     if update.i.opcode != "dynamic-update-slice" or update.operands[0].behind is not element:
         raise NotAResidual("the forward loop does not write it slice by slice")
-    if any(n is not update for n in _readers(body, element)):
+    if any(n is not update for n in readers_of(body, element)):
         raise NotAResidual("the forward loop reads it too")
     states = sum(n.behind is update for n in body.root.values())
-    if states + len(_readers(body, update)) > 1:
+    if states + len(readers_of(body, update)) > 1:
         raise NotAResidual("the forward loop also reads it after writing a slice")
     whole = update.shape
-    axis = _axis(element.shape, whole, update.operands[1].shape, writer.iterations)
+    axis = axis_of(element.shape, whole, update.operands[1].shape, writer.iterations)
     if axis is None:
         raise NotAResidual("an iteration does not write one slice along one dimension")
     if axis in update.shape.tiled_dimensions:
         raise NotAResidual("its slices lie within tiles of the device's layout")
     at = body.affine(update.operands[2 + axis], whole=True)
-    if at is None or at not in _own_iteration(writer):
+    if at is None or at not in own_iteration(writer):
         raise NotAResidual("the forward loop writes a slice of another iteration")
     return update, at, axis
 
@@ -252,11 +252,11 @@ def _read(
     body = reader.body
     element = body.leaves(body.computation.parameters[0])[(r,)]
     reads, places = [], set()
-    for node in _readers(body, element):
+    for node in readers_of(body, element):
         if node.i.opcode != "dynamic-slice":
             raise NotAResidual(f"{node.i.opcode} reads it in the backward loop")
         whole = node.operands[0].shape
-        here = _axis(element.shape, whole, node.shape, reader.iterations)
+        here = axis_of(element.shape, whole, node.shape, reader.iterations)
         alike = not body.exact and same_dimension(written, axis, whole) == here
         if here is None or not (alike or here == axis):
             raise NotAResidual("the backward loop reads it along another dimension")
@@ -267,12 +267,12 @@ def _read(
             raise NotAResidual("an asynchronous or nested fusion computes with it")
         places.add(body.affine(node.operands[1 + here], whole=True))
         reads.append(Read(node))
-    if len(places) > 1 or not places <= set(_own_iteration(reader)):
+    if len(places) > 1 or not places <= set(own_iteration(reader)):
         raise NotAResidual("the backward loop reads a slice of another iteration")
     return tuple(reads), next(iter(places), None)
 
 
-def _own_iteration(loop: CountedLoop) -> tuple[Affine, Affine]:
+def own_iteration(loop: CountedLoop) -> tuple[Affine, Affine]:
     """Slices that are each read or written in one iteration: counted up, and down."""
     up = Affine((loop.counter,), 1, 0)
     return up, Affine((loop.counter,), -1, loop.iterations - 1)
@@ -296,7 +296,7 @@ def only_hands_on(node: Node, result: Node | None) -> bool:
     return result is node
 
 
-def _readers(body: LoopBody, node: Node) -> list[Node]:
+def readers_of(body: LoopBody, node: Node) -> list[Node]:
     """What reads a node, through bitcasts."""
     found, waiting = [], [node]
     while waiting:
@@ -308,7 +308,7 @@ def _readers(body: LoopBody, node: Node) -> list[Node]:
     return found
 
 
-def _axis(element: Shape, whole: Shape, part: Shape, iterations: int) -> int | None:
+def axis_of(element: Shape, whole: Shape, part: Shape, iterations: int) -> int | None:
     """The dimension along which a part is a slice of an element, which may be bitcast to `whole`.
 
     Slices that are not contiguous are slices of that shape, and of no other.
