@@ -37,8 +37,8 @@ PAPERS = "docs/guides/papers.md"
 """Whose tables have a command in each row, in the column of that name."""
 
 _ONLY_PLANNED = ("plan", "analyze", "check", "sweep", "max_batch")
-"""Commands that run nothing of what XLA compiles: LLVM need not optimize it, which takes half of a
-large step's compile and changes no buffer."""
+"""Commands that run nothing of what XLA compiles: LLVM need not optimize it, which changes no
+buffer (plan --model=resnet50: 57 instead of 66 s of processor)."""
 
 
 _PROGRAM = "the program"
