@@ -21,7 +21,7 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """A slice of memory, and whether a GPU thunk reads it, writes it, or both (sorts in place)."""
+    """A slice of memory, and whether a thunk reads it, writes it, or both (sorts in place)."""
 
     slice: Slice
     reads: bool

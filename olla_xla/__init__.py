@@ -153,6 +153,7 @@ of_remat.least_seconds = _of("solvers.programs.residuals", "quickest")
 of_compile.donation_hint = _of("analysis.compiled_leaves", "donation_hint")
 of_compile.checkpoint_policy = _of("tools.policy", "checkpoint_policy")
 of_compile.memory_of_kind = _of("targets.target", "memory_of_kind")
+of_compile.own_places = _of("place.executable.relocate", "relocated")
 of_compile.report = _of("tools.report", "report")
 
 

@@ -187,7 +187,6 @@ def test_only_hlo_and_what_judges_it_touch_the_proto():
         "olla_xla.check.executable.",
         "benchmarks.audit.",
         "benchmarks.mutants.",
-        "benchmarks.relocation.",
         "benchmarks.thunks.",
     )
     assert all(u.startswith(allowed) for u in users)
@@ -199,7 +198,8 @@ def test_the_referee_shares_no_analysis_with_the_planner():
     )
     own = {m for m in used if not m.startswith("olla_xla.check.executable")}
     read = {XLA_PROTO, "hlo.device_groups", "hlo.gc_pause", "hlo.late", "hlo.module", "hlo.shapes"}
-    read |= {"hlo.gpu_executable", "hlo.gpu_slices", "hlo.gpu_thunks", "hlo.slices", "hlo.wire"}
+    read |= {"hlo.cpu_executable", "hlo.gpu_executable", "hlo.gpu_slices", "hlo.gpu_thunks"}
+    read |= {"hlo.slices", "hlo.wire"}
     assert own <= {*read, "olla_xla.errors"}
 
 

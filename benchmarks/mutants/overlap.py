@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.relocation import slices
-from benchmarks.relocation.executable import CpuExecutable
-from hlo.slices import Slice
+from hlo.cpu_executable import CpuExecutable
+from olla_xla.place.executable.buffers import allocations, buffers
+from olla_xla.place.executable.relocate import logical_places, move, temporary
 
 
 def overlapped(data: bytes, seed: str) -> tuple[str, bytes] | None:
     """A serialized executable with one of its buffers moved onto another.
 
-    The buffers are found by what its steps read and write (`offsets`), and all slices of the one
-    that moves go along, in the steps and in the buffer assignment.
+    The buffers are found by what its steps read and write (`place.executable`), and all slices of
+    the one that moves go along, in the steps and in the buffer assignment.
 
     Returns:
       What was done and the executable; None where no two buffers live together.
@@ -23,10 +23,12 @@ def overlapped(data: bytes, seed: str) -> tuple[str, bytes] | None:
     """
     rng = random.Random(f"{seed}/overlap")
     executable = CpuExecutable(data)
-    areas = slices._areas(executable)
-    temp = slices._temp(executable)
+    temp = temporary(executable)
+    if temp is None:
+        return None
+    areas = allocations(executable)
     height = areas[temp].size
-    found = [b for b in slices._buffers(executable, areas) if not b.pinned and b.low < b.high]
+    found = [b for b in buffers(executable, areas) if not b.pinned and b.low < b.high]
     pairs = [
         (a, b)
         for b in found
@@ -41,11 +43,9 @@ def overlapped(data: bytes, seed: str) -> tuple[str, bytes] | None:
     if not pairs:
         return None
     a, b = rng.choice(pairs)
-    places = [[x.slice for x in thunk.accesses] for thunk in executable.thunks]
-    for k, i in b.accesses:
-        s = places[k][i]
-        places[k][i] = Slice(temp, a.low + s.offset - b.low, s.size)
-    values = slices._values(executable, places, temp, height)
-    names = [executable.thunks[x.accesses[0][0]].name for x in (a, b)]
+    places = [[x.slice for x in thunk.accesses] for thunk in executable.flat]
+    move(places, b, temp, a.low)
+    values = logical_places(executable, places, temp, height)
+    names = [executable.flat[x.accesses[0][0]].name for x in (a, b)]
     text = f"the buffer of {names[1]} at {b.low} moved to {a.low}, onto that of {names[0]}"
     return text, executable.relocated(places, {}, values)

@@ -19,8 +19,7 @@ from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
 from benchmarks.mutants.overlap import overlapped
 from benchmarks.mutants.programs import SEEN
 from benchmarks.mutants.text import read_back
-from benchmarks.relocation.executable import CpuExecutable
-from benchmarks.relocation.reload import reloaded
+from hlo.cpu_executable import CpuExecutable
 from hlo.module import HloError, module_from_bytes
 from olla_xla import planner
 from olla_xla.check.executable import (
@@ -31,6 +30,7 @@ from olla_xla.check.executable import (
 )
 from olla_xla.compile import objection
 from olla_xla.compile.accounting import assignment_proto, final_module
+from olla_xla.compile.jax_private import loaded_again
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.tools.capture import Compiled, capture, compile_rewritten
 
@@ -144,7 +144,7 @@ class Subject:
         yield {"stage": "made", "planned": planned}
         try:
             if kind == OVERLAP:
-                compiled = reloaded(self._compiled, lambda _: data)
+                compiled = loaded_again(self._compiled, data)
             else:
                 compiled = compile_rewritten(self._lowered, lambda _: data)
         except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
@@ -206,17 +206,11 @@ def _planned(captured: Compiled, case: Case) -> tuple[bytes, str]:
 
 def _serialized(compiled: jax.stages.Compiled) -> bytes:
     """The executable's bytes; b"" where JAX cannot serialize it."""
-    found: list[bytes] = []
-
-    def take(data: bytes) -> bytes:
-        found.append(data)
-        return data
-
+    executable = compiled.runtime_executable()
     try:
-        reloaded(compiled, take)
-    except Exception:  # Whatever pickling says of callbacks and the like.
+        return b"" if executable is None else executable.serialize()
+    except jax.errors.JaxRuntimeError:
         return b""
-    return found[0]
 
 
 def _line(error: Exception) -> str:

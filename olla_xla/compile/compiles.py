@@ -111,8 +111,6 @@ class Compiles:
         """The name of the function's module, for messages."""
         return self.stablehlo.name
 
-    # Compiles.
-
     def handed_over(
         self, key: str, answer: Callable[[str, bytes], bytes | None]
     ) -> jax.stages.Compiled:
@@ -396,7 +394,9 @@ class Compiles:
 
         Call it after all other compiles of this object: JAX keeps the executable from then on.
         """
-        if self._kwargs == {"compiler_options": None} and keep_executable(self._lowered, compiled):
+        plain = self._kwargs == {"compiler_options": None}
+        kept = plain and keep_executable(self._lowered, compiled)
+        if kept or id(compiled) not in self._made:  # the latter where it was loaded again
             return compiled
         token, _ = self._made[id(compiled)]
         with self._under(token):

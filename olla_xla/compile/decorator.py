@@ -49,6 +49,7 @@ class PlanKeywords(TypedDict, total=False):
     collectives: bool
     method: str
     early_updates: bool
+    placement: str
 
     # Arguments of jax.jit; `backend` is a field of PlanOptions too.
     in_shardings: Any

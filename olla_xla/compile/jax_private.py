@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import logging
 import weakref
@@ -14,7 +15,7 @@ import jax.core
 
 from hlo.backend import is_host
 from olla_xla.compile import extensions
-from olla_xla.errors import InputError
+from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.own_jit import own_jit
 
 _logger = logging.getLogger("olla_xla")
@@ -210,6 +211,35 @@ def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) 
         return False
     lowering._executable = executable
     return True
+
+
+def loaded_again(compiled: jax.stages.Compiled, executable: bytes) -> jax.stages.Compiled:
+    """A compiled stage with another executable for the same devices in it, loaded from its bytes.
+
+    JAX's `serialize_executable` is public, but refuses functions that close over arrays.
+
+    Args:
+      compiled: whose arguments, results and devices the executable has.
+      executable: as `serialize` of a loaded executable gives it.
+
+    Raises:
+      OllaError: this JAX has no such stages, or the function calls Python on the host.
+      jax.errors.JaxRuntimeError: XLA cannot load it.
+    """
+    try:
+        inner: Any = compiled
+        stage, parameters = inner._executable._unloaded_executable, inner._params
+        calls_python = stage.host_callbacks or stage.ordered_effects or stage.unordered_effects
+        client, devices = stage.backend, stage.device_list
+    except AttributeError as error:
+        raise OllaError(f"JAX {jax.__version__} cannot load an executable again") from error
+    if calls_python:
+        raise OllaError("the function calls Python while it runs")
+    loaded = client.deserialize_executable(executable, executable_devices=devices)
+    kept = dataclasses.replace(stage, xla_executable=loaded).load()
+    return jax.stages.Compiled(
+        kept, parameters.const_args, compiled.args_info, compiled.out_tree, parameters.no_kwargs
+    )
 
 
 def no_cache_writes() -> contextlib.AbstractContextManager[Any]:

@@ -22,8 +22,9 @@ from olla_xla.problem.plan import Plan
 from olla_xla.problem.plan_parts import PlanStatus
 
 if TYPE_CHECKING:
-    from olla_xla.compile import refused
+    from olla_xla.compile import own_places, refused
 else:
+    own_places = late("olla_xla.compile.own_places")
     refused = late("olla_xla.compile.refused")
 
 _logger = logging.getLogger("olla_xla")
@@ -101,6 +102,8 @@ def chosen(
     order is compiled too, for the comparison.
     """
     compiled, reason, objects = applied[:3]
+    if plan.placement == "own" and not reason:
+        compiled, plan = own_places.placed(compiled, plan)
     if applied.is_known and plan.assigned_bytes is not None:
         return Outcome(compiled, plan, True, accepted=applied.digest)
     plan = dataclasses.replace(plan, results=applied.results)
@@ -200,6 +203,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
         least_stack_bytes=0,
         added_moved_bytes=0,
         offsets={},
+        placement="xla",
         xla_bytes=assigned,
         predicted_bytes=plan.xla_predicted_bytes,
         peak_bytes=peak,

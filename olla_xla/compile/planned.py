@@ -13,10 +13,11 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
+from hlo.late import late
 from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.captured import Captured
@@ -34,6 +35,11 @@ from olla_xla.compile.session import PlanningSession, planned_within
 from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
+
+if TYPE_CHECKING:
+    from olla_xla.compile import own_places
+else:
+    own_places = late("olla_xla.compile.own_places")
 
 _logger = logging.getLogger("olla_xla")
 
@@ -138,7 +144,7 @@ def _compile(
             _logger.info(
                 "%s: the stored plan is not one of this program; planning again", plan.module
             )
-        outcome = _fresh(compiles, options, key)
+        outcome = _best(compiles, options, key)
         if outcome.plan is not None and not outcome.fell_back:
             store.save(key, outcome.plan, outcome.accepted)
         return outcome
@@ -158,6 +164,41 @@ def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) ->
         # A stored plan without a gain describes XLA's order already.
         return Outcome(compiles.own(key), plan, False, NO_GAIN)
     return chosen(compiles, plan, compiles.apply(plan, key, accepted))
+
+
+def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
+    """Plans, and a second time for XLA's own places if ours are refused or cost much.
+
+    Raises:
+      BudgetError: the budget cannot be met.
+    """
+    outcome = _fresh(compiles, options, key)
+    plan = outcome.plan
+    if options.placement != "own" or plan is None or not plan.peak_bytes:
+        return outcome
+    most = (1 + own_places.LOSS) * plan.peak_bytes
+    if not plan.placement_note and assigned_bytes(outcome.compiled) <= most:
+        return outcome
+    _logger.info("%s: the order for XLA's own places is tried too", plan.module)
+    other = _fresh(compiles, dataclasses.replace(options, placement="xla"), "")
+    if other.plan is None:
+        return outcome
+    if plan.placement_note:
+        noted = dataclasses.replace(other.plan, placement_note=plan.placement_note)
+        other = dataclasses.replace(other, plan=noted)
+    else:
+        other = _placed(other, other.plan)
+    return min(outcome, other, key=lambda o: assigned_bytes(o.compiled))
+
+
+def _placed(outcome: Outcome, plan: Plan) -> Outcome:
+    """An outcome, with its plan, whose buffers are placed by us where that is possible."""
+    compiled, plan = own_places.placed(outcome.compiled, plan)
+    if plan.placement != "own":
+        return outcome
+    total = assigned_bytes(compiled)
+    plan = dataclasses.replace(plan, assigned_bytes=total, predicted_bytes=total)
+    return dataclasses.replace(outcome, compiled=compiled, plan=plan, planned=True, reason="")
 
 
 def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:

@@ -19,7 +19,7 @@ from hlo.exchange import is_transfer
 from olla_xla.memory import clock
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.planner.effort import Effort
-from olla_xla.planner.in_place import with_chains
+from olla_xla.planner.in_place import with_all, with_chains
 from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem import extensions
 from olla_xla.problem.options import PlanOptions
@@ -100,6 +100,7 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
     work.add(schedule.candidates(work.arrays))
     least, proof = _least_peak(work, deadline, limits, worth)
     own = "lifetimes" if proof is None else "ilp"
+    lifetimes_count = options.placement == "own"
     work.add({own: least.lifetime_order})
     work.add({f"lifetimes{k}": order for k, order in enumerate(least.near_orders, start=2)})
     bound = work.certified(least)
@@ -107,17 +108,22 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
     # options or of what the module is worth, has passed.
     limited = options.time_limit is not None or work.is_entry
     binds = options.in_place and not (limited and clock.now() > deadline)
-    ours, aliases = with_chains(work, options.tolerance, own) if binds else (work, {})
+    ours, aliases = work, {}
+    if binds:
+        ours, aliases = (with_all if lifetimes_count else with_chains)(work, options.tolerance, own)
     steps = None if options.step_limit is None else max(options.step_limit - least.steps, 1)
-    if options.time_limit is not None and clock.now() > deadline:
+    if lifetimes_count:
+        found = dataclasses.replace(least, steps=0)
+    elif options.time_limit is not None and clock.now() > deadline:
         found = dataclasses.replace(least, steps=0, stopped_by=StopReason.TIME_LIMIT)
     else:
         found = _towards_the_total(ours, bound, deadline, steps, limits, worth)
-    name = min(ours.scores, key=lambda n: (*ours.scores[n], n != "xla"))
+    ranks = (1, 0) if lifetimes_count else (0, 1)
+    name = min(ours.scores, key=lambda n: (*(ours.scores[n][k] for k in ranks), n != "xla"))
     if name != "xla" and platform(ours.planned.target).places_as_they_come:
         name = _small_first(ours, name)
     stopped_by = found.stopped_by
-    gain = work.scores["xla"][0] - ours.scores[name][0]
+    gain = work.scores["xla"][ranks[0]] - ours.scores[name][ranks[0]]
     # A callee's lower peak may serve its caller even if it alone lowers no total.
     if gain < 0 or (gain == 0 and work.is_entry):
         ours, name, aliases = work, "xla", {}

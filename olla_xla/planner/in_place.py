@@ -224,6 +224,17 @@ def with_chains(
     return min(ways, key=lambda way: min(way[0].scores.values()))
 
 
+def with_all(
+    work: Candidates, tolerance: float, own: str
+) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
+    """Makes all bindings that are safe under the order `own`, so that its lifetimes come true.
+
+    Args and results are those of `with_chains`; `tolerance` does not matter.
+    """
+    found = bindings(work, work.starts[own])
+    return _with_bindings(work, own, found, own) if found else (work, {})
+
+
 def _with_bindings(
     work: Candidates, name: str, kept: list[Binding], own: str
 ) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -136,13 +137,16 @@ def plan_order(
     limits = dataclasses.replace(limits, progress=progress, alternative_orders=alternative_orders)
     orders = _Orders(planned, xla_total)
     solved = _solve_all(orders, estimates, limits)
-    end = _with_kernels(orders, solved, planned, is_own=kept is None)
+    # With places of our own, what XLA's rule takes does not count.
+    most = math.inf if options.placement == "own" else xla_total
+    end = _with_kernels(orders, solved, planned, most, is_own=kept is None)
     final = end.given.simulate()
     offsets = _offsets(end.given, final)
     check_placement(end.graph, end.order.tolist(), offsets)
     if seen is not None:
         seen.append((end.graph, end.order))
     order = _order_names(end.module)
+    total = final.total_bytes if most == xla_total else end.peak
     return Plan(
         module=planned.module.name,
         fingerprint=planned.module.fingerprint,
@@ -152,13 +156,14 @@ def plan_order(
         holds=end.holds,
         kernels=planned.kept,
         offsets=offsets,
+        placement=options.placement,
         xla_bytes=xla_total,
         xla_predicted_bytes=xla_total,
-        predicted_bytes=final.total_bytes,
+        predicted_bytes=total,
         peak_bytes=end.peak,
         least_peak_bytes=solved.least,
         lower_bound_bytes=solved.bound,
-        status=_status(final.total_bytes, solved.bound, options.tolerance, order != xla_orders),
+        status=_status(total, solved.bound, options.tolerance, order != xla_orders),
         stopped_by=StopReason.TIME_LIMIT if orders.out_of_time else solved.stopped_by,
         source=solved.source,
         candidates=solved.candidates,
@@ -264,18 +269,20 @@ class _End(NamedTuple):
     holds: Mapping[str, tuple[int, ...]]
 
 
-def _with_kernels(orders: _Orders, solved: Solved, given: PlannedModule, *, is_own: bool) -> _End:
+def _with_kernels(
+    orders: _Orders, solved: Solved, given: PlannedModule, most: float, *, is_own: bool
+) -> _End:
     """Gives kernels the patterns that they are to have, under the orders that were found.
 
-    Where that is not possible, or the total is then larger than in the order that the module
-    (`given`) came with, this order is taken instead.
+    Where that is not possible, or the total is then above `most` bytes, the order that the module
+    (`given`) came with is taken instead.
 
     Raises:
       KernelError: it is not possible there either.
     """
     aliases = dict(orders.aliases)
     found = keep_kernels(orders.planned, is_own=is_own and not aliases)
-    if found is None or found.given.simulate().total_bytes > orders.xla_bytes:
+    if found is None or found.given.simulate().total_bytes > most:
         fresh = PlannedModule(given.module, given.target, given.released, given.kept)
         fresh.charge_all()
         found, aliases = keep_kernels(fresh, is_own=is_own), {}

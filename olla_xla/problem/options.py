@@ -15,6 +15,9 @@ KNEE = "knee"
 METHODS = ("search", "ilp")
 """What looks for orders."""
 
+PLACEMENTS = ("xla", "own")
+"""Who chooses the addresses of buffers."""
+
 SOLVERS = ("highs", "cpsat", "gurobi")
 """What may solve the integer programs; names of `olla_xla.solvers`."""
 
@@ -57,6 +60,9 @@ class PlanOptions:
         search's (`solvers.programs`); it takes seconds to hours, and `Plan.proofs` says what it
         proved. Nothing is recomputed then.
       backend: what solves the program: "highs", "cpsat" or "gurobi".
+      placement: "xla", or "own": on a CPU, buffers lie where we place them, not where XLA would
+        (`compile.own_places`), and orders compete on their lifetime peak. Where that is not
+        possible, XLA's places are kept, and `Plan.placement_note` says why.
       early_updates: the program has the paper's control edges (4.3), which make weight updates run
         early. It is smaller, may exclude the best order, and proves no more than the minimum cuts.
 
@@ -77,6 +83,7 @@ class PlanOptions:
     method: str = "search"
     backend: str = "highs"
     early_updates: bool = False
+    placement: str = "xla"
 
     @property
     def budget_bytes(self) -> int | None:
@@ -134,7 +141,9 @@ class PlanOptions:
         self._check_method()
 
     def _check_method(self) -> None:
-        for name, known in (("method", METHODS), ("backend", SOLVERS)):
+        for name, known in (
+            ("method", METHODS), ("backend", SOLVERS), ("placement", PLACEMENTS),
+        ):  # fmt: skip
             value = getattr(self, name)
             if value not in known:
                 raise InputError(f"{name}={value!r}: choose one of {', '.join(known)}")

@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 15, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 17, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; an infinite time limit is
 null.
 """
@@ -75,6 +75,8 @@ _FIELDS = (
     "target",
     "order",
     "offsets",
+    "placement",
+    "placement_note",
     "xla_bytes",
     "xla_predicted_bytes",
     "predicted_bytes",
@@ -83,6 +85,7 @@ _FIELDS = (
     "lower_bound_bytes",
     "assigned_bytes",
     "recomputed_bytes",
+    "recovered_bytes",
     "results",
     "status",
     "stopped_by",

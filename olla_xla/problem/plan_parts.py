@@ -107,7 +107,9 @@ class PlanSchedule:
         its results lie elsewhere.
       kernels: for kernels whose rounding may depend on which of their operands and results share
         memory: which do so (memory.kernels.Pattern), in XLA's own order and in this one.
-      offsets: tensor name -> (offset, size) in one arena of `predicted_bytes` or less.
+      offsets: tensor name -> (offset, size) in one arena, by XLA's rule.
+      placement: "own" where buffers lie where we placed them (`PlanOptions.placement`), not there.
+      placement_note: why XLA's places are kept although others were asked for; or "".
     """
 
     module: str
@@ -121,6 +123,8 @@ class PlanSchedule:
     holds: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     kernels: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     offsets: Mapping[str, tuple[int, int]]
+    placement: str = "xla"
+    placement_note: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -198,6 +202,8 @@ class PlanFigures:
       assigned_bytes: XLA's total for this order, once compiled; None before.
       recomputed_bytes: about what the step would take with `max_overhead=0.2`; 0 where that was
         not estimated: the plan saves much, or recomputes already, or hardly anything could go.
+      recovered_bytes: of `assigned_bytes`, what XLA's places for this order would take more; 0 with
+        XLA's places.
     """
 
     xla_bytes: int
@@ -208,6 +214,7 @@ class PlanFigures:
     lower_bound_bytes: int
     assigned_bytes: int | None = None
     recomputed_bytes: int = 0
+    recovered_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,6 +43,7 @@ def table(plan: PlanFields) -> str:
             ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak, over the bound"),
             ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over the least peak"),
         ]
+    rows += of_the_places(plan)
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
     rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []
@@ -125,6 +126,15 @@ def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
         for seconds, size in plan.front[:-1]
         if seconds > 0
     ]
+
+
+def of_the_places(plan: PlanFields) -> list[tuple[str, str, str]]:
+    """A table row on places of our own: what they save, or why XLA's are kept; none by default."""
+    if plan.placement_note:
+        return [("placement", "XLA's", plan.placement_note)]
+    if plan.placement != "own":
+        return []
+    return [("placement", "own", f"saves {plan.recovered_bytes:,} bytes of XLA's for this order")]
 
 
 def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:

@@ -65,6 +65,7 @@ def define_flags(values: flags.FlagValues) -> None:
         values, 0.05, "Most predicted time that recomputation may add; 0: recompute nothing."
     )
     shared.define_limits(values)
+    shared.define_placement(values)
     flags.DEFINE_integer(
         "start",
         8,

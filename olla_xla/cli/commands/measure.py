@@ -59,6 +59,7 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     shared.define_recomputation(values)
+    shared.define_placement(values)
     shared.define_limits(values)
 
 
@@ -96,6 +97,7 @@ def run(values: flags.FlagValues) -> int:
         max_overhead=options.max_overhead,
         loops=options.loops,
         collectives=options.collectives,
+        placement=options.placement,
     )
     with Progress() as progress:
         comparison = measure(request, progress.stage, values.turns)

@@ -89,6 +89,7 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_advice(values)
     shared.define_limits(values)
     shared.define_method(values)
+    shared.define_placement(values)
 
 
 def run(values: flags.FlagValues) -> int:

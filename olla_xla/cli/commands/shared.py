@@ -12,7 +12,7 @@ from hlo.dumps.lowered import LoweredModule, read_lowered
 from hlo.module import HloError
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, ModuleFormatError
-from olla_xla.problem.options import KNEE, METHODS, SOLVERS, PlanOptions, parse_overhead
+from olla_xla.problem.options import KNEE, METHODS, PLACEMENTS, SOLVERS, PlanOptions, parse_overhead
 
 
 def define_hlo(values: flags.FlagValues) -> None:
@@ -172,6 +172,17 @@ def define_method(values: flags.FlagValues) -> None:
     )
 
 
+def define_placement(values: flags.FlagValues) -> None:
+    """Defines --placement."""
+    flags.DEFINE_enum(
+        "placement",
+        "xla",
+        PLACEMENTS,
+        'Who chooses the addresses of buffers: XLA, or "own": olla_xla, on a CPU.',
+        flag_values=values,
+    )
+
+
 def define_overheads(values: flags.FlagValues, default: str) -> None:
     """Defines --overheads."""
     flags.DEFINE_list(
@@ -197,7 +208,7 @@ def options(values: flags.FlagValues) -> PlanOptions:
     """
     names = (
         "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "collectives",
-        "method", "backend", "early_updates",
+        "method", "backend", "early_updates", "placement",
     )  # fmt: skip
     if "topology" in values and values.topology and targets.TARGETS[values.target] != "tpu":
         raise InputError(

@@ -72,6 +72,7 @@ def define_shared_flags(values: flags.FlagValues, out: str) -> None:
     )  # fmt: skip
     shared.define_format(values)
     shared.define_limits(values)
+    shared.define_placement(values)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -107,6 +108,7 @@ def settings(values: flags.FlagValues) -> SweepSettings:
         time_limit=options.time_limit,
         step_limit=options.step_limit,
         seed=options.seed,
+        placement=options.placement,
         cell_timeout=values.cell_timeout,
     )
 

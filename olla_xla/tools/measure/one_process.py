@@ -191,6 +191,7 @@ def _compiled(model: Any, request: RunRequest) -> tuple[Callable[..., Any], Any,
             max_overhead=request.max_overhead,
             loops=request.loops,
             collectives=request.collectives,
+            placement=request.placement,
             **model.jit_options,
         )
         lowered = function.lower(*model.arguments)

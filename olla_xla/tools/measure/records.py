@@ -26,7 +26,7 @@ class RunRequest:
       platform: "cpu" or "gpu".
       xla_flags: flags to add to XLA_FLAGS.
       time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
-      memory_budget, max_overhead, loops, collectives: as in `PlanOptions`.
+      memory_budget, max_overhead, loops, collectives, placement: as in `PlanOptions`.
     """
 
     model: str
@@ -42,6 +42,7 @@ class RunRequest:
     max_overhead: float | str | None = None
     loops: bool = True
     collectives: bool = False
+    placement: str = "xla"
     turns: int = 0
     xla_flags: str = ""
 

@@ -51,6 +51,7 @@ def planned(cell: Cell, settings: SweepSettings) -> dict[str, Any]:
         time_limit=settings.time_limit,
         step_limit=settings.step_limit,
         seed=settings.seed,
+        placement=settings.placement,
         max_overhead=_MOST_OVERHEAD if cell.mode == "overhead" else None,
     )
     target = targets.target(cell.target)

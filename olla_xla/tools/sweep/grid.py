@@ -59,7 +59,7 @@ class SweepSettings:
     """What all cells of a sweep have in common.
 
     Attributes:
-      time_limit, step_limit, seed: the planner's.
+      time_limit, step_limit, seed, placement: the planner's.
       cell_timeout: seconds after which a cell is given up.
     """
 
@@ -67,6 +67,7 @@ class SweepSettings:
     step_limit: int | None
     seed: int
     cell_timeout: float
+    placement: str = "xla"
 
 
 def cells(

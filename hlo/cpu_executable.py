@@ -1,0 +1,254 @@
+"""XLA's serialized CPU executable: what each thunk reads and writes, and where.
+
+A CPU executable is a sequence of thunks (one a kernel, a library call, a copy, a loop) that name
+their buffers by allocation, offset and size. Object code takes addresses as arguments and knows no
+offsets. XLA orders thunks by these slices when it loads the executable, so slices that are changed
+bring their own dependencies along.
+
+All fields of every message that leads to a slice are listed (openxla/xla,
+xla/backends/cpu/runtime/thunk.proto, as in jaxlib 0.12.0). An executable with other fields, or with
+kinds of thunks that hold state beside their slices (random numbers, infeeds), is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from hlo import xla_pb2
+from hlo.gpu_thunks import Flow
+from hlo.module import HloError
+from hlo.slices import Access, Slice
+from hlo.wire import Message, read_varint, varint
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuThunk:
+    """One step of the executable.
+
+    Attributes:
+      number: its index among all thunks, those inside others included, parents first.
+      name, kind: the HLO instruction that it runs; "kernel", "while", ...
+      accesses: the slices of memory that it reads or writes. A loop reads its condition's result, a
+        conditional the number of the branch.
+      flow: what it does with the thunks in `inner`: NONE, SEQUENCE, LOOP or BRANCH.
+      inner: nested sequences: a loop's condition and body, a conditional's branches.
+      counted: whether it is a loop of a known number of iterations, which runs no condition.
+    """
+
+    number: int
+    name: str
+    kind: str
+    accesses: tuple[Access, ...]
+    flow: Flow = Flow.NONE
+    inner: tuple[tuple[CpuThunk, ...], ...] = ()
+    counted: bool = False
+
+    def below(self) -> Iterator[CpuThunk]:
+        """Yields this thunk and all thunks nested in it, parents first."""
+        yield self
+        for sequence in self.inner:
+            for thunk in sequence:
+                yield from thunk.below()
+
+
+_READ, _WRITE, _BOTH = (True, False), (False, True), (True, True)
+_PLAIN, _SLICE_FIRST, _SHAPE_FIRST = (), (1,), (2,)
+"""Paths of fields from a field's message to the slice in it."""
+
+_Form = tuple[tuple[int, ...], tuple[bool, bool]]
+
+# By number of the field in ThunkProto: a thunk's fields without a slice; fields of messages that
+# hold the slices (() is the thunk itself), each with its fields without a slice and those with one.
+_THUNKS: dict[int, tuple[set[int], dict[int, _Form]]] = {
+    5: ({1, 2, 3, 4}, {5: (_SHAPE_FIRST, _BOTH)}),  # sort
+    7: (
+        {1},
+        {2: (_SHAPE_FIRST, _READ), 3: (_SHAPE_FIRST, _READ), 4: (_SHAPE_FIRST, _WRITE)},
+    ),  # dot
+    9: ({1, 2, 3}, {4: (_PLAIN, _READ), 5: (_PLAIN, _WRITE), 6: (_PLAIN, _WRITE)}),  # top-k
+    11: ({1, 2, 3, 4}, {5: (_SLICE_FIRST, _READ), 6: (_SLICE_FIRST, _WRITE)}),  # kernel
+    12: (set(), {1: (_SHAPE_FIRST, _READ), 2: (_SHAPE_FIRST, _WRITE)}),  # copy
+    13: ({1, 2, 3}, {4: (_SHAPE_FIRST, _READ), 5: (_SHAPE_FIRST, _WRITE)}),  # fft
+    17: (
+        {1, 2, 3, 7},
+        {4: (_SHAPE_FIRST, _READ), 5: (_SHAPE_FIRST, _READ), 6: (_SHAPE_FIRST, _WRITE)},
+    ),  # convolution
+    19: (set(), {1: (_PLAIN, _WRITE)}),  # partition id
+    20: (set(), {1: (_PLAIN, _WRITE)}),  # replica id
+    21: ({1, 2}, {3: (_SHAPE_FIRST, _READ), 4: (_SHAPE_FIRST, _WRITE)}),  # ynn fusion
+}
+_BUFFERS: dict[int, tuple[int, set[int], set[int]]] = {
+    16: (4, {1, 2, 3}, {3}),  # custom call
+    18: (2, {1, 3, 4, 5, 6, 7, 8}, set()),  # collective
+}
+"""Thunks whose field of that number has operands in its field 1 and results in 2: their other
+fields, and those of that message."""
+
+_FLOWS: dict[int, tuple[Flow, set[int], tuple[int, ...], int]] = {
+    3: (Flow.SEQUENCE, set(), (1,), 0),  # call
+    4: (Flow.BRANCH, set(), (1,), 2),  # conditional
+    10: (Flow.LOOP, {3}, (1, 2), 4),  # while
+}
+"""Thunks with others inside: other fields, those with sequences, the one with the slice it reads"""
+
+_TRIPS = 3  # of a while thunk
+_KIND, _INFO = 1, 2  # of ThunkProto
+_TARGET = 2  # of CustomCallThunkProto
+_SLICE_FIELDS = {1, 2, 3, 4}  # offset, size, allocation, element type
+_RESULT_FIELDS = {1, 2, 3, 5, 6, 7, 8, 9, 10}  # of CompilationResultProto
+_KERNELS = 2  # CompilationResultProto.ObjFileKind
+
+
+class CpuExecutable:
+    """A serialized CPU executable, read.
+
+    Args:
+      data: what `serialize` of a loaded executable gives.
+
+    Attributes:
+      data: the same. thunks: in the order in which XLA emitted them; flat: with those inside
+        others, by number.
+      assignment: its buffer assignment, a BufferAssignmentProto.
+      names: logical buffer -> the instruction that defines it.
+
+    Raises:
+      HloError: the data is no such executable, or it holds something that cannot be changed safely.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        length, start = read_varint(data, 0)
+        self._head = data[start : start + length]  # IFRT's own metadata
+        self._outer = Message(data[start + length :])
+        self._result = Message(self._outer.blob(1))
+        _known(self._result, _RESULT_FIELDS, "the executable")
+        if self._result.integer(5) != _KERNELS:
+            raise HloError("the executable is not a sequence of thunks")
+        self.assignment = xla_pb2.BufferAssignmentProto()
+        try:
+            self.assignment.ParseFromString(self._result.blob(2))
+        except Exception as error:
+            raise HloError("the executable has no buffer assignment") from error
+        self.names = self._names()
+        self._slices: list[list[Message]] = []
+        self.thunks = self._sequence(self._result.message(6))
+        self.flat = tuple(t for thunk in self.thunks for t in thunk.below())
+
+    def _names(self) -> dict[int, str]:
+        module = xla_pb2.HloModuleProto()
+        try:
+            module.ParseFromString(Message(self._result.blob(1)).blob(1))
+        except Exception as error:
+            raise HloError("the executable has no module") from error
+        names = {i.id: i.name for c in module.computations for i in c.instructions}
+        return {
+            b.id: b.defined_at.instruction_name or names.get(b.defined_at.instruction_id, "")
+            for b in self.assignment.logical_buffers
+        }
+
+    def _sequence(self, sequence: Message) -> tuple[CpuThunk, ...]:
+        """The thunks of a ThunkSequenceProto. Resources that they share are no memory."""
+        _known(sequence, {1, 2}, "a sequence of thunks")
+        return tuple(self._thunk(thunk) for thunk in sequence.messages(1))
+
+    def _thunk(self, thunk: Message) -> CpuThunk:
+        kind, number = thunk.blob(_KIND).decode(), len(self._slices)
+        name = thunk.message(_INFO).blob(1).decode()
+        said = f"thunk {name} ({kind})"
+        (field, *more) = sorted(thunk.numbers() - {_KIND, _INFO}) or (0,)
+        if more or field not in {*_THUNKS, *_BUFFERS, *_FLOWS}:
+            raise HloError(f"{said} is of a kind that keeps its place")
+        body = thunk.message(field)
+        slices: list[Message] = []
+        self._slices.append(slices)
+        if field in _FLOWS:
+            flow, others, sequences, reads = _FLOWS[field]
+            _known(body, {*others, *sequences, reads}, said)
+            accesses = _accesses(body, {reads: (_PLAIN, _READ)} if reads else {}, slices, said)
+            inner = [body.messages(n) for n in sequences]
+            found = tuple(self._sequence(sequence) for some in inner for sequence in some)
+            counted = flow is Flow.LOOP and body.message(_TRIPS).integer(2) == 1
+            if flow is not Flow.BRANCH and len(found) != len(sequences):
+                raise HloError(f"{said} has {len(found)} sequences")
+            return CpuThunk(number, name, kind, tuple(accesses), flow, found, counted)
+        if field in _THUNKS:
+            others, fields = _THUNKS[field]
+        else:
+            holder, outside, others = _BUFFERS[field]
+            _known(body, {holder, *outside}, said)
+            if field == 16 and "callback" in (called := body.blob(_TARGET).decode()):
+                raise HloError(f"{said} calls Python ({called})")
+            body = body.message(holder)
+            fields = {1: (_SHAPE_FIRST, _READ), 2: (_SHAPE_FIRST, _WRITE)}
+        _known(body, {*others, *fields}, said)
+        return CpuThunk(number, name, kind, tuple(_accesses(body, fields, slices, said)))
+
+    def relocated(
+        self,
+        places: Sequence[Sequence[Slice]],
+        sizes: Mapping[int, int],
+        values: Mapping[int, tuple[int, int]],
+    ) -> bytes:
+        """The executable with its slices elsewhere, serialized. Nothing is checked.
+
+        Args:
+          places: slices by thunk's number and access.
+          sizes: allocation -> bytes, for those that are to have another size.
+          values: logical buffer -> (allocation, offset), for those that lie elsewhere.
+        """
+        proto = xla_pb2.BufferAssignmentProto()
+        proto.CopyFrom(self.assignment)
+        by_index = {a.index: a for a in proto.buffer_allocations}
+        moved = []
+        for allocation in proto.buffer_allocations:
+            allocation.size = sizes.get(allocation.index, allocation.size)
+            kept = []
+            for a in allocation.assigned:
+                to, offset = values.get(a.logical_buffer_id, (allocation.index, a.offset))
+                entry = xla_pb2.BufferAllocationProto.Assigned()
+                entry.CopyFrom(a)
+                entry.offset = offset
+                (kept if to == allocation.index else moved).append((to, entry))
+            del allocation.assigned[:]
+            allocation.assigned.extend(entry for _, entry in kept)
+        for to, entry in moved:
+            by_index[to].assigned.append(entry)
+        return self._encoded(places, proto.SerializeToString(deterministic=True))
+
+    def without_places(self) -> bytes:
+        """The executable, serialized, without its buffer assignment and the places of slices."""
+        nowhere = [[Slice(0, 0, a.slice.size) for a in t.accesses] for t in self.flat]
+        return self._encoded(nowhere, b"")
+
+    def _encoded(self, places: Sequence[Sequence[Slice]], assignment: bytes) -> bytes:
+        """The executable with other places and another BufferAssignmentProto, serialized."""
+        other = CpuExecutable(self.data)  # its messages are changed, not these
+        for slices, row in zip(other._slices, places, strict=True):
+            for found, place in zip(slices, row, strict=True):
+                found.set_integer(3, place.allocation)
+                found.set_integer(1, place.offset)
+        other._result.set_blob(2, assignment)
+        other._outer.set_blob(1, other._result.encode())
+        return varint(len(other._head)) + other._head + other._outer.encode()
+
+
+def _known(message: Message, numbers: set[int], said: str) -> None:
+    """Raises HloError where a message has other fields than these."""
+    if unknown := message.numbers() - numbers:
+        raise HloError(f"{said} has fields that are not known: {sorted(unknown)}")
+
+
+def _accesses(
+    body: Message, fields: Mapping[int, _Form], slices: list[Message], said: str
+) -> Iterator[Access]:
+    """Yields the accesses in fields of a message, and adds the slices' messages to `slices`."""
+    for field, (path, (reads, writes)) in fields.items():
+        for found in body.messages(field):
+            for step in path:
+                _known(found, {1, 2}, f"a slice of {said}")
+                found = found.message(step)
+            _known(found, _SLICE_FIELDS, f"a slice of {said}")
+            place = Slice(found.integer(3), found.integer(1), found.integer(2))
+            slices.append(found)
+            yield Access(place, reads, writes)

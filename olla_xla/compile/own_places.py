@@ -1,0 +1,83 @@
+"""Buffers that lie where we place them, in a compiled CPU executable (`placement="own"`).
+
+XLA's executable is serialized, its slices are rewritten (`place.executable`), the referee follows
+every byte through both (`check.executable.relocation`), and the new one is loaded instead. The
+format is internal to XLA: an executable of another version, one that reading and writing would
+change, and one with anything unknown in it keep XLA's places, and the reason is told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import logging
+
+import jax
+
+from hlo.backend import is_host
+from hlo.cpu_executable import CpuExecutable
+from hlo.module import HloError
+from olla_xla.check.executable.relocation import check_relocated
+from olla_xla.compile import extensions
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.jax_private import loaded_again, platform_of
+from olla_xla.errors import CheckError, OllaError
+from olla_xla.problem.plan import Plan
+
+_logger = logging.getLogger("olla_xla")
+
+_TESTED = ("0.12.0",)
+"""Versions of jaxlib whose executables are known, without what follows the third number."""
+
+LOSS = 0.005
+"""Part of the lifetime peak that places may cost until another order is tried."""
+
+
+def placed(compiled: jax.stages.Compiled, plan: Plan) -> tuple[jax.stages.Compiled, Plan]:
+    """An executable with its buffers placed by us; the same one where that is not possible.
+
+    Args:
+      compiled: runs the plan, with XLA's places. plan: says so in the result: `placement`,
+        `placement_note`, `recovered_bytes`.
+    """
+    kept = dataclasses.replace(plan, placement="xla", placement_note="", recovered_bytes=0)
+    try:
+        moved = _moved(compiled)
+        if moved is None:
+            return compiled, kept
+        saved = assigned_bytes(compiled) - assigned_bytes(moved)
+        if saved < 0:
+            raise CheckError(f"XLA counts {-saved:,} bytes more than with its own places")
+    except (OllaError, HloError, jax.errors.JaxRuntimeError) as error:
+        note = " ".join(str(error).split())
+        if isinstance(error, CheckError):
+            note = f"olla_xla's check failed: {note}"
+        _logger.warning("%s: XLA's places are used: %s", plan.module, note)
+        return compiled, dataclasses.replace(kept, placement_note=note)
+    return moved, dataclasses.replace(kept, placement="own", recovered_bytes=saved)
+
+
+def _moved(compiled: jax.stages.Compiled) -> jax.stages.Compiled | None:
+    """The executable with its buffers elsewhere, checked and loaded; None if nothing is gained.
+
+    Raises:
+      OllaError, HloError: it cannot be read or changed.
+      CheckError: the referee rejected the new places (a bug).
+    """
+    if not is_host(platform_of(compiled)):
+        raise OllaError("only a CPU's executables can be rewritten")
+    version = importlib.metadata.version("jaxlib")
+    if ".".join(version.split(".")[:3]) not in _TESTED:
+        raise OllaError(f"the executables of jaxlib {version} are not known")
+    loaded = compiled.runtime_executable()
+    if loaded is None:
+        raise OllaError("JAX does not return the executable")
+    executable = CpuExecutable(loaded.serialize())
+    unchanged = [[a.slice for a in thunk.accesses] for thunk in executable.flat]
+    if executable.relocated(unchanged, {}, {}) != executable.data:
+        raise OllaError("reading the executable and writing it again would change it")
+    data = extensions.own_places(executable)
+    if data == executable.data:
+        return None
+    check_relocated(executable, CpuExecutable(data))  # what is judged is what is loaded
+    return loaded_again(compiled, data)

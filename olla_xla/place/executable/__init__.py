@@ -1,0 +1,1 @@
+"""Places for the buffers of a compiled CPU executable."""

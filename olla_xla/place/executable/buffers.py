@@ -1,0 +1,295 @@
+"""The buffers of a CPU executable, found from what its thunks read and write.
+
+A kernel that runs a whole computation lists its scratch memory among what it reads, so a read may
+find what nothing wrote.
+
+A read belongs to the writes whose bytes it may find, a write to the operands that it overlaps with;
+what belongs together is one buffer, which moves as a whole. Loops and branches are followed as they
+may run: a read in a loop may find what the iteration before wrote, or what was there before it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from hlo.cpu_executable import CpuExecutable, CpuThunk
+from hlo.gpu_thunks import Flow
+from hlo.slices import Slice
+from olla_xla.errors import OllaError
+
+
+class OffsetsError(OllaError):
+    """The buffers of an executable keep the places that XLA gave them; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuAllocation:
+    """One of XLA's allocations, of `size` bytes.
+
+    Attributes:
+      filled: it begins with an argument or a constant in it. kept: it is read at the end.
+      hosts: XLA's own code writes to it, and it is an argument or a result; others may lie in it.
+    """
+
+    size: int
+    filled: bool
+    kept: bool
+    hosts: bool
+
+
+@dataclasses.dataclass
+class Buffer:
+    """Accesses that move together.
+
+    Attributes:
+      allocation, low, high: where XLA put it: bytes [low, high) of an allocation.
+      first, last: numbers of the thunks from which and up to which it is live.
+      pinned: it stays where it is.
+      accesses: (number of a thunk, of one of its accesses).
+    """
+
+    allocation: int
+    low: int
+    high: int
+    first: int
+    last: int
+    pinned: bool = False
+    accesses: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+
+def allocations(executable: CpuExecutable) -> dict[int, CpuAllocation]:
+    """XLA's allocations, by index."""
+    written = {a.slice.allocation for t in executable.flat for a in t.accesses if a.writes}
+    return {
+        a.index: CpuAllocation(
+            size=a.size,
+            filled=a.is_entry_computation_parameter or a.is_constant,
+            kept=a.maybe_live_out,
+            hosts=a.maybe_live_out
+            and a.index in written
+            and not (a.is_tuple or a.is_constant or a.is_thread_local),
+        )
+        for a in executable.assignment.buffer_allocations
+    }
+
+
+def buffers(executable: CpuExecutable, areas: Mapping[int, CpuAllocation]) -> list[Buffer]:
+    """The buffers of all allocations.
+
+    Raises:
+      OffsetsError: they cannot be told apart.
+    """
+    return _Finder(executable, areas).found()
+
+
+_Key = tuple[str, int] | tuple[int, int]
+"""("start" or "end", an allocation): what is in it before the first thunk and after the last; or
+(number of a thunk, of one of its accesses)."""
+
+
+class _AccessSets:
+    """Disjoint sets of keys."""
+
+    def __init__(self) -> None:
+        self._parent: dict[_Key, _Key] = {}
+
+    def find(self, key: _Key) -> _Key:
+        """The key that stands for the set of `key`."""
+        parent = self._parent.setdefault(key, key)
+        while parent != key:
+            grand = self._parent[parent]
+            self._parent[key] = grand
+            key, parent = parent, grand
+        return key
+
+    def join(self, a: _Key, b: _Key) -> None:
+        """Makes one set of those of two keys."""
+        self._parent[self.find(a)] = self.find(b)
+
+
+class _Writers:
+    """What may have written each byte of an allocation: runs of bytes and their writers."""
+
+    def __init__(self, starts: list[int], owners: list[frozenset[_Key]]) -> None:
+        self.starts, self.owners = starts, owners
+
+    def of(self, s: Slice) -> frozenset[_Key]:
+        """All that may have written a byte of a slice."""
+        first = bisect.bisect_right(self.starts, s.offset) - 1
+        last = bisect.bisect_left(self.starts, s.end)
+        return frozenset().union(*self.owners[first:last]) if s.size else frozenset()
+
+    def write(self, s: Slice, key: _Key) -> None:
+        """Enters a write of all bytes of a slice."""
+        if not s.size:
+            return
+        self._cut(s.offset)
+        self._cut(s.end)
+        first, last = (bisect.bisect_left(self.starts, at) for at in (s.offset, s.end))
+        self.starts[first:last] = [s.offset]
+        self.owners[first:last] = [frozenset((key,))]
+
+    def joined(self, other: _Writers) -> _Writers:
+        """What may have written each byte where either may hold; itself if that adds nothing."""
+        starts = sorted({*self.starts, *other.starts})
+        pairs = [self._at(at) | other._at(at) for at in starts]
+        kept = [k for k in range(len(starts)) if not k or pairs[k] != pairs[k - 1]]
+        result = _Writers([starts[k] for k in kept], [pairs[k] for k in kept])
+        same = result.starts == self.starts and result.owners == self.owners
+        return self if same else result
+
+    def copy(self) -> _Writers:
+        """A copy."""
+        return _Writers(list(self.starts), list(self.owners))
+
+    def _at(self, at: int) -> frozenset[_Key]:
+        return self.owners[bisect.bisect_right(self.starts, at) - 1]
+
+    def _cut(self, at: int) -> None:
+        """Makes a run begin at a byte."""
+        k = bisect.bisect_left(self.starts, at)
+        if k == len(self.starts) or self.starts[k] != at:
+            self.starts.insert(k, at)
+            self.owners.insert(k, self.owners[k - 1])
+
+
+_State = dict[int, _Writers]
+
+
+def _either(a: _State, b: _State) -> _State:
+    return {index: writers.joined(b[index]) for index, writers in a.items()}
+
+
+class _Finder:
+    """Follows an executable's thunks in the ways they may run, and joins what belongs together."""
+
+    def __init__(self, executable: CpuExecutable, areas: Mapping[int, CpuAllocation]) -> None:
+        self._executable, self._areas = executable, areas
+        self._sets = _AccessSets()
+        self._loops: dict[int, tuple[tuple[int, int], ...]] = {}
+        """Number of a thunk -> the loops that it is in, as their first and last thunk."""
+        self._spans: dict[_Key, tuple[int, int]] = {}
+        """Access -> first and last thunk of the loops through which its bytes must live."""
+        self._place_loops(executable.thunks, ())
+
+    def _place_loops(self, thunks: Sequence[CpuThunk], loops: tuple[tuple[int, int], ...]) -> None:
+        for thunk in thunks:
+            inner = loops
+            if thunk.flow is Flow.LOOP:
+                inner = (*loops, (thunk.number, max(t.number for t in thunk.below())))
+            self._loops[thunk.number] = inner
+            for sequence in thunk.inner:
+                self._place_loops(sequence, inner)
+
+    def found(self) -> list[Buffer]:
+        state: _State = {}
+        for index, area in self._areas.items():
+            state[index] = _Writers([0], [frozenset()])  # past the end, nothing is written
+            state[index].write(Slice(index, 0, area.size), ("start", index))
+        state = self._sequence(self._executable.thunks, state)
+        for index, area in self._areas.items():
+            if area.kept:
+                for writer in frozenset().union(*state[index].owners):
+                    self._sets.join(("end", index), writer)
+                    self._live_through(("end", index), writer)
+        return self._collected()
+
+    def _sequence(self, thunks: Sequence[CpuThunk], state: _State) -> _State:
+        """Follows a sequence; returns what may have written each byte after it."""
+        for thunk in thunks:
+            if thunk.flow is Flow.LOOP:
+                state = self._loop(thunk, state)
+                continue
+            self._read(thunk, state)
+            if thunk.flow is Flow.SEQUENCE:
+                state = self._sequence(thunk.inner[0], state)
+            elif thunk.flow is Flow.BRANCH:
+                ends = [self._sequence(s, _copied(state)) for s in thunk.inner]
+                state = ends[0]
+                for end in ends[1:]:
+                    state = _either(state, end)
+            for i, a in enumerate(thunk.accesses):
+                if a.writes:
+                    state[a.slice.allocation].write(a.slice, (thunk.number, i))
+        return state
+
+    def _loop(self, thunk: CpuThunk, head: _State) -> _State:
+        """Follows a loop until no iteration adds a writer."""
+        while True:
+            tested = self._sequence(thunk.inner[0], _copied(head))
+            self._read(thunk, tested)
+            if thunk.counted:  # which may skip its condition
+                tested = _either(tested, head)
+            after = _either(head, self._sequence(thunk.inner[1], _copied(tested)))
+            if all(after[i] is writers for i, writers in head.items()):
+                return tested
+            head = after
+
+    def _read(self, thunk: CpuThunk, state: _State) -> None:
+        for i, a in enumerate(thunk.accesses):
+            s, key = a.slice, (thunk.number, i)
+            if s.end > self._areas[s.allocation].size:
+                raise OffsetsError(f"a slice of {thunk.name} leaves its allocation")
+            if a.reads:
+                writers = state[s.allocation].of(s)
+                for writer in writers:
+                    if writer[0] != "start" or self._areas[s.allocation].filled:
+                        self._sets.join(key, writer)
+                    if len(writers) > 1 or writer[0] != "start":
+                        self._live_through(key, writer)
+            if a.writes:
+                for j, b in enumerate(thunk.accesses):
+                    t = b.slice
+                    same = t.allocation == s.allocation and t.offset < s.end and s.offset < t.end
+                    if i != j and same:
+                        self._sets.join(key, (thunk.number, j))
+
+    def _live_through(self, reader: _Key, writer: _Key) -> None:
+        """What passes into or out of a loop lives through all of it."""
+        inside = [self._loops[k[0]] if isinstance(k[0], int) else () for k in (reader, writer)]
+        for loop in set(inside[0]) ^ set(inside[1]):
+            first, last = self._spans.get(reader, loop)
+            self._spans[reader] = (min(first, loop[0]), max(last, loop[1]))
+
+    def _collected(self) -> list[Buffer]:
+        found: dict[_Key, Buffer] = {}
+        for thunk in self._executable.flat:
+            for i, a in enumerate(thunk.accesses):
+                s, k, key = a.slice, thunk.number, (thunk.number, i)
+                b = found.setdefault(
+                    self._sets.find(key), Buffer(s.allocation, s.offset, s.end, k, k)
+                )
+                if b.allocation != s.allocation:
+                    raise OffsetsError(f"a buffer of {thunk.name} lies in two allocations")
+                b.low, b.high = min(b.low, s.offset), max(b.high, s.end)
+                # A loop reads its condition's result once that has run.
+                ends = [t.number for c in thunk.inner[:1] for x in c for t in x.below()]
+                last = max(ends, default=k) if thunk.flow is Flow.LOOP else k
+                b.last = max(b.last, last)
+                b.accesses.append((k, i))
+        for key, (first, last) in self._spans.items():
+            root = self._sets.find(key)
+            if root in found:
+                b = found[root]
+                b.first, b.last = min(b.first, first), max(b.last, last)
+        self._pin(found)
+        return list(found.values())
+
+    def _pin(self, found: dict[_Key, Buffer]) -> None:
+        """Keeps arguments from the start, and results to the end, with all of their allocation."""
+        ends = len(self._executable.flat)
+        for index, area in self._areas.items():
+            start, end = self._sets.find(("start", index)), self._sets.find(("end", index))
+            if start in found:
+                b = found[start]
+                b.first, b.low, b.high, b.pinned = -1, 0, area.size, True
+            if area.kept:
+                first = -1 if start == end else ends
+                b = found.setdefault(end, Buffer(index, 0, area.size, first, ends))
+                b.last, b.low, b.high, b.pinned = ends, 0, area.size, True
+
+
+def _copied(state: _State) -> _State:
+    return {index: writers.copy() for index, writers in state.items()}

@@ -1,0 +1,202 @@
+"""New places for the buffers of a CPU executable: its slices, moved.
+
+XLA gives a donated argument's memory to one temporary at a time, at its start. Here every buffer
+that is neither an argument nor an output may go anywhere in the temporary allocation, or in the
+memory of a donated argument or an output while that is dead. Everything else stays as XLA emitted
+it: the steps, their order, and which of a step's results overwrite which of its operands.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hlo.cpu_executable import CpuExecutable
+from hlo.slices import Slice
+from olla_xla.place.executable.buffers import (
+    Buffer,
+    CpuAllocation,
+    OffsetsError,
+    allocations,
+    buffers,
+)
+from olla_xla.place.placer import place
+from olla_xla.place.problem import PlacementProblem
+
+ALIGNMENT = 64
+"""What XLA's CPU kernels take for granted of every address."""
+
+_SMALLEST, _SHARES = 512, (1000, 100, 20)
+"""Arguments and outputs below so many bytes, or below this part of temp, host nothing. The parts
+are tried one after the other, as fewer arenas may be packed more tightly."""
+
+_NODES = 20_000
+"""Placements that a search may try; they end it, so that equal executables get equal places."""
+
+
+def relocated(executable: CpuExecutable, *, time_limit: float = 30.0) -> bytes:
+    """A CPU executable with its buffers repacked, serialized; as it is if that saves nothing.
+
+    Nothing is checked here: whoever loads it has that done (`check.executable.relocation`).
+
+    Args:
+      executable: read from its serialized form.
+      time_limit: seconds of search, at most.
+
+    Raises:
+      OffsetsError: they keep their places; the message says why.
+    """
+    areas, temp = allocations(executable), temporary(executable)
+    if temp is None:
+        return executable.data
+    found = buffers(executable, areas)
+    end = time.monotonic() + time_limit
+    tries: list[_Try] = []
+    for share in _SHARES:
+        arenas = [*_arenas(areas, areas[temp].size // share), temp]
+        if all(arenas != t.arenas for t in tries):
+            left = max(end - time.monotonic(), 0.1)
+            tries.append(_tried(found, areas, arenas, len(executable.flat), left))
+        if tries[-1].height <= tries[-1].bound:
+            break
+    best = min(tries, key=lambda t: t.height)
+    if best.height >= areas[temp].size:
+        return executable.data
+    places = [[a.slice for a in thunk.accesses] for thunk in executable.flat]
+    for b, (allocation, offset) in best.places:
+        move(places, b, allocation, offset)
+    values = logical_places(executable, places, temp, best.height)
+    return executable.relocated(places, {temp: best.height}, values)
+
+
+class _Try(NamedTuple):
+    """Places in some arenas, the last of which is that of temporaries.
+
+    Attributes:
+      height, bound: bytes of temporaries, and the least that these arenas allow.
+      places: (buffer, (allocation, offset)) of those that may move.
+    """
+
+    arenas: list[int]
+    height: int
+    bound: int
+    places: list[tuple[Buffer, tuple[int, int]]]
+
+
+def _tried(
+    found: list[Buffer],
+    areas: Mapping[int, CpuAllocation],
+    arenas: list[int],
+    thunks: int,
+    time_limit: float,
+) -> _Try:
+    """Packs all arenas end to end with walls between; temp is last, so least height is least temp.
+
+    Args:
+      found: all buffers. areas: XLA's allocations. arenas: those in which buffers may lie, temp
+        last. thunks: of the executable. time_limit: seconds.
+    """
+    base: dict[int, int] = {}
+    usable: dict[int, int] = {}
+    address = 0
+    for index in arenas:
+        usable[index] = areas[index].size // ALIGNMENT * ALIGNMENT
+        base[index] = address
+        address += usable[index] + ALIGNMENT
+    walls = [base[index] + usable[index] for index in arenas[:-1]]
+    found = [b for b in found if b.allocation in base]
+    problem = PlacementProblem.of(
+        [b.first + 1 for b in found] + [0] * len(walls),
+        [b.last + 2 for b in found] + [thunks + 2] * len(walls),
+        [usable[b.allocation] if b.pinned else b.high - b.low for b in found]
+        + [ALIGNMENT] * len(walls),
+        alignment=ALIGNMENT,
+        fixed=[base[b.allocation] if b.pinned else -1 for b in found] + walls,
+    )
+    packing = place(problem, time_limit=time_limit, node_limit=_NODES)
+    if packing.offsets is None:
+        raise OffsetsError("arguments and outputs overlap while both are in use")
+    floor, places = base[arenas[-1]], []
+    for b, at in zip(found, packing.offsets.tolist(), strict=False):
+        if not b.pinned:
+            allocation = max((i for i in arenas if base[i] <= at), key=base.__getitem__)
+            places.append((b, (allocation, at - base[allocation])))
+    height = max(ALIGNMENT, packing.height - floor)
+    return _Try(arenas, height, max(ALIGNMENT, packing.bound - floor), places)
+
+
+def temporary(executable: CpuExecutable) -> int | None:
+    """The index of the allocation of temporaries; None if there are none.
+
+    Raises:
+      OffsetsError: there are several, or they lie in several memory spaces.
+    """
+    found = [
+        a
+        for a in executable.assignment.buffer_allocations
+        if not (
+            a.is_entry_computation_parameter
+            or a.maybe_live_out
+            or a.is_constant
+            or a.is_thread_local
+        )
+    ]
+    if len(found) > 1:
+        raise OffsetsError(f"the executable has {len(found)} temporary allocations, not one")
+    if any(a.color for a in executable.assignment.buffer_allocations):
+        raise OffsetsError("the executable uses several memory spaces")
+    return found[0].index if found else None
+
+
+def _arenas(areas: Mapping[int, CpuAllocation], least: int) -> list[int]:
+    """Donated arguments and outputs of at least so many bytes, which may host buffers."""
+    least = max(_SMALLEST, least)
+    return [index for index, area in areas.items() if area.hosts and area.size >= least]
+
+
+def move(places: list[list[Slice]], buffer: Buffer, allocation: int, offset: int) -> None:
+    """Moves all slices of a buffer, so that it begins at an offset of an allocation.
+
+    Args:
+      places: slices by thunk's number and access; those of the buffer are replaced.
+    """
+    for k, i in buffer.accesses:
+        s = places[k][i]
+        places[k][i] = Slice(allocation, offset + s.offset - buffer.low, s.size)
+
+
+def logical_places(
+    executable: CpuExecutable, places: list[list[Slice]], temp: int, height: int
+) -> dict[int, tuple[int, int]]:
+    """The new places of XLA's logical buffers: each moves with the write of its instruction.
+
+    Nothing at run time reads the places of temporaries that no thunk names (a loop's state, which
+    its first and last writes name); they only must lie inside. Of results and arguments only what a
+    thunk writes can have moved.
+
+    Args:
+      places: slices by thunk's number and access. temp: the allocation of temporaries, which now
+        has `height` bytes.
+    """
+    written: dict[tuple[str, Slice], Slice] = {}
+    by_place: dict[Slice, Slice] = {}
+    for thunk in executable.flat:
+        for a, new in zip(thunk.accesses, places[thunk.number], strict=True):
+            by_place.setdefault(a.slice, new)
+            if a.writes and written.get((thunk.name, a.slice)) != a.slice:
+                written[thunk.name, a.slice] = new
+    found = {}
+    for allocation in executable.assignment.buffer_allocations:
+        for a in allocation.assigned:
+            old = Slice(allocation.index, a.offset, a.size)
+            name = executable.names.get(a.logical_buffer_id, "")
+            new = written.get((name, old))
+            if new is None:
+                new = by_place.get(old, old) if allocation.index == temp else old
+            if new.allocation == temp and new.end > height:
+                if new.size > height:
+                    raise OffsetsError(f"{name or 'a buffer'} is in no thunk and fits nowhere")
+                new = Slice(temp, 0, new.size)
+            found[a.logical_buffer_id] = (new.allocation, new.offset)
+    return found
