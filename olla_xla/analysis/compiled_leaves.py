@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from hlo.module import HloError, Module, module_from_bytes
-from olla_xla.analysis.derivatives import derivatives
 from olla_xla.analysis.leaves import Leaf, not_donated, to_donate
+from olla_xla.analysis.reading import derivatives
 from olla_xla.compile.accounting import assigned_bytes
 
 _logger = logging.getLogger("olla_xla")

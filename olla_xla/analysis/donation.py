@@ -18,7 +18,6 @@ from typing import Any
 from hlo.module import Instruction
 from hlo.shapes import ShapeIndex
 from hlo.values import Dataflow, Value
-from olla_xla.analysis.derivatives import derivatives
 from olla_xla.analysis.leaves import (
     Leaf,
     not_donated,
@@ -28,6 +27,7 @@ from olla_xla.analysis.leaves import (
     to_donate,
 )
 from olla_xla.analysis.memory_view import MemoryView
+from olla_xla.analysis.reading import derivatives
 from olla_xla.memory.sources import short_line
 
 
