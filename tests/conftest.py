@@ -81,7 +81,7 @@ def unshared(monkeypatch):
 def any_choices_will_do(monkeypatch):
     """Integer programs of recomputation end early, or are left out: for tests of what follows."""
     limits = SolverLimits(time_limit=2.0, node_limit=50)
-    monkeypatch.setattr("olla_xla.solvers.programs.residuals._LIMITS", limits)
+    monkeypatch.setattr("olla_xla.solvers.programs.residuals.LIMITS", limits)
     monkeypatch.setattr("olla_xla.remat.front._LEAST_SOLVING", math.inf)
 
 

@@ -75,8 +75,9 @@ def spill(
     The function is traced. An array is spilled if a scan makes it slice by slice and nothing but
     other scans read it, slice by slice: in a training step, what the layers of the forward pass
     store for the backward pass. Each iteration of the first scan copies its slice to the host, each
-    iteration of the others copies one back. The model needs no names and no policy. Results are
-    those of `fun`, bit for bit: the same operations run on the same values.
+    iteration of the others copies one back. The model needs no names and no policy. The same
+    operations run on the same values: on a CPU results are bit-identical; on other devices XLA may
+    fuse what is copied otherwise, and so round otherwise.
 
     `fun` is the whole step, with the gradient in it; wrap it before `jax.jit`. Scans in the bodies
     of scans are looked at too, as in accumulation over microbatches; those inside `jax.checkpoint`,

@@ -14,40 +14,42 @@ from olla_xla.remat.loops.choice import Choice, Gone, SolvedChoices, run_of
 from olla_xla.solvers.linear import LinearModel, SolverLimits
 from olla_xla.solvers.solve import solve, whole_units
 
-_LIMITS = SolverLimits(time_limit=20.0, node_limit=5000)
+LIMITS = SolverLimits(time_limit=20.0, node_limit=5000)
+"""Of a solver, unless others are given."""
+
 _UNIT = 1e-12
 """Seconds; times are whole numbers of it, so that rows are checked without rounding."""
 
 
 def least(
-    choices: Sequence[Choice], allowance: float, limits: SolverLimits = _LIMITS
+    choices: Sequence[Choice], allowance: float, limits: SolverLimits | None = None
 ) -> SolvedChoices | None:
     """Solves for the fewest bytes of scan residuals within an allowance of time.
 
     Args:
       choices: one for each pair of loops. allowance: seconds that may be added to the step, as the
-        cost model has them operator by operator. limits: of the solver.
+        cost model has them operator by operator. limits: of the solver; None: LIMITS.
 
     Returns:
       None where no choice is within the allowance, or none is found.
     """
     gained = sum(_ticks(choice.free_seconds) for choice in choices)
-    return _solved(choices, _Columns(), _ticks(allowance) + gained, limits)
+    return _solved(choices, _Columns(), _ticks(allowance) + gained, limits or LIMITS)
 
 
 def quickest(
-    choices: Sequence[Choice], most: int, limits: SolverLimits = _LIMITS
+    choices: Sequence[Choice], most: int, limits: SolverLimits | None = None
 ) -> SolvedChoices | None:
     """Solves for the least added time that keeps at most `most` bytes of scan residuals.
 
     Args:
       choices: one for each pair of loops. most: bytes, new scan residuals too. limits: of the
-        solver.
+        solver; None: LIMITS.
 
     Returns:
       None where no choice keeps so few, or none is found.
     """
-    return _solved(choices, _Columns(is_quick=True), most, limits)
+    return _solved(choices, _Columns(is_quick=True), most, limits or LIMITS)
 
 
 class _Columns:
