@@ -210,7 +210,8 @@ class Front:
           low, high: numbers of a target that is met, or 0, and of one that is not.
         """
         while high - low > part and not (low and self._late()):
-            k = (low + high) / 2 if high < _LAST else min(2 * low + _FIRST, high - 1)
+            doubles = high == _LAST and high - low > 1  # no target was missed yet
+            k = min(2 * low + _FIRST, high - 1) if doubles else (low + high) / 2
             k = float(round(k)) if high - low > 1 else k
             point = self.point(k, seconds)
             lower = point.seconds <= seconds and point.peak <= self.target_bytes(k)
