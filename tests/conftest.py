@@ -77,6 +77,12 @@ def unshared(monkeypatch):
     monkeypatch.setattr(shared, "_known", weakref.WeakKeyDictionary())
 
 
+@pytest.fixture(autouse=True)
+def loops_are_compiled(monkeypatch):
+    """What the plan of a small step has set for the process does not reach other tests."""
+    monkeypatch.setattr("olla_xla.memory.jit._patience", 0.0)
+
+
 @pytest.fixture
 def any_choices_will_do(monkeypatch):
     """Integer programs of recomputation end early, or are left out: for tests of what follows."""

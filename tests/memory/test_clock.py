@@ -9,7 +9,7 @@ import pytest
 
 from hlo.parse import from_hlo_text
 from olla_xla import planner
-from olla_xla.memory import clock, jit
+from olla_xla.memory import clock
 from olla_xla.place import PlacementProblem, place
 from olla_xla.planner import pipeline, warm_up
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
@@ -21,7 +21,6 @@ from olla_xla.schedule.search import phases
 @pytest.mark.parametrize("kind", ["jit", "loop"])
 def test_the_clock_stands_still_while_a_loop_is_compiled(kind, tmp_path, monkeypatch):
     """On an empty cache: the loop is new."""
-    monkeypatch.setattr(jit, "_patience", 0.0)  # a small step's plan leaves another
     (tmp_path / f"new_{kind}.py").write_text(
         f"from olla_xla.memory.jit import {kind}\n\n\n@{kind}\ndef total(x):\n"
         "    sum = 0\n    for k in range(len(x)):\n        sum += x[k]\n    return sum\n"

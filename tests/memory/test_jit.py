@@ -28,7 +28,6 @@ def _doubled(values):
 
 
 def test_a_loop_is_compiled_when_called(monkeypatch):
-    monkeypatch.setattr("olla_xla.memory.jit._patience", 0.0)  # a small step's plan leaves another
     assert "compiled" not in vars(_doubled)
     assert _doubled(np.arange(3)).tolist() == [0, 2, 4]
     assert _doubled.compiled.signatures
