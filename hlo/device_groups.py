@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from hlo.module import HloError
-from hlo.wire import Message, read_varint
+from hlo.wire import Message, packed_integers
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -108,10 +108,8 @@ def _cut(numbers: Sequence[int], size: int) -> list[tuple[int, ...]]:
 
 
 def _numbers(packed: bytes) -> Iterator[int]:
-    """Packed integers. Raises HloError."""
-    at = 0
-    while at < len(packed):
-        value, at = read_varint(packed, at)
-        if value >= 2**63:
+    """Packed integers of at least 0. Raises HloError."""
+    for value in packed_integers(packed):
+        if value < 0:
             raise HloError("a device has a negative number")
         yield value

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 
 from hlo import gpu_slices
 from hlo.gc_pause import without_collection
-from hlo.gpu_slices import MovingSlice, integers
+from hlo.gpu_slices import MovingSlice
 from hlo.gpu_thunks import FLOWS, KINDS, Flow, Role
 from hlo.module import HloError
 from hlo.riegeli import Decompress, is_split, read_message
 from hlo.shapes import ShapeIndex
 from hlo.slices import Access, Slice
-from hlo.wire import Message, read_varint
+from hlo.wire import Message, packed_integers, read_varint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,9 @@ def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
         assignment=assignment,
         sizes={a.integer(1): a.integer(2) for a in allocations},
         parameters={
-            a.integer(1): (a.integer(6), integers(a.blob(10))) for a in allocations if a.integer(5)
+            a.integer(1): (a.integer(6), packed_integers(a.blob(10)))
+            for a in allocations
+            if a.integer(5)
         },
         outputs=dict(map(_output, proto.messages(11))),
         scheduling_mode=options.integer(404),
@@ -160,8 +162,8 @@ def _output(entry: Message) -> tuple[ShapeIndex, Output]:
     alias = None
     if 3 in info.numbers():
         found = info.message(3)
-        alias = found.integer(2), integers(found.blob(3))
-    return integers(Message(entry.blob(1)).blob(1)), Output(info.integer(1), alias)
+        alias = found.integer(2), packed_integers(found.blob(3))
+    return packed_integers(Message(entry.blob(1)).blob(1)), Output(info.integer(1), alias)
 
 
 def _sequence(messages: list[Message]) -> tuple[GpuThunk, ...]:
@@ -190,7 +192,7 @@ def _thunk(message: Message) -> GpuThunk:
     return GpuThunk(
         name=name,
         kind=kind.name,
-        accesses=tuple(_accesses(body, kind.fields, integers(body.blob(kind.written)))),
+        accesses=tuple(_accesses(body, kind.fields, packed_integers(body.blob(kind.written)))),
         flow=flow,
         inner=inner,
         execution=body.integer(execution) if execution else 0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hlo.wire import Message, read_varint
+from hlo.wire import Message, packed_integers
 
 THUNK = 60
 """Number of the field of a ThunkProto that such a thunk is in."""
@@ -66,7 +66,7 @@ def moving_slices(body: Message) -> tuple[MovingSlice, ...]:
                 kind == _RESULTS,
                 entry.integer(_NUMBER[kind]),
                 sizes.get(len(found), 0),
-                integers(Message(entry.blob(_SHAPE[kind])).blob(_DIMENSIONS)),
+                packed_integers(Message(entry.blob(_SHAPE[kind])).blob(_DIMENSIONS)),
             )
             config = entry.messages(_CONFIG[kind])
             found.append(_configured(plain, config[0]) if config else plain)
@@ -78,15 +78,6 @@ def embedded_thunks(body: Message) -> list[Message]:
     return [thunk for sequence in body.messages(_EMBEDDED) for thunk in sequence.messages(1)]
 
 
-def integers(data: bytes) -> tuple[int, ...]:
-    """Decodes a packed repeated protobuf field of signed integers."""
-    at, found = 0, []
-    while at < len(data):
-        value, at = read_varint(data, at)
-        found.append(_signed(value))
-    return tuple(found)
-
-
 def _configured(plain: MovingSlice, config: Message) -> MovingSlice:
     linear = config.messages(_LINEAR)
     where, first, second = (linear[0], 1, 2) if linear else (config, _OFFSET, _STRIDE)
@@ -96,9 +87,5 @@ def _configured(plain: MovingSlice, config: Message) -> MovingSlice:
         loop=config.integer(_LOOP) if _LOOP in config.numbers() else None,
         start=where.signed(first),
         stride=where.signed(second),
-        table=integers(table[0].blob(1)) if table else (),
+        table=packed_integers(table[0].blob(1)) if table else (),
     )
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value

@@ -115,8 +115,7 @@ class Message:
         found = [v for n, _, v in self._fields if n == number]
         if len(found) > 1 or not all(isinstance(v, int) for v in found):
             raise HloError(f"field {number} is not one integer")
-        value: Any = found[0] if found else 0
-        return value - (1 << 64) if value >> 63 else value
+        return _signed(found[0] if found else 0)  # pyright: ignore[reportArgumentType]
 
     def set_integer(self, number: int, value: int) -> None:
         """Sets a field to a non-negative integer; 0 removes it."""
@@ -141,6 +140,19 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at + k + 1
     raise HloError("not a protobuf message")
+
+
+def packed_integers(data: bytes) -> tuple[int, ...]:
+    """Decodes a packed repeated protobuf field of signed integers. Raises HloError."""
+    at, found = 0, []
+    while at < len(data):
+        value, at = read_varint(data, at)
+        found.append(_signed(value))
+    return tuple(found)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
 
 
 def slice_ranges(instruction: Any) -> tuple[tuple[int, int, int], ...]:

@@ -137,8 +137,8 @@ def plan_order(
     limits = dataclasses.replace(limits, progress=progress, alternative_orders=alternative_orders)
     orders = _Orders(planned, xla_total)
     solved = _solve_all(orders, estimates, limits)
-    # With places of our own, what XLA's rule takes does not count.
-    most = math.inf if options.placement == "own" else xla_total
+    own_places = options.placement == "own"  # then what XLA's rule takes does not count
+    most = math.inf if own_places else xla_total
     end = _with_kernels(orders, solved, planned, most, is_own=kept is None)
     final = end.given.simulate()
     offsets = _offsets(end.given, final)
@@ -146,7 +146,7 @@ def plan_order(
     if seen is not None:
         seen.append((end.graph, end.order))
     order = _order_names(end.module)
-    total = final.total_bytes if most == xla_total else end.peak
+    total = end.peak if own_places else final.total_bytes
     return Plan(
         module=planned.module.name,
         fingerprint=planned.module.fingerprint,

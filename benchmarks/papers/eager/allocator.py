@@ -6,6 +6,7 @@ are fragmentation.
 
 from __future__ import annotations
 
+import abc
 import bisect
 import dataclasses
 
@@ -24,7 +25,7 @@ LINEAR_CUTOFF = 16 << 20
 """Above this the power-of-two pool rounds up to multiples of it, as MXNet's does."""
 
 
-class Allocator:
+class Allocator(abc.ABC):
     """Allocates and frees; counts bytes.
 
     Attributes:
@@ -38,13 +39,13 @@ class Allocator:
         self.reserved = 0
         self._handles = 0
 
+    @abc.abstractmethod
     def allocate(self, size: int) -> int:
         """A block of at least `size` bytes; returns its handle."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def free(self, handle: int) -> None:
         """Gives a block back to its pool."""
-        raise NotImplementedError
 
     def _handed_out(self, size: int) -> int:
         """Counts a block of `size` bytes that is live now; its handle."""

@@ -31,7 +31,7 @@ from olla_xla.solvers.linear import LinearModel
 from olla_xla.solvers.programs.prepared import Scale
 from olla_xla.solvers.programs.running_ilp import sequence
 from olla_xla.solvers.programs.sharing import Sharing, SharingRows
-from olla_xla.solvers.programs.spans import Reach, spans
+from olla_xla.solvers.programs.spans import Reach, spans_by
 from olla_xla.solvers.terms import LinearTerms
 
 EQUATIONS = ("1", "2", "3", "4", "5", "10", "11", "12")
@@ -75,26 +75,12 @@ class LifetimeIlp:
         self._plain = plain
         self._equations = frozenset(equations)
         self._reach = Reach.of(graph)
-        self._spans = spans(
-            graph,
-            None if plain else self._reach,
-            operators="10" in equations,
-            useful="11" in equations,
-            held="12" in equations,
-        )
+        self._spans = spans_by(graph, None if plain else self._reach, equations)
         self._c = self._creation_columns()
         self._p = [self._preservation_columns(e) for e in range(graph.m)]
-        self._sharing = SharingRows(
-            self.model,
-            Sharing.of(graph, self._reach),
-            self._spans.first,
-            self._spans.last,
-            self._runs,
-            self._has_run,
-        )
-        self._peak = self.model.add_variable(
-            self.scale.to_units(bound_bytes), self.scale.most, cost=1, name="peak"
-        )
+        sharing = Sharing.of(graph, self._reach)
+        self._sharing = SharingRows(self.model, sharing, self._spans, self._runs, self._has_run)
+        self._peak = self.scale.add_peak(self.model, bound_bytes)
         self._add_rows()
 
     def decode(self, x: np.ndarray) -> np.ndarray:

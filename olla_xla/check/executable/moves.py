@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo.wire import slice_ranges
+from olla_xla.check.executable.element_order import digits
 from olla_xla.check.executable.program import Op
 
 _STILL = frozenset(("bitcast", "reshape"))
@@ -42,11 +43,9 @@ def copied_slice(op: Op) -> tuple[int, int] | None:
         if source.opcode != "parameter":
             return None
     number = source.proto.parameter_number if op.opcode == "fusion" else 0
-    shape, first, distance = found.operands[0].shape, 0, 1
-    ranges = slice_ranges(found.proto)
-    for k in shape.minor_to_major:
-        first += ranges[k][0] * distance
-        distance *= shape.dimensions[k]
+    shape = found.operands[0].shape
+    pairs = zip(slice_ranges(found.proto), digits(shape), strict=True)
+    first = sum(start * distance for (start, *_), (_, distance) in pairs)
     return number, first * shape.element_bits // 8
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_slices import MovingSlice
-from hlo.shapes import Shape
 from hlo.wire import slice_ranges
+from olla_xla.check.executable.element_order import digits
 from olla_xla.check.executable.program import Body, Op, Program
 from olla_xla.check.executable.scalars import UNKNOWN, Known, OutOfStepsError, Scalars
 from olla_xla.errors import CheckError
@@ -49,7 +49,7 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
     if not thunks:
         return FollowedSlices()
     follower = _Follower(thunks)
-    found = {op: thunks[op.name] for op in _ops(program.entry, set()) if op.name in thunks}
+    found = {op: thunks[op.name] for op in program.run_ops() if op.name in thunks}
     for op, thunk in found.items():
         follower.pair(op, thunk)
     scalars = follower.scalars = Scalars(found, follower.visit)
@@ -134,8 +134,8 @@ class _Follower:
                     starts.append(None)
         if any(start is None for start in starts):
             return None
-        distances = _distances(whole)
-        return sum(s * d for s, d in zip(starts, distances, strict=True) if s is not None)
+        pairs = zip(starts, digits(whole), strict=True)
+        return sum(s * d for s, (_, d) in pairs if s is not None) * whole.element_bits // 8
 
 
 def _paired(body: Body, thunk: GpuThunk) -> Iterator[tuple[MovingSlice, Op | None]]:
@@ -191,25 +191,6 @@ def _behind(op: Op) -> Op:
     while op.opcode in _STILL:
         op = op.operands[0]
     return op
-
-
-def _distances(shape: Shape) -> list[int]:
-    """Bytes from one element to the next along each dimension."""
-    found, distance = [0] * len(shape.dimensions), shape.element_bits // 8
-    for k in shape.minor_to_major:
-        found[k] = distance
-        distance *= shape.dimensions[k]
-    return found
-
-
-def _ops(body: Body, seen: set[Body]) -> Iterator[Op]:
-    if body in seen:
-        return
-    seen.add(body)
-    for op in body.ops:
-        yield op
-        for inner in op.called:
-            yield from _ops(inner, seen)
 
 
 def _said(thunk: GpuThunk) -> str:

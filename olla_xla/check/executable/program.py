@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 
 from hlo import xla_pb2
 from hlo.module import HloError, parse_module_proto
@@ -132,11 +133,26 @@ class Program:
     donors: frozenset[tuple[int, ShapeIndex]]
     names: dict[int, str]
 
+    def run_ops(self) -> Iterator[Op]:
+        """The instructions that run one by one, each once, those of loops and branches included."""
+        return _run_ops(self.entry, set())
+
 
 _CALLS = "TODO(b/522284627)"
 """Target of XLA:TPU's custom calls that run a computation, on a SparseCore."""
 
 _LEAVES: dict[Shape, tuple[tuple[ShapeIndex, Shape], ...]] = {}
+
+
+def _run_ops(body: Body, seen: set[Body]) -> Iterator[Op]:
+    if body in seen:
+        return
+    seen.add(body)
+    for op in body.ops:
+        yield op
+        if op.opcode in CONTROL_FLOW:
+            for inner in op.called:
+                yield from _run_ops(inner, seen)
 
 
 def acts(op: Op) -> bool:

@@ -23,7 +23,7 @@ from olla_xla.check.executable.memory import (
     shared_buffers,
 )
 from olla_xla.check.executable.moving_slices import FollowedSlices, check_moving_slices
-from olla_xla.check.executable.program import CONTROL_FLOW, Body, Op, Program, read_program
+from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, read_program
 from olla_xla.check.executable.thunks import check_thunks
 from olla_xla.check.executable.values import MemoryValue, Values, follow
 from olla_xla.check.executable.verdict import places_of
@@ -107,7 +107,7 @@ class _Checks:
             return None
 
     def _checked(self, program: Program) -> None:
-        ops = list(_run_ops(program.entry, set()))
+        ops = list(program.run_ops())
         self._followed["instructions"] = len(ops)
         self._of("layouts", lambda: check_layouts(program))
         self._of("donation", lambda: self._check_donation(program))
@@ -171,7 +171,7 @@ class _Checks:
                 if thunk.flow is Flow.NONE and thunk.kind not in _MOVES:
                     found[thunk.kind] += not thunk.kind.endswith("copy")
         else:
-            for op in _run_ops(program.entry, set()):
+            for op in program.run_ops():
                 if _computes(op):
                     target = op.proto.custom_call_target
                     found[f"custom-call {target}" if target else op.opcode] += 1
@@ -188,15 +188,3 @@ def _computes(op: Op) -> bool:
     if op.opcode in PASSED_ON or op.opcode in CONTROL_FLOW or op.opcode == "copy":
         return False
     return not op.opcode.startswith("copy-") and not op.opcode.endswith(("-done", "-update"))
-
-
-def _run_ops(body: Body, seen: set[Body]) -> Iterator[Op]:
-    """The instructions that run one by one, those of loops and branches included."""
-    if body in seen:
-        return
-    seen.add(body)
-    for op in body.ops:
-        yield op
-        if op.opcode in CONTROL_FLOW:
-            for inner in op.called:
-                yield from _run_ops(inner, seen)

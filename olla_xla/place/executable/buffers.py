@@ -1,11 +1,10 @@
 """The buffers of a CPU executable, found from what its thunks read and write.
 
-A kernel that runs a whole computation lists its scratch memory among what it reads, so a read may
-find what nothing wrote.
-
 A read belongs to the writes whose bytes it may find, a write to the operands that it overlaps with;
 what belongs together is one buffer, which moves as a whole. Loops and branches are followed as they
-may run: a read in a loop may find what the iteration before wrote, or what was there before it.
+may run: a read in a loop may find what the iteration before wrote, or what was there before it. A
+kernel that runs a whole computation lists its scratch memory among what it reads, so a read may
+find what nothing wrote.
 """
 
 from __future__ import annotations

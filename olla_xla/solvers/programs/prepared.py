@@ -17,6 +17,7 @@ from olla_xla.memory.arrays import GraphArrays, topological_order
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.rules.greedy import by_priority
+from olla_xla.solvers.linear import LinearModel
 from olla_xla.solvers.solve import whole_units
 
 
@@ -125,6 +126,10 @@ class Scale:
         unit = math.gcd(*g.bytes.tolist(), *extra.tolist()) or 1
         sizes, extra = g.bytes // unit, extra // unit
         return cls(unit, base, sizes, extra, int(sizes.sum() + extra.max(initial=0)))
+
+    def add_peak(self, model: LinearModel, bound_bytes: int) -> int:
+        """Adds the column that is minimised, the peak in units; no order's is below the bound."""
+        return model.add_variable(self.to_units(bound_bytes), self.most, cost=1, name="peak")
 
     def to_bytes(self, units: float) -> int:
         """A peak in bytes, from units rounded to the nearest whole number; never below 0."""

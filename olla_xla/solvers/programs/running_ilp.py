@@ -29,7 +29,7 @@ from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.solvers.linear import LinearModel
 from olla_xla.solvers.programs.prepared import Scale
 from olla_xla.solvers.programs.sharing import Sharing, SharingRows
-from olla_xla.solvers.programs.spans import Reach, spans, users_of
+from olla_xla.solvers.programs.spans import Reach, spans_by, users_of
 from olla_xla.solvers.terms import LinearTerms
 
 EQUATIONS = ("10", "11", "12")
@@ -62,27 +62,13 @@ class RunningIlp:
         self.model = LinearModel("running")
         self._g = graph
         self._reach = Reach.of(graph)
-        self._spans = spans(
-            graph,
-            self._reach,
-            operators="10" in equations,
-            useful="11" in equations,
-            held="12" in equations,
-        )
+        self._spans = spans_by(graph, self._reach, equations)
         self._r = [self._running_columns(v) for v in range(graph.n)]
         self._users = [self._reach.latest(users_of(graph, e)) for e in range(graph.m)]
         self._live = [self._live_columns(e) for e in range(graph.m)]
-        self._sharing = SharingRows(
-            self.model,
-            Sharing.of(graph, self._reach),
-            self._spans.first,
-            self._spans.last,
-            self._runs,
-            self._has_run,
-        )
-        self.peak = self.model.add_variable(
-            self.scale.to_units(bound_bytes), self.scale.most, cost=1, name="peak"
-        )
+        sharing = Sharing.of(graph, self._reach)
+        self._sharing = SharingRows(self.model, sharing, self._spans, self._runs, self._has_run)
+        self.peak = self.scale.add_peak(self.model, bound_bytes)
         self._add_order()
         for e in range(graph.m):
             self._add_lifetime(e)

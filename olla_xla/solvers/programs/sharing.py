@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import spans_and_passes
 from olla_xla.solvers.linear import LinearModel
-from olla_xla.solvers.programs.spans import Reach
+from olla_xla.solvers.programs.spans import Reach, StepSpans
 from olla_xla.solvers.terms import LinearTerms
 
 
@@ -137,7 +137,7 @@ class SharingRows:
 
     Args:
       model: where they are added. sharing: of the graph.
-      first, last: [n] span of each operator.
+      spans: of the operators.
       runs: `runs(terms, v, t, c)` adds c times "v runs at step t" to an expression.
       has_run: `has_run(terms, v, t, c)` adds c times "v has run by the end of step t".
     """
@@ -146,8 +146,7 @@ class SharingRows:
         self,
         model: LinearModel,
         sharing: Sharing,
-        first: NDArray[np.int64],
-        last: NDArray[np.int64],
+        spans: StepSpans,
         runs: Callable[[LinearTerms, int, int, int], LinearTerms],
         has_run: Callable[[LinearTerms, int, int, int], LinearTerms],
     ) -> None:
@@ -155,7 +154,7 @@ class SharingRows:
         self._model = model
         self._runs = runs
         self._has_run = has_run
-        self._steps = {v: range(int(first[v]), int(last[v]) + 1) for v in sharing.pairs}
+        self._steps = {v: range(int(spans.first[v]), int(spans.last[v]) + 1) for v in sharing.pairs}
         self.columns: dict[tuple[int, int], int] = {}
         """(pair number, step) -> column of G."""
         self.deaths: dict[tuple[int, int, int], int] = {}

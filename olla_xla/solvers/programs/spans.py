@@ -6,6 +6,7 @@ Steps are numbered from 0 to n - 1, n being the number of operators.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +118,11 @@ def spans(
     if not operators:
         first, last = np.zeros(g.n, np.int64), np.full(g.n, g.n - 1)
     return StepSpans(first, last, useful_first, useful_last, held_first, held_last)
+
+
+def spans_by(g: GraphArrays, reach: Reach | None, used: Collection[str]) -> StepSpans:
+    """`spans` by those of the equations (10), (11) and (12) that are in `used`, as "10"."""
+    return spans(g, reach, operators="10" in used, useful="11" in used, held="12" in used)
 
 
 def coefficients(g: GraphArrays) -> int:
