@@ -19,7 +19,7 @@ def platform(name: str) -> Platform:
 
 
 def platform_of_jax(name: str) -> Platform:
-    """The platform that JAX calls `name` (`device.platform`, "gpu"). May raise StopIteration."""
+    """The platform that JAX calls `name` (`device.platform`, "gpu"). Raises KeyError."""
     for found in PLATFORMS.values():
         if name in (found.jax_name, found.name):
             return found

@@ -40,6 +40,12 @@ def report():
     return olla_xla.audit(jax.jit(step, donate_argnums=0), *arguments())
 
 
+def test_an_unknown_platform_is_refused(monkeypatch):
+    monkeypatch.setattr("olla_xla.tools.audit.audit.platform_of", lambda compiled: "metal")
+    with pytest.raises(InputError, match="knows executables of CPUs, GPUs and TPUs"):
+        olla_xla.audit(jax.jit(jnp.sin), 1.0)
+
+
 def test_a_jitted_function_is_followed(report):
     assert report
     assert report.target == "cpu"

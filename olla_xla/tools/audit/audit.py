@@ -76,7 +76,7 @@ def audit_compiled(
     """
     try:
         found = platform_of_jax(platform_of(compiled))
-    except StopIteration as error:
+    except KeyError as error:
         raise InputError("olla_xla.audit knows executables of CPUs, GPUs and TPUs") from error
     began = time.monotonic()
     serialized = serialized_executable(compiled) if found.lists_thunks else b""
