@@ -8,14 +8,19 @@ import itertools
 import logging
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
+from hlo.late import late
 from hlo.module import HloError, Module, module_from_bytes
 from olla_xla.analysis.leaves import Leaf, not_donated, to_donate
-from olla_xla.analysis.reading import derivatives
 from olla_xla.compile.accounting import assigned_bytes
+
+if TYPE_CHECKING:
+    from olla_xla.analysis import reading
+else:
+    reading = late("olla_xla.analysis.reading")
 
 _logger = logging.getLogger("olla_xla")
 
@@ -86,7 +91,8 @@ def donatable(compiled: Any, static: Collection[int] = ()) -> list[Leaf]:
         # The module has names, and tells which results are derivatives; reading it takes longest.
         module = _module(compiled)
         taken, returned = leaves(compiled, module, static)
-        return _possible(taken, [r for r in returned if r.number not in derivatives(module)])
+        made = reading.derivatives(module)
+        return _possible(taken, [r for r in returned if r.number not in made])
     except (AttributeError, NotImplementedError, TypeError, ValueError, HloError) as error:
         # A hint must not keep a step from running.
         _logger.debug("no donation hint", exc_info=error)

@@ -235,7 +235,7 @@ def test_a_refused_choice_is_counted(monkeypatch, caplog):
 
     monkeypatch.setattr(selection, "check_rewrite", refuse)
     caplog.set_level("INFO", "olla_xla")
-    step, arguments = PROGRAMS["cond"]()
+    step, arguments = PROGRAMS["transforms"]()
     with collected() as refused, collected() as also:
         compiled = olla_xla.plan(step, step_limit=200, max_overhead=0.5).lower(*arguments).compile()
     assert refused == also and {r.rpartition(": ")[2] for r in refused} == {"another result"}

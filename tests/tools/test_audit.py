@@ -168,22 +168,46 @@ TESTS = """
 """
 
 
-def in_tests_of_others(folder, text, **environment):
+def in_tests_of_others(folder, text, *options, **environment):
     (folder / "test_other.py").write_text(textwrap.dedent(text))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     if not any(e.name == "olla_xla" for e in importlib.metadata.entry_points(group="pytest11")):
-        command += ["-p", "olla_xla.tools.audit.pytest_plugin"]
+        command += ["-p", "olla_xla_pytest"]
     found = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, env={**os.environ, **environment}
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTEST_ADDOPTS": "", **environment},
     )
     return found.returncode, found.stdout
 
 
-def test_a_test_suite_of_others(tmp_path):
-    code, out = in_tests_of_others(tmp_path, TESTS, OLLA_XLA_AUDIT="1")
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "two processes"])
+def test_a_test_suite_of_others(tmp_path, options):
+    code, out = in_tests_of_others(tmp_path, TESTS, *options, OLLA_XLA_AUDIT="1")
     assert code == 0, out
     assert ", 0 with findings" in out
     assert "audit: 0 executables" not in out
+
+
+NOT_LOADED = """
+    import sys
+
+    def test_nothing_is_loaded():
+        assert "olla_xla_pytest" in sys.modules
+        assert not {"olla_xla", "hlo", "jax"} & set(sys.modules)
+"""
+
+
+def test_a_suite_that_asks_for_nothing_loads_nothing(tmp_path):
+    """Not even where a folder of its own is named as a package of the project's."""
+    (tmp_path / "hlo").mkdir()
+    (tmp_path / "hlo" / "__init__.py").touch()
+    code, out = in_tests_of_others(
+        tmp_path, NOT_LOADED, OLLA_XLA_AUDIT="", PYTHONPATH=str(tmp_path)
+    )
+    assert code == 0, out
 
 
 BROKEN = """
