@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from hlo import xla_pb2
+from hlo.gpu_executable import GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.module import HloError
 from hlo.slices import Access, Slice
@@ -23,33 +24,20 @@ from hlo.wire import Message, read_varint, varint
 
 
 @dataclasses.dataclass(frozen=True)
-class CpuThunk:
-    """One step of the executable.
+class CpuThunk(GpuThunk):
+    """One step of the executable: as a GPU's, but nothing runs beside it.
+
+    A loop reads its condition's result, a conditional the number of the branch.
 
     Attributes:
-      number: its index among all thunks, those inside others included, parents first.
-      name, kind: the HLO instruction that it runs; "kernel", "while", ...
-      accesses: the slices of memory that it reads or writes. A loop reads its condition's result, a
-        conditional the number of the branch.
-      flow: what it does with the thunks in `inner`: NONE, SEQUENCE, LOOP or BRANCH.
       inner: nested sequences: a loop's condition and body, a conditional's branches.
+      number: its index among all thunks, those inside others included, parents first.
       counted: whether it is a loop of a known number of iterations, which runs no condition.
     """
 
-    number: int
-    name: str
-    kind: str
-    accesses: tuple[Access, ...]
-    flow: Flow = Flow.NONE
     inner: tuple[tuple[CpuThunk, ...], ...] = ()
+    number: int = 0
     counted: bool = False
-
-    def below(self) -> Iterator[CpuThunk]:
-        """Yields this thunk and all thunks nested in it, parents first."""
-        yield self
-        for sequence in self.inner:
-            for thunk in sequence:
-                yield from thunk.below()
 
 
 _READ, _WRITE, _BOTH = (True, False), (False, True), (True, True)
@@ -109,7 +97,7 @@ class CpuExecutable:
     Attributes:
       data: the same. thunks: in the order in which XLA emitted them; flat: with those inside
         others, by number.
-      assignment: its buffer assignment, a BufferAssignmentProto.
+      assignment: its buffer assignment, a BufferAssignmentProto. sizes: bytes of each allocation.
       names: logical buffer -> the instruction that defines it.
 
     Raises:
@@ -134,6 +122,7 @@ class CpuExecutable:
         self._slices: list[list[Message]] = []
         self.thunks = self._sequence(self._result.message(6))
         self.flat = tuple(t for thunk in self.thunks for t in thunk.below())
+        self.sizes = {a.index: a.size for a in self.assignment.buffer_allocations}
 
     def _names(self) -> dict[int, str]:
         module = xla_pb2.HloModuleProto()
@@ -171,7 +160,9 @@ class CpuExecutable:
             counted = flow is Flow.LOOP and body.message(_TRIPS).integer(2) == 1
             if flow is not Flow.BRANCH and len(found) != len(sequences):
                 raise HloError(f"{said} has {len(found)} sequences")
-            return CpuThunk(number, name, kind, tuple(accesses), flow, found, counted)
+            return CpuThunk(
+                name, kind, tuple(accesses), flow, found, number=number, counted=counted
+            )
         if field in _THUNKS:
             others, fields = _THUNKS[field]
         else:
@@ -182,7 +173,7 @@ class CpuExecutable:
             body = body.message(holder)
             fields = {1: (_SHAPE_FIRST, _READ), 2: (_SHAPE_FIRST, _WRITE)}
         _known(body, {*others, *fields}, said)
-        return CpuThunk(number, name, kind, tuple(_accesses(body, fields, slices, said)))
+        return CpuThunk(name, kind, tuple(_accesses(body, fields, slices, said)), number=number)
 
     def relocated(
         self,

@@ -8,7 +8,8 @@ serializes them before it makes command buffers of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Self
 
 from hlo import gpu_slices
 from hlo.gc_pause import without_collection
@@ -18,7 +19,7 @@ from hlo.module import HloError
 from hlo.riegeli import Decompress, is_split, read_message
 from hlo.shapes import ShapeIndex
 from hlo.slices import Access, Slice
-from hlo.wire import Message, packed_integers, read_varint
+from hlo.wire import Message, packed_integers, read_varint, varint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +56,12 @@ class GpuThunk:
         """Whether its kind, and so which memory it accesses, is known here."""
         return not self.kind.startswith("field ")
 
-    def below(self) -> Iterator[GpuThunk]:
+    def below(self) -> Iterator[Self]:
         """Yields this thunk and all thunks nested in it, parents first."""
         yield self
         for sequence in self.inner:
             for thunk in sequence:
-                yield from thunk.below()
+                yield from thunk.below()  # pyright: ignore[reportReturnType]  # all of one platform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +128,37 @@ def read_gpu_executable(data: bytes, decompress: Decompress | None = None) -> Gp
         raise HloError("not a GPU's executable") from error
 
 
-def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
+def cut_down(data: bytes, names: Collection[str], decompress: Decompress | None = None) -> bytes:
+    """A serialized GPU executable with the thunks of some instructions alone, and without its code.
+
+    It can be read, and not be run. Arguments and errors: see `read_gpu_executable`.
+    """
+    proto = _proto(data, decompress)
+    proto = proto.without(proto.numbers() - {_OPTIONS, *_PLACES, _THUNKS})
+    _keep(proto, _THUNKS, names)
+    inner = proto.encode()
+    return b"\0" + varint(1 << 3 | 2) + varint(len(inner)) + inner
+
+
+def _keep(holder: Message, number: int, names: Collection[str]) -> None:
+    """Leaves the thunks of some instructions in a field."""
+    holder.keep(number, lambda thunk: Message(thunk.blob(1)).blob(1).decode() in names)
+    for thunk in holder.messages(number):
+        for field in thunk.numbers() & FLOWS.keys():
+            body = thunk.message(field)
+            for inner, is_message in FLOWS[field][1].items():
+                for one in body.messages(inner) if is_message else ():
+                    _keep(one, 1, names)
+                if not is_message:
+                    _keep(body, inner, names)
+
+
+_OPTIONS, _PLACES, _THUNKS = 1, (2, 10, 11), 13
+"""Fields of GpuExecutableProto: the module and its options; assignment, allocations, outputs."""
+
+
+def _proto(data: bytes, decompress: Decompress | None) -> Message:
+    """The GpuExecutableProto, but for what is stored apart."""
     length, start = read_varint(data, 0)  # IFRT's own metadata come first
     rest = data[start + length :]
     if is_split(rest):
@@ -135,15 +166,20 @@ def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
         inner = outer.get((1,)) or Message(outer.get((), b"")).blob(1)
     else:  # as XLA wrote it up to jaxlib 0.11.0
         inner = Message(rest).blob(1)
-    parts = read_message(inner, "xla.gpu.GpuExecutableProto", decompress)
-    proto = Message(parts.get((), b""))
+    if not is_split(inner):  # as `cut_down` writes it
+        return Message(inner)
+    return Message(read_message(inner, "xla.gpu.GpuExecutableProto", decompress).get((), b""))
+
+
+def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
+    proto = _proto(data, decompress)
     allocations = Message(proto.blob(10)).messages(1)
     assignment = proto.blob(2)
     if not allocations or not assignment:
         raise HloError("the executable has no buffer assignment")
     options = Message(Message(Message(proto.blob(1)).blob(2)).blob(14))  # DebugOptions
     return GpuExecutable(
-        thunks=_sequence(proto.messages(13)),
+        thunks=_sequence(proto.messages(_THUNKS)),
         assignment=assignment,
         sizes={a.integer(1): a.integer(2) for a in allocations},
         parameters={

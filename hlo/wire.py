@@ -5,7 +5,7 @@ Fields keep their order and their bytes, known or not; nothing is dropped or nor
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from hlo.module import HloError
@@ -66,6 +66,11 @@ class Message:
         other = Message(b"")
         other._fields = [field for field in self._fields if field[0] not in numbers]
         return other
+
+    def keep(self, number: int, wanted: Callable[[Message], bool]) -> None:
+        """Drops the submessages of a field that are not wanted. Raises HloError."""
+        found = iter([wanted(message) for message in self.messages(number)])
+        self._fields = [field for field in self._fields if field[0] != number or next(found)]
 
     def messages(self, number: int) -> list[Message]:
         """The submessages of a field; changing them changes this message. Raises HloError."""

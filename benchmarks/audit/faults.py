@@ -1,9 +1,8 @@
 """Executables with one fault each, which changes what is read: does the audit say so.
 
 On a GPU, those of `benchmarks.thunks.mutants`, and slices of other addresses. On every target,
-faults of a module or of its buffer assignment that no executable of XLA's has: an order in which an
-instruction runs before one that it needs, two operands of an instruction in one place, results that
-take over other arguments, and layouts that only one side has.
+faults of the module alone, of `benchmarks.mutants`. None is run: `benchmarks mutants --audit` does
+that, on a CPU.
 """
 
 from __future__ import annotations
@@ -11,28 +10,17 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
+from benchmarks.mutants.kinds import mutated
+from benchmarks.thunks.faults import Fault, in_turn
 from benchmarks.thunks.mutants import KINDS as THUNKS
 from benchmarks.thunks.mutants import mutants
 from benchmarks.thunks.subject import Subject
-from hlo import xla_pb2
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_slices import MovingSlice
-from hlo.module import parse_module_proto
 from olla_xla.check.executable.survey import survey
 from olla_xla.compile.gpu_code import read_or_say
 from olla_xla.tools.audit.report import ExecutableParts
-
-_HELD = frozenset(("fusion", "copy", "custom-call", "dot", "convolution", "reduce"))
-
-
-class Fault(NamedTuple):
-    """An executable with a fault: the kind, what was done, and what the audit objects to."""
-
-    kind: str
-    what: str
-    objections: tuple[tuple[str, str], ...]
 
 
 class Case:
@@ -62,14 +50,12 @@ class Case:
                     return
                 yield self._judged(kind, name, executable=changed)
         elif kind in MODULES:
-            while (made := MODULES[kind](self.parts, draw)) is not None:
-                what, parts = made
-                yield self._judged(kind, what, parts, self._moved(parts))
-
-    def _moved(self, parts: ExecutableParts) -> GpuExecutable | None:
-        return self.gpu and dataclasses.replace(
-            self.gpu, assignment=parts.assignment or self.gpu.assignment
-        )
+            while made := mutated(self.parts.module, kind, str(draw.random())):
+                parts = self.parts._replace(module=made[1])
+                if kind.startswith("layout"):  # read from text, with other ids
+                    yield self._judged(kind, made[0], parts._replace(assignment=b""))
+                else:
+                    yield self._judged(kind, made[0], parts, self.gpu)
 
     def _judged(
         self,
@@ -82,7 +68,7 @@ class Case:
         said = survey(
             parts.module, parts.target, assignment=parts.assignment, executable=executable
         )
-        return Fault(kind, what, said.objections)
+        return self.name, kind, what, "; ".join(map(": ".join, said.objections))
 
 
 def _with_slices(
@@ -113,134 +99,14 @@ SLICES: dict[str, Callable[[MovingSlice], MovingSlice]] = {
     "another loop's iterations": lambda s: s._replace(loop=(s.loop or 0) + 1),
 }
 
-Made = tuple[str, ExecutableParts] | None
-
-
-def _too_early(parts: ExecutableParts, draw: random.Random) -> Made:
-    """An instruction runs before one whose result it reads."""
-    proto = parse_module_proto(parts.module)
-    options = []
-    for computation in proto.computations:
-        sequence = list(proto.schedule.sequences[computation.id].instruction_ids) if (
-            computation.id in proto.schedule.sequences
-        ) else []  # fmt: skip
-        place = {k & 0xFFFFFFFF: n for n, k in enumerate(sequence)}
-        for i in computation.instructions:
-            later = place.get(i.id & 0xFFFFFFFF)
-            for operand in i.operand_ids:
-                first = place.get(operand & 0xFFFFFFFF)
-                if later is not None and first is not None:
-                    options.append((computation.id, later, first, i.name))
-    if not options:
-        return None
-    key, later, first, name = draw.choice(options)
-    ids = list(proto.schedule.sequences[key].instruction_ids)
-    ids.insert(first, ids.pop(later))
-    proto.schedule.sequences[key].instruction_ids[:] = ids
-    return name, parts._replace(module=proto.SerializeToString())
-
-
-def _other_argument(parts: ExecutableParts, draw: random.Random) -> Made:
-    """A result takes over another argument than the executable has it."""
-    proto = parse_module_proto(parts.module)
-    entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
-    count = sum(i.opcode == "parameter" for i in entry.instructions)
-    entries = proto.input_output_alias.entries
-    if not entries or count < 2:
-        return None
-    chosen = draw.choice(list(entries))
-    others = [k for k in range(count) if k != chosen.parameter_number]
-    chosen.parameter_number = draw.choice(others)
-    what = f"result {list(chosen.output_shape_index)} over argument {chosen.parameter_number}"
-    return what, parts._replace(module=proto.SerializeToString())
-
-
-def _one_sided_layout(parts: ExecutableParts, draw: random.Random) -> Made:
-    """A fusion's result, and not what its readers see, has another layout."""
-    proto = parse_module_proto(parts.module)
-    options = [
-        (i, c)
-        for c in proto.computations
-        for i in c.instructions
-        if i.opcode == "fusion"
-        and sum(extent > 1 for extent in i.shape.dimensions) > 1
-        and len(i.shape.layout.minor_to_major) > 1
-    ]
-    if not options:
-        return None
-    chosen, _ = draw.choice(options)
-    order = list(chosen.shape.layout.minor_to_major)
-    thick = [n for n, k in enumerate(order) if chosen.shape.dimensions[k] > 1]
-    a, b = draw.sample(thick, 2)
-    order[a], order[b] = order[b], order[a]
-    chosen.shape.layout.minor_to_major[:] = order
-    return chosen.name, parts._replace(module=proto.SerializeToString())
-
-
-def _one_place(parts: ExecutableParts, draw: random.Random) -> Made:
-    """Two operands of an instruction lie at one address, by XLA's buffer assignment."""
-    if not parts.assignment:
-        return None
-    module = parse_module_proto(parts.module)
-    proto = xla_pb2.BufferAssignmentProto.FromString(parts.assignment)
-    names = {i.id: i.name for c in module.computations for i in c.instructions}
-    made = {
-        b.defined_at.instruction_name or names.get(b.defined_at.instruction_id, ""): b.id
-        for b in proto.logical_buffers
-        if not b.defined_at.shape_index
-    }
-    where = {s.logical_buffer_id: (a, s) for a in proto.buffer_allocations for s in a.assigned}
-    plain = {i.name for c in module.computations for i in c.instructions if i.opcode in _HELD}
-    options = []
-    for c in module.computations:
-        for i in c.instructions if c.id in module.schedule.sequences else ():
-            read = [names[k] for k in i.operand_ids if i.opcode == "fusion"]
-            options += [
-                (made[a], made[b], i.name)
-                for a in read
-                for b in read
-                if a != b and a in plain and a in made and b in made and made[b] in where
-                and made[a] in where and where[made[b]][1].size >= where[made[a]][1].size > 0
-                and (where[made[a]][0].index, where[made[a]][1].offset)
-                != (where[made[b]][0].index, where[made[b]][1].offset)
-            ]  # fmt: skip
-    if not options:
-        return None
-    moved, over, name = draw.choice(options)
-    source, entry = where[moved]
-    target, place = where[over]
-    size = entry.size
-    kept = [s for s in source.assigned if s.logical_buffer_id != moved]
-    rest = [type(entry).FromString(s.SerializeToString()) for s in kept]
-    del source.assigned[:]
-    source.assigned.extend(rest)
-    target.assigned.add(logical_buffer_id=moved, offset=place.offset, size=size)
-    return f"operands of {name}", parts._replace(assignment=proto.SerializeToString())
-
-
-MODULES: dict[str, Callable[[ExecutableParts, random.Random], Made]] = {
-    "before what it needs": _too_early,
-    "over another argument": _other_argument,
-    "a layout of one side": _one_sided_layout,
-    "two operands at one address": _one_place,
-}
+MODULES = tuple("before_operand donation layout_fusion layout_element layout_parameter".split())
 
 KINDS = (*THUNKS, *SLICES, *MODULES)
 
 
-def drawn(cases: list[Case], count: int, seed: int) -> list[tuple[str, Fault]]:
-    """`count` faults, in turn from all kinds, and of each from all executables."""
+def drawn(cases: list[Case], count: int, seed: int) -> list[Fault]:
+    """`count` faults, taken in turn from all kinds and all executables."""
     draw = random.Random(seed)
-    sources = {k: [(case.name, case.faults(k, draw)) for case in cases] for k in KINDS}
-    for of_kind in sources.values():
-        draw.shuffle(of_kind)
-    found: list[tuple[str, Fault]] = []
-    while any(sources.values()) and len(found) < count:
-        for of_kind in sources.values():
-            while of_kind and len(found) < count:
-                name, source = of_kind.pop(0)
-                if (fault := next(source, None)) is not None:
-                    found.append((name, fault))
-                    of_kind.append((name, source))
-                    break
-    return found
+    sources = [case.faults(kind, draw) for case in cases for kind in KINDS]
+    draw.shuffle(sources)
+    return in_turn(sources, count)

@@ -197,11 +197,7 @@ FUNCTIONS: dict[str, Function] = {
     "scan": (_scan, (_WS, _X), (1,)),
     "scan's gradient": (jax.grad(_loss), (_WS, _X), ()),
     "offloaded scan": (_rematerialised(_OFFLOADED), (_WS, _X), ()),
-    "recomputed scan": (
-        _rematerialised(jax.checkpoint_policies.nothing_saveable),
-        (_WS, _X),
-        (),
-    ),
+    "recomputed scan": (_rematerialised(jax.checkpoint_policies.nothing_saveable), (_WS, _X), ()),
     "scan that keeps products": (
         _rematerialised(jax.checkpoint_policies.dots_saveable),
         (_WS, _X),
@@ -215,11 +211,7 @@ FUNCTIONS: dict[str, Function] = {
     "scatter": (lambda a, i: a.at[i].add(1.0), (_A, _I), ()),
     "searchsorted": (lambda v, a: jnp.searchsorted(jnp.sort(v), a), (_V, _A), ()),
     "segments": (lambda v, i: jax.ops.segment_sum(v, i, 8), (_V, _I), ()),
-    "sgd on a scan": (
-        lambda ws, x: ws - 0.1 * jax.grad(_loss)(ws, x),
-        (_WS, _X),
-        (0,),
-    ),
+    "sgd on a scan": (lambda ws, x: ws - 0.1 * jax.grad(_loss)(ws, x), (_WS, _X), (0,)),
     "slices": (lambda a, i: lax.dynamic_slice(a, (i, i), (8, 8)), (_A, _s32()), ()),
     "softmax": (lambda a: jax.nn.softmax(a, axis=1), (_A,), (0,)),
     "solve": (lambda a, b: jax.scipy.linalg.solve_triangular(a, b), (_A, _B), ()),

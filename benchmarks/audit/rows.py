@@ -6,15 +6,21 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from benchmarks import library_steps
 from benchmarks.audit.functions import FUNCTIONS
+from benchmarks.suite import dumps
 from benchmarks.thunks.steps import Step, steps
+from hlo.dumps.lowered import read_lowered
 from olla_xla import targets
+from olla_xla.errors import InputError
 from olla_xla.tools.audit.audit import audit_compiled
 from olla_xla.tools.audit.report import Audit
+from olla_xla.tools.dumped import DumpedStage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +48,20 @@ def chosen(names: Sequence[str], target: str, seed: int) -> Iterator[Step]:
     """The steps of names.
 
     Args:
-      names: "functions", all of `FUNCTIONS`; one of them as "function:NAME"; else as of `benchmarks
-        thunks`. target: what they are compiled for. seed: of random programs.
+      names: "functions", all of `FUNCTIONS`; one of them as "function:NAME"; "libraries", steps of
+        other libraries (`library_steps`); a folder with dumps, as `benchmarks suite` has it; else
+        as of `benchmarks thunks`. target: what they are compiled for. seed: of random programs.
     """
     for name in names:
         if name == "functions":
             yield from (_function(one, target) for one in FUNCTIONS)
         elif name.startswith("function:"):
             yield _function(name.partition(":")[2], target)
+        elif name == "libraries":
+            cases = (f"{c.model}/{c.batch_size}/{c.optimizer}" for c in library_steps.CASES)
+            yield from steps(list(cases), [], target, seed)
+        elif (folder := Path(name)).is_dir():
+            yield from (_dump(path, target) for path in dumps(folder))
         else:
             yield from steps([name], [1], target, seed)
 
@@ -61,6 +73,16 @@ def _function(name: str, target: str) -> Step:
         return lambda _: jax.jit(function, donate_argnums=donated).lower(*placed)
 
     return Step(name, make)
+
+
+def _dump(path: Path, target: str) -> Step:
+    def make() -> Any:
+        if (module := read_lowered(path)) is None:
+            raise InputError(f"{path.name} has a schedule: olla_xla audit --hlo takes it")
+        stage = DumpedStage(module, targets.target(target, module.devices))
+        return lambda _: stage.lowered
+
+    return Step(path.name, make)
 
 
 def audited(step: Step, target: str) -> tuple[Row, Audit]:

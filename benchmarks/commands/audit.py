@@ -8,15 +8,17 @@ finding, or if a fault has none.
 from __future__ import annotations
 
 import collections
+import statistics
 import sys
 from collections.abc import Sequence
 
 import jax
 from absl import flags
 
-from benchmarks.audit.faults import Case, Fault, drawn
+from benchmarks.audit.faults import Case, drawn
 from benchmarks.audit.rows import Row, audited, chosen
 from benchmarks.driver import Flags, write_json
+from benchmarks.thunks.faults import faults_table
 from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
@@ -31,7 +33,8 @@ def define_flags(values: flags.FlagValues) -> None:
     define.names(
         "steps",
         ["function:scan's gradient", "function:offloaded scan", "function:product"],
-        "functions: JAX's own; function:NAME: one of them; else as of `benchmarks thunks`.",
+        "functions: JAX's own; function:NAME: one of them; libraries; a folder of dumps; "
+        "else as of `benchmarks thunks`.",
     )
     define.one_of("target", "cpu", targets.TARGETS, "Device to compile for.")
     define.whole("faults", 40, "Faults, over all executables.", least=0)
@@ -70,12 +73,13 @@ def run(values: flags.FlagValues) -> int:
     if faults:
         shared.print_table(values, faults_table(faults))
     wrong = any(row.findings for row in rows)
-    return int(wrong or any(not fault.objections for _, fault in faults))
+    return int(wrong or any(not said for *_, said in faults))
 
 
 def summary_table(rows: Sequence[Row], failed: Sequence[str]) -> Table:
     """Figures over all executables, and a line for each finding."""
     compiles, audits = (sum(getattr(r, f"{k}seconds") for r in rows) for k in ("compile_", ""))
+    shares = [row.seconds / row.compile_seconds for row in rows if row.compile_seconds]
     lines = [
         ("executables", f"{len(rows):,}"),
         ("not compiled", f"{len(failed):,}"),
@@ -83,6 +87,7 @@ def summary_table(rows: Sequence[Row], failed: Sequence[str]) -> Table:
         ("compile, s", f"{compiles:.1f}"),
         ("audit, s", f"{audits:.1f}"),
         ("audit, part of the compile", f"{audits / compiles:.1%}" if compiles else "-"),
+        ("median of these parts", f"{statistics.median(shares):.1%}" if shares else "-"),
         ("followed", _total(row.followed for row in rows)),
         ("on trust", _total(row.trusted for row in rows)),
         ("with doubts", f"{sum(bool(row.doubts) for row in rows):,}"),
@@ -98,16 +103,3 @@ def _total(counts) -> str:
     for one in counts:
         found.update(one)
     return ", ".join(f"{n:,} {what}" for what, n in found.most_common())
-
-
-def faults_table(found: Sequence[tuple[str, Fault]]) -> Table:
-    """A line for each kind of fault, and one for each that was missed."""
-    made = collections.Counter(fault.kind for _, fault in found)
-    caught = collections.Counter(fault.kind for _, fault in found if fault.objections)
-    lines = [(kind, str(n), str(caught[kind]), "") for kind, n in sorted(made.items())]
-    lines += [
-        (fault.kind, "1", "0", f"{name}: {fault.what}")
-        for name, fault in found
-        if not fault.objections
-    ]
-    return Table(headings=("fault:", "made", "caught", "missed:"), rows=lines, title="faults")

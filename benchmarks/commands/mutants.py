@@ -1,5 +1,7 @@
 """Puts faults into planned modules, compiles and runs each, and lets olla_xla's check judge it.
 
+With --audit, XLA's own executables get the faults, and olla_xla.audit judges.
+
 Exit code 1 if a mutant whose outputs differ from those of XLA's own executable passes, or if
 the check rejects a module without a fault.
 """
@@ -19,7 +21,7 @@ from benchmarks.growing_file import GrowingFile
 from benchmarks.mutants import driver
 from benchmarks.mutants.cases import CASES
 from benchmarks.mutants.driver import UNMUTATED, Row
-from benchmarks.mutants.kinds import KINDS
+from benchmarks.mutants.kinds import AUDITED, KINDS
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
@@ -32,13 +34,15 @@ def define_flags(values: flags.FlagValues) -> None:
     define.whole("seed", 0, "Equal seeds give equal mutants.")
     define.whole("workers", 1, "Processes at a time.", least=1)
     define.text("out", None, "File for a line of JSON a mutant.")
-    define.names("kinds", list(KINDS), "Kinds of fault, several.")
+    define.switch("audit", False, "Whether olla_xla.audit judges, executables of plain jax.jit.")
+    define.names("kinds", None, "Kinds of fault, several; all by default.")
     define.names("cases", list(CASES), "Steps, several.")
 
 
 def run(values: flags.FlagValues) -> int:
     """Judges the mutants and prints the tables."""
-    kinds = known("kinds", values.kinds, KINDS)
+    kinds = AUDITED if values.audit else KINDS
+    kinds = known("kinds", values.kinds or list(kinds), kinds)
     cases = known("cases", values.cases, CASES)
     file = GrowingFile(values.out)
     started = time.monotonic()
@@ -51,7 +55,13 @@ def run(values: flags.FlagValues) -> int:
             (progress.stage if row.is_wrong else progress)(line)
 
         rows = driver.run(
-            cases, kinds, count=values.count, seed=values.seed, workers=values.workers, row=say
+            cases,
+            kinds,
+            count=values.count,
+            seed=values.seed,
+            workers=values.workers,
+            audit=values.audit,
+            row=say,
         )
     seconds = time.monotonic() - started
     console = shared.console()

@@ -12,13 +12,14 @@ import collections
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 from absl import flags
 
 from benchmarks.driver import Column, Flags, count, fixed, table_of, whole_numbers, write_json
 from benchmarks.growing_file import earlier_rows
+from benchmarks.thunks.faults import Fault, faults_table, in_turn
 from benchmarks.thunks.mutants import KINDS, mutants
 from benchmarks.thunks.rows import NotCompiledError, Row, is_worse, measured
 from benchmarks.thunks.steps import steps
@@ -100,26 +101,17 @@ def _rows(text: str) -> list[Row]:
     return [Row(**{**row, "unknown": tuple(row["unknown"])}) for row in json.loads(text)["rows"]]
 
 
-Fault = tuple[str, str, str, str]
-"""The executable, the kind of fault, what was done, and what the referee says."""
-
-
 def faults(subjects: list[Subject], count: int, seed: int) -> list[Fault]:
     """`count` faults, taken in turn from all kinds and all executables."""
     draw = random.Random(seed)
-    sources = [(s, kind, mutants(s, kind, draw)) for kind in KINDS for s in subjects]
+    sources = [_faults(s, kind, draw) for kind in KINDS for s in subjects]
     draw.shuffle(sources)
-    found: list[Fault] = []
-    while sources and len(found) < count:
-        left = []
-        for subject, kind, source in sources:
-            made = next(source, None)
-            if made is None or len(found) >= count:
-                continue
-            found.append((subject.name, kind, made.what, subject.verdict(made.executable)))
-            left.append((subject, kind, source))
-        sources = left
-    return found
+    return in_turn(sources, count)
+
+
+def _faults(subject: Subject, kind: str, draw: random.Random) -> Iterator[Fault]:
+    for made in mutants(subject, kind, draw):
+        yield subject.name, kind, made.what, subject.verdict(made.executable)
 
 
 _COLUMNS = (
@@ -192,12 +184,3 @@ def _kinds(rows: Sequence[Row]) -> collections.Counter[str]:
     for row in rows:
         kinds.update(row.kinds)
     return kinds
-
-
-def faults_table(found: Sequence[tuple[str, str, str, str]]) -> Table:
-    """A line for each kind of fault, and one for each that was missed."""
-    made = collections.Counter(kind for _, kind, _, _ in found)
-    caught = collections.Counter(kind for _, kind, _, said in found if said)
-    lines = [(kind, str(n), str(caught[kind]), "") for kind, n in sorted(made.items())]
-    lines += [(kind, "1", "0", f"{name}: {what}") for name, kind, what, said in found if not said]
-    return Table(headings=("fault:", "made", "caught", "missed:"), rows=lines, title="faults")

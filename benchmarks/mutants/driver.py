@@ -76,13 +76,15 @@ def run(
     count: int,
     seed: int,
     workers: int = 1,
+    audit: bool = False,
     row: Callable[[Row], None],
 ) -> list[Row]:
     """Judges `count` mutants, and each step without a fault.
 
     Args:
       cases, kinds: names. count: of mutants in all. seed: equal seeds give equal mutants.
-      workers: processes at a time. row: called with each row as it is made.
+      workers: processes at a time. audit: whether XLA's own executables get the faults, and the
+        audit judges. row: called with each row as it is made.
 
     Returns:
       A row each; where a step cannot be compiled or planned, one that says so.
@@ -99,7 +101,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             jobs = [
-                pool.submit(_Watched(case, kinds, share, seed, Path(folder), add).run)
+                pool.submit(_Watched(case, kinds, share, seed, Path(folder), audit, add).run)
                 for case, share in zip(cases, shares, strict=True)
             ]
             for job in jobs:
@@ -124,11 +126,13 @@ class _Watched:
         count: int,
         seed: int,
         folder: Path,
+        audit: bool,
         add: Callable[[Row], None],
     ) -> None:
         self._case = case
         self._request: dict[str, Any] = {
             "case": case,
+            "audit": audit,
             "kinds": list(kinds),
             "count": count,
             "seed": f"{seed}/{case}",
@@ -169,6 +173,8 @@ class _Watched:
             self._add(Row(self._case, UNMUTATED[1], 0, "", "failed", error=said))
             return True
         ended = "hung" if hung else "aborted" if stage != "compiled" else "crashed"
+        if ended == "aborted" and self._request["audit"]:
+            ended = "refused"  # there is nothing to audit
         self._finish({**current, "outcome": ended}, started)
         return False
 

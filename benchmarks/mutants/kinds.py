@@ -37,6 +37,12 @@ class Kind:
 OVERLAP = "overlap"
 """Two buffers of the executable that live together, moved onto each other."""
 
+THUNKS = tuple(
+    "slices exchanged,offset into a neighbour,reader after its writer,two operands in one place,"
+    "a thunk dropped".split(",")
+)
+"""Kinds of `benchmarks.thunks.mutants` that CPUs' executables have places for."""
+
 KINDS: dict[str, Kind] = {
     "alias_read_later": Kind(aliases.read_later, 2),
     "alias_read_inside": Kind(aliases.read_inside, 2),
@@ -70,6 +76,17 @@ KINDS: dict[str, Kind] = {
     **{name: Kind(fault, 0.3) for name, fault in text.FAULTS.items()},
 }
 """Name -> kind; a third of all mutants are of those in `text`."""
+
+AUDITED: dict[str, Kind] = {
+    **{
+        kind: KINDS[kind]
+        for kind in "alias_read_later alias_read_inside bound_and_late behind_writer shuffled "
+        "before_operand lost_copy donation".split()
+    },
+    **{kind: KINDS[kind] for kind in text.LAYOUTS},
+    **{kind: Kind(None, 4) for kind in (OVERLAP, *THUNKS)},
+}
+"""Those that change where and when arrays are read, and not which program it is."""
 
 
 def mutated(module: bytes, kind: str, seed: str) -> tuple[str, bytes] | None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.mutants.cases import Case
-from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
+from benchmarks.mutants.kinds import KINDS, mutated
 from benchmarks.mutants.overlap import overlapped
 from benchmarks.mutants.programs import SEEN
 from benchmarks.mutants.text import read_back
@@ -52,12 +52,14 @@ class Subject:
       planned: the module as it is handed back to XLA. kernels: `Plan.kernels` as JSON.
     """
 
+    _kinds = KINDS
+
     def __init__(self, case: Case, planned: tuple[bytes, str] | None = None) -> None:
         step, shapes, jit_options = case.build()
         self._lowered = jax.jit(step, **jit_options).lower(*shapes)
         captured = capture(self._lowered)
         self._scheduled = captured.module
-        self.planned, self.kernels = planned or _planned(captured, case)
+        self.planned, self.kernels = planned or self._plan(captured, case)
         expected: dict[str, list[int]] = json.loads(self.kernels)
         self._kernels = {name: tuple(pattern) for name, pattern in expected.items()}
         # As for the plan itself: loops whose residuals are recomputed are numbered element by
@@ -79,6 +81,12 @@ class Subject:
         self._compiled = compile_rewritten(self._lowered, lambda _: self.planned)
         self._executable = _serialized(self._compiled)
 
+    def _plan(self, captured: Compiled, case: Case) -> tuple[bytes, str]:
+        plan = planner.plan_module(
+            captured.module, case.options, target="cpu", xla_bytes=captured.assigned_bytes
+        )
+        return planner.apply_plan(captured.module, plan), json.dumps(dict(plan.kernels))
+
     def unmutated(self) -> Iterator[dict[str, Any]]:
         """XLA's executable, the planned one and that read from its text: verdicts and outputs."""
         again = read_back(self.planned)
@@ -99,21 +107,22 @@ class Subject:
         seen: set[str] = set()
         numbers = dict.fromkeys(kinds, 0)
         rng = random.Random(seed)
-        turns = [(rng.random() / KINDS[kind].share, kind) for kind in kinds]
+        shares = {kind: self._kinds[kind].share for kind in kinds}
+        turns = [(rng.random() / shares[kind], kind) for kind in kinds]
         heapq.heapify(turns)
         while turns:
             turn, kind = heapq.heappop(turns)
             mutant = self._next(seed, kind, numbers, seen)
             if mutant is not None:
                 yield mutant
-                heapq.heappush(turns, (turn + 1 / KINDS[kind].share, kind))
+                heapq.heappush(turns, (turn + 1 / shares[kind], kind))
 
     def _next(self, seed: str, kind: str, numbers: dict[str, int], seen: set[str]) -> Mutant | None:
         for _ in range(_TRIES):
             numbers[kind] += 1
             number = numbers[kind]
-            if kind == OVERLAP:
-                made = self._overlapped(f"{seed}/{number}")
+            if self._kinds[kind].seed is None:
+                made = self._in_executable(kind, f"{seed}/{number}")
             else:
                 made = mutated(self.planned, kind, f"{seed}/{number}")
             if made is None:
@@ -124,7 +133,8 @@ class Subject:
                 return kind, number, text, data
         return None
 
-    def _overlapped(self, seed: str) -> tuple[str, bytes] | None:
+    def _in_executable(self, kind: str, seed: str) -> tuple[str, bytes] | None:
+        del kind  # there is one
         if not self._executable:
             return None
         try:
@@ -140,20 +150,18 @@ class Subject:
           {"stage": "made" | "compiled" | "ran", ...}, the last with the outcome.
         """
         kind, _, _, data = mutant
-        planned = "" if kind == OVERLAP else self._handed_back(data)
+        is_module = self._kinds[kind].seed is not None
+        planned = self._handed_back(data) if is_module else self._judge(self._compiled, data)
         yield {"stage": "made", "planned": planned}
         try:
-            if kind == OVERLAP:
-                compiled = loaded_again(self._compiled, data)
-            else:
+            if is_module:
                 compiled = compile_rewritten(self._lowered, lambda _: data)
+            else:
+                compiled = loaded_again(self._compiled, data)
         except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
             yield {"stage": "ran", "outcome": "refused", "error": _line(error)}
             return
-        assignment = None
-        if kind == OVERLAP:
-            assignment = CpuExecutable(data).assignment.SerializeToString()
-        yield {"stage": "compiled", "executable": self._judge(compiled, assignment)}
+        yield {"stage": "compiled", "executable": self._judge(compiled) if is_module else ""}
         try:
             same = self._run(compiled) == self._expected
         except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
@@ -171,9 +179,11 @@ class Subject:
             return _line(error)
         return ""
 
-    def _judge(self, compiled: jax.stages.Compiled, assignment: bytes | None = None) -> str:
-        """What the referee says of an executable."""
-        if assignment is None:
+    def _judge(self, compiled: jax.stages.Compiled, executable: bytes = b"") -> str:
+        """What the referee says of an executable, and of the same with other bytes."""
+        if executable:
+            assignment = CpuExecutable(executable).assignment.SerializeToString()
+        else:
             assignment = assignment_proto(compiled, "cpu")
         final = final_module(compiled)
         case = dataclasses.replace(self._case, final=final, assignment=assignment)
@@ -195,13 +205,6 @@ class Subject:
     def take(self, seed: str, kinds: tuple[str, ...], skip: int, count: int) -> Iterator[Mutant]:
         """Mutants number `skip` to `count` of those of a seed."""
         return itertools.islice(self.mutants(seed, kinds), skip, count)
-
-
-def _planned(captured: Compiled, case: Case) -> tuple[bytes, str]:
-    plan = planner.plan_module(
-        captured.module, case.options, target="cpu", xla_bytes=captured.assigned_bytes
-    )
-    return planner.apply_plan(captured.module, plan), json.dumps(dict(plan.kernels))
 
 
 def _serialized(compiled: jax.stages.Compiled) -> bytes:

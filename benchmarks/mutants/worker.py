@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.mutants.audited import AuditedSubject
 from benchmarks.mutants.cases import CASES
 from benchmarks.mutants.subject import Subject
 
@@ -14,15 +15,15 @@ def main(request: str) -> None:
     """Judges what a request asks for; every line printed is a JSON object.
 
     Args:
-      request: JSON of {"case", "seed", "kinds", "skip", "count", "planned": file to keep the
-        planned module in}.
+      request: JSON of {"case", "audit": whether the audit is to judge, "seed", "kinds", "skip",
+        "count", "planned": file to keep the planned module in}.
     """
     given = json.loads(request)
     kept = Path(given["planned"])
     kernels, known = kept.with_suffix(".json"), None
     if kernels.exists():
         known = kept.read_bytes(), kernels.read_text()
-    subject = Subject(CASES[given["case"]], known)
+    subject = (AuditedSubject if given["audit"] else Subject)(CASES[given["case"]], known)
     kept.write_bytes(subject.planned)
     kernels.write_text(subject.kernels)
     say({"stage": "ready"})

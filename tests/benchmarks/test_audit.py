@@ -12,5 +12,5 @@ def test_functions_are_clean_and_faults_are_found(tmp_path, capsys):
     assert main(["benchmarks", "audit", steps, "--faults=8", f"--out={out}"]) == 0
     found = json.loads(out.read_text())
     assert [row["findings"] for row in found["rows"]] == [[], []]
-    assert {fault[0] for _, fault in found["faults"]} == set(MODULES)
+    assert {kind for _, kind, _, _ in found["faults"]} == set(MODULES)
     assert "with findings" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.commands import mutants as report
 from benchmarks.mutants import driver
 from benchmarks.mutants.draft import Draft
-from benchmarks.mutants.kinds import KINDS, OVERLAP, mutated
+from benchmarks.mutants.kinds import KINDS, OVERLAP, THUNKS, mutated
 from benchmarks.mutants.overlap import overlapped
 from benchmarks.mutants.text import read_back
 from hlo import xla_pb2
@@ -590,6 +590,13 @@ def test_a_run_of_all_kinds(monkeypatch):
     assert len(seeded) == 40
     assert sum(r.differs and r.caught for r in seeded) >= 12
     assert sum(not r.caught for r in seeded) >= 3  # harmless ones pass
+
+
+def test_faults_of_an_executables_thunks_are_run_and_audited():
+    rows = driver.run(["looped"], THUNKS, count=20, seed=5, audit=True, row=lambda _: None)
+    assert not report.wrong_lines(rows)
+    assert {r.kind for r in rows} == {*THUNKS, *driver.UNMUTATED}
+    assert sum(r.differs and r.caught for r in rows) >= 6
 
 
 def test_a_missed_mutant_is_said():

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from benchmarks.__main__ import main
 from benchmarks.commands.thunks import (
     faults,
-    faults_table,
     in_pairs,
     summary_table,
     thunks_table,
 )
 from benchmarks.dumped_assignment import same_places
 from benchmarks.thunks.critical_path import durations
+from benchmarks.thunks.faults import faults_table
 from benchmarks.thunks.mutants import KINDS, mutants
 from benchmarks.thunks.rows import NotCompiledError, Row, is_worse, measured
 from benchmarks.thunks.steps import Step, steps

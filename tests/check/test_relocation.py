@@ -42,8 +42,9 @@ class Program:
         accesses = [Access(s, True, False) for s in reads]
         accesses += [Access(s, False, True) for s in writes]
         self.count += 1
+        number = self.count - 1
         return CpuThunk(
-            self.count - 1, f"t{self.count - 1}", "kernel", tuple(accesses), flow, inner, counted
+            f"t{number}", "kernel", tuple(accesses), flow, inner, number=number, counted=counted
         )
 
 

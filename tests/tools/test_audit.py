@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
-from hlo.module import parse_module_proto
+from benchmarks.mutants.kinds import mutated
+from hlo.module import module_from_bytes, parse_module_proto
 from olla_xla.cli.main import main
 from olla_xla.errors import InputError
 from olla_xla.tools.audit.audit import audit_parts
 from olla_xla.tools.audit.every_compile import every_compile
+from olla_xla.tools.audit.reduce import reduced
 from olla_xla.tools.audit.report import saved_parts
 
 
@@ -51,6 +53,7 @@ def test_a_jitted_function_is_followed(report):
     assert report.target == "cpu"
     assert report.followed["arrays with an address"] > 10
     assert report.followed["aliases"] == 2
+    assert report.followed["thunks"] > 5 and not report.left
     assert sum(report.trusted.values())
     assert "no findings" in str(report)
 
@@ -89,6 +92,16 @@ def test_a_lost_order_is_found_with_its_line(report):
     found = with_module(report, change).findings
     assert [f.check for f in found] == ["order"]
     assert "needs" in found[0].message
+
+
+def test_findings_of_independent_checks_are_all_there(report):
+    """One line for each cause: an order that is wrong, and two arguments that are overwritten."""
+    proto = parse_module_proto(report.parts.module)
+    ids = proto.schedule.sequences[proto.entry_computation_id].instruction_ids
+    ids.insert(0, ids.pop(-2))
+    parts = report.parts._replace(module=proto.SerializeToString())
+    found = audit_parts(parts, donated=frozenset()).findings
+    assert [f.check for f in found] == ["order", "donation", "donation"]
 
 
 def test_an_argument_that_was_not_donated(report):
@@ -154,6 +167,31 @@ def test_the_wrong_slices_of_jaxlib_0_11_0_are_found(tmp_path, capsys):
     assert "gives [917,504, 1,048,576)" in out
     assert "at offloaded_scan.py:25" in out
     assert saved_parts(tmp_path / "again.zip") == saved_parts(WRONG)
+
+
+def test_a_program_is_reduced_to_what_its_finding_needs(tmp_path, capsys):
+    whole, path = saved_parts(WRONG), tmp_path / "reduced.zip"
+    assert main(["olla_xla", "audit", f"--hlo={WRONG}", f"--zip={path}", "--reduce"]) == 1
+    first = capsys.readouterr().out
+    left = saved_parts(path)
+    modules = (module_from_bytes(parts.module) for parts in (whole, left))
+    before, after = (sum(len(c.instructions) for c in m.computations) for m in modules)
+    assert after < before / 2 and path.stat().st_size < WRONG.stat().st_size * 2 / 3
+    assert main(["olla_xla", "audit", f"--hlo={path}"]) == 1
+    again = capsys.readouterr().out
+    assert again.splitlines()[:3] == first.splitlines()[:3]
+    assert "not followed" not in again
+
+
+def test_a_read_behind_a_write_is_reduced_too():
+    step = jax.jit(lambda x, y: (jnp.sin(x) @ y, (jnp.cos(x) @ y) @ y, jnp.sort(y)))
+    whole = olla_xla.audit(step, jnp.ones((64, 64)), jnp.ones((64, 64)))
+    proto = parse_module_proto(whole.parts.module)
+    made = next(mutated(proto.SerializeToString(), "alias_read_later", str(k)) for k in range(9))
+    wrong = audit_parts(whole.parts._replace(module=made[1], executable=b""))
+    left = reduced(wrong)
+    assert [f[:2] for f in left.findings] == [wrong.findings[0][:2]]
+    assert left.followed["instructions"] < wrong.followed["instructions"]
 
 
 TESTS = """

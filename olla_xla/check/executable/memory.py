@@ -116,15 +116,25 @@ def assigned_places(
     return places
 
 
-def run(program: Program, values: Values, places: Places, target: str) -> None:
+def run(
+    program: Program,
+    values: Values,
+    places: Places,
+    target: str,
+    tables: Mapping[str, Place] | None = None,
+) -> None:
     """Simulates the schedule over the memory `places`, with each loop's body and each branch once.
+
+    Args:
+      program, values, places, target: what runs where.
+      tables: tuple instruction -> where its code writes pointers to the elements.
 
     Raises:
       CheckError: a value is read after it was overwritten; the result of a loop, a branch or an
         aliased output is not in the place that it must have; a constant, a result, or an argument
         that was not donated is overwritten.
     """
-    machine = _Machine(places, target)
+    machine = _Machine(places, target, tables or {})
     arguments = [(p, i, v) for p in program.entry.parameters for i, v in values.frame.at[p].items()]
     constants = [value for value in values.defined if value.op.opcode == "constant"]
     for value in (*constants, *(value for _, _, value in arguments)):
@@ -208,8 +218,9 @@ class _Memory:
 
 
 class _Machine:
-    def __init__(self, places: Places, target: str) -> None:
+    def __init__(self, places: Places, target: str, tables: Mapping[str, Place]) -> None:
         self._places = places
+        self._tables = tables
         self._target = target
         self._memory = _Memory()
         self._blank: set[MemoryValue] = set()
@@ -243,6 +254,8 @@ class _Machine:
                 _CONTROL[op.opcode](self, frame, op)
             elif op.opcode not in PASSED_ON:
                 self.step(frame, op)
+            elif op.name in self._tables:
+                self._memory.put(MemoryValue(op, ()), self._tables[op.name], op)
 
     def step(self, frame: Frame, op: Op) -> None:
         """An operation that reads all its operands, then writes all its results."""

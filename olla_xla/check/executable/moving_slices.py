@@ -29,11 +29,13 @@ class FollowedSlices:
     Attributes:
       slices: how many slices of thunks. addresses: how many addresses of them, in all iterations.
       left: why others were not compared, a line each.
+      wrong: what differs, a line for each thunk: with the iteration and both addresses.
     """
 
     slices: int = 0
     addresses: int = 0
     left: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
 
 
 def check_moving_slices(program: Program, executable: GpuExecutable) -> FollowedSlices:
@@ -41,9 +43,6 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
 
     Args:
       program: the executable's module. executable: as it was read.
-
-    Raises:
-      CheckError: they differ; the message names the thunk, the iteration and both addresses.
     """
     thunks = {t.name: t for t in executable.all_thunks if any(s.is_cut for s in t.slices)}
     if not thunks:
@@ -51,7 +50,10 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
     follower = _Follower(thunks)
     found = {op: thunks[op.name] for op in program.run_ops() if op.name in thunks}
     for op, thunk in found.items():
-        follower.pair(op, thunk)
+        try:
+            follower.pair(op, thunk)
+        except CheckError as error:
+            follower.wrong[op] = str(error)
     scalars = follower.scalars = Scalars(found, follower.visit)
     try:
         scalars.run(program.entry, [UNKNOWN] * len(program.entry.parameters))
@@ -61,7 +63,8 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
         follower.left[f"how often {loop.name} runs is not known: 16 iterations followed"] = None
     for name in thunks.keys() - {op.name for op in follower.seen}:
         follower.left[f"{name} was not reached"] = None
-    return FollowedSlices(follower.slices, follower.addresses, tuple(follower.left))
+    wrong = tuple(follower.wrong.values())
+    return FollowedSlices(follower.slices, follower.addresses, tuple(follower.left), wrong)
 
 
 class _Follower:
@@ -75,11 +78,12 @@ class _Follower:
         self.slices = self.addresses = 0
         self.left: dict[str, None] = {}
         self.seen: set[Op] = set()
+        self.wrong: dict[Op, str] = {}
 
     def pair(self, op: Op, thunk: GpuThunk) -> None:
         """Finds the operation of each slice; CheckError if a thunk's parts are of other sizes."""
-        _check_copies(thunk)
         self._pairs[op] = found = []
+        _check_copies(thunk)
         for cut, part in _paired(op.called[0], thunk):
             if part is None:
                 self.left[f"which slice {_said(thunk)} takes of {_which(cut)} is not known"] = None
@@ -107,11 +111,12 @@ class _Follower:
             if actual != begin:
                 verb = "writes" if cut.is_result else "reads"
                 where = f" in iteration {', '.join(map(str, iterations))}" if iterations else ""
-                raise CheckError(
+                said = (
                     f"{_said(self._thunks[op.name])} {verb} bytes [{actual:,}, "
                     f"{actual + cut.size:,}) of {_which(cut)}{where}, but the index of "
                     f"{part.name} gives [{begin:,}, {begin + cut.size:,})"
                 )
+                self.wrong.setdefault(op, said)
             self.addresses += 1
 
     def _begin(self, part: Op, known: Mapping[Op, Known]) -> int | None:

@@ -10,9 +10,11 @@ import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from hlo.cpu_executable import CpuExecutable
 from hlo.gc_pause import without_collection
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
+from hlo.module import HloError, parse_module_proto
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.layouts import check_layouts
 from olla_xla.check.executable.memory import (
@@ -22,7 +24,7 @@ from olla_xla.check.executable.memory import (
     run,
     shared_buffers,
 )
-from olla_xla.check.executable.moving_slices import FollowedSlices, check_moving_slices
+from olla_xla.check.executable.moving_slices import check_moving_slices
 from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, read_program
 from olla_xla.check.executable.thunks import check_thunks
 from olla_xla.check.executable.values import MemoryValue, Values, follow
@@ -38,7 +40,8 @@ class Survey:
     """The results of all checks of one executable: what was followed, trusted, and objected to.
 
     Attributes:
-      objections: (which check, what it says).
+      objections: (which check, what it says), one for each cause. Of the checks that follow memory
+        it is the first: what comes after it may be its consequence.
       followed: what -> how many.
       trusted: kind of kernel, whose code was not looked at -> how many of them.
       left: what could not be followed, a line each.
@@ -56,7 +59,7 @@ def survey(
     target: str,
     *,
     assignment: bytes = b"",
-    executable: GpuExecutable | None = None,
+    executable: GpuExecutable | CpuExecutable | None = None,
     donated: Collection[int] | None = None,
     promised: Mapping[ShapeIndex, int] | None = None,
 ) -> Survey:
@@ -65,7 +68,7 @@ def survey(
     Args:
       module: its final HloModuleProto, serialized. target: "cpu", "cuda" or "tpu".
       assignment: its serialized BufferAssignmentProto, or b"" where it is not given.
-      executable: a GPU's executable, where it could be read; it has the assignment of its own.
+      executable: a GPU's or CPU's, where it could be read; it has the assignment of its own.
       donated: numbers of the arguments that the caller gives away; None where that is not known.
       promised: index of a result -> number of the argument that it was to take over.
     """
@@ -78,25 +81,42 @@ class _Checks:
         module: bytes,
         target: str,
         assignment: bytes,
-        executable: GpuExecutable | None,
+        executable: GpuExecutable | CpuExecutable | None,
         donated: Collection[int] | None,
         promised: Mapping[ShapeIndex, int],
     ) -> None:
         self._module, self._target = module, target
-        self._assignment = assignment if executable is None else executable.assignment
+        self._assignment = assignment
+        if executable is not None:
+            own = executable.assignment
+            self._assignment = own if isinstance(own, bytes) else own.SerializeToString()
         self._executable, self._donated, self._promised = executable, donated, promised
+        self._thunks = [b for t in (executable.thunks if executable else ()) for b in t.below()]
+        self._whole_calls: list[GpuThunk] = []
         self._objections: list[tuple[str, str]] = []
         self._followed: dict[str, int] = {}
         self._left: list[str] = []
 
     def made(self) -> Survey:
         """Makes them."""
-        program = self._of("order", lambda: read_program(self._module))
-        trusted: Mapping[str, int] = {}
-        if program is not None:
-            self._checked(program)
-            trusted = self._trusted(program)
+        ordered = self._of("order", lambda: read_program(self._module))
+        program = self._unordered() if ordered is None else ordered
+        if program is None:
+            return Survey(tuple(self._objections), {}, {}, ())
+        self._check_each(program)
+        if ordered is not None:
+            self._check_memory(ordered)
+        trusted = self._trusted(program)
         return Survey(tuple(self._objections), self._followed, trusted, tuple(self._left))
+
+    def _unordered(self) -> Program | None:
+        """The program without its schedule, where that is wrong; None if it cannot be read."""
+        try:
+            proto = parse_module_proto(self._module)
+            proto.ClearField("schedule")
+            return read_program(proto.SerializeToString())
+        except (CheckError, HloError):
+            return None
 
     def _of[T](self, check: str, work: Callable[[], T]) -> T | None:
         """What a check returns; None if it objects, which is noted."""
@@ -106,60 +126,76 @@ class _Checks:
             self._objections.append((check, str(error)))
             return None
 
-    def _checked(self, program: Program) -> None:
+    def _check_each(self, program: Program) -> None:
+        """What holds whatever the order is."""
         ops = list(program.run_ops())
         self._followed["instructions"] = len(ops)
         self._of("layouts", lambda: check_layouts(program))
-        self._of("donation", lambda: self._check_donation(program))
+        self._objections += (("donation", said) for said in self._lost_donations(program))
         self._followed["aliases"] = len(program.aliases)
         self._followed["asynchronous operations"] = sum(o.opcode.endswith("-start") for o in ops)
+        executable = self._executable
+        if isinstance(executable, GpuExecutable):
+            found = check_moving_slices(program, executable)
+            self._objections += (("slices", said) for said in found.wrong)
+            self._followed["slices in loops"] = found.slices
+            self._followed["addresses of slices"] = found.addresses
+            self._left += found.left
+            if unknown := sorted(executable.unknown_kinds):
+                self._left.append(f"thunks of kinds that are not known: {', '.join(unknown)}")
+        elif executable is not None:
+            calls = {op.name for op in ops if op.opcode == "call"}
+            self._whole_calls = [t for t in self._thunks if t.name in calls and not t.inner]
+            if n := len(self._whole_calls):
+                self._left.append(f"which buffer is which, in {n} kernels of whole computations")
+
+    def _check_memory(self, program: Program) -> None:
         values = self._of("values", lambda: follow(program))
         if values is None:
             return
         self._followed["arrays"] = len(values.defined)
-        shared = shared_buffers(program, values, self._target)
-        self._of("values", lambda: run(program, values, shared, self._target))
-        if not self._assignment:
-            self._left.append("XLA's buffer assignment is not known: only aliases were followed")
-            return
-        places = self._of("memory", lambda: self._places(program, values))
-        if places is not None:
-            self._of("memory", lambda: run(program, values, places, self._target))
-            self._followed["arrays with an address"] = len(places)
-        if self._executable is not None:
-            self._check_gpu(program, values, places, self._executable)
+        placed, before = None, len(self._objections)
+        if self._assignment:
+            placed = self._of("memory", lambda: self._placed(program, values))
         else:
+            self._left.append("XLA's buffer assignment is not known: only aliases were followed")
+        if placed is not None:
+            self._of("memory", lambda: run(program, values, placed[0], self._target, placed[1]))
+            self._followed["arrays with an address"] = len(placed[0])
+        if len(self._objections) == before:  # else it would be the same once more
+            shared = shared_buffers(program, values, self._target)
+            self._of("values", lambda: run(program, values, shared, self._target))
+        executable = self._executable
+        if executable is None:
             self._left.append("the code was not read: its addresses are taken for those assigned")
+            return
+        self._followed["thunks"] = len(self._thunks)
+        if placed is not None:
+            self._of("thunks", lambda: check_thunks(program, values, placed[0], executable))
 
-    def _places(self, program: Program, values: Values) -> dict[MemoryValue, Place]:
-        return assigned_places(values, places_of(self._assignment, program.names))
+    def _placed(
+        self, program: Program, values: Values
+    ) -> tuple[dict[MemoryValue, Place], dict[str, Place]]:
+        """The places of values; and of tuples' tables that a CPU's kernel of a computation has."""
+        found = places_of(self._assignment, program.names)
+        touched = {
+            Place(a.slice.allocation, a.slice.offset, a.slice.end)
+            for t in self._whole_calls
+            for a in t.accesses
+        }
+        tuples = (op.name for op in program.run_ops() if op.opcode == "tuple")
+        tables = {name: found[name, ()] for name in tuples if found.get((name, ())) in touched}
+        return assigned_places(values, found), tables
 
-    def _check_gpu(
-        self,
-        program: Program,
-        values: Values,
-        places: Mapping[MemoryValue, Place] | None,
-        executable: GpuExecutable,
-    ) -> None:
-        self._followed["thunks"] = sum(1 for _ in executable.all_thunks)
-        if places is not None:
-            self._of("thunks", lambda: check_thunks(program, values, places, executable))
-        found = self._of("slices", lambda: check_moving_slices(program, executable))
-        found = found or FollowedSlices()
-        self._followed["slices in loops"] = found.slices
-        self._followed["addresses of slices"] = found.addresses
-        self._left += found.left
-        if unknown := sorted(executable.unknown_kinds):
-            self._left.append(f"thunks of kinds that are not known: {', '.join(unknown)}")
-
-    def _check_donation(self, program: Program) -> None:
-        """Raises CheckError where an argument's memory is used otherwise than the caller allows."""
+    def _lost_donations(self, program: Program) -> Iterator[str]:
+        """Where an argument's memory is used otherwise than the caller allows."""
         given = {number for number, _ in (*program.aliases.values(), *program.donors)}
-        if self._donated is not None and (taken := sorted(given - set(self._donated))):
-            raise CheckError(f"argument {taken[0]} is overwritten, but was not donated")
+        if self._donated is not None:
+            for number in sorted(given - set(self._donated)):
+                yield f"argument {number} is overwritten, but was not donated"
         for index, number in self._promised.items():
             if program.aliases.get(index, (None,))[0] != number:
-                raise CheckError(
+                yield (
                     f"result {list(index)} was to take over the memory of argument {number}, and "
                     "does not"
                 )
@@ -167,7 +203,7 @@ class _Checks:
     def _trusted(self, program: Program) -> Mapping[str, int]:
         found: collections.Counter[str] = collections.Counter()
         if self._executable is not None:
-            for thunk in _leaves(self._executable.all_thunks):
+            for thunk in (one for t in self._thunks for one in (t, *t.embedded)):
                 if thunk.flow is Flow.NONE and thunk.kind not in _MOVES:
                     found[thunk.kind] += not thunk.kind.endswith("copy")
         else:
@@ -176,12 +212,6 @@ class _Checks:
                     target = op.proto.custom_call_target
                     found[f"custom-call {target}" if target else op.opcode] += 1
         return dict((+found).most_common())
-
-
-def _leaves(thunks: Iterator[GpuThunk]) -> Iterator[GpuThunk]:
-    for thunk in thunks:
-        yield thunk
-        yield from thunk.embedded
 
 
 def _computes(op: Op) -> bool:

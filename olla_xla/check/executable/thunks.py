@@ -1,16 +1,18 @@
-"""Checks a GPU executable's thunks against its module: the same bytes, in the same order.
+"""Checks an executable's thunks against its module: the same bytes, in the same order.
 
-`memory.run` shows that the module's values survive in the places that XLA assigned. A GPU runs
-thunks, which name slices of allocations. Here each thunk is compared with its instruction: it reads
-the operands' bytes and writes the results', thunks follow the schedule, and nothing touches bytes
-that are in use on another stream. So each thunk reads the values that the module says. Commands
-that may run concurrently in a CUDA graph do not change this: XLA orders those that share bytes.
+`memory.run` shows that the module's values survive in the places that XLA assigned. GPUs and CPUs
+run thunks, which name slices of allocations. Here each thunk is compared with its instruction: it
+reads the operands' bytes and writes the results', thunks follow the schedule, and nothing touches
+bytes that are in use on another stream. So each thunk reads the values that the module says.
+Commands that may run concurrently in a CUDA graph do not change this: XLA orders those that share
+bytes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
@@ -20,6 +22,9 @@ from olla_xla.check.executable.moves import copied_slice, moves_only
 from olla_xla.check.executable.program import Op, Program, allocates
 from olla_xla.check.executable.values import Frame, MemoryValue, Values, resolve
 from olla_xla.errors import CheckError
+
+if TYPE_CHECKING:
+    from hlo.cpu_executable import CpuExecutable
 
 _MAY_BE_NOTHING = frozenset(("copy", "custom-call"))
 """Opcodes that need no thunk where their results are in the memory of their operands."""
@@ -41,7 +46,10 @@ class _Step:
 
 
 def check_thunks(
-    program: Program, values: Values, places: Mapping[MemoryValue, Place], executable: GpuExecutable
+    program: Program,
+    values: Values,
+    places: Mapping[MemoryValue, Place],
+    executable: GpuExecutable | CpuExecutable,
 ) -> None:
     """Checks that an executable's thunks do what its module says, at the bytes that XLA assigned.
 
@@ -52,8 +60,12 @@ def check_thunks(
     Raises:
       CheckError: they do not; the message names the thunk.
     """
-    walk = _Walk(places, executable)
-    _check_interface(program, values, walk, executable)
+    walk = _Walk(places, executable.sizes)
+    if isinstance(executable, GpuExecutable):
+        walk.mocks_calls = executable.mocks_calls
+        _check_interface(program, values, walk, executable)
+    else:  # whose callers go by the buffer assignment itself
+        walk.tables = _tables(executable)
     walk.sequence(values.frame, executable.thunks)
 
 
@@ -84,10 +96,11 @@ def _check_interface(
 class _Walk:
     """Goes through the thunks of an executable once, loops and branches included."""
 
-    def __init__(self, places: Mapping[MemoryValue, Place], executable: GpuExecutable) -> None:
+    def __init__(self, places: Mapping[MemoryValue, Place], sizes: Mapping[int, int]) -> None:
         self._places = places
-        self._sizes = executable.sizes
-        self._mocks_calls = executable.mocks_calls
+        self._sizes = sizes
+        self.mocks_calls = False
+        self.tables: Mapping[str, set[Slice]] = {}
         self._running: dict[int, tuple[GpuThunk, list[Access]]] = {}
         """Number of an execution -> what runs on another stream, and its accesses."""
         self._touched: list[Access] = []
@@ -99,11 +112,13 @@ class _Walk:
 
     def sequence(self, frame: Frame, thunks: Sequence[GpuThunk]) -> None:
         """The thunks of one run of a computation."""
-        steps = {step.op.name: step for step in _steps(frame)}
+        plain = tuple(_plain(thunks))
+        whole = {t.name for t in plain if t.flow is Flow.NONE}
+        steps = {step.op.name: step for step in _steps(frame, whole)}
         outside = set(self._running)
         of: dict[str, list[GpuThunk]] = {}
         last: _Step | None = None
-        for thunk in _plain(thunks):
+        for thunk in plain:
             step = steps.get(thunk.name)
             if step is None:
                 raise CheckError(f"{_said(thunk)} belongs to no instruction of {frame.body.name}")
@@ -159,6 +174,9 @@ class _Walk:
         *before, thunk = thunks
         operands, results = self._operands(step), self._results(step)
         found = [access for access in thunk.accesses if access.slice.size]
+        if step.op.opcode == "call":
+            self._check_call(step, thunk)
+            return
         if [a.slice for a in found] == [*operands, *results]:
             self._roles(thunk, found, operands, results)
             return
@@ -179,6 +197,28 @@ class _Walk:
             raise CheckError(f"{_said(thunk)} updates bytes that are no result: {_list(either)}")
         if _only_moves(thunk) and set(writes) & set(written):
             raise CheckError(f"{_said(thunk)} overwrites a result of {step.op.name}")
+
+    def _check_call(self, step: _Step, thunk: GpuThunk) -> None:
+        """Checks a kernel that runs a whole computation: all its buffers, in an order of their own.
+
+        Raises CheckError where it has others, such as none of a value that comes from outside.
+        """
+        known, needed = set[Slice](), set[Slice]()
+        left = list(step.frame.inner[step.op])
+        while left:
+            frame = left.pop()
+            left += [inner for called in frame.inner.values() for inner in called]
+            for op, at in frame.at.items():
+                held = _held(map(self.place, at.values()))
+                known.update(held, self.tables.get(op.name, ()))
+                tables = self.tables.get(op.name, ()) if op.opcode == "tuple" else ()
+                needed.update(tables if op.opcode in PASSED_ON else held)
+        known.update(self.tables.get(step.op.operands[0].name, ()) if step.op.operands else ())
+        found = {access.slice for access in thunk.accesses}
+        if strange := sorted(found - known):
+            raise CheckError(f"{_said(thunk)} accesses bytes of others: {_list(strange)}")
+        if lost := sorted(needed - found):
+            raise CheckError(f"{_said(thunk)} does not access its buffers: {_list(lost)}")
 
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
         """The bytes that a copy of a slice reads; None where a thunk is not one."""
@@ -215,7 +255,7 @@ class _Walk:
             return
         if not thunks and allocates(op):
             return
-        if not thunks and op.opcode == "custom-call" and self._mocks_calls:
+        if not thunks and op.opcode == "custom-call" and self.mocks_calls:
             return  # XLA was told to leave out what it has no code for
         if not thunks and results:
             raise CheckError(f"no thunk runs {op.name}")
@@ -233,7 +273,7 @@ class _Walk:
             raise CheckError(f"the result of {op.name} is not computed at {_bytes(lost[0])}")
         touched = {a.slice for a in accesses}
         unread = [operand for operand in operands if operand not in touched]
-        if unread and copied_slice(op) is None:
+        if unread and op.opcode != "call" and copied_slice(op) is None:
             raise CheckError(f"no thunk reads the operand of {op.name} at {_bytes(unread[0])}")
 
     def _operands(self, step: _Step) -> list[Slice]:
@@ -286,17 +326,27 @@ class _Walk:
             self.sequence(frame, inner)
 
 
-def _steps(frame: Frame, begin: int = 0) -> Iterator[_Step]:
-    """The instructions of a run, those that it calls in its own sequence included."""
+def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_Step]:
+    """The instructions of a run, those of calls in its own sequence included, but of `whole`."""
     position = begin
     for op in frame.body.ops:
-        if op.opcode == "call":
+        if op.opcode == "call" and op.name not in whole:
             for inner in frame.inner[op]:
-                for step in _steps(inner, position):
+                for step in _steps(inner, whole, position):
                     position = step.position + 1
                     yield step
         yield _Step(position, frame, op)
         position += 1
+
+
+def _tables(executable: CpuExecutable) -> Mapping[str, set[Slice]]:
+    """Instruction -> all that is assigned to it, with the tables of pointers of its tuples."""
+    found: dict[str, set[Slice]] = {}
+    for allocation in executable.assignment.buffer_allocations:
+        for a in allocation.assigned:
+            name = executable.names[a.logical_buffer_id]
+            found.setdefault(name, set()).add(Slice(allocation.index, a.offset, a.size))
+    return found
 
 
 def _plain(thunks: Iterable[GpuThunk]) -> Iterator[GpuThunk]:

@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     import jax
 
     from olla_xla.tools import dumped
-    from olla_xla.tools.audit import audit, report
+    from olla_xla.tools.audit import audit, reduce, report
 else:
     jax = late("jax")  # which a script is to import
     dumped = late("olla_xla.tools.dumped")
     audit = late("olla_xla.tools.audit.audit")
+    reduce = late("olla_xla.tools.audit.reduce")
     report = late("olla_xla.tools.audit.report")
 
 
@@ -60,6 +61,10 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "zip", None, "File for the executable, or the first with a finding.", flag_values=values
     )
+    flags.DEFINE_bool(
+        "reduce", False, "Whether the file has only what the first finding needs.",
+        flag_values=values,
+    )  # fmt: skip
 
 
 def run(values: flags.FlagValues) -> int:
@@ -79,13 +84,16 @@ def run(values: flags.FlagValues) -> int:
         try:
             code = _of_script(values.script, found, failed)
         finally:
-            wrong = _print(found, failed, values.zip)
+            wrong = _print(found, failed)
     else:
         with Progress() as progress:
             progress.stage("compiling")
             found.append((_of_model if values.model is not None else _of_hlo)(values))
-        wrong = _print(found, failed, values.zip)
-    return code or int(wrong)
+        wrong = _print(found, failed)
+    if values.zip is not None and found:
+        kept = (wrong or found)[0]
+        (reduce.reduced(kept) if values.reduce else kept).save(values.zip)
+    return code or int(bool(wrong))
 
 
 def _of_script(script: str, found: list[report.Audit], failed: list[str]) -> int:
@@ -127,8 +135,8 @@ def _of_hlo(values: flags.FlagValues) -> report.Audit:
     return audit.audit_parts(report.ExecutableParts(platform, module, assignment))
 
 
-def _print(found: Sequence[report.Audit], failed: Sequence[str], path: str | None) -> bool:
-    """Prints the reports, and writes the file; returns whether something is wrong."""
+def _print(found: Sequence[report.Audit], failed: Sequence[str]) -> list[report.Audit]:
+    """Prints the reports; returns those with findings."""
     document.add(executables=[one.document() for one in found], failed=list(failed))
     wrong = [one for one in found if not one]
     lines = [str(one) for one in (found if len(found) == 1 else wrong)]
@@ -140,9 +148,7 @@ def _print(found: Sequence[report.Audit], failed: Sequence[str], path: str | Non
         lines += [f"  not followed, {n:,} times: {line}" for line, n in left.items()]
     for line in (*lines, *failed):
         shared.console().print(line, markup=False, soft_wrap=True)
-    if path is not None and found:
-        (wrong or found)[0].save(path)
-    return bool(wrong)
+    return wrong
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> str:

@@ -7,17 +7,19 @@ from typing import Any
 
 import jax
 
-from hlo.backend import platform, platform_of_jax
-from hlo.gpu_executable import GpuExecutable
+from hlo.backend import CPU, TPU, platform_of_jax
+from hlo.cpu_executable import CpuExecutable
+from hlo.gpu_executable import GpuExecutable, read_gpu_executable
 from hlo.invariant_loads import invariant_loads
 from hlo.module import HloError, module_from_bytes
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.survey import survey
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.foreign import jax_stage
-from olla_xla.compile.gpu_code import read_or_say, serialized_executable
+from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.compile.jax_private import kept_arguments, plain_jit, platform_of
 from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.memory.snappy import unsnapped
 from olla_xla.tools.audit.report import Audit, ExecutableParts, located
 
 Promises = tuple[frozenset[int], dict[ShapeIndex, int]]
@@ -79,7 +81,7 @@ def audit_compiled(
     except KeyError as error:
         raise InputError("olla_xla.audit knows executables of CPUs, GPUs and TPUs") from error
     began = time.monotonic()
-    serialized = serialized_executable(compiled) if found.lists_thunks else b""
+    serialized = b"" if found is TPU else serialized_executable(compiled)
     parts = ExecutableParts(
         found.name,
         final_module(compiled),
@@ -106,7 +108,7 @@ def audit_parts(
       ModuleFormatError: it holds no module.
     """
     began = time.monotonic() if began is None else began
-    executable = read_or_say(parts.executable)
+    executable, left = _read(parts)
     try:
         module = module_from_bytes(parts.module)
     except HloError as error:
@@ -122,20 +124,29 @@ def audit_parts(
         donated=None if promises is None else promises[0],
         promised=None if promises is None else promises[1],
     )
-    left = found.left
-    if executable is None and platform(parts.target).lists_thunks:
-        left = ("the executable could not be read: no thunk was followed", *left)
     return Audit(
         module.name,
         parts.target,
         located(parts.module, found.objections),
         found.followed,
         found.trusted,
-        left,
-        () if executable is None else _doubts(parts.module, executable),
+        (*left, *found.left),
+        _doubts(parts.module, executable) if isinstance(executable, GpuExecutable) else (),
         time.monotonic() - began,
         parts,
     )
+
+
+def _read(parts: ExecutableParts) -> tuple[GpuExecutable | CpuExecutable | None, tuple[str, ...]]:
+    """The executable, or why it cannot be read."""
+    if not parts.executable:
+        return None, ()
+    try:
+        if parts.target == CPU.name:
+            return CpuExecutable(parts.executable), ()
+        return read_gpu_executable(parts.executable, unsnapped), ()
+    except HloError as error:
+        return None, (f"thunks, since the executable could not be read: {error}",)
 
 
 def promises_of(lowered: Any, arguments: int) -> Promises | None:

@@ -24,7 +24,7 @@ class Finding(NamedTuple):
 
     Attributes:
       check: which one objects, such as "slices". message: what is wrong, in one line.
-      instruction: the first one that the message names, or "".
+      instruction: the first one that the message names, or "". instructions: all of them.
       line: of the program, "file:line"; "" where XLA does not know it.
       operation: JAX's name of the operation, such as "jit(loss)/while/body/dynamic_slice", or "".
     """
@@ -34,6 +34,7 @@ class Finding(NamedTuple):
     instruction: str
     line: str
     operation: str
+    instructions: tuple[str, ...] = ()
 
 
 class ExecutableParts(NamedTuple):
@@ -42,7 +43,7 @@ class ExecutableParts(NamedTuple):
     Attributes:
       target: "cpu", "cuda" or "tpu". module: the final HloModuleProto, serialized.
       assignment: its BufferAssignmentProto, serialized, or b"".
-      executable: a GPU's, as XLA serializes it, or b"".
+      executable: a GPU's or CPU's, as XLA serializes it, or b"".
       stablehlo: the lowered program's text, or "".
     """
 
@@ -160,4 +161,5 @@ def _located(named: Mapping[str, Instruction], check: str, message: str) -> Find
     if not found:
         return Finding(check, message, "", "", "")
     known = next((i for i in found if source_line(i)), found[0])
-    return Finding(check, message, found[0].name, source_line(known), known.op_name)
+    names = tuple(dict.fromkeys(i.name for i in found))
+    return Finding(check, message, names[0], source_line(known), known.op_name, names)
