@@ -82,7 +82,6 @@ _FLOWS: dict[int, tuple[Flow, set[int], tuple[int, ...], int]] = {
 
 _TRIPS = 3  # of a while thunk
 _KIND, _INFO = 1, 2  # of ThunkProto
-_TARGET = 2  # of CustomCallThunkProto
 _SLICE_FIELDS = {1, 2, 3, 4}  # offset, size, allocation, element type
 _RESULT_FIELDS = {1, 2, 3, 5, 6, 7, 8, 9, 10}  # of CompilationResultProto
 _KERNELS = 2  # CompilationResultProto.ObjFileKind
@@ -168,8 +167,6 @@ class CpuExecutable:
         else:
             holder, outside, others = _BUFFERS[field]
             _known(body, {holder, *outside}, said)
-            if field == 16 and "callback" in (called := body.blob(_TARGET).decode()):
-                raise HloError(f"{said} calls Python ({called})")
             body = body.message(holder)
             fields = {1: (_SHAPE_FIRST, _READ), 2: (_SHAPE_FIRST, _WRITE)}
         _known(body, {*others, *fields}, said)

@@ -47,11 +47,9 @@ class AuditedSubject(Subject):
             found = audit_compiled(compiled, module)
         return f"{found.findings[0].check}: {found.findings[0].message}" if not found else ""
 
-    def _in_executable(self, kind: str, seed: str) -> tuple[str, bytes] | None:
+    def _fault(self, kind: str, seed: str) -> tuple[str, bytes] | None:
         if kind == OVERLAP:
-            return super()._in_executable(kind, seed)
-        if not self._executable:
-            return None
+            return super()._fault(kind, seed)
         own = CpuExecutable(self._executable)
         places = own.assignment.SerializeToString()
         whole = GpuExecutable(own.thunks, places, own.sizes, {}, {}, 0)

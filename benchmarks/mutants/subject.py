@@ -134,14 +134,17 @@ class Subject:
         return None
 
     def _in_executable(self, kind: str, seed: str) -> tuple[str, bytes] | None:
-        del kind  # there is one
         if not self._executable:
             return None
         try:
-            return overlapped(self._executable, seed)
+            return self._fault(kind, seed)
         except (HloError, OllaError):
             self._executable = b""
             return None
+
+    def _fault(self, kind: str, seed: str) -> tuple[str, bytes] | None:
+        del kind  # there is one
+        return overlapped(self._executable, seed)
 
     def judged(self, mutant: Mutant) -> Iterator[dict[str, Any]]:
         """Compiles, judges and runs a mutant; says after each stage what is known.
@@ -158,7 +161,7 @@ class Subject:
                 compiled = compile_rewritten(self._lowered, lambda _: data)
             else:
                 compiled = loaded_again(self._compiled, data)
-        except (jax.errors.JaxRuntimeError, ValueError, RuntimeError) as error:
+        except (jax.errors.JaxRuntimeError, OllaError, ValueError, RuntimeError) as error:
             yield {"stage": "ran", "outcome": "refused", "error": _line(error)}
             return
         yield {"stage": "compiled", "executable": self._judge(compiled) if is_module else ""}

@@ -12,12 +12,14 @@ from typing import Any
 from hlo import xla_pb2
 from hlo.module import parse_module_proto
 from hlo.shapes import shape_from_proto
+from hlo.wire import Message
 
 _LOCAL = (1 << 32) - 1
 _TUPLE = 13  # xla.PrimitiveType
+_HOST_PROGRAM_SHAPE = 4  # of HloModuleProto: what the caller gives and gets
 
 
-class Cut:
+class CutModule:
     """A module that is being cut.
 
     Args:
@@ -163,4 +165,5 @@ class Cut:
         ]
         del self.proto.computations[:]
         self.proto.computations.extend(kept)
-        return self.proto.SerializeToString(deterministic=True)
+        data = self.proto.SerializeToString(deterministic=True)
+        return Message(data).without({_HOST_PROGRAM_SHAPE}).encode()

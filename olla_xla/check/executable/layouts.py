@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hlo.shapes import Shape
-from olla_xla.check.executable.program import Body, Op, Program
+from hlo import xla_pb2
+from hlo.shapes import Shape, shape_from_proto
+from hlo.wire import Message
+from olla_xla.check.executable.program import Body, Op, Program, leaves
 from olla_xla.errors import CheckError
 
 _SAME = frozenset("async-update domain add-dependency dynamic-update-slice all-reduce-done".split())
@@ -27,6 +29,10 @@ _HELD = frozenset(
     "fusion call while conditional async-start async-done copy-start copy-done get-tuple-element "
     "all-gather-done collective-permute-done tuple opt-barrier optimization-barrier".split()
 ).union(_SAME, _EXCHANGES)
+
+
+_HOST_PROGRAM_SHAPE, _PARAMETERS, _RESULT = 4, 1, 2
+"""Fields of HloModuleProto and ProgramShapeProto."""
 
 
 def check_layouts(program: Program) -> None:
@@ -50,6 +56,26 @@ def check_layouts(program: Program) -> None:
             fresh = [body for body in op.called if body not in seen]
             seen.update(fresh)
             left += fresh
+
+
+def check_declared(program: Program, module: bytes) -> None:
+    """Checks that arguments and results lie as a module declares them to its caller.
+
+    Args:
+      program: the module. module: the same, serialized.
+
+    Raises:
+      CheckError: one does not.
+    """
+    declared = Message(Message(module).blob(_HOST_PROGRAM_SHAPE))
+    entry = program.entry
+    given = zip(declared.messages(_PARAMETERS), entry.parameters, strict=False)
+    for message, op in (*given, *((result, entry.result) for result in declared.messages(_RESULT))):
+        shape = shape_from_proto(xla_pb2.ShapeProto.FromString(message.encode()))
+        for index, part in leaves(shape):
+            own = op.shape.at(index).minor_to_major if op.shape.has(index) else None
+            if part.minor_to_major and own != part.minor_to_major:
+                raise CheckError(f"{op.name} has another layout than its caller has been told")
 
 
 def _check(op: Op) -> None:

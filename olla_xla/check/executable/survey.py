@@ -16,7 +16,7 @@ from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.module import HloError, parse_module_proto
 from hlo.shapes import ShapeIndex
-from olla_xla.check.executable.layouts import check_layouts
+from olla_xla.check.executable.layouts import check_declared, check_layouts
 from olla_xla.check.executable.memory import (
     PASSED_ON,
     Place,
@@ -131,6 +131,7 @@ class _Checks:
         ops = list(program.run_ops())
         self._followed["instructions"] = len(ops)
         self._of("layouts", lambda: check_layouts(program))
+        self._of("layouts", lambda: check_declared(program, self._module))
         self._objections += (("donation", said) for said in self._lost_donations(program))
         self._followed["aliases"] = len(program.aliases)
         self._followed["asynchronous operations"] = sum(o.opcode.endswith("-start") for o in ops)

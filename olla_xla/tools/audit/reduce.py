@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from hlo.backend import CUDA
-from hlo.dumps.cut import Cut
+from hlo.dumps.cut import CutModule
 from hlo.gpu_executable import cut_down
 from hlo.module import HloError, module_from_bytes
 from olla_xla.memory.snappy import unsnapped
@@ -24,23 +24,25 @@ def reduced(audit: Audit) -> Audit:
     (they become arguments) and elements of loops' states. After each cut the rest is audited again,
     and the cut is taken back unless it has the same finding and no other, and is followed as far.
     """
-    return _Search(audit).best if audit.findings else audit
+    return _Reducer(audit).best if audit.findings else audit
 
 
-class _Search:
+class _Reducer:
     def __init__(self, audit: Audit) -> None:
         self.best, self._left = audit, _MOST
         first = audit.findings[0]
         self._first = first.check, first.message
         self._needed = first.instructions
-        self._cut(Cut.ended)
-        self._halves(self._of_best().inputs(), Cut.opaque)
-        self._halves(self._of_best().states(), Cut.passed_on)
+        self._cut(CutModule.ended)
+        self._halves(self._of_best().inputs(), CutModule.opaque)
+        self._halves(self._of_best().states(), CutModule.passed_on)
 
-    def _of_best(self) -> Cut:
-        return Cut(self.best.parts.module, self._needed)
+    def _of_best(self) -> CutModule:
+        return CutModule(self.best.parts.module, self._needed)
 
-    def _halves[T](self, options: Sequence[T], apply: Callable[[Cut, Sequence[T]], None]) -> None:
+    def _halves[T](
+        self, options: Sequence[T], apply: Callable[[CutModule, Sequence[T]], None]
+    ) -> None:
         """Makes as many cuts as it can: all at once, or else those of each half."""
         if not options or self._cut(lambda cut: apply(cut, options)) or len(options) == 1:
             return
@@ -48,7 +50,7 @@ class _Search:
         self._halves(options[:middle], apply)
         self._halves(options[middle:], apply)
 
-    def _cut(self, work: Callable[[Cut], None]) -> bool:
+    def _cut(self, work: Callable[[CutModule], None]) -> bool:
         """Whether a cut could be made."""
         if not self._left:
             return False
