@@ -1,8 +1,10 @@
 """Settings every test needs before JAX is imported, and what keeps tests apart."""
 
+import collections
 import gc
 import math
 import os
+import signal
 import tempfile
 import weakref
 
@@ -34,7 +36,11 @@ from tests.support import plugins  # noqa: E402
 
 
 def pytest_configure(config):
-    """A folder for what the processes of this run share (support/compiles.py)."""
+    """A folder for what the processes of this run share (support/compiles.py).
+
+    Tests interrupt themselves, which a program that a shell runs in the background ignores.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory()
         config.add_cleanup(folder.cleanup)
@@ -46,6 +52,19 @@ def pytest_ignore_collect(collection_path, config):
     if config.option.markexpr == "quick" and collection_path.name.startswith("test_"):
         return "mark.quick" not in collection_path.read_text("utf-8") or None
     return None
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The seconds that the tests of each file took, the longest first."""
+    files = collections.Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            file = getattr(report, "nodeid", "").partition("::")[0]
+            files[file] += getattr(report, "duration", 0.0)
+    rows = [f"{seconds:.0f} {file}" for file, seconds in files.most_common() if seconds >= 10]
+    if len(rows) > 1:
+        terminalreporter.write_sep("=", "seconds a file, of 10 and more")
+        terminalreporter.write_line("\n".join(rows))
 
 
 def pytest_collection_modifyitems(items):

@@ -98,6 +98,38 @@ again {
   ROOT r = f32[8] dynamic-update-slice(a, twice, i)
 }
 
+ahead {
+  a = f32[8] parameter(0)
+  i = s32[] parameter(1)
+  j = s32[] add(i, i)
+  part = f32[2] dynamic-slice(a, j), dynamic_slice_sizes={2}
+  ROOT r = f32[8] dynamic-update-slice(a, part, i)
+}
+
+summed {
+  a = f32[8] parameter(0)
+  i = s32[] parameter(1)
+  zero = f32[] constant(0)
+  part = f32[2] dynamic-slice(a, i), dynamic_slice_sizes={2}
+  s = f32[] reduce(part, zero), dimensions={0}, to_apply=sum
+  all = f32[2] broadcast(s), dimensions={}
+  ROOT r = f32[8] dynamic-update-slice(a, all, i)
+}
+
+kept {
+  a = f32[8] parameter(0)
+  i = s32[] parameter(1)
+  before = f32[2,8] parameter(2)
+  zero = s32[] constant(0)
+  nought = s32[] constant(0)
+  row = f32[1,8] bitcast(a)
+  stack = f32[2,8] dynamic-update-slice(before, row, i, zero)
+  part = f32[2] dynamic-slice(a, zero), dynamic_slice_sizes={2}
+  twice = f32[2] add(part, part)
+  new = f32[8] dynamic-update-slice(a, twice, nought)
+  ROOT r = (f32[2,8], f32[8]) tuple(stack, new)
+}
+
 stepped {
   h = f32[4,4] parameter(0)
   all = f32[2,4,4] parameter(1)
@@ -156,6 +188,10 @@ ENTRY e {
   near = (f32[4,4], f32[4,4]) fusion(m, o), kind=kLoop, calls=beside
   self = (f32[4,4], f32[4,4]{0,1}) fusion(m, o), kind=kLoop, calls=itself
   update = f32[8] fusion(p, i), kind=kLoop, calls=again
+  before = f32[2,8] parameter(10)
+  later = f32[8] fusion(p, i), kind=kLoop, calls=ahead
+  total = f32[8] fusion(p, i), kind=kLoop, calls=summed
+  history = (f32[2,8], f32[8]) fusion(p, i, before), kind=kLoop, calls=kept
   states = f32[2,4,4] parameter(9)
   step = (f32[2,4,4], f32[4,4]) fusion(m, states, i), kind=kLoop, calls=stepped
   cross = (f32[2,4,4], f32[4,4]) fusion(m, states, i), kind=kLoop, calls=crossed
@@ -221,6 +257,10 @@ _OPERATIONS = _operations()
         ("step", (1,), [0], "cuda", False),
         ("cross", (1,), [0], "tpu", False),
         ("update", (), [0], "cpu", True),  # its slice is read where it is written
+        ("later", (), [0], "cpu", False),
+        ("total", (), [0], "cuda", False),  # each element needs the whole slice
+        ("history", (0,), [2], "cuda", True),
+        ("history", (1,), [0], "cuda", False),  # also stored whole elsewhere
     ],
 )
 def test_what_an_operation_may_write_over(name, result, numbers, target, may):

@@ -9,7 +9,10 @@ fusions on GPU, GpuAliasInfo.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hlo.shapes import Shape, ShapeIndex
+from hlo.wire import scalar_integer
 from olla_xla.check.executable.program import Body, Op, may_repeat
 
 _ELEMENTWISE = frozenset(
@@ -70,7 +73,7 @@ def _updates(fusion: Op, target: str) -> list[Pair]:
 
 def _origin(op: Op, index: ShapeIndex, target: str) -> tuple[Op, ShapeIndex]:
     """The operation and index of a value inside a fusion, behind tuples and bitcasts."""
-    still = ("bitcast", "reshape") if target == "cuda" else ("bitcast",)
+    still = _still(target)
     while True:
         if op.opcode == "tuple" and index:
             op, index = op.operands[index[0]], index[1:]
@@ -133,7 +136,7 @@ def _elementwise(op: Op, number: int) -> bool:
 
 def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str) -> bool:
     if any(index == result and numbers == [k] for index, k, _ in _updates(fusion, target)):
-        return True  # XLA writes only the slice, and has checked the other reads
+        return target == "tpu" or _reads_where_it_writes(fusion.called[0], numbers[0], target)
     body = fusion.called[0]
     if target == "tpu" and _exchanges(body):
         # A fusion of XLA's with a part of a collective beside other work: it passes its arrays on,
@@ -151,6 +154,55 @@ def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str)
     # A GPU's emitter visits the elements in another order where a result is itself a transpose.
     heroes = body.ops if target == "cpu" else [_hero(op) for op in outputs]
     return not any(_transposes(op) for op in heroes)
+
+
+def _reads_where_it_writes(body: Body, number: int, target: str) -> bool:
+    """Whether a fusion that updates a parameter reads it at most where it writes.
+
+    XLA's kernels write an update in place if each operation that depends on the parameter is
+    elementwise, or takes the slice that is written by the same indices
+    (CanEmitFusedDynamicUpdateSliceInPlace); XLA fuses nothing else (ShouldFuseInPlaceOp).
+    """
+    writers = {op for op in body.ops if op.opcode in ("dynamic-update-slice", "scatter")}
+    updates = [op.operands for op in writers if op.opcode == "dynamic-update-slice"]
+    written = [(_starts(update[2:]), update[1].shape.dimensions) for update in updates]
+    parameter = body.parameters[number]
+    queue, reached = [(parameter, False)], {parameter}
+    while queue:
+        current, sliced = queue.pop()
+        for user, k in body.users.get(current, ()):
+            if user in writers:  # what reads its result reads what the kernel has written
+                if k and not sliced:
+                    return False
+                continue
+            slices = user.opcode == "slice" or (user.opcode == "dynamic-slice" and k == 0)
+            if slices:
+                taken = user.proto.slice_dimensions
+                starts = [d.start for d in taken] if taken else _starts(user.operands[1:])
+                if sliced or (starts, user.shape.dimensions) not in written:
+                    return False
+            elif user.opcode not in ("tuple", "get-tuple-element", "fusion", *_still(target)):
+                if not _elementwise(user, k):
+                    return False
+            if user not in reached:
+                reached.add(user)
+                queue.append((user, sliced or slices))
+    return True
+
+
+def _starts(ops: Sequence[Op]) -> list[Op | int | None]:
+    """Where a slice starts: each operation, or a constant's value."""
+    return [
+        scalar_integer(op.proto.literal, op.proto.shape.element_type)
+        if op.opcode == "constant"
+        else op
+        for op in ops
+    ]
+
+
+def _still(target: str) -> tuple[str, ...]:
+    """Opcodes whose result is the operand's memory."""
+    return ("bitcast", "reshape") if target == "cuda" else ("bitcast",)
 
 
 def _exchanges(body: Body) -> bool:
