@@ -22,6 +22,7 @@ from olla_xla.analysis.donation import DonationAudit, Leaf, audit
 from olla_xla.analysis.live_tensor import Describer
 from olla_xla.analysis.loops import LoopView, loop_views
 from olla_xla.analysis.memory_view import MemoryView, memory_view
+from olla_xla.analysis.ran_again import RanAgain
 from olla_xla.analysis.remedy import Remedy
 from olla_xla.analysis.untrained import Untrained, untrained
 from olla_xla.errors import InputError
@@ -60,6 +61,7 @@ class Analysis:
         needs more; else None.
       devices: number of devices that run the step; all sizes are of one of them.
       untrained: outputs of a train step that training never changes, or None.
+      ran_again: what XLA's own rematerialization adds in its own order, or None.
     """
 
     title: str
@@ -75,6 +77,7 @@ class Analysis:
     available_bytes: int | None = None
     devices: int = 1
     untrained: Untrained | None = None
+    ran_again: RanAgain | None = None
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
@@ -102,6 +105,7 @@ class Analysis:
             "available_bytes": self.available_bytes,
             "devices": self.devices,
             "untrained": None if self.untrained is None else dataclasses.asdict(self.untrained),
+            "ran_again": None if self.ran_again is None else dataclasses.asdict(self.ran_again),
         }
 
     def document(self) -> dict[str, Any]:
@@ -154,6 +158,7 @@ def analyze_module(
     own_order: str = "XLA's order",
     available_bytes: int | None = None,
     devices: int = 1,
+    ran_again: RanAgain | None = None,
 ) -> Analysis:
     """Analyses the memory that a scheduled module takes.
 
@@ -165,6 +170,7 @@ def analyze_module(
       own_order: a name for the order in `executable`.
       available_bytes: the device's memory, if XLA refused the step for needing more.
       devices: number of devices that run the module.
+      ran_again: what XLA's own rematerialization added to it.
 
     Raises:
       ModuleFormatError: a module cannot be read or has no schedule.
@@ -195,6 +201,7 @@ def analyze_module(
             available_bytes=available_bytes,
             devices=devices,
             untrained=None if leaves is None else untrained(module.module, *leaves),
+            ran_again=ran_again,
         )
 
 

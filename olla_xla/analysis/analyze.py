@@ -16,6 +16,7 @@ from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.analysis.compiled_leaves import device_count, leaves
 from olla_xla.analysis.donation import DonationOutcome
 from olla_xla.analysis.leaves import Leaf
+from olla_xla.analysis.ran_again import RanAgain, ran_again
 from olla_xla.analysis.remedies import JittedFunction, Plannable, remedy
 from olla_xla.compile import outcomes
 from olla_xla.compile.assignment import read_assignment
@@ -85,6 +86,7 @@ def analyze(
         leaves=step.leaves,
         available_bytes=step.available_bytes,
         devices=step.devices,
+        ran_again=step.ran_again,
     )
     if advice is False:
         return found
@@ -145,6 +147,7 @@ class _Step(NamedTuple):
         if that fitted. leaves: what it takes and returns; None where XLA refused it.
       available_bytes: the device's memory, where XLA refused it; else None.
       devices: that run it. compiler_options: that it was compiled with.
+      ran_again: what XLA's own rematerialization added, unless it is planned.
     """
 
     platform: str
@@ -153,6 +156,7 @@ class _Step(NamedTuple):
     available_bytes: int | None = None
     devices: int = 1
     compiler_options: dict[str, Any] = {}
+    ran_again: RanAgain | None = None
 
 
 def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
@@ -182,7 +186,10 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
         module, assignment = read_assignment(compiled, platform)
         parts = leaves(compiled, module_from_bytes(module), static)
     count = device_count(compiled)
-    return _Step(platform, Executable(module, assignment), parts, None, count, options)
+    again = None
+    if not hasattr(compiled, "plan"):
+        again = ran_again(lowered, compiled, platform, options)
+    return _Step(platform, Executable(module, assignment), parts, None, count, options, again)
 
 
 def _platform(args: Any, where: Target | None) -> str:

@@ -101,6 +101,8 @@ def headline(analysis: Analysis) -> list[str]:
             f"XLA refuses it: the device has {megabytes(analysis.available_bytes)} MB, "
             f"{megabytes(over)} too little"
         )
+    if analysis.ran_again is not None:
+        lines.append(str(analysis.ran_again))
     above = f"{analysis.views[-1].name} is {from_bound(analysis.gap)} that"
     lines.append(
         f"no order of {bounded(analysis)} needs less than "

@@ -172,19 +172,25 @@ _HANDED_ON = frozenset("tuple get-tuple-element bitcast while optimization-barri
 """Opcodes whose results are in the memory of their operands."""
 
 
-def scratch_peak(module: Module) -> int:
+def scratch_peak(module: Module, *, with_results: bool = True) -> int:
     """Peak bytes of the live values that a module makes, in its own order.
 
     Values that share memory are counted separately, so XLA's temporaries and outputs take no more,
     except for fragmentation. It is fast, and needs neither numba nor the planner.
+
+    Args:
+      module: a scheduled one. with_results: whether results of its computations are counted, too;
+        XLA's rematerialization leaves them out (HloRematerialization, AllocatedSize).
     """
     peaks: dict[Computation, int] = {}
     for computation in module.control_computations:
-        peaks[computation] = _scratch_peak(computation, peaks)
+        peaks[computation] = _scratch_peak(computation, peaks, with_results)
     return peaks[module.entry]
 
 
-def _scratch_peak(computation: Computation, peaks: Mapping[Computation, int]) -> int:
+def _scratch_peak(
+    computation: Computation, peaks: Mapping[Computation, int], with_results: bool
+) -> int:
     """`scratch_peak` of one computation, given those of its callees."""
     order = computation.schedule or tuple(computation.instructions)
     makers: dict[Instruction, frozenset[Instruction]] = {}
@@ -192,23 +198,34 @@ def _scratch_peak(computation: Computation, peaks: Mapping[Computation, int]) ->
     for step, i in enumerate(order):
         read = frozenset(m for operand in i.operands for m in makers[operand])
         last.update(dict.fromkeys(read, step))
-        if i.opcode in _HANDED_ON:
+        if i.opcode in _HANDED_ON or i.opcode.endswith(("-done", "-update")):
             makers[i] = read
         else:
             makers[i] = frozenset(() if i.opcode in _MADE_NOWHERE else (i,))
         last.update(dict.fromkeys(makers[i], step))
-    if computation.root is not None:
-        last.update(dict.fromkeys(makers[computation.root], len(order)))
+    results = frozenset() if computation.root is None else makers[computation.root]
+    last.update(dict.fromkeys(results, len(order)))
+    sizes = {i: _made_bytes(i) for i in last}
+    if not with_results:
+        sizes.update(dict.fromkeys(results, 0))
     ended: collections.Counter[int] = collections.Counter()
     for i, step in last.items():
-        ended[step] += i.shape.bytes
+        ended[step] += sizes[i]
     live = most = 0
     for step, i in enumerate(order):
         if i in last:
-            live += i.shape.bytes
+            live += sizes[i]
         most = max(most, live + max((peaks[c] for c in i.called_control), default=0))
         live -= ended[step]
     return most
+
+
+def _made_bytes(i: Instruction) -> int:
+    """Bytes of an instruction's results; most starts have their operands among these."""
+    size = sum(shape.bytes for _, shape in i.shape.indices())
+    if not i.opcode.endswith("-start") or i.opcode == "all-reduce-start":
+        return size
+    return size - sum(o.shape.bytes for o in i.operands)
 
 
 _TPU: weakref.WeakKeyDictionary[jax.stages.Compiled, bytes] = weakref.WeakKeyDictionary()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,17 +33,13 @@ from olla_xla.check.executable import check_executable
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.compile.accounting import assigned_bytes, assignment_proto
 from olla_xla.compile.gpu_code import read_or_say, serialized_executable
-from olla_xla.compile.order import compare_orders
+from olla_xla.compile.order import AGAIN, compare_orders
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.graph import Tensor, TensorGraph
 from olla_xla.problem.plan import Plan
 
 Places = Mapping[str, tuple[Allocation, Assigned]]
-
-
-_AGAIN = re.compile(r"(.+?)\.remat\d*(\.\d+)*$")
-"""Name of a clone by XLA's rematerialization; group 1 is the name of the original."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,11 +223,11 @@ def _gone(plan: Plan, module: Module, added: Collection[str], dropped: Collectio
 
     XLA:GPU makes a start and its done one instruction where nothing is between them, and renames
     others after its scheduler. XLA's rematerialization, which runs later where a module does not
-    fit the device, puts clones in place of instructions (`_AGAIN`).
+    fit the device, puts clones in place of instructions (`AGAIN`).
     """
     here = {c.name for c in module.control_computations}
     gone = {n for name, order in plan.order.items() if name not in here for n in order}
-    cloned = {match[1] for name in added if (match := _AGAIN.match(name))}
+    cloned = {match[1] for name in added if (match := AGAIN.match(name))}
     return gone.union(dropped if platform(plan.target).renames else cloned.intersection(dropped))
 
 

@@ -1,45 +1,31 @@
-"""Compiles of one lowered stage: with XLA's own schedule, with a plan's, or up to the schedule.
-
-`Lowered.compile()` keeps one executable, which calls of the jitted function then run;
-`compile(compiler_options={})` keeps none. So a stage is compiled with the latter, each time under a
-token of its own (tokens.py). A last `compile()` under the chosen token finds it in JAX's memo.
-"""
+"""Compiles of one lowered stage with a plan, and checks of its executable."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from hlo.backend import PLATFORMS, platform
+from hlo.backend import platform
 from hlo.late import late
 from hlo.module import module_from_bytes
 from hlo.rewrite.handed_back import loses_memories
 from hlo.text import is_text_digest, module_digest, module_text, text_digest, text_of
 from olla_xla.compile import loading, plan_store
-from olla_xla.compile.accounting import Final, assignment_proto, final_module
-from olla_xla.compile.captured import Captured
+from olla_xla.compile.accounting import Final, assigned_bytes, assignment_proto, final_module
 from olla_xla.compile.gpu_limits import Ran, worse
-from olla_xla.compile.hook import CompileRequest, listening
-from olla_xla.compile.jax_private import (
-    device_bytes,
-    device_kind,
-    forget_compiles,
-    keep_executable,
-    no_cache_writes,
-)
+from olla_xla.compile.jax_private import device_kind
 from olla_xla.compile.meanwhile import meanwhile
 from olla_xla.compile.order import order_difference
-from olla_xla.compile.stablehlo import StableHlo
-from olla_xla.compile.tokens import Token, mark_in, mark_of, marked, plan_mark
-from olla_xla.errors import CheckError, OllaError, ResultsError
+from olla_xla.compile.stage_compiles import StageCompiles
+from olla_xla.compile.tokens import Token, mark_in, plan_mark
+from olla_xla.errors import CheckError, ResultsError
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
@@ -47,15 +33,14 @@ from olla_xla.version import __version__
 
 if TYPE_CHECKING:
     from olla_xla.check import executable as referee
-    from olla_xla.compile import gpu_code, objection
+    from olla_xla.compile import gpu_code, objection, rematerialization
 else:
     referee = late("olla_xla.check.executable")  # for what is changed alone
     gpu_code = late("olla_xla.compile.gpu_code")
     objection = late("olla_xla.compile.objection")
+    rematerialization = late("olla_xla.compile.rematerialization")
 
 _logger = logging.getLogger("olla_xla")
-
-NO_HOOK = "XLA did not hand over its schedule; only the cpu, cuda and tpu backends are supported"
 
 
 class Applied(NamedTuple):
@@ -65,6 +50,7 @@ class Applied(NamedTuple):
       reason: why it is to be rejected, or "". objects: whether the referee rejected it.
       results: of the plan (`Plan.results`); "" where not known.
       digest: of the accepted executable; "" if rejected. is_known: whether it was accepted before.
+      is_quiet: whether XLA's rematerialization was off (`Plan.without_rematerialization`).
     """
 
     compiled: jax.stages.Compiled
@@ -73,14 +59,11 @@ class Applied(NamedTuple):
     results: str = ""
     digest: str = ""
     is_known: bool = False
+    is_quiet: bool = False
 
 
-class Compiles:
-    """Compiles one lowered stage in several ways; nothing else may compile it meanwhile.
-
-    Attributes:
-      stablehlo: the stage's module.
-    """
+class Compiles(StageCompiles):
+    """Compiles one lowered stage with plans, too, and checks what XLA makes of them."""
 
     def __init__(
         self,
@@ -88,14 +71,7 @@ class Compiles:
         compiler_options: dict[str, Any] | None,
         compile_kwargs: dict[str, Any],
     ) -> None:
-        # The stage of a planned function would plan when compiled: JAX's own stage is taken.
-        self._lowered: jax.stages.Lowered = getattr(lowered, "stage", lowered)
-        self.stablehlo = StableHlo(self._lowered)
-        self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
-        self._tokens: set[bytes] = set()
-        self._made: dict[int, tuple[Token, Any]] = {}
-        """An executable's id -> its token, and the executable, which keeps the id from reuse."""
-        self._own: jax.stages.Compiled | None = None
+        super().__init__(lowered, compiler_options, compile_kwargs)
         self._case: objection.Case | None = None
         self._accepted: referee.Accepted | None = None
         """The planned module, once the referee has accepted it."""
@@ -105,81 +81,6 @@ class Compiles:
         """Memory patterns of kernels in the last executable that the referee checked."""
         self._results: Future[str] | None = None
         """For any other plan: the digest of the results of the module that XLA scheduled."""
-
-    @property
-    def name(self) -> str:
-        """The name of the function's module, for messages."""
-        return self.stablehlo.name
-
-    def handed_over(
-        self, key: str, answer: Callable[[str, bytes], bytes | None]
-    ) -> jax.stages.Compiled:
-        """Compiles the function; XLA hands its scheduled module to `answer`, which may replace it.
-
-        Args:
-          key: under which JAX's persistent cache may have the executable, or "".
-          answer: gets the platform's name and the module as XLA scheduled it, serialized.
-
-        Raises OllaError if XLA hands over no module on this backend.
-        """
-        asked: list[str] = []
-
-        def shown(platform: str, module: bytes) -> bytes | None:
-            asked.append(platform)
-            return answer(platform, module)
-
-        compiled = self._compiled(Token(key), shown)
-        if not asked:  # JAX's persistent cache had an executable, of an unknown plan.
-            compiled = self._compiled(Token(), shown)
-        if not asked:
-            raise OllaError(NO_HOOK)
-        return compiled
-
-    def captured(self) -> tuple[Captured, jax.stages.Compiled]:
-        """Compiles with XLA's own schedule; returns the scheduled module and the executable."""
-        found: list[tuple[str, bytes]] = []
-        compiled = self._compiled(Token(), lambda *seen: found.append(seen))
-        if not found:
-            raise OllaError(NO_HOOK)
-        platform, module = found[-1]
-        self._own = compiled
-        return self.taken(platform, module), compiled
-
-    def capture(self) -> Captured:
-        """The module with XLA's own schedule; the compile is ended after the scheduler."""
-        found: list[tuple[str, bytes]] = []
-        self._scheduled({}, found)
-        if not found:
-            raise OllaError(NO_HOOK)
-        return self.taken(*found[-1])
-
-    def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
-        """A `Captured` of a scheduled module; `seconds`: that XLA took to schedule it, or None."""
-        kind, size = device_kind(self._lowered), device_bytes(self._lowered)
-        return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
-
-    def alternative_orders(
-        self, platform: str
-    ) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
-        """A function that compiles for the orders of XLA's memory scheduler; None without one."""
-        other = PLATFORMS[platform].memory_scheduler
-        return None if other is None else functools.partial(self._orders_with, dict(other))
-
-    def _orders_with(self, scheduler: dict[str, str]) -> Mapping[str, tuple[str, ...]]:
-        found: list[tuple[str, bytes]] = []
-        self._scheduled(scheduler, found)
-        if not found:
-            _logger.info("XLA's memory-minimizing scheduler made no schedule")
-        return module_from_bytes(found[-1][1]).order if found else {}
-
-    def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
-        """Compiles up to the schedule, which is added to `found`."""
-        token = Token()
-        request = CompileRequest(token.bytes, lambda *seen: found.append(seen), last=True)
-        options = {**(self._kwargs["compiler_options"] or {}), **more_options}
-        with self._under(token), contextlib.suppress(jax.errors.JaxRuntimeError):
-            with listening(request):
-                self._lowered.compile(**{**self._kwargs, "compiler_options": options})
 
     def apply(self, plan: Plan, key: str = "", accepted: Sequence[str] = ()) -> Applied:
         """Compiles with the plan's schedule, and checks the executable.
@@ -199,27 +100,28 @@ class Compiles:
             return None if objects else planned
 
         self._case = self._accepted = self._text = self._results = None
-        digest = plan_store.plan_digest(plan)
-        compiled = self._compiled(Token(key or digest), answer)
+        self._key, digest = key, plan_store.plan_digest(plan)
+        quiet = plan.without_rematerialization
+        compiled = self._compiled(Token(key or digest), answer, quiet=quiet)
         if objects:
             return Applied(compiled, objects, True)
         final = Final.of(compiled)
         if key and mark_in(final.proto) != digest:
             # JAX's persistent cache had an executable of another plan for the same key.
-            compiled = self._compiled(Token(digest), answer)
+            compiled = self._compiled(Token(digest), answer, quiet=quiet)
             if objects:
                 return Applied(compiled, objects, True)
             final = Final.of(compiled)
         known = _accepted_digest(final.proto, digest)
         if known not in accepted and self._case is None and not _says_results(plan, final):
             # An executable of JAX's cache, and nothing is known to check its results against.
-            compiled = self._compiled(Token(), answer)
+            compiled = self._compiled(Token(), answer, quiet=quiet)
             if objects:
                 return Applied(compiled, objects, True)
             final = Final.of(compiled)
             known = _accepted_digest(final.proto, digest)
         if known in accepted:
-            return Applied(compiled, "", False, plan.results, known, True)
+            return Applied(compiled, "", False, plan.results, known, True, quiet)
         return self.judged(compiled, plan, final)
 
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
@@ -265,6 +167,15 @@ class Compiles:
         """
         final = final or Final.of(compiled)
         lists_thunks = platform(plan.target).lists_thunks
+        quiet = plan.without_rematerialization
+        if quiet and (reason := self.too_large(compiled, assigned_bytes(compiled))):
+            return Applied(compiled, reason, False)
+        may_act = lists_thunks and not quiet and b".remat" in final.proto
+        acts = may_act and rematerialization.acts_on(final.proto, plan)
+        if acts and not self.too_large(compiled, plan.predicted_bytes):
+            other = dataclasses.replace(plan, without_rematerialization=True)
+            if not (applied := self.apply(other, self._key)).reason:
+                return applied
         results, accepted = self._expected(final, plan)
         if accepted is None and (reason := order_difference(plan, final.proto)):
             return Applied(compiled, reason, False, results)
@@ -293,7 +204,7 @@ class Compiles:
             if reason:
                 return Applied(compiled, reason, False, results)
         digest = _accepted_digest(final.proto, plan_store.plan_digest(plan))
-        return Applied(compiled, "", False, results, digest)
+        return Applied(compiled, "", False, results, digest, is_quiet=quiet)
 
     def _cost(self, plan: Plan) -> CostModel:
         """The cost model of the devices that the stage is compiled for."""
@@ -375,56 +286,6 @@ class Compiles:
             "differently"
         )
         return self._saved(case, plan, error)
-
-    def own(self, key: str = "") -> jax.stages.Compiled:
-        """The function's executable with XLA's own schedule; compiled at the first call, then kept.
-
-        Args:
-          key: under which JAX's persistent cache may have it, or "".
-        """
-        if self._own is None and key:
-            compiled = self._compiled(Token(key), lambda *_: None)
-            self._own = None if mark_of(compiled) else compiled
-        if self._own is None:
-            self._own = self._compiled(Token(), lambda *_: None)
-        return self._own
-
-    def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
-        """Makes JAX run this executable at later calls of the jitted function; returns it.
-
-        Call it after all other compiles of this object: JAX keeps the executable from then on.
-        """
-        plain = self._kwargs == {"compiler_options": None}
-        kept = plain and keep_executable(self._lowered, compiled)
-        if kept or id(compiled) not in self._made:  # the latter where it was loaded again
-            return compiled
-        token, _ = self._made[id(compiled)]
-        with self._under(token):
-            return self._lowered.compile(**self._kwargs)
-
-    def _compiled(
-        self, token: Token, answer: Callable[[str, bytes], bytes | None]
-    ) -> jax.stages.Compiled:
-        """Compiles under a token, without making the executable the one that calls run."""
-        options = self._kwargs["compiler_options"] or {}
-        with self._under(token), listening(CompileRequest(token.bytes, answer)):
-            compiled = self._lowered.compile(**{**self._kwargs, "compiler_options": options})
-        self._made[id(compiled)] = (token, compiled)
-        return compiled
-
-    @contextlib.contextmanager
-    def _under(self, token: Token) -> Iterator[None]:
-        """Compiles inside have the token in their module, and their own entry in JAX's memo."""
-        self._tokens.add(token.bytes)
-        with marked(self._lowered, token.bytes), token.scope():
-            with contextlib.nullcontext() if token.lasting else no_cache_writes():
-                yield
-
-    def forget(self) -> None:
-        """Makes JAX forget the executables compiled here; those in use stay."""
-        for token in list(self._tokens):
-            with marked(self._lowered, token):
-                forget_compiles(self._lowered)
 
 
 def _by_elements(plan: Plan) -> bool:

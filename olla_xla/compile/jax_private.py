@@ -101,10 +101,11 @@ def device_kind(lowered: jax.stages.Lowered) -> str:
     return next((device.device_kind for device in devices_of(lowered)), "")
 
 
-def device_bytes(lowered: jax.stages.Lowered) -> int | None:
+def device_bytes(lowered: jax.stages.Lowered, part: float = 1.0) -> int | None:
     """Bytes that a step may use on a device that `lowered` is for; None where not known.
 
-    Devices that are present report it; for compile-only devices it is found by their name.
+    Devices that are present report it; for compile-only devices it is this part of the memory that
+    is found by their name.
     """
     device = next(iter(devices_of(lowered)), None)
     if device is None or is_host(device.platform):
@@ -112,7 +113,13 @@ def device_bytes(lowered: jax.stages.Lowered) -> int | None:
     try:
         return (device.memory_stats() or {})["bytes_limit"]
     except (KeyError, jax.errors.JaxRuntimeError):  # the latter for a compile-only device
-        return extensions.memory_of_kind(device.device_kind)
+        memory = extensions.memory_of_kind(device.device_kind)
+        return None if memory is None else int(part * memory)
+
+
+def options_of(lowered: jax.stages.Lowered) -> dict[str, Any]:
+    """The compiler options that the function was jitted with; {} where JAX does not tell."""
+    return dict(getattr(getattr(lowered, "_lowering", None), "_compiler_options_kvs", ()))
 
 
 def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:

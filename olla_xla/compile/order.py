@@ -24,6 +24,9 @@ IDLE = frozenset(
 _LOCAL = 2**32 - 1
 """Low bits of an instruction's id, unique in its computation; schedules may have only these."""
 
+AGAIN = re.compile(r"(.+?)\.remat\d*(\.\d+)*$")
+"""Name of a clone by XLA's rematerialization; group 1 is the name of the original."""
+
 _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 """Names of clones that compute nothing; XLA may remove these."""
 

@@ -15,7 +15,8 @@ from olla_xla.compile.accounting import (
     assigned_bytes,
     temporary_bytes,
 )
-from olla_xla.compile.compiles import Applied, Captured, Compiles
+from olla_xla.compile.captured import Captured
+from olla_xla.compile.compiles import Applied, Compiles
 from olla_xla.errors import BudgetError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -102,6 +103,7 @@ def chosen(
     order is compiled too, for the comparison.
     """
     compiled, reason, objects = applied[:3]
+    plan = dataclasses.replace(plan, without_rematerialization=applied.is_quiet)
     if plan.placement == "own" and not reason:
         compiled, plan = own_places.placed(compiled, plan)
     if applied.is_known and plan.assigned_bytes is not None:
@@ -204,6 +206,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
         added_moved_bytes=0,
         offsets={},
         placement="xla",
+        without_rematerialization=False,
         xla_bytes=assigned,
         predicted_bytes=plan.xla_predicted_bytes,
         peak_bytes=peak,

@@ -12,14 +12,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from hlo.backend import platform
 from hlo.late import late
 from olla_xla.compile import plan_store
-from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.handlers import raises_of_handlers
@@ -37,8 +39,9 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
 if TYPE_CHECKING:
-    from olla_xla.compile import own_places
+    from olla_xla.compile import own_places, rematerialization
 else:
+    rematerialization = late("olla_xla.compile.rematerialization")
     own_places = late("olla_xla.compile.own_places")
 
 _logger = logging.getLogger("olla_xla")
@@ -102,6 +105,8 @@ def compile_given(
     try:
         if plan.keeps_xla:
             captured, own = compiles.captured()
+            if plan.without_rematerialization:
+                own = compiles.own_quiet() or own
             if captured.view.fingerprint != plan.fingerprint:
                 raise PlanMismatchError(
                     f"the plan for {plan.module} does not fit module {captured.view.name}"
@@ -162,7 +167,8 @@ def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) ->
     """
     if without_gain(plan):
         # A stored plan without a gain describes XLA's order already.
-        return Outcome(compiles.own(key), plan, False, NO_GAIN)
+        quiet = compiles.own_quiet(key) if plan.without_rematerialization else None
+        return Outcome(quiet or compiles.own(key), plan, False, NO_GAIN)
     return chosen(compiles, plan, compiles.apply(plan, key, accepted))
 
 
@@ -209,11 +215,28 @@ def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     """
     session = PlanningSession(compiles, options)
     outcome = session.outcome(compiles.handed_over(key, session.answer))
-    return (
-        outcome
-        if session.captured is None
-        else _fitted(compiles, options, session.captured, outcome)
+    if session.captured is not None:
+        outcome = _fitted(compiles, options, session.captured, outcome)
+    if outcome.plan is None or outcome.planned or platform(outcome.plan.target).is_host:
+        return outcome
+    return _quiet(compiles, options, outcome, outcome.plan)
+
+
+def _quiet(compiles: Compiles, options: PlanOptions, outcome: Outcome, plan: Plan) -> Outcome:
+    """An outcome in XLA's own order without XLA's rematerialization, if that acts and need not."""
+    compiled = outcome.compiled
+    if not rematerialization.acts_on(final_module(compiled), plan):
+        return outcome
+    if compiles.too_large(compiled, plan.xla_predicted_bytes):
+        return outcome
+    own = compiles.own_quiet()
+    if own is None or (options.budget_bytes or math.inf) < assigned_bytes(own):
+        return outcome
+    total = assigned_bytes(own)
+    plan = dataclasses.replace(
+        plan, xla_bytes=total, assigned_bytes=total, without_rematerialization=True
     )
+    return dataclasses.replace(outcome, compiled=own, plan=plan)
 
 
 def _fitted(

@@ -16,7 +16,8 @@ from olla_xla.compile.accounting import (
     assigned_bytes,
     scratch_peak,
 )
-from olla_xla.compile.compiles import NO_HOOK, Captured, Compiles
+from olla_xla.compile.captured import Captured
+from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.gpu_limits import reason_of_plan
 from olla_xla.compile.outcomes import (
     NO_GAIN,
@@ -29,6 +30,7 @@ from olla_xla.compile.outcomes import (
     unplanned,
     without_gain,
 )
+from olla_xla.compile.stage_compiles import NO_HOOK
 from olla_xla.compile.waiting import waiting
 from olla_xla.errors import BudgetError, LimitError, OllaError
 from olla_xla.problem.options import PlanOptions

@@ -23,7 +23,7 @@ from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.agreement import Agreement, KeyValues
 from olla_xla.compile.captured import Captured
-from olla_xla.compile.compiles import NO_HOOK, Compiles
+from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.jax_private import distributed_client
 from olla_xla.compile.outcomes import (
     NO_GAIN,
@@ -37,6 +37,7 @@ from olla_xla.compile.outcomes import (
     without_gain,
 )
 from olla_xla.compile.session import PlanningSession
+from olla_xla.compile.stage_compiles import NO_HOOK
 from olla_xla.compile.tokens import mark_of
 from olla_xla.errors import AgreementError, BudgetError, OllaError, PlanMismatchError
 from olla_xla.problem import plan as plan_file

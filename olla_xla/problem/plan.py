@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 17, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 18, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; an infinite time limit is
 null.
 """
@@ -63,7 +63,7 @@ class Plan(PlanFields):
         return loads(text, str(path))
 
 
-VERSION = 17
+VERSION = 18
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"
@@ -77,6 +77,7 @@ _FIELDS = (
     "offsets",
     "placement",
     "placement_note",
+    "without_rematerialization",
     "xla_bytes",
     "xla_predicted_bytes",
     "predicted_bytes",

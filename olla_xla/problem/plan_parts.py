@@ -110,6 +110,8 @@ class PlanSchedule:
       offsets: tensor name -> (offset, size) in one arena, by XLA's rule.
       placement: "own" where buffers lie where we placed them (`PlanOptions.placement`), not there.
       placement_note: why XLA's places are kept although others were asked for; or "".
+      without_rematerialization: whether XLA's own rematerialization, which would act, is off when
+        it is compiled, since it fits.
     """
 
     module: str
@@ -125,6 +127,7 @@ class PlanSchedule:
     offsets: Mapping[str, tuple[int, int]]
     placement: str = "xla"
     placement_note: str = ""
+    without_rematerialization: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -44,6 +44,8 @@ def table(plan: PlanFields) -> str:
             ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over the least peak"),
         ]
     rows += of_the_places(plan)
+    quiet = plan.without_rematerialization
+    rows += [("XLA's rematerialization", "off", "it would act, but this fits")] if quiet else []
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
     rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 
+from olla_xla.analysis.ran_again import RanAgain, ran_again
 from olla_xla.compile.accounting import assigned_bytes, assignment_proto, final_module
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
@@ -20,12 +21,14 @@ class Compiled(Captured):
       assigned_bytes: XLA's total.
       final: the executable's module, serialized. assignment: its BufferAssignmentProto, or b"".
       is_refused: whether XLA made no executable, because it does not fit.
+      ran_again: what XLA's own rematerialization added, or None.
     """
 
     assigned_bytes: int = 0
     final: bytes = b""
     assignment: bytes = b""
     is_refused: bool = False
+    ran_again: RanAgain | None = None
 
 
 def capture(lowered: jax.stages.Lowered) -> Compiled:
@@ -44,6 +47,7 @@ def capture(lowered: jax.stages.Lowered) -> Compiled:
         assigned_bytes=assigned_bytes(compiled),
         final=final_module(compiled),
         assignment=assignment_proto(compiled, captured.platform),
+        ran_again=ran_again(lowered, compiled, captured.platform, captured=captured),
     )
 
 

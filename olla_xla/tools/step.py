@@ -14,6 +14,7 @@ from hlo.backend import platform
 from hlo.buffer_assignment import BufferAssignment
 from hlo.dumps.lowered import LoweredModule
 from olla_xla.analysis.compiled_leaves import device_count, donatable
+from olla_xla.analysis.ran_again import RanAgain
 from olla_xla.analysis.remedies import JittedFunction, Plannable
 from olla_xla.compile import decorator
 from olla_xla.compile.accounting import assigned_bytes, final_module
@@ -52,6 +53,7 @@ class PlannedModel:
       program: the step, for `analysis.remedies.remedy`.
       refused: whether XLA refuses its own order, which takes more memory than there is.
       devices: that run the step; sizes are of one of them.
+      ran_again: what XLA's own rematerialization adds to its own order, or None.
     """
 
     plan: Plan
@@ -66,6 +68,7 @@ class PlannedModel:
     program: Plannable | None = None
     refused: bool = False
     devices: int = 1
+    ran_again: RanAgain | None = None
 
 
 def plan_model(
@@ -210,11 +213,13 @@ def _beside(
       optimized: compiles it with options, for XLA's scheduler for memory; None leaves that out.
     """
     plan, scheduled, memory_optimized, refused = outcome.plan, b"", None, False
-    if outcome.planned:  # its XLA total is predicted
+    again = None
+    if outcome.planned or plan.without_rematerialization:  # its XLA total is predicted
         stage("compiling with XLA's own schedule")
         captured = own()
         plan = dataclasses.replace(plan, xla_bytes=captured.assigned_bytes)
         scheduled, refused = captured.module, captured.is_refused
+        again = captured.ran_again
     scheduler = platform(target.platform).memory_scheduler
     if optimized is not None and scheduler is not None:
         stage("compiling with XLA's memory-optimized scheduler")
@@ -230,6 +235,7 @@ def _beside(
         scheduled=scheduled,
         seconds=time.monotonic() - started,
         refused=refused,
+        ran_again=again,
     )
 
 

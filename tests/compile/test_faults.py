@@ -183,8 +183,8 @@ def test_another_schedule_the_second_time(monkeypatch, caplog, other, searches):
     first = plan(branches, donate_argnums=0).lower(weights(), rows(20)).compile()
     compiled = compiles.Compiles._compiled
 
-    def otherwise(self, token, answer):
-        return compiled(self, token, lambda platform, m: answer(platform, other(m)))
+    def otherwise(self, token, answer, **how):
+        return compiled(self, token, lambda platform, m: answer(platform, other(m)), **how)
 
     monkeypatch.setattr(compiles.Compiles, "_compiled", otherwise)
     with caplog.at_level(logging.INFO, "olla_xla"):

@@ -188,6 +188,8 @@ def _print_compiled(
         result.plan, planned=result.planned, reason=result.reason, refused=result.refused
     )
     console.print(line, markup=False)
+    if result.ran_again is not None:
+        console.print(f"In its own order {result.ran_again}.", markup=False)
     if other is not None:
         console.print(other.sentence(), markup=False)
         document.add(remedy=other.to_dict())

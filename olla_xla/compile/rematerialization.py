@@ -1,0 +1,118 @@
+"""XLA:GPU's own rematerialization, which runs after our hook, and compiles without it.
+
+It acts where the peak that it estimates is above (80 % of the memory - arguments - outputs) x
+`xla_gpu_memory_limit_slop_factor` (HloRematerialization, GetSchedulerMemoryLimit). Its estimate
+counts a result that overwrites an operand a second time, so that it also acts on what fits. What
+fits by XLA's own buffer assignment is compiled with that pass off.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import jax
+
+from hlo.backend import platform
+from hlo.backend.cuda import CUDA
+from hlo.module import Computation, Instruction, Module, module_from_bytes
+from olla_xla.compile.accounting import assigned_bytes, temporary_bytes
+from olla_xla.compile.jax_private import device_bytes, options_of
+from olla_xla.compile.order import AGAIN, IDLE
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.path import alone_seconds
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.cost.work import trips
+
+_PASS, _OFF = "rematerialization", "xla_disable_hlo_passes"
+
+_PART, _PERCENT = 0.8, 95
+"""XLA's: of a device that is not present, the part that a program may take; and of what arguments
+and outputs leave of it."""
+
+
+def without_pass(lowered: jax.stages.Lowered, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Compiler options of a stage with XLA's rematerialization off beside what is off already."""
+    off = str(_option(_OFF, lowered, options) or "").split(",")
+    passes = dict.fromkeys((*filter(None, map(str.strip, off)), _PASS))
+    return {**(options or {}), _OFF: ",".join(passes)}
+
+
+def acts_on(final: bytes, plan: Plan) -> bool:
+    """Whether XLA's rematerialization added to what a plan, or XLA's own order, runs.
+
+    Args:
+      final: the executable's module, serialized. plan: its order names what was scheduled.
+    """
+    if not platform(plan.target).memory_limit_flag or b".remat" not in final:
+        return False
+    known = {name for order in plan.order.values() for name in order}
+    return bool(ran_again(module_from_bytes(final), known))
+
+
+def ran_again(module: Module, known: Collection[str] = ()) -> list[Instruction]:
+    """The instructions of a final module that XLA's rematerialization added.
+
+    Args:
+      module: what an executable runs. known: names that its scheduled module had already.
+    """
+    found = (i for c in module.control_computations for i in c.instructions)
+    return [
+        i for i in found if i.name not in known and AGAIN.match(i.name) and i.opcode not in IDLE
+    ]
+
+
+def seconds_of(again: Iterable[Instruction], module: Module, cost: CostModel) -> float:
+    """Predicted seconds that instructions of a module take in one run of it, in loops too."""
+    times: collections.Counter[Computation] = collections.Counter({module.entry: 1})
+    for caller in reversed(module.control_computations):
+        for i in caller.instructions:
+            for callee in i.called_control:
+                times[callee] += times[caller] * trips(i)
+    return sum(times[i.computation] * alone_seconds(i, cost) for i in again)
+
+
+def limit(
+    lowered: jax.stages.Lowered, options: Mapping[str, Any] | None, compiled: jax.stages.Compiled
+) -> int | None:
+    """Bytes of temporaries that XLA:GPU's rematerialization allows; None where that is not known.
+
+    On a device that is present it is reckoned with what JAX's allocator has there.
+
+    Args:
+      lowered: the stage. options: the compiler options. compiled: an executable of it.
+    """
+    memory = device_bytes(lowered, _PART)
+    if memory is None:
+        return None
+    percent = _option(CUDA.memory_limit_flag, lowered, options)
+    kept = assigned_bytes(compiled) - temporary_bytes(compiled)
+    return (memory - kept) * int(_PERCENT if percent is None else percent) // 100
+
+
+def why_it_must(
+    lowered: jax.stages.Lowered,
+    options: Mapping[str, Any] | None,
+    compiled: jax.stages.Compiled,
+    total: int,
+) -> str:
+    """Why XLA's rematerialization must stay on for a total of so many bytes; "" where it fits.
+
+    Args:
+      lowered, options: as for `limit`. compiled: any executable of the stage.
+    """
+    most = limit(lowered, options, compiled)
+    if most is None:
+        return "how much memory the device has is not known"
+    over = total - (assigned_bytes(compiled) - temporary_bytes(compiled)) - most
+    return f"{over / 2**20:,.1f} MB too many for XLA's limit" if over > 0 else ""
+
+
+def _option(name: str, lowered: jax.stages.Lowered, options: Mapping[str, Any] | None) -> Any:
+    """A compiler option as a compile has it, from XLA_FLAGS where nothing else sets it, or None."""
+    given = {**options_of(lowered), **(options or {})}
+    flags = re.findall(rf"--{name}=['\"]?([^\s'\"]+)", os.environ.get("XLA_FLAGS", ""))
+    return given.get(name, flags[-1] if flags else None)

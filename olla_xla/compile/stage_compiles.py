@@ -1,0 +1,215 @@
+"""Compiles of one lowered stage: with XLA's own schedule, up to it, or with another in its place.
+
+`Lowered.compile()` keeps one executable, which calls of the jitted function then run;
+`compile(compiler_options={})` keeps none. So a stage is compiled with the latter, each time under a
+token of its own (tokens.py). A last `compile()` under the chosen token finds it in JAX's memo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from hlo.backend import PLATFORMS
+from hlo.late import late
+from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import assigned_bytes
+from olla_xla.compile.captured import Captured
+from olla_xla.compile.hook import CompileRequest, listening
+from olla_xla.compile.jax_private import (
+    device_bytes,
+    device_kind,
+    forget_compiles,
+    keep_executable,
+    no_cache_writes,
+)
+from olla_xla.compile.stablehlo import StableHlo
+from olla_xla.compile.tokens import Token, mark_of, marked
+from olla_xla.errors import OllaError
+
+if TYPE_CHECKING:
+    from olla_xla.compile import rematerialization
+else:
+    rematerialization = late("olla_xla.compile.rematerialization")
+
+_logger = logging.getLogger("olla_xla")
+
+NO_HOOK = "XLA did not hand over its schedule; only the cpu, cuda and tpu backends are supported"
+
+
+class StageCompiles:
+    """Compiles one lowered stage in several ways; nothing else may compile it meanwhile.
+
+    Attributes:
+      stablehlo: the stage's module.
+    """
+
+    def __init__(
+        self,
+        lowered: jax.stages.Lowered,
+        compiler_options: dict[str, Any] | None,
+        compile_kwargs: dict[str, Any],
+    ) -> None:
+        # The stage of a planned function would plan when compiled: JAX's own stage is taken.
+        self._lowered: jax.stages.Lowered = getattr(lowered, "stage", lowered)
+        self.stablehlo = StableHlo(self._lowered)
+        self._kwargs = {**compile_kwargs, "compiler_options": compiler_options}
+        self._tokens: set[bytes] = set()
+        self._made: dict[int, tuple[Token, bool, Any]] = {}
+        """An executable's id -> its token, whether XLA's rematerialization was off, and the
+        executable, which keeps the id from reuse."""
+        self._key = ""
+        """Of stored plans, under which the function was last compiled."""
+        self._own: jax.stages.Compiled | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the function's module, for messages."""
+        return self.stablehlo.name
+
+    def handed_over(
+        self, key: str, answer: Callable[[str, bytes], bytes | None]
+    ) -> jax.stages.Compiled:
+        """Compiles the function; XLA hands its scheduled module to `answer`, which may replace it.
+
+        Args:
+          key: under which JAX's persistent cache may have the executable, or "".
+          answer: gets the platform's name and the module as XLA scheduled it, serialized.
+
+        Raises OllaError if XLA hands over no module on this backend.
+        """
+        asked: list[str] = []
+
+        def shown(platform: str, module: bytes) -> bytes | None:
+            asked.append(platform)
+            return answer(platform, module)
+
+        self._key = key
+        compiled = self._compiled(Token(key), shown)
+        if not asked:  # JAX's persistent cache had an executable, of an unknown plan.
+            compiled = self._compiled(Token(), shown)
+        if not asked:
+            raise OllaError(NO_HOOK)
+        return compiled
+
+    def captured(self) -> tuple[Captured, jax.stages.Compiled]:
+        """Compiles with XLA's own schedule; returns the scheduled module and the executable."""
+        found: list[tuple[str, bytes]] = []
+        compiled = self._compiled(Token(), lambda *seen: found.append(seen))
+        if not found:
+            raise OllaError(NO_HOOK)
+        platform, module = found[-1]
+        self._own = compiled
+        return self.taken(platform, module), compiled
+
+    def capture(self) -> Captured:
+        """The module with XLA's own schedule; the compile is ended after the scheduler."""
+        found: list[tuple[str, bytes]] = []
+        self._scheduled({}, found)
+        if not found:
+            raise OllaError(NO_HOOK)
+        return self.taken(*found[-1])
+
+    def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
+        """A `Captured` of a scheduled module; `seconds`: that XLA took to schedule it, or None."""
+        kind, size = device_kind(self._lowered), device_bytes(self._lowered)
+        return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
+
+    def alternative_orders(
+        self, platform: str
+    ) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
+        """A function that compiles for the orders of XLA's memory scheduler; None without one."""
+        other = PLATFORMS[platform].memory_scheduler
+        return None if other is None else functools.partial(self._orders_with, dict(other))
+
+    def _orders_with(self, scheduler: dict[str, str]) -> Mapping[str, tuple[str, ...]]:
+        found: list[tuple[str, bytes]] = []
+        self._scheduled(scheduler, found)
+        if not found:
+            _logger.info("XLA's memory-minimizing scheduler made no schedule")
+        return module_from_bytes(found[-1][1]).order if found else {}
+
+    def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
+        """Compiles up to the schedule, which is added to `found`."""
+        token = Token()
+        request = CompileRequest(token.bytes, lambda *seen: found.append(seen), last=True)
+        options = {**(self._kwargs["compiler_options"] or {}), **more_options}
+        with self._under(token), contextlib.suppress(jax.errors.JaxRuntimeError):
+            with listening(request):
+                self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+
+    def own(self, key: str = "") -> jax.stages.Compiled:
+        """The function's executable with XLA's own schedule; compiled at the first call, then kept.
+
+        Args:
+          key: under which JAX's persistent cache may have it, or "".
+        """
+        if self._own is None and key:
+            compiled = self._compiled(Token(key), lambda *_: None)
+            self._own = None if mark_of(compiled) else compiled
+        if self._own is None:
+            self._own = self._compiled(Token(), lambda *_: None)
+        return self._own
+
+    def own_quiet(self, key: str = "") -> jax.stages.Compiled | None:
+        """XLA's own order without its rematerialization, if that fits; `key` is as for `own`."""
+        compiled = self._compiled(Token(key), lambda *_: None, quiet=True)
+        if mark_of(compiled) or self.too_large(compiled, assigned_bytes(compiled)):
+            return None
+        return compiled
+
+    def too_large(self, compiled: jax.stages.Compiled, total: int) -> str:
+        """`rematerialization.why_it_must` for a total of bytes, and any executable of the stage."""
+        options = self._kwargs["compiler_options"]
+        return rematerialization.why_it_must(self._lowered, options, compiled, total)
+
+    def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
+        """Makes JAX run this executable at later calls of the jitted function; returns it.
+
+        Call it after all other compiles of this object: JAX keeps the executable from then on.
+        """
+        plain = self._kwargs == {"compiler_options": None}
+        kept = plain and keep_executable(self._lowered, compiled)
+        if kept or id(compiled) not in self._made:  # the latter where it was loaded again
+            return compiled
+        token, quiet, _ = self._made[id(compiled)]
+        more = {"compiler_options": self._options(quiet)} if quiet else {}
+        with self._under(token):
+            return self._lowered.compile(**{**self._kwargs, **more})
+
+    def _options(self, quiet: bool) -> dict[str, Any]:
+        """The compiler options, with XLA's rematerialization off if `quiet`."""
+        options = self._kwargs["compiler_options"] or {}
+        return rematerialization.without_pass(self._lowered, options) if quiet else options
+
+    def _compiled(
+        self, token: Token, answer: Callable[[str, bytes], bytes | None], *, quiet: bool = False
+    ) -> jax.stages.Compiled:
+        """Compiles under a token, without making the executable the one that calls run.
+
+        `answer` is as for `handed_over`; if `quiet`, XLA's rematerialization is off.
+        """
+        options = self._options(quiet)
+        with self._under(token), listening(CompileRequest(token.bytes, answer)):
+            compiled = self._lowered.compile(**{**self._kwargs, "compiler_options": options})
+        self._made[id(compiled)] = (token, quiet, compiled)
+        return compiled
+
+    @contextlib.contextmanager
+    def _under(self, token: Token) -> Iterator[None]:
+        """Compiles inside have the token in their module, and their own entry in JAX's memo."""
+        self._tokens.add(token.bytes)
+        with marked(self._lowered, token.bytes), token.scope():
+            with contextlib.nullcontext() if token.lasting else no_cache_writes():
+                yield
+
+    def forget(self) -> None:
+        """Makes JAX forget the executables compiled here; those in use stay."""
+        for token in list(self._tokens):
+            with marked(self._lowered, token):
+                forget_compiles(self._lowered)
