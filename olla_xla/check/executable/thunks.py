@@ -19,7 +19,7 @@ from hlo.gpu_thunks import Flow
 from hlo.slices import Access, Slice
 from olla_xla.check.executable.memory import PASSED_ON, Place
 from olla_xla.check.executable.moves import copied_slice, moves_only
-from olla_xla.check.executable.program import Op, Program, allocates
+from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, allocates
 from olla_xla.check.executable.values import Frame, MemoryValue, Values, resolve
 from olla_xla.errors import CheckError
 
@@ -203,7 +203,7 @@ class _Walk:
 
         Raises CheckError where it has others, such as none of a value that comes from outside.
         """
-        known, needed = set[Slice](), set[Slice]()
+        known, needed, read = set[Slice](), set[Slice](), set[Slice]()
         left = list(step.frame.inner[step.op])
         while left:
             frame = left.pop()
@@ -213,11 +213,15 @@ class _Walk:
                 known.update(held, self.tables.get(op.name, ()))
                 tables = self.tables.get(op.name, ()) if op.opcode == "tuple" else ()
                 needed.update(tables if op.opcode in PASSED_ON else held)
+                if op.opcode not in PASSED_ON and op.opcode not in CONTROL_FLOW:
+                    given = (v for o in op.operands for v in frame.at[o].values())
+                    read.update(_held(map(self.place, given)))
         known.update(self.tables.get(step.op.operands[0].name, ()) if step.op.operands else ())
         found = {access.slice for access in thunk.accesses}
         if strange := sorted(found - known):
             raise CheckError(f"{_said(thunk)} accesses bytes of others: {_list(strange)}")
-        if lost := sorted(needed - found):
+        lost = needed - {a.slice for a in thunk.accesses if a.writes}
+        if lost := sorted(lost | read - {a.slice for a in thunk.accesses if a.reads}):
             raise CheckError(f"{_said(thunk)} does not access its buffers: {_list(lost)}")
 
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
