@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ import jax
 from hlo.backend import platform
 from hlo.late import late
 from olla_xla.compile import plan_store
-from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.handlers import raises_of_handlers
@@ -39,9 +38,9 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
 if TYPE_CHECKING:
-    from olla_xla.compile import own_places, rematerialization
+    from olla_xla.compile import own_order, own_places
 else:
-    rematerialization = late("olla_xla.compile.rematerialization")
+    own_order = late("olla_xla.compile.own_order")
     own_places = late("olla_xla.compile.own_places")
 
 _logger = logging.getLogger("olla_xla")
@@ -219,24 +218,7 @@ def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
         outcome = _fitted(compiles, options, session.captured, outcome)
     if outcome.plan is None or outcome.planned or platform(outcome.plan.target).is_host:
         return outcome
-    return _quiet(compiles, options, outcome, outcome.plan)
-
-
-def _quiet(compiles: Compiles, options: PlanOptions, outcome: Outcome, plan: Plan) -> Outcome:
-    """An outcome in XLA's own order without XLA's rematerialization, if that acts and need not."""
-    compiled = outcome.compiled
-    if not rematerialization.acts_on(final_module(compiled), plan):
-        return outcome
-    if compiles.too_large(compiled, plan.xla_predicted_bytes):
-        return outcome
-    own = compiles.own_quiet()
-    if own is None or (options.budget_bytes or math.inf) < assigned_bytes(own):
-        return outcome
-    total = assigned_bytes(own)
-    plan = dataclasses.replace(
-        plan, xla_bytes=total, assigned_bytes=total, without_rematerialization=True
-    )
-    return dataclasses.replace(outcome, compiled=own, plan=plan)
+    return own_order.quiet(compiles, options, outcome, outcome.plan)
 
 
 def _fitted(
