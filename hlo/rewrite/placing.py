@@ -49,15 +49,12 @@ def place_new(body: MutableComputation) -> None:
 
 def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> list[int]:
     """Of a loop's body, what may write the next iteration's state over elements that are read."""
-    state = next((k for k in body.instructions() if k.opcode == "parameter"), None)
-    if body.root.opcode != "tuple" or state is None:
+    if body.root.opcode != "tuple":
         return []
-    if len(state.shape.tuple_shapes) != len(body.root.operand_ids):
-        return []  # a branch
     elements = (o for o in body.operands(i) if o.opcode == "get-tuple-element")
-    taken = [e for e in elements if body.operands(e)[0].opcode == "parameter"]
+    state = [e for e in elements if body.operands(e)[0].opcode == "parameter"]
     following = body.root.operand_ids
-    return [following[e.tuple_index] for e in taken if following[e.tuple_index] != e.id]
+    return [following[e.tuple_index] for e in state if following[e.tuple_index] != e.id]
 
 
 def operands_first(body: MutableComputation, order: Iterable[int]) -> list[int]:
