@@ -54,9 +54,9 @@ def ran_again(
       options: the compiler options. captured: the module as XLA scheduled it; by default it is
         compiled for, up to the schedule, if anything was added.
     """
-    if not platform(target).memory_limit_flag:
+    if not platform(target).memory_limit_flag or b".remat" not in (final := final_module(compiled)):
         return None
-    module = module_from_bytes(final_module(compiled))
+    module = module_from_bytes(final)
     again = rematerialization.ran_again(module)
     if not again:
         return None

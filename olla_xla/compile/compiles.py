@@ -6,9 +6,10 @@ import dataclasses
 import functools
 import logging
 import time
+import types
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
@@ -65,22 +66,15 @@ class Applied(NamedTuple):
 class Compiles(StageCompiles):
     """Compiles one lowered stage with plans, too, and checks what XLA makes of them."""
 
-    def __init__(
-        self,
-        lowered: jax.stages.Lowered,
-        compiler_options: dict[str, Any] | None,
-        compile_kwargs: dict[str, Any],
-    ) -> None:
-        super().__init__(lowered, compiler_options, compile_kwargs)
-        self._case: objection.Case | None = None
-        self._accepted: referee.Accepted | None = None
-        """The planned module, once the referee has accepted it."""
-        self._text: Future[str] | None = None
-        """XLA's text of a planned module that only changes the order, made during the compile."""
-        self._kernels: Mapping[str, referee.KernelMemory] = {}
-        """Memory patterns of kernels in the last executable that the referee checked."""
-        self._results: Future[str] | None = None
-        """For any other plan: the digest of the results of the module that XLA scheduled."""
+    _case: objection.Case | None = None
+    _accepted: referee.Accepted | None = None
+    """The planned module, once the referee has accepted it."""
+    _text: Future[str] | None = None
+    """XLA's text of a planned module that only changes the order, made during the compile."""
+    _kernels: Mapping[str, referee.KernelMemory] = types.MappingProxyType({})
+    """Memory patterns of kernels in the last executable that the referee checked."""
+    _results: Future[str] | None = None
+    """For any other plan: the digest of the results of the module that XLA scheduled."""
 
     def apply(self, plan: Plan, key: str = "", accepted: Sequence[str] = ()) -> Applied:
         """Compiles with the plan's schedule, and checks the executable.
