@@ -60,21 +60,32 @@ def _recomputed(state: ModuleState) -> ModuleState:
 
 
 def free_edits(start: ModuleState) -> Iterator[ModuleState]:
-    """Yields states with edits that cost no time: first with all of them, last without any."""
-    lighter = _spared(start)
-    yield from scan_residuals.before_order(lighter)
-    if lighter is not start:
-        yield from scan_residuals.before_order(start)
+    """Yields states with edits that cost no time: first with all of them, last without any.
+
+    An array that was joined with another is no residual any more, which may be dropped altogether:
+    where arrays can be joined, states come by their module's total in its own order.
+    """
+    ways = [*_spared(start), start]
+    found = (scan_residuals.before_order(way) for way in ways)
+    if (least := ways[0].edits.spared) is not None and least.joined:
+        target = start.request.target
+        found = sorted(map(list, found), key=lambda some: facts_of(some[0].module, target).total)
+    for states in found:
+        yield from states
 
 
-def _spared(state: ModuleState) -> ModuleState:
-    """A state without arrays that loops need not have; `state` if nothing is saved."""
+def _spared(state: ModuleState) -> list[ModuleState]:
+    """States without arrays that loops need not have: that with most edits first."""
     request = state.request
     most = request.options.max_overhead
     most = most * request.own_seconds * _SPARING if isinstance(most, float) else 0.0
-    found = spared(state.module, request.target, request.cost, most)
-    if found is None:
-        return state
-    edits = dataclasses.replace(state.edits, spared=found, sources=found.sources)
     kernels = facts_of(state.module, request.target).all_kernels
-    return dataclasses.replace(state, module=found.module, kernels=kernels, edits=edits)
+    return [
+        dataclasses.replace(
+            state,
+            module=found.module,
+            kernels=kernels,
+            edits=dataclasses.replace(state.edits, spared=found, sources=found.sources),
+        )
+        for found in spared(state.module, request.target, request.cost, most)
+    ]

@@ -50,8 +50,8 @@ class Spared:
         return ("moves",) * bool(self.names) + ("joined",) * bool(self.joined)
 
 
-def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0) -> Spared | None:
-    """A module without arrays that its loops need not have; None if nothing is gained.
+def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0) -> list[Spared]:
+    """A module without arrays that its loops need not have: with both edits, and with the first.
 
     Each of the two edits is made only if the module then takes less memory and no more time, but
     for the `allowance` of the second: where a slice is read and written by one fusion, it takes a
@@ -63,11 +63,16 @@ def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0)
     """
     names, without = _without_moves(module, target, cost)
     joined, after = _joined(without, target, cost, allowance)
-    if after is module:
-        return None
-    less = run_seconds(module, cost) - run_seconds(after, cost)
-    moved = module_work(module, target).bytes - module_work(after, target).bytes
-    return Spared(names, joined, after, less, moved)
+    found = [(joined, after)] * bool(joined) + [((), without)] * bool(names)
+    own, moved = run_seconds(module, cost), module_work(module, target).bytes
+    return [
+        Spared(
+            names, arrays, changed,
+            less_seconds=own - run_seconds(changed, cost),
+            less_moved=moved - module_work(changed, target).bytes,
+        )
+        for arrays, changed in found
+    ]  # fmt: skip
 
 
 def _joined(
