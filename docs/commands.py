@@ -1,7 +1,7 @@
 """Runs the commands of README and docs, and compares what they print with the text where it stands.
 
-`python docs/commands.py`, from anywhere. A comment in a document names a command for the block or
-the paragraph below it:
+`python docs/commands.py [DOCUMENT ...]`, from anywhere; without names, of all. A comment in a
+document names a command for the block or the paragraph below it:
 
     <!-- prints: olla_xla plan --model=mlp -->
 
@@ -12,7 +12,7 @@ and the colon may stand `, with exit code 2` and `, but for 1.6`: a number that 
 `<!-- runs: COMMAND -->` only runs one.
 
 Exit code 1, with a line for each, where a text differs, a command fails, or the referee refuses a
-choice of the planner. After them come the commands of the papers' tables, which are to exit with 0.
+choice of the planner. The commands of the papers' tables, which take minutes, are to exit with 0.
 """
 
 from __future__ import annotations
@@ -173,11 +173,13 @@ def _alike(said: float, printed: float) -> bool:
 def main() -> int:
     """Runs them all; 1 where anything differs."""
     trouble = []
-    documents = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+    every = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+    documents = sys.argv[1:] or every
+    papers = paper_commands() if PAPERS in documents else []
     with tempfile.TemporaryDirectory() as folder:
         for name in ("benchmarks", "docs", "examples"):  # files that commands read
             (Path(folder) / name).symlink_to(ROOT / name)
-        for command in (*(c for d in documents for c in commands(d)), *paper_commands()):
+        for command in (*(c for d in documents for c in commands(d)), *papers):
             started = time.monotonic()
             found = _wrong(command, Path(folder))
             state = found or "as in the text"

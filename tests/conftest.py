@@ -16,7 +16,7 @@ settings.register_profile(
     "here",
     suppress_health_check=[HealthCheck.too_slow],
     deadline=None,
-    max_examples=int(os.environ.get("OLLA_XLA_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("OLLA_XLA_EXAMPLES", "20")),
 )
 settings.load_profile("here")
 
@@ -105,7 +105,7 @@ def loops_are_compiled(monkeypatch):
 @pytest.fixture
 def any_choices_will_do(monkeypatch):
     """Integer programs of recomputation end early, or are left out: for tests of what follows."""
-    limits = SolverLimits(time_limit=2.0, node_limit=50)
+    limits = SolverLimits(time_limit=0.5, node_limit=50)
     monkeypatch.setattr("olla_xla.solvers.programs.residuals.LIMITS", limits)
     monkeypatch.setattr("olla_xla.remat.front._LEAST_SOLVING", math.inf)
 

@@ -151,9 +151,16 @@ SMALL_BODIES = (
 
 
 @pytest.mark.parametrize("body", SMALL_BODIES, ids=to_text)
-def test_each_form_gives_finite_results_and_gradients(body):
+def test_each_form_keeps_the_form_of_its_state(body):
+    keeps_its_form(training.build(Program(body, extras=("gradients",))))
+
+
+ONE_OF_EACH = {type(body): body for body in SMALL_BODIES}.values()
+
+
+@pytest.mark.parametrize("body", ONE_OF_EACH, ids=to_text)
+def test_each_kind_gives_finite_results_and_gradients(body):
     built = training.build(Program(body, extras=("gradients",)))
-    keeps_its_form(built)
     for leaf in jax.tree.leaves(quick(built.step)(*built.arguments)):
         assert jnp.isfinite(leaf).all(), leaf
 
@@ -301,7 +308,7 @@ def test_what_fails_is_shrunk(monkeypatch):
 
     monkeypatch.setattr(check, "check_case", fails)
     events = []
-    share = search.Share(seed=0, number=0, count=60, shrinks=1, shrink_seconds=30)
+    share = search.Share(seed=0, number=0, count=60, shrinks=1, shrink_seconds=10)
     search.run_share(share, events.append)
     (failure,) = [event["failure"] for event in events if "failure" in event]
     small = from_text(failure["case"])
@@ -370,14 +377,14 @@ def test_what_is_kept_long_and_read_from_many_places(body):
         assert outcome.kind == "identical" and outcome.planned, outcome
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(2))
 def test_random_programs_are_planned_alike(number):
-    share = search.Share(12, number, count=3, plans=2, shrink_seconds=60, shrinks=1, timed=False)
+    share = search.Share(12, number, count=2, plans=2, shrink_seconds=60, shrinks=1, timed=False)
     events = []
     search.run_share(share, events.append)
     assert not [event["failure"] for event in events if "failure" in event]
     outcomes = [o for event in events if "row" in event for o in event["row"]["outcomes"]]
-    assert len(outcomes) == 3 * 2 and {o["kind"] for o in outcomes} <= {"identical", "budget"}
+    assert len(outcomes) == 2 * 2 and {o["kind"] for o in outcomes} <= {"identical", "budget"}
     assert any(o["planned"] for o in outcomes)
 
 

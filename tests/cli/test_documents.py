@@ -1,11 +1,13 @@
 """Documents say what there is: options, variables, figures that commands print."""
 
 import dataclasses
+import importlib
 import inspect
 import re
 from pathlib import Path
 
 import pytest
+from absl import flags
 
 import olla_xla
 from docs.commands import PAPERS, Command, commands, differs, paper_commands
@@ -82,11 +84,17 @@ def test_every_row_of_the_papers_tables_has_all_that_it_needs():
             assert len(result) > 30 and re.match(r"[a-z ]+[:;,]? ", result), what
 
 
-def test_the_papers_commands_are_run():
+def test_the_papers_commands_have_flags_that_there_are():
     commands = [" ".join(command.words) for command in paper_commands()]
     assert len(commands) == len(set(commands)) > 12
     for *_, command, _ in papers_rows():
         assert any(command.strip("`").endswith(words.removeprefix("-m ")) for words in commands)
+    for command in paper_commands():
+        package, name, *arguments = command.words[1:]
+        within = "olla_xla.cli" if package == "olla_xla" else package
+        values = flags.FlagValues()
+        importlib.import_module(f"{within}.commands.{name}").define_flags(values)
+        values(["", *arguments])
 
 
 TABLE = "function  MB\n--------  ----\nstep      21.8\n...\nsum 1,021.8 in 1.6 s\n"
