@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from absl import flags
 import olla_xla
 from benchmarks.driver import Column, Flags, measured, table_of
 from benchmarks.remedy_steps import STEPS, Step
+from olla_xla.analysis import checkpointed
 from olla_xla.analysis.remedy import Trial
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
@@ -80,18 +82,37 @@ def tried(step: Step, **options: Any) -> list[Row]:
 def _done(step: Step, trial: Trial, options: dict[str, Any]) -> int:
     """XLA's total with the remedy written into the program; no plan is taken from memory."""
     process_store().clear()
-    name, given = _written(trial.setting)
+    setting, _, where = trial.setting.partition(" around ")
+    where, _, policy = where.removesuffix(")").partition(" (")
+    name, given = ("jax.checkpoint", {}) if policy else _written(setting)
     function, donated = step.function, set(step.donated)
     if name == "donate_argnums":
         more = given[name]
         donated |= set(more if isinstance(more, tuple) else (more,))
-        jitted = jax.jit(function, donate_argnums=tuple(donated))
+    elif name == "jax.checkpoint":
+        loss, bodies = checkpointed.checkpointed_loss, checkpointed.checkpointed_scans
+        function = _within(loss if where == "the loss" else bodies, policy, function)
     elif name == "fission":
-        jitted = jax.jit(olla_xla.fission(function, **given), donate_argnums=tuple(donated))
-    else:
+        cut = functools.partial(olla_xla.fission, **given)
+        function = _within(checkpointed.wrapped_loss, cut, function) if where else cut(function)
+    if name == "plan":
         jitted = olla_xla.plan(function, donate_argnums=tuple(donated), **{**options, **given})
+    else:
+        jitted = jax.jit(function, donate_argnums=tuple(donated))
     compiled = jitted.lower(*step.arguments).compile()
     return assigned_bytes(getattr(compiled, "stage", compiled))
+
+
+def _within(
+    context: Callable[[Any], Any], argument: Any, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function, traced within `context(argument)`."""
+
+    def step(*arguments: Any) -> Any:
+        with context(argument):
+            return function(*arguments)
+
+    return step
 
 
 def _written(setting: str) -> tuple[str, dict[str, Any]]:

@@ -32,7 +32,7 @@ def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
     import jax
 
     chosen = getattr(jax.checkpoint_policies, policy)
-    with _wrapped_loss(lambda fun: jax.checkpoint(fun, policy=chosen)) as functions:
+    with wrapped_loss(lambda fun: jax.checkpoint(fun, policy=chosen)) as functions:
         yield functions
 
 
@@ -64,14 +64,18 @@ def sublinear_loss(keep: str) -> Iterator[None]:
     Args:
       keep: what is not recomputed; see `olla_xla.sublinear`.
     """
-    with _wrapped_loss(lambda fun: sublinear(fun, keep=keep)):
+    with wrapped_loss(lambda fun: sublinear(fun, keep=keep)):
         yield
 
 
 @contextlib.contextmanager
-def _wrapped_loss(
+def wrapped_loss(
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Iterator[list[Any]]:
+    """Context manager in which `jax.grad` and `jax.value_and_grad` differentiate `wrap(f)` for `f`.
+
+    Yields a list of the functions wrapped so far.
+    """
     import jax
 
     functions: list[Any] = []

@@ -143,6 +143,8 @@ def remedy(
             least = min([total, *(trial.bytes for trial in tried.found)])
             tried.add(f"max_overhead={overhead:g}", lambda o=overhead: tried.planned(o))
             if tried.found and tried.found[-1].allowed and helps(tried.found[-1].bytes, least):
+                if plan is None and tried.found[-1].added <= 0 and len(tried.found) == 1:
+                    tried.add("olla_xla.plan", lambda: tried.planned(None))
                 break
     if isinstance(program, JittedFunction):
         if program.leaves:
@@ -239,51 +241,67 @@ class _Trials:
     def in_pieces(self) -> Trial | None:
         """The function in pieces; None where that saves little by its estimate, or nothing can be.
 
-        If pieces take more than twice the step's time, fewer are tried, once.
+        Where a step cannot be cut, the function that it differentiates is. If pieces take more than
+        twice the step's time, fewer are tried, once.
         """
-        program = self._program
-        assert isinstance(program, JittedFunction)
-        first = self._cut(program, None)
-        if first is None:
+        found = [self._cut(None, of_loss=False)]
+        if isinstance(found[0], str):
+            found.append(self._cut(None, of_loss=True))
+        first = found[-1]
+        if isinstance(first, str):
+            self.failed.append(f"olla_xla.fission, which {found[0]}")
             return None
         before = self._own_seconds
         trial, units = first[0](before), first[1]
         if trial.added <= _TIME_AT_MOST:
             return trial
         fewer = min(int(trial.pieces * _TIME_AT_MOST / trial.added), units)
-        second = self._cut(program, fewer) if fewer > 1 else None
-        trial = None if second is None else second[0](before)
+        second = self._cut(fewer, of_loss=len(found) > 1) if fewer > 1 else ""
+        trial = None if isinstance(second, str) else second[0](before)
         return None if trial is None or trial.added > _TIME_AT_MOST else trial
 
     def _cut(
-        self, program: JittedFunction, pieces: int | None
-    ) -> tuple[Callable[[float], Trial], int] | None:
-        """(predicted seconds of the whole -> the trial, most pieces); None as for `in_pieces`."""
+        self, pieces: int | None, *, of_loss: bool
+    ) -> tuple[Callable[[float], Trial], int] | str:
+        """(predicted seconds of the whole -> the trial, most pieces); why not, as for `in_pieces`.
+
+        Args:
+          of_loss: whether not the step is cut, but what it differentiates.
+        """
+        program = self._program
+        assert isinstance(program, JittedFunction)
         cuts: list[transform.FissionPlan] = []
-        function = transform.in_pieces(program.function, pieces, cuts.append)
+
+        def cut_into(function: Callable[..., Any]) -> Callable[..., Any]:
+            return transform.in_pieces(function, pieces, cuts.append)
+
+        @functools.wraps(program.function)
+        def with_loss_cut(*args: Any, **kwargs: Any) -> Any:
+            with checkpointed.wrapped_loss(cut_into):
+                return program.function(*args, **kwargs)
+
+        function = with_loss_cut if of_loss else cut_into(program.function)
         jitted = plain_jit(function, **program.jit_options)
         try:
             traced = jitted.trace(*program.args, **program.kwargs)
         except InputError:
-            self.failed.append("olla_xla.fission, which finds nothing to cut")
-            return None
+            cuts.clear()
+        if not cuts:
+            return "finds nothing to cut"
         cut = cuts[-1]
         if cut.peak_before - cut.peak_after < _LITTLE * self._total:
-            self.failed.append("olla_xla.fission, which saves little by its estimate")
-            return None
+            return "saves little by its estimate"
         total, seconds = in_pieces.compiled_cost(traced.lower())
         if self._in_use is not None:
             total = dataclasses.replace(program, function=function).total(self._in_use)
         region = max(cut.regions, key=lambda r: r.value_bytes)
         of = f"{region.value} at {region.value_line} in {cut.pieces} pieces"
         given = "" if pieces is None else f"(pieces={pieces})"
+        setting = f"olla_xla.fission{given}{' around the loss' * of_loss}"
 
         def trial(before: float) -> Trial:
-            added = seconds / before - 1
-            return Trial(
-                f"olla_xla.fission{given}", total, added, _TIME_AT_MOST,
-                notes=(of, "other rounding"), pieces=cut.pieces,
-            )  # fmt: skip
+            added, notes = seconds / before - 1, (of, "other rounding")
+            return Trial(setting, total, added, _TIME_AT_MOST, notes, cut.pieces)
 
         return trial, max(r.units for r in cut.regions)
 

@@ -147,6 +147,40 @@ def test_pieces_that_take_more_than_twice_the_time_are_no_advice(monkeypatch, sl
     assert [t.added for t in found.helpful if t.pieces > 1] == ([] if added is None else [added])
 
 
+def test_where_a_step_cannot_be_cut_its_loss_is():
+    """Each point has a minimum over the other points, which its gradient needs first."""
+
+    def loss(x, y):
+        pairs = jnp.maximum((x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T, 0.0)
+        return pairs.min(0).mean() + pairs.min(1).mean()
+
+    def step(loss):
+        return lambda x, y: x - jax.grad(loss)(x, y)
+
+    points = [jax.ShapeDtypeStruct((512, 3), jnp.float32)] * 2
+    found = olla_xla.analyze(step(loss), *points, advice=True).remedy
+    assert found is not None and found.helpful[0].setting == "olla_xla.fission around the loss"
+    cut = jax.jit(step(olla_xla.fission(loss))).lower(*points).compile()
+    assert found.helpful[0].bytes == assigned_bytes(cut) < found.total_bytes / 4
+    assert "which finds nothing to cut" not in found.sentence()
+
+
+def test_recomputation_that_adds_no_time_is_not_asked_for():
+    """A cache that a scan takes and returns is held once by any plan; no order does that."""
+
+    def step(cache, x, i):
+        def layer(x, rows):
+            rows = jax.lax.dynamic_update_slice(rows, x[None], (i, 0))
+            return jnp.tanh(x + jax.nn.softmax(rows @ x) @ rows), rows
+
+        return jax.lax.scan(layer, x, cache)[::-1]
+
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((8, 4096, 64), (64,))]
+    shapes.append(jax.ShapeDtypeStruct((), jnp.int32))
+    found = olla_xla.analyze(jax.jit(step, donate_argnums=0), *shapes, advice=True).remedy
+    assert found is not None and [t.setting for t in found.helpful] == ["olla_xla.plan"]
+
+
 def test_what_fails_is_told_and_the_analysis_goes_on(monkeypatch):
     monkeypatch.setattr(in_pieces, "compiled_cost", lambda lowered: 1 / 0)
     shapes = [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * 6
