@@ -90,8 +90,7 @@ def _done(step: Step, trial: Trial, options: dict[str, Any]) -> int:
         more = given[name]
         donated |= set(more if isinstance(more, tuple) else (more,))
     elif name == "jax.checkpoint":
-        loss, bodies = checkpointed.checkpointed_loss, checkpointed.checkpointed_scans
-        function = _within(loss if where == "the loss" else bodies, policy, function)
+        function = _within(_CHECKPOINTS[where], policy, function)
     elif name == "fission":
         cut = functools.partial(olla_xla.fission, **given)
         function = _within(checkpointed.wrapped_loss, cut, function) if where else cut(function)
@@ -101,6 +100,13 @@ def _done(step: Step, trial: Trial, options: dict[str, Any]) -> int:
         jitted = jax.jit(function, donate_argnums=tuple(donated))
     compiled = jitted.lower(*step.arguments).compile()
     return assigned_bytes(getattr(compiled, "stage", compiled))
+
+
+_CHECKPOINTS = {
+    "each scan's body": checkpointed.checkpointed_scans,
+    "segments of each scan": checkpointed.checkpointed_segments,
+    "the loss": checkpointed.checkpointed_loss,
+}
 
 
 def _within(

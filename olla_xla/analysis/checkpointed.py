@@ -8,6 +8,7 @@ the bodies of scans. The code of the step stays as it is: `jax.grad`, `jax.value
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -52,6 +53,46 @@ def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
         bodies.append(f)
         # A scan's body is compiled once, so no common subexpressions join the two passes.
         return scan(jax.checkpoint(f, policy=chosen, prevent_cse=False), *args, **kwargs)
+
+    with mock.patch.object(jax.lax, "scan", wrapped):
+        yield bodies
+
+
+@contextlib.contextmanager
+def checkpointed_segments(policy: str) -> Iterator[list[Any]]:
+    """Context manager in which `jax.lax.scan` scans over segments of as many iterations.
+
+    Each segment is a scan in `jax.checkpoint`, its body in another: of n iterations about twice
+    the root of n are kept at a time. Scans of a prime number of iterations stay as they are. Yields
+    a list of the bodies wrapped so far. `policy`: a name in `jax.checkpoint_policies`.
+    """
+    import jax
+
+    scan, bodies = jax.lax.scan, []
+    options = {"policy": getattr(jax.checkpoint_policies, policy), "prevent_cse": False}
+
+    def wrapped(
+        f: Callable[..., Any],
+        init: Any,
+        xs: Any = None,
+        length: int | None = None,
+        reverse: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        count = next((leaf.shape[0] for leaf in jax.tree.leaves(xs)), length) or 1
+        size = max(d for d in range(1, math.isqrt(count) + 1) if count % d == 0)
+        if size == 1:
+            return scan(f, init, xs, length, reverse, **kwargs)
+        bodies.append(f)
+        body = jax.checkpoint(f, **options)
+
+        def segment(carry: Any, part: Any) -> Any:
+            return scan(body, carry, part, size, reverse, **kwargs)
+
+        parts = jax.tree.map(lambda a: a.reshape(count // size, size, *a.shape[1:]), xs)
+        over = jax.checkpoint(segment, **options)
+        carry, made = scan(over, init, parts, count // size, reverse)
+        return carry, jax.tree.map(lambda a: a.reshape(count, *a.shape[2:]), made)
 
     with mock.patch.object(jax.lax, "scan", wrapped):
         yield bodies

@@ -215,28 +215,33 @@ class _Trials:
         return in_pieces.compiled_cost(jitted.lower(*program.args, **program.kwargs))[1]
 
     def checkpointed(self) -> Trial | None:
-        """`jax.checkpoint` around the bodies of scans; without scans, around the loss.
+        """`jax.checkpoint` around the bodies of scans, around segments of them, or around the loss.
 
-        None where JAX differentiates nothing of it anew: a function that was traced before.
+        The first that helps, or else the one with the least total. None where JAX differentiates
+        nothing of it anew: a function that was traced before.
         """
         program = self._program
         assert isinstance(program, JittedFunction)
-        bodies, loss = checkpointed.checkpointed_scans, checkpointed.checkpointed_loss
+        found: list[Trial] = []
         for where, put, policy in (
-            ("each scan's body", bodies, "nothing_saveable"),
-            ("the loss", loss, "dots_with_no_batch_dims_saveable"),
+            ("each scan's body", checkpointed.checkpointed_scans, "nothing_saveable"),
+            ("segments of each scan", checkpointed.checkpointed_segments, "nothing_saveable"),
+            ("the loss", checkpointed.checkpointed_loss, "dots_with_no_batch_dims_saveable"),
         ):
             # JAX would not trace the same function again.
             anew = functools.wraps(program.function)(lambda *a, **k: program.function(*a, **k))
             with put(policy) as wrapped:
                 jitted = plain_jit(anew, **program.jit_options)
                 lowered = jitted.lower(*program.args, **program.kwargs)
-            if wrapped:
-                total, seconds = in_pieces.compiled_cost(lowered)
-                setting = f"jax.checkpoint around {where} ({policy})"
-                added = seconds / self._own_seconds - 1
-                return Trial(setting, total, added, math.inf, ("other rounding",))
-        return None
+            if not wrapped:
+                continue
+            total, seconds = in_pieces.compiled_cost(lowered)
+            setting = f"jax.checkpoint around {where} ({policy})"
+            added = seconds / self._own_seconds - 1
+            found.append(Trial(setting, total, added, math.inf, ("other rounding",)))
+            if helps(total, self._total):
+                break
+        return min(found, key=lambda trial: trial.bytes, default=None)
 
     def in_pieces(self) -> Trial | None:
         """The function in pieces; None where that saves little by its estimate, or nothing can be.

@@ -83,6 +83,39 @@ def test_where_nothing_else_helps_checkpoints_are_tried():
     assert "by hand" not in found.sentence()
 
 
+def test_where_checkpoints_of_bodies_do_not_help_segments_of_scans_are_tried():
+    """Each iteration's state is the whole buffer, so only fewer states help."""
+    n, d = 36, 64
+
+    def body_of(w):
+        def body(c, x):
+            row = jnp.tanh((c @ x[1]) @ c / n + x[1] @ w)
+            return jax.lax.dynamic_update_index_in_dim(c, row, x[0], 0), None
+
+        return body
+
+    def step(scan):
+        def loss(w, xs):
+            return (scan(body_of(w), jnp.zeros((n, d)), (jnp.arange(n), xs)) ** 2).sum()
+
+        return lambda w, xs: jax.grad(loss)(w, xs)
+
+    def by_hand(body, c, xs):
+        def segment(c, part):
+            return jax.lax.scan(jax.checkpoint(body, prevent_cse=False), c, part)
+
+        parts = jax.tree.map(lambda a: a.reshape(6, 6, *a.shape[1:]), xs)
+        return jax.lax.scan(jax.checkpoint(segment, prevent_cse=False), c, parts)[0]
+
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((d, d), (n, d))]
+    found = _tried(step(lambda *a: jax.lax.scan(*a)[0]), shapes)
+    assert found is not None
+    (trial,) = found.helpful
+    assert trial.setting == "jax.checkpoint around segments of each scan (nothing_saveable)"
+    made = assigned_bytes(jax.jit(step(by_hand)).lower(*shapes).compile())
+    assert abs(trial.bytes / made - 1) <= 0.05 and made < found.total_bytes / 2
+
+
 def test_a_plan_is_tried_with_the_effort_that_its_setting_gets(monkeypatch):
     """Without a limit that is in proportion to XLA's own time; nobody hears of the plans."""
     asked = []
