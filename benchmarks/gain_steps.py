@@ -163,6 +163,21 @@ def fsdp_transformer(devices: Sequence[Any]) -> Built:
     return step, (weights, weights, weights, text), {"donate_argnums": (0, 1, 2)}
 
 
+def branching_layers(*, batch_size: int, optimizer: str) -> Built:
+    """The gradient of a scan over 40 layers, each with a branch of two products and one of one."""
+    del optimizer
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            deep, flat = (lambda x: jnp.tanh(jnp.tanh(x @ w) @ w)), (lambda x: jnp.sin(x @ w))
+            return jax.lax.cond(x[0, 0] > 0, deep, flat, x), None
+
+        return (jax.lax.scan(layer, x, weights)[0] ** 2).sum()
+
+    shapes = (40, 768, 768), (batch_size, 768)
+    return jax.grad(loss), tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes), {}
+
+
 def remedy_step(name: str) -> Built:
     """A step of `benchmarks remedies`, as it was written."""
     found = next(step for step in STEPS if step.name == name)

@@ -145,6 +145,7 @@ CASES: dict[str, Case] = {
     "scanned": Case(lambda: _program("scanned"), share=2),
     "cached": Case(lambda: _program("cached"), share=2),
     "unrolled": Case(lambda: _program("unrolled"), 0.3, share=2),
+    "branched": Case(lambda: _program("branched"), 0.5, share=2),
     "looped": Case(lambda: _program("looped"), share=2),
     "nested": Case(lambda: _program("nested"), share=2),
     "branching": Case(lambda: _program("branching"), share=2),

@@ -62,6 +62,7 @@ KINDS: dict[str, Kind] = {
     "lost_copy": Kind(order.lost_copy),
     OVERLAP: Kind(None, 3),
     "loop_state": Kind(tuples.loop_state, 3),
+    "branches": Kind(tuples.branches, 2),
     "results": Kind(tuples.results),
     "donation": Kind(tuples.donation),
     "constant": Kind(attributes.constant),

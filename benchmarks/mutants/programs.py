@@ -112,6 +112,22 @@ def unrolled() -> Built:
     return _descent(loss), (_f32(6, 16, 16), _f32(16, 16)), _DONATED
 
 
+def branched() -> Built:
+    """A scan over layers whose branches run again, chosen by data and by the layer's number."""
+
+    def loss(p: Any, x: Any) -> Any:
+        def layer(h: Any, given: Any) -> Any:
+            k, w = given
+            deep, flat = (lambda h: jnp.tanh(jnp.sin(h @ w) @ w)), (lambda h: jnp.cos(h) * h)
+            h = jax.lax.cond(h[0, 0] > 0, deep, flat, h)
+            return jax.lax.switch(k % 3, (flat, jnp.tanh, lambda h: jnp.exp(-h * h)), h), None
+
+        h, _ = jax.lax.scan(layer, x, (jnp.arange(len(p)), p))
+        return (h * h).mean()
+
+    return _descent(loss), (_f32(6, 16, 16), _f32(16, 16)), _DONATED
+
+
 def looped() -> Built:
     """A while loop over several arrays of one shape, one of them updated in place."""
 

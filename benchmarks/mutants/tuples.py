@@ -1,4 +1,4 @@
-"""Faults: exchanged elements of loop states, of the module's results, or of donations."""
+"""Faults: exchanged elements of loop states, of results, or of donations; exchanged branches."""
 
 from __future__ import annotations
 
@@ -36,6 +36,33 @@ def loop_state(draft: Draft, rng: random.Random) -> str | None:
         what.tuple_index = b
         return text
     return _exchange(what, a, b)
+
+
+def branches(draft: Draft, rng: random.Random) -> str | None:
+    """Exchanges two branches of a conditional, or two results of one branch."""
+    found: list[tuple[str, Any, int, int]] = []
+    for around in draft.scheduled():
+        for i in around.instructions:
+            if i.opcode != "conditional":
+                continue
+            ids, given = i.called_computation_ids, []
+            for body in (draft.bodies[k] for k in ids):
+                root = next(k for k in body.instructions if k.id == body.root_id)
+                if root.opcode == "tuple":
+                    ends = _pairs(root.shape)
+                    found += [(f"results of {body.name}", root.operand_ids, *p) for p in ends]
+                given += [k.shape for k in body.instructions if k.opcode == "parameter"]
+            found += [
+                (f"branches of {i.name}", ids, a, b)
+                for b in range(len(ids))
+                for a in range(b)
+                if given[a] == given[b] and ids[a] != ids[b]
+            ]
+    if not found:
+        return None
+    text, ids, a, b = rng.choice(found)
+    ids[a], ids[b] = ids[b], ids[a]
+    return f"{text} {a} and {b} exchanged"
 
 
 def results(draft: Draft, rng: random.Random) -> str | None:

@@ -77,36 +77,43 @@ def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[CopySite]) -> None:
 
 def _copy_at(body: MutableComputation, site: CopySite) -> None:
     """Lets what takes a value at a site take a copy of it."""
+    if len(site.index) > 1:
+        raise HloError(f"{site.value.name} is overwritten, and is in a tuple of tuples")
     user = None if site.user is None else body.named(site.user.name)
     taken = body.root if user is None else body.operands(user)[site.operand]
-    if user is not None and not site.index:
-        user.operand_ids[site.operand] = _copied(body, taken).id
+    if not site.index:
+        _give(body, user, site.operand, _copied(body, taken))
         return
-    if len(site.index) != 1 or (user is None and taken.opcode != "tuple"):
-        raise HloError(f"{site.value.name} is overwritten, and is not an element of a plain tuple")
     (k,) = site.index
-    is_tuple = taken.opcode == "tuple"
-    element = body.operands(taken)[k] if is_tuple else body.tuple_element(taken, k)
-    copy = _copied(body, element)
-    if user is not None:
-        taken = _own_tuple(body, user, site.operand)
-    taken.operand_ids[k] = copy.id
+    own = _own_tuple(body, user, site.operand, taken)
+    own.operand_ids[k] = _copied(body, body.operands(own)[k]).id
 
 
-def _own_tuple(body: MutableComputation, user: _Instruction, operand: int) -> _Instruction:
-    """The tuple that an instruction reads there, which nothing else reads from now on."""
-    old = body.operands(user)[operand]
+def _give(
+    body: MutableComputation, user: _Instruction | None, operand: int, new: _Instruction
+) -> None:
+    """Lets an instruction read a new operand; without one, makes that the root."""
+    if user is None:
+        body.computation.root_id = new.id
+    else:
+        user.operand_ids[operand] = new.id
+
+
+def _own_tuple(
+    body: MutableComputation, user: _Instruction | None, operand: int, old: _Instruction
+) -> _Instruction:
+    """The tuple that an instruction, or the result, takes, and nothing else from now on."""
     if old.opcode != "tuple":
         elements = [body.tuple_element(old, k) for k in range(len(old.shape.tuple_shapes))]
         new = body.make("tuple", f"{old.name}.tuple", old.shape, *elements)
-    elif body.readers(old) == [user] and list(user.operand_ids).count(old.id) == 1:
+    elif sum(list(r.operand_ids).count(old.id) for r in body.readers(old)) == (user is not None):
         return old
     else:
         new = _Instruction()
         new.CopyFrom(old)
         new.name = body.names.new(old.name)
         body.add(new)
-    user.operand_ids[operand] = new.id
+    _give(body, user, operand, new)
     return new
 
 

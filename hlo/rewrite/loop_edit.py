@@ -50,7 +50,8 @@ class NewInstruction:
       name: new in the module.
       original: instruction of the forward loop's body that it copies; "" for what is `operands[0]`.
       root: of a fusion that changes, the instruction inside that the copy ends with; else "".
-      operands: by number of an operand; of a fusion that changes, by name of an instruction inside.
+      operands: by number of an operand, of a conditional by that of an array in all its operands;
+        of a fusion that changes, by name of an instruction inside.
       slice_axes: where `original` stands beside the loops and reorders all slices, while the copy
         reorders one: the dimensions that count them in its operand, in its result, and in each
         instruction of a fusion. Else empty.
@@ -73,6 +74,10 @@ class NewInstruction:
     layout: bytes = b""
     slots: tuple[tuple[int, int, int], ...] = ()
     results: tuple[int, ...] = ()
+
+    def inside(self, name: str) -> str:
+        """The name of a copy of an instruction `name` that runs in a branch of `original`."""
+        return f"{name}.{self.name}"
 
 
 @dataclasses.dataclass(frozen=True)

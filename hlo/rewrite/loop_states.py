@@ -65,9 +65,10 @@ class States:
             return len(reader.i.shape.tuple_shapes) - 1
 
         elements = [source.element(kept.element) for kept in checkpoints.kept]
-        values = [
+        # Last, as what gives these values may write over the elements.
+        values = (
             self._module.leaf(source, source.named(r.value), r.index) for r in checkpoints.residuals
-        ]
+        )
         return Places(
             [place(value, few) for value in elements],
             [

@@ -17,7 +17,7 @@ from hlo.rewrite.loop_edit import NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.slots import put_into_slots
 from hlo.rewrite.trim import without_transfer
-from hlo.shapes import ShapeIndex
+from hlo.shapes import TUPLE, ShapeIndex
 
 _Instruction = xla_pb2.HloInstructionProto
 _Shape = xla_pb2.ShapeProto
@@ -82,6 +82,9 @@ class Maker:
             self._made[made.name] = self._copied_from_beside(made)
             return
         original = self._source.named(made.original)
+        if original.opcode == "conditional":
+            self._made[made.name] = self._branched(original, made)
+            return
         shapes = [i.shape for i in self._source.operands(original)]
         numbers = list(range(len(shapes)))
         if self._exchanges.is_one(original):
@@ -115,6 +118,21 @@ class Maker:
         """Lets a fusion put a result into an array of few slices; gives that array."""
         parameter = put_into_slots(copy, body, *slot)
         return self._module.unwritten(self._body, f"{copy.name}.begin", parameter.shape)
+
+    def _branched(self, original: _Instruction, made: NewInstruction) -> _Instruction:
+        """A copy of a conditional, with branches of its own."""
+        given = (self.value(value) for _, value in sorted(made.operands, key=lambda o: o[0]))
+
+        def packed(shape: _Shape) -> _Instruction:
+            if shape.element_type != TUPLE:
+                return self._body.cast(next(given), shape)
+            elements = [packed(s) for s in shape.tuple_shapes]
+            return self._body.make("tuple", f"{made.name}.operand", shape, *elements)
+
+        operands = [packed(o.shape) for o in self._source.operands(original)]
+        copy = copied(original, made.name, operands)
+        self._own(copy, made)
+        return self._body.add(copy)
 
     def _copied_from_beside(self, made: NewInstruction) -> _Instruction:
         """A copy of an instruction beside the loops, and of the constants that it is made of."""
@@ -150,16 +168,27 @@ class Maker:
             raise HloError(f"{start.name} runs more than one fusion")
         return wrapper.root, [o.parameter_number for o in operands]
 
-    def _own(self, fusion: _Instruction) -> MutableComputation:
-        """Gives a copy of a fusion a copy of its computation; reducers are shared."""
-        body, names = self._module.called(fusion), self._module.names
-        own = self._module.new_fused(f"{body.computation.name}.loop")
-        own.copy_from(body, lambda name: names.new(f"{name}.loop"))
-        for i in own.instructions():
-            if i.opcode == "fusion":  # XLA lets no two fusions call one computation
-                self._own(i)
-        fusion.called_computation_ids[0] = own.computation.id
-        return own
+    def _own(self, i: _Instruction, made: NewInstruction | None = None) -> MutableComputation:
+        """Gives a copy of a fusion or conditional copies of what it runs; reducers are shared.
+
+        XLA lets no two fusions call one computation, and schedules a branch for one caller.
+        """
+        names = self._module.names
+
+        def rename(name: str) -> str:
+            return names.new(f"{name}.loop") if made is None else names.claim(made.inside(name))
+
+        for k, number in enumerate(i.called_computation_ids):
+            body = self._module.body(number)
+            own = self._module.new_fused(f"{body.computation.name}.loop")
+            own.computation.is_fusion_computation = body.computation.is_fusion_computation
+            own.computation.execution_thread = body.computation.execution_thread
+            own.copy_from(body, rename)
+            for inner in own.instructions():
+                if inner.opcode in ("fusion", "conditional", "async-start"):
+                    self._own(inner, None if inner.opcode == "fusion" else made)
+            i.called_computation_ids[k] = own.computation.id
+        return self._module.called(i)
 
     def _copy(self, value: _Instruction, number: int) -> _Instruction:
         """A copy of a value, in an array of its own."""

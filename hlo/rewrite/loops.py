@@ -21,6 +21,7 @@ from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_readers import Readers
 from hlo.rewrite.loop_states import States
 from hlo.rewrite.loop_values import Maker
+from hlo.rewrite.trim import trim_branches
 
 
 def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
@@ -71,6 +72,11 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
         rerun.end(maker.value)
     states.shrink(reader, [r for _, r in edit.dropped])
     states.forget(writer, [w for w, _ in edit.dropped])
-    if module.platform.trims_results:  # it would do so itself, after it was planned
+    trims = module.platform.trims_results
+    for made in edit.made:
+        for body, name in ((module.backward, made.name), (module.forward, made.original)):
+            if name in body and body.named(name).opcode == "conditional":
+                trim_branches(module, body, body.named(name), whole=trims)
+    if trims:  # it would do so itself, after it was planned
         module.trim()
     module.write()

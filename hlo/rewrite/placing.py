@@ -13,7 +13,7 @@ from hlo.walk import after_needs
 def place_new(body: MutableComputation) -> None:
     """Schedules each added instruction right before its first reader; removes unread ones.
 
-    What is read earlier than before is moved to before its first reader.
+    A new root comes last. What is read earlier than before is moved to before its first reader.
 
     Raises:
       HloError: an instruction reads itself.
@@ -22,6 +22,8 @@ def place_new(body: MutableComputation) -> None:
     if not new:
         return
     order = body.order
+    if body.computation.root_id in new:
+        order = [*order, new.pop(body.computation.root_id).id]
     step = {k: n for n, k in enumerate(order)}
     readers: dict[int, list[int]] = {k: [] for k in new}
     for i in body.instructions():
@@ -49,12 +51,15 @@ def place_new(body: MutableComputation) -> None:
 
 def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> list[int]:
     """Of a loop's body, what may write the next iteration's state over elements that are read."""
-    if body.root.opcode != "tuple":
+    state = next((k for k in body.instructions() if k.opcode == "parameter"), None)
+    if body.root.opcode != "tuple" or state is None:
         return []
+    if len(state.shape.tuple_shapes) != len(body.root.operand_ids):
+        return []  # a branch
     elements = (o for o in body.operands(i) if o.opcode == "get-tuple-element")
-    state = [e for e in elements if body.operands(e)[0].opcode == "parameter"]
+    taken = [e for e in elements if body.operands(e)[0].opcode == "parameter"]
     following = body.root.operand_ids
-    return [following[e.tuple_index] for e in state if following[e.tuple_index] != e.id]
+    return [following[e.tuple_index] for e in taken if following[e.tuple_index] != e.id]
 
 
 def operands_first(body: MutableComputation, order: Iterable[int]) -> list[int]:

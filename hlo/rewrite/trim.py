@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from hlo import xla_pb2
 from hlo.graph import MutableComputation, MutableModule
 from hlo.instructions import relist
+from hlo.shapes import TUPLE
 from hlo.walk import post_order
 
 FORWARDING = ("bitcast", "get-tuple-element")
@@ -108,6 +109,78 @@ def _keep_outputs(fusion: _Instruction, body: MutableComputation, used: Sequence
     result.operand_ids[:] = [result.operand_ids[k] for k in used]
     for i in (fusion, result):
         relist(i.shape.tuple_shapes, [i.shape.tuple_shapes[k] for k in used])
+
+
+def trim_branches(
+    module: MutableModule, computation: MutableComputation, i: _Instruction, *, whole: bool
+) -> None:
+    """Drops results of a conditional that nothing reads, and what its branches need for them alone.
+
+    Fusions in its branches stay as they are, or go as a whole.
+
+    Args:
+      module: that it belongs to. computation: the conditional's. i: the conditional; its branches
+        have no side effects.
+      whole: whether nothing is dropped where a branch has a fusion of several results, as XLA would
+        then take those that nothing reads out of it.
+    """
+    branches = [module.called(i, k) for k in range(len(i.called_computation_ids))]
+    if whole and any(_joins_results(module, branch) for branch in branches):
+        return
+    readers = computation.readers(i)
+    used = sorted({reader.tuple_index for reader in readers})
+    indexed = all(reader.opcode == "get-tuple-element" for reader in readers)
+    is_root = i.id == computation.computation.root_id
+    if not indexed or is_root or not 0 < len(used) < len(i.shape.tuple_shapes):
+        return
+    for reader in readers:
+        reader.tuple_index = used.index(reader.tuple_index)
+    for branch in branches:
+        lost = branch.root
+        parts = branch.operands(lost) if lost.opcode == "tuple" else None
+        elements = [parts[n] if parts else branch.tuple_element(lost, n) for n in used]
+        shape = xla_pb2.ShapeProto()
+        shape.CopyFrom(lost.shape)
+        relist(shape.tuple_shapes, [shape.tuple_shapes[n] for n in used])
+        root = branch.make("tuple", lost.name, shape, *elements)
+        branch.computation.root_id = root.id
+        branch.computation.ClearField("program_shape")
+        branch.place([*branch.order, *(new.id for new in branch.added())])
+        branch.sweep([lost])
+        for inner in branch.instructions():
+            if inner.opcode == "conditional":
+                trim_branches(module, branch, inner, whole=whole)
+        _hand_on(branch)
+        branch.reorder()
+    relist(i.shape.tuple_shapes, [i.shape.tuple_shapes[n] for n in used])
+
+
+def _hand_on(branch: MutableComputation) -> None:
+    """Where a branch's result is a tuple of all elements of another in order, it gives that one.
+
+    XLA's TupleSimplifier, which follows the scheduler in its copy insertion, does so.
+    """
+    root = branch.root
+    elements = branch.operands(root) if root.opcode == "tuple" else []
+    taken = [(e.operand_ids[0], e.tuple_index) for e in elements if e.opcode == "get-tuple-element"]
+    if not taken or len(taken) < len(elements):
+        return
+    (whole,) = branch.operands(elements[0])
+    if whole.shape == root.shape and taken == [(whole.id, k) for k in range(len(taken))]:
+        branch.computation.root_id = whole.id
+        branch.sweep([root])
+
+
+def _joins_results(module: MutableModule, body: MutableComputation) -> bool:
+    """Whether a computation, or a branch in it, runs a fusion of several results."""
+    return any(
+        (i.opcode == "fusion" and i.shape.element_type == TUPLE)
+        or (
+            i.opcode == "conditional"
+            and any(_joins_results(module, module.body(k)) for k in i.called_computation_ids)
+        )
+        for i in body.instructions()
+    )
 
 
 def without_transfer(

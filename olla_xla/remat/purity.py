@@ -36,6 +36,9 @@ backward ones may sum by atomics)."""
 _ALONE = _PURE - frozenset("bitcast constant get-tuple-element parameter tuple".split())
 """Opcodes of `_PURE` that are worth computing again outside a fusion."""
 
+_HANDING = _PURE - _ALONE | {"async-update", "async-done"}
+"""Opcodes that only hand on what there is, or what another instruction gives."""
+
 
 def recomputable(i: Instruction, target: str) -> bool:
     """Whether a second run of an instruction gives the same bits and has no other effect.
@@ -74,6 +77,22 @@ def pure(i: Instruction) -> bool:
 def pure_but_for_transfer(fusion: Instruction) -> bool:
     """Whether a TPU fusion would be pure without the parts of a transfer that it also runs."""
     return _all_pure([i for i in fusion.called[0].instructions if i.opcode not in REPEATABLE])
+
+
+def branches_repeat(i: Instruction) -> bool:
+    """Whether a conditional gives the same bits whenever it runs, and has no other effect."""
+    return not i.side_effect and not _on_host(i) and all(map(_steps_repeat, i.called))
+
+
+def _steps_repeat(computation: Computation) -> bool:
+    """Whether a computation that runs step by step gives the same bits whenever it runs."""
+    return all(
+        k.opcode in _HANDING
+        or pure(k)
+        or (k.opcode == "conditional" and branches_repeat(k))
+        or (k.opcode == "async-start" and all(map(_steps_repeat, k.called)))
+        for k in computation.instructions
+    )
 
 
 def repeats(i: Instruction) -> bool:

@@ -59,12 +59,11 @@ def test_scan_residuals():
     )
 
 
-def branching(body_of):
-    """A step whose scanned body branches: plans keep what its branches need."""
+def nested(body_of):
+    """A step whose scanned body has a loop: plans keep what its iterations need."""
 
     def body(h, w):
-        one, other = (lambda h, g=g: g(jnp.tanh(h @ w)) for g in (jnp.sin, jnp.cos))
-        return jax.lax.cond(h[0, 0] > 0, one, other, h), None
+        return jax.lax.fori_loop(0, 8, lambda _, h: jnp.sin(jnp.tanh(h @ w) + h[0]), h), None
 
     def step(w, x):
         return jax.grad(lambda w: (jax.lax.scan(body_of(body), x, w)[0] ** 2).mean())(w)
@@ -74,11 +73,11 @@ def branching(body_of):
 
 def test_where_nothing_else_helps_checkpoints_are_tried():
     arguments = jnp.zeros((8, 32, 32)), jnp.zeros((512, 32))
-    found = _tried(branching(lambda body: body), arguments)
+    found = _tried(nested(lambda body: body), arguments)
     assert found is not None
     (trial,) = found.helpful
     assert trial.setting == "jax.checkpoint around each scan's body (nothing_saveable)"
-    by_hand = branching(lambda body: jax.checkpoint(body, prevent_cse=False))
+    by_hand = nested(lambda body: jax.checkpoint(body, prevent_cse=False))
     assert trial.bytes == assigned_bytes(jax.jit(by_hand).lower(*arguments).compile())
     assert "by hand" not in found.sentence()
 

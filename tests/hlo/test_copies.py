@@ -172,4 +172,31 @@ def test_a_tuple_that_is_handed_on_whole_is_taken_apart():
     after = reread(before, "y", "x")
     keep_apart(before, after, "cpu")
     assert not meets(after)
-    assert copies(after) == {"b.element.apart": ("b.element", {"b.tuple"})}
+    assert copies(after) == {"b.element.1.apart": ("b.element.1", {"b.tuple"})}
+
+
+BRANCHES = """HloModule m, is_scheduled=true
+same { ROOT p = (f32[4]) parameter(0) }
+other { q = (f32[4]) parameter(0)
+  f = f32[4] get-tuple-element(q), index=0
+  n = f32[4] negate(f)
+  ROOT t = (f32[4]) tuple(n) }
+ENTRY e { c = pred[] parameter(0)
+  d = f32[4] parameter(1)
+  x = f32[4] sine(d)
+  b = (f32[4]) tuple(x)
+  o = (f32[4]) conditional(c, b, b), true_computation=same, false_computation=other
+  y = f32[4] get-tuple-element(o), index=0
+  z = f32[4] negate(y)
+  ROOT r = (f32[4], f32[4]) tuple(y, z) }"""
+
+
+def test_a_branch_that_hands_its_operand_on_gives_a_copy():
+    before = xla_pb2.HloModuleProto.FromString(from_hlo_text(BRANCHES))
+    after = reread(before, "y", "x")
+    assert meets(after)
+    keep_apart(before, after, "cpu")
+    assert not meets(after)
+    assert copies(after) == {"p.element.apart": ("p.element", {"p.tuple"})}
+    (branch,) = (c for c in module_from_proto(after).computations if c.name == "same")
+    assert [i.name for i in branch.schedule][-1] == branch.root.name == "p.tuple"

@@ -4,8 +4,9 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.graph import MutableModule
+from hlo.module import module_from_proto
 from hlo.parse import from_hlo_text
-from hlo.rewrite.trim import drop_unread
+from hlo.rewrite.trim import drop_unread, trim_branches
 
 pytestmark = pytest.mark.quick
 
@@ -110,3 +111,47 @@ def test_what_xla_leaves_alone_stays(entry, attributes):
     left, by_name, body, _ = trimmed(entry, ["f", "v"], attributes)
     assert "v" in left and len(by_name["f"].shape.tuple_shapes) == 3
     assert "tuple" in opcodes(body)
+
+
+BRANCHES = """HloModule m, is_scheduled=true
+same { p = (f32[4]) parameter(0)
+  e = f32[4] get-tuple-element(p), index=0
+  s = f32[4] sine(e)
+  ROOT t = (f32[4], f32[4]) tuple(s, e) }
+inner { r = (f32[4]) parameter(0)
+  g = f32[4] get-tuple-element(r), index=0
+  v = f32[4] cosine(g)
+  ROOT u = (f32[4], f32[4]) tuple(g, v) }
+outer { q = (f32[4], pred[]) parameter(0)
+  f = f32[4] get-tuple-element(q), index=0
+  w = pred[] get-tuple-element(q), index=1
+  o = (f32[4]) tuple(f)
+  h = (f32[4], f32[4]) conditional(w, o, o), true_computation=inner, false_computation=same
+  a = f32[4] get-tuple-element(h), index=0
+  b = f32[4] get-tuple-element(h), index=1
+  ROOT k = (f32[4], f32[4]) tuple(a, b) }
+none { y = (f32[4]) parameter(0)
+  z = f32[4] get-tuple-element(y), index=0
+  ROOT x = (f32[4], f32[4]) tuple(z, z) }
+ENTRY e { c = pred[] parameter(0)
+  d = f32[4] parameter(1)
+  l = (f32[4], pred[]) tuple(d, c)
+  m = (f32[4]) tuple(d)
+  i = (f32[4], f32[4]) conditional(c, l, m), true_computation=outer, false_computation=none
+  j = f32[4] get-tuple-element(i), index=1
+  ROOT n = f32[4] negate(j) }"""
+
+
+def test_branches_give_what_is_read_as_xla_will_have_them():
+    """A tuple of all elements of another in order is that one: of a parameter, or a conditional."""
+    proto = xla_pb2.HloModuleProto.FromString(from_hlo_text(BRANCHES))
+    module = MutableModule(proto)
+    entry = module.body(proto.entry_computation_id)
+    trim_branches(module, entry, entry.named("i"), whole=True)
+    module.finish()
+    found = {c.name: c for c in module_from_proto(proto).computations}
+    left = {name: [i.name for i in found[name].schedule] for name in ("outer", "none", "same")}
+    assert left == {"outer": ["q", "f", "w", "o", "h"], "none": ["y"], "same": ["p"]}
+    assert [found[name].root.name for name in left] == ["h", "y", "p"]
+    assert [i.opcode for i in found["inner"].schedule].count("cosine") == 1
+    assert found["e"].schedule[-2].tuple_index == 0

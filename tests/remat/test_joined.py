@@ -91,6 +91,16 @@ def read_after(c, x):
     return x, d, jnp.maximum(c, x).max(0)
 
 
+def summed(c, x):
+    """What is written is summed by what writes it, as the gradient of a bias."""
+
+    def layer(h, c):
+        h = jnp.tanh(h + c)
+        return h, (h * 0.5).sum(0)
+
+    return jax.lax.scan(layer, jnp.full((4, ROWS, WIDTH), x), c)
+
+
 def written_before(c, x):
     """Each iteration reads what would have been written over."""
 
@@ -123,7 +133,7 @@ def _copies(arguments):
     ("function", "count"),
     [
         (once, 1), (backwards, 1), (two, 2), (two_donated, 2), (in_tokens, 1), (until, 1),
-        (made_here, 1), (read_after, 1), (written_before, 0), (partly_written, 0),
+        (made_here, 1), (read_after, 1), (summed, 1), (written_before, 0), (partly_written, 0),
     ],
     ids=lambda v: getattr(v, "__name__", None),
 )  # fmt: skip

@@ -118,6 +118,26 @@ def nested_conds_of_several_results():
 
 
 @_program
+def switch_on_the_carry():
+    def loss(a, y):
+        def deep(y, z):
+            return jnp.tanh(jnp.sin(y @ a) @ a) + z, z * 2
+
+        def inner(y, z):
+            return lax.cond(y[0, 0] > 0, deep, lambda y, z: (z, jnp.cos(y) * z), y, z)
+
+        def body(c, _):
+            y, z, k = c
+            y, z = lax.switch(k, (deep, inner, lambda y, z: (jnp.cos(y * z), z)), y, z)
+            return y, z, (k + (y.sum() > 0) + 1) % 3
+
+        y, z, _ = _over(body, (y, y * 2, 1))
+        return (y * z).sum()
+
+    return (loss,)
+
+
+@_program
 def cond_in_a_checkpoint():
     def loss(a, y, n):
         def body(y, t):

@@ -224,8 +224,6 @@ class ElementExpressions(ElementNumbering):
             made = self.code_of(tuple(read.values()), made, *read)
         if self._is_elementwise(op.called[0]):
             found = {i: from_outside(self, n, made, computed) for i, n in rounded.items()}
-        elif self._generators:
-            found = {i: self.coded(made, n) if n in computed else n for i, n in rounded.items()}
         else:
             found = {i: put(self, n, made, computed) for i, n in rounded.items()}
         return inside | found

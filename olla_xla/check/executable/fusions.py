@@ -123,11 +123,12 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
 
 def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The value number, outside of a GPU's or TPU's other fusion, of one of its results.
+    """The value number, outside of another fusion, of one of its results.
 
     Where the result is a dynamic-update-slice, a GPU's code computes the elements of the update,
     whatever the array's extents (XLA's emitter of in-place dynamic-update-slices). A TPU's code
-    computes one window after the other, each for all results that it is part of.
+    computes one window after the other, each for all results that it is part of. A CPU's may run
+    over the whole array, so that its vectors depend on the array's extents and on the place.
 
     Args:
       numbering, number, code, own: as for `from_outside`.
@@ -143,7 +144,9 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
     array, value, *indices = update.numbers
     if array in own or not own.isdisjoint(indices):
         return numbering.coded(code, number)
-    if not numbering.is_tpu:
+    if numbering.is_cpu:
+        made = numbering.term(code, _PUT, update.made, value, *indices)
+    elif not numbering.is_tpu:
         made = numbering.term(code, _PUT, value)
     elif value in numbering.moves:
         move = numbering.moves[value]

@@ -116,13 +116,14 @@ class Numbering(abc.ABC):
     Attributes:
       handlers: opcode -> method (operation, numbers of its operands, effects so far -> numbers);
         opcodes without one use `plain`.
-      is_tpu: whether the module is XLA:TPU's, which computes fusions one window after the other.
+      is_cpu: whether the module is XLA:CPU's, which has two code generators for fusions.
+      is_tpu: whether it is XLA:TPU's, which computes fusions one window after the other.
     """
 
     handlers: ClassVar[Mapping[str, Callable[..., Numbers]]] = {}
 
     def __init__(self, target: str) -> None:
-        self._generators = target == "cpu"
+        self.is_cpu = target == "cpu"
         self.is_tpu = target == "tpu"
         self._parts = tpu.Parts() if self.is_tpu else None
         self._together: set[Op] = set()
@@ -225,13 +226,13 @@ class Numbering(abc.ABC):
                 found = hashed(b"".join((found, *inner)))
             if op in self._together:
                 found = hashed(_TOGETHER + found)
-            elif self._generators and _ends_in_parts(op.called[0]):
+            elif self.is_cpu and _ends_in_parts(op.called[0]):
                 found = hashed(_PARTS + found)
-            elif self._generators and not any(k.opcode in _UNTILED for k in steps):
+            elif self.is_cpu and not any(k.opcode in _UNTILED for k in steps):
                 others = [k for k in steps if not is_tiled(k)]
                 moved = (named((number,)) + self.attributes(k) for number, k in enumerate(others))
                 found = hashed(b"".join((_GENERATOR, found, *moved)))
-            if self._generators and lacks_index(op):
+            if self.is_cpu and lacks_index(op):
                 found = hashed(_ALL + found)
             self._codes[op] = found
         return found
@@ -316,7 +317,7 @@ class Numbering(abc.ABC):
         XLA:CPU compiles some calls to one function. Where its rounding may depend on any operation
         in that function, all of them are hashed into the results.
         """
-        if not self._generators or not _is_one_function(op):
+        if not self.is_cpu or not _is_one_function(op):
             return self.run(op.called[0], operands, effects)
         bodies = _run_by(op)
         self._together.update(k for body in bodies for k in body.ops if k.opcode == "fusion")

@@ -144,7 +144,8 @@ class Again:
     ) -> tuple[tuple[int, ValueRef], ...]:
         """Operands of a copy of an instruction, except those in `but`."""
         arrays = ReadArrays(self._value)
-        leaves = [(k, self._body.at[o, ()]) for k, o in enumerate(owner.operands) if k not in but]
+        nodes = (node for o in owner.operands for node in self._body.leaves(o).values())
+        leaves = [(k, node) for k, node in enumerate(nodes) if k not in but]
         return tuple(
             (k, arrays.given(self._array(leaf), self._body.number(leaf.behind)))
             for k, leaf in leaves

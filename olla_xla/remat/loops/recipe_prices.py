@@ -6,6 +6,7 @@ import functools
 
 from hlo.backend import platform
 from hlo.module import Instruction
+from olla_xla.remat.cost.path import alone_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
 from olla_xla.remat.loops.body import LoopBody
@@ -41,6 +42,8 @@ class RecipePrices:
             residual = self._table.scan_residuals[recipe.needs[0]][0]
             wide = residual.bytes // self._iterations
             return self._moving_seconds(wide + recipe.node.shape.bytes)
+        if recipe.owner.opcode == "conditional":
+            return alone_seconds(recipe.owner, self._cost)
         seconds = self._cost.copied_seconds(self._table.body.runs(recipe.owner))
         return seconds + (self._slots_seconds(recipe) if recipe.updated else 0.0)
 

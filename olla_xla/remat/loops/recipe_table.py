@@ -24,7 +24,7 @@ from olla_xla.remat.loops.scan_residuals import (
     written_slice,
 )
 from olla_xla.remat.loops.waits import Waits
-from olla_xla.remat.purity import pure, pure_but_for_transfer
+from olla_xla.remat.purity import branches_repeat, pure, pure_but_for_transfer
 
 _TILED = 2
 """Dimensions that a TPU's tiles cut, of an array that has as many."""
@@ -287,6 +287,9 @@ class RecipeTable:
             return Recipe(node, owner, None, self._needs(owner), exchanged=True)
         if (part := own_part(owner)) is not None:
             return self._beside_transfer(node, owner, part)
+        if fusion.opcode == "conditional":
+            found = Recipe(node, owner, None, self._needs(owner))
+            return found if branches_repeat(fusion) else None
         if not pure(fusion) or any(o.shape.is_tuple for o in owner.operands):
             return None
         whole = [n for o in owner.operands for n in self.body.leaves(o).values()]

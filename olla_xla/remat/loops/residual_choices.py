@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hlo.backend import platform
 from hlo.module import HloError, Module
 from hlo.rewrite.edit import Edit
+from hlo.rewrite.loop_edit import LoopEdit
 from hlo.rewrite.loops import change_loops
 from olla_xla.errors import PlanMismatchError
 from olla_xla.memory.kernels import Pattern, inherited, leaves
@@ -317,7 +318,7 @@ class ResidualChoices:
         module = Edit(self.module).rewrite(change_loops, changes).module()
         if platform(self.target).runs_beside:
             module = hide_transfers(module, _bodies(module, records), self._cost)
-        made = [(one.name, one.original) for change in changes for one in change.made]
+        made = list(_made_of(self.module, changes))
         copies = _alike(self.module, module, made)
         now, before = self._seconds(module), self._own_seconds
         return ResidualChoice(
@@ -362,6 +363,25 @@ def _bodies(module: Module, records: Sequence[LoopRecord]) -> set[str]:
         for i in c.instructions
         if i.name in loops and i.opcode == "while"
     }
+
+
+def _made_of(module: Module, changes: Sequence[LoopEdit]) -> Iterator[tuple[str, str]]:
+    """The (copy, original) of all that changes make, and of what runs in branches of that."""
+    made = [one for change in changes for one in change.made]
+    yield from ((one.name, one.original) for one in made)
+    originals = {one.original for one in made}
+    branched = {
+        i.name: i
+        for c in module.control_computations
+        for i in c.instructions
+        if i.opcode == "conditional" and i.name in originals
+    }
+    for one in made:
+        waiting = list(branched[one.original].called) if one.original in branched else []
+        while waiting:
+            for i in waiting.pop().instructions:
+                yield one.inside(i.name), i.name
+                waiting += i.called_control
 
 
 def _alike(
