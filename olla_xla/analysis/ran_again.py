@@ -34,7 +34,7 @@ class RanAgain:
     excess_bytes: int | None
 
     def __str__(self) -> str:
-        found = f"XLA runs {self.instructions:,} instructions again, {1e3 * self.seconds:.1f} ms"
+        found = rematerialization.in_words(self.instructions, self.seconds)
         if self.excess_bytes is None:
             return found
         return f"{found}: {self.excess_bytes / 2**20:,.1f} MB too many by its estimate"

@@ -168,7 +168,11 @@ class Compiles(StageCompiles):
         acts = may_act and rematerialization.acts_on(final.proto, plan)
         if acts and not self.too_large(compiled, plan.predicted_bytes):
             other = dataclasses.replace(plan, without_rematerialization=True)
-            if not (applied := self.apply(other, self._key)).reason:
+            applied = self.apply(other, self._key)
+            total = assigned_bytes(applied.compiled)
+            if not applied.reason and (
+                total <= assigned_bytes(compiled) or total <= assigned_bytes(self.own())
+            ):
                 return applied
         results, accepted = self._expected(final, plan)
         if accepted is None and (reason := order_difference(plan, final.proto)):
@@ -193,14 +197,18 @@ class Compiles(StageCompiles):
         if objects := objects or self._other_kernels(case, plan):
             return Applied(compiled, objects, True, results)
         if lists_thunks:
-            ran, cost = Ran(final.proto, case.gpu), self._cost(plan)
+            ran, cost = Ran(final.proto, case.gpu), self.cost(plan)
             reason = worse(plan, ran, self._own_ran, cost, as_it_is=accepted is not None)
             if reason:
                 return Applied(compiled, reason, False, results)
         digest = _accepted_digest(final.proto, plan_store.plan_digest(plan))
         return Applied(compiled, "", False, results, digest, is_quiet=quiet)
 
-    def _cost(self, plan: Plan) -> CostModel:
+    def ran_again(self, compiled: jax.stages.Compiled, plan: Plan) -> str:
+        """What XLA's rematerialization added to an executable, and its time, in words; or ""."""
+        return rematerialization.told(final_module(compiled), plan, self.cost(plan))
+
+    def cost(self, plan: Plan) -> CostModel:
         """The cost model of the devices that the stage is compiled for."""
         return CostModel(device(plan.target, device_kind(self._lowered)), plan.target)
 

@@ -99,8 +99,8 @@ def chosen(
 ) -> Outcome:
     """The planned executable, or XLA's own where the planned one is to be rejected.
 
-    The total of XLA's own order is only predicted. If the plan's prediction was wrong, XLA's own
-    order is compiled too, for the comparison.
+    The total of XLA's own order is only predicted. If the plan's prediction was wrong, or XLA's
+    rematerialization may make that total smaller, XLA's own order is compiled too, and compared.
     """
     compiled, reason, objects = applied[:3]
     plan = dataclasses.replace(plan, without_rematerialization=applied.is_quiet)
@@ -111,18 +111,16 @@ def chosen(
     plan = dataclasses.replace(plan, results=applied.results)
     assigned = assigned_bytes(compiled)
     known = plan.assigned_bytes == assigned  # by an earlier compile of the same plan
-    if not reason and not known and _is_surprise(plan, assigned):
-        _logger.info(
-            "%s: XLA assigned %s bytes, but %s were predicted; compiling XLA's own order",
-            plan.module,
-            *(f"{b:,}" for b in (assigned, plan.predicted_bytes)),
-        )
+    if not reason and not known and (doubt := _doubt(compiles, plan, compiled, captured)):
+        _logger.info("%s: %s; compiling XLA's own order", plan.module, doubt)
         own = _own_bytes(compiles, plan)
         plan = dataclasses.replace(plan, xla_bytes=plan.xla_bytes if own is None else own)
-        if own is not None and assigned == own:
-            reason = NO_GAIN
-        elif own is not None and assigned > own:
-            reason = f"XLA assigned {assigned:,} bytes to the plan, {own:,} to its own order"
+        if own is not None and assigned >= own:
+            again = compiles.ran_again(compiles.own(), plan)
+            if assigned > own and not again:
+                reason = f"XLA assigned {assigned:,} bytes to the plan, {own:,} to its own order"
+            elif assigned > own or not again:
+                reason = NO_GAIN
     if not reason:
         plan = dataclasses.replace(plan, assigned_bytes=assigned)
         return Outcome(compiled, plan, True, accepted=applied.digest)
@@ -146,10 +144,17 @@ def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
         return None
 
 
-def _is_surprise(plan: Plan, assigned: int) -> bool:
-    """Whether a prediction is so far off that XLA's own order may be predicted wrongly too."""
+def _doubt(
+    compiles: Compiles, plan: Plan, compiled: jax.stages.Compiled, captured: Captured | None
+) -> str:
+    """Why XLA's own order may take less than predicted, given the plan's executable; or ""."""
+    assigned = assigned_bytes(compiled)
     error, gain = abs(assigned - plan.predicted_bytes), plan.xla_predicted_bytes - assigned
-    return error > _EXACT * assigned and error > _CERTAIN * gain
+    if error > _EXACT * assigned and error > _CERTAIN * gain:
+        return f"XLA assigned {assigned:,} bytes, but {plan.predicted_bytes:,} were predicted"
+    if captured is not None and compiles.may_run_again(captured, compiled):
+        return "XLA's rematerialization may act on its own order"
+    return ""
 
 
 def rejected(

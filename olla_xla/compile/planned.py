@@ -21,7 +21,6 @@ from hlo.backend import platform
 from hlo.late import late
 from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.handlers import raises_of_handlers
 from olla_xla.compile.outcomes import (
@@ -32,20 +31,18 @@ from olla_xla.compile.outcomes import (
     require_budget,
     without_gain,
 )
-from olla_xla.compile.session import PlanningSession, planned_within
+from olla_xla.compile.session import PlanningSession
 from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
 if TYPE_CHECKING:
-    from olla_xla.compile import own_order, own_places
+    from olla_xla.compile import own_places, second_tries
 else:
-    own_order = late("olla_xla.compile.own_order")
     own_places = late("olla_xla.compile.own_places")
+    second_tries = late("olla_xla.compile.second_tries")
 
 _logger = logging.getLogger("olla_xla")
-
-_BUDGET_TRIES = 3  # plans for a budget, each corrected by the error of the one before
 
 
 @raises_of_handlers
@@ -214,27 +211,10 @@ def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     """
     session = PlanningSession(compiles, options)
     outcome = session.outcome(compiles.handed_over(key, session.answer))
-    if session.captured is not None:
-        outcome = _fitted(compiles, options, session.captured, outcome)
+    if session.captured is None:
+        return outcome
+    if options.budget_bytes is not None:
+        outcome = second_tries.fitted(compiles, options, session.captured, outcome)
     if outcome.plan is None or outcome.planned or platform(outcome.plan.target).is_host:
         return outcome
-    return own_order.quiet(compiles, options, outcome, outcome.plan)
-
-
-def _fitted(
-    compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
-) -> Outcome:
-    """The outcome, planned again for less memory while XLA assigns more than the budget."""
-    budget = options.budget_bytes
-    for _ in range(_BUDGET_TRIES - 1):
-        plan = outcome.plan
-        if budget is None or plan is None or not outcome.planned or not options.recomputes:
-            break
-        excess = assigned_bytes(outcome.compiled) - budget
-        if excess <= 0:
-            break
-        less = min(plan.predicted_bytes - 1, budget) - excess
-        attempt = dataclasses.replace(options, memory_budget=max(less, 1))
-        plan = planned_within(compiles.name, captured, options, attempt)
-        outcome = chosen(compiles, plan, compiles.apply(plan), captured)
-    return outcome
+    return second_tries.quiet(compiles, options, session.captured, outcome)

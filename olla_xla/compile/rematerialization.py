@@ -19,7 +19,7 @@ import jax
 from hlo.backend import platform
 from hlo.backend.cuda import CUDA
 from hlo.module import Computation, Instruction, Module, module_from_bytes
-from olla_xla.compile.accounting import assigned_bytes, temporary_bytes
+from olla_xla.compile.accounting import assigned_bytes, scratch_peak, temporary_bytes
 from olla_xla.compile.jax_private import device_bytes, options_of
 from olla_xla.compile.order import AGAIN, IDLE
 from olla_xla.problem.plan import Plan
@@ -32,6 +32,9 @@ _PASS, _OFF = "rematerialization", "xla_disable_hlo_passes"
 _PART, _PERCENT = 0.8, 95
 """XLA's: of a device that is not present, the part that a program may take; and of what arguments
 and outputs leave of it."""
+
+_NEAR = 0.99
+"""Part of the limit from which on the pass may act: its estimate and ours differ by 0.1 %."""
 
 
 def without_pass(lowered: jax.stages.Lowered, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -49,8 +52,30 @@ def acts_on(final: bytes, plan: Plan) -> bool:
     """
     if not platform(plan.target).memory_limit_flag or b".remat" not in final:
         return False
-    known = {name for order in plan.order.values() for name in order}
-    return bool(ran_again(module_from_bytes(final), known))
+    return bool(ran_again(module_from_bytes(final), _names(plan)))
+
+
+def _names(plan: Plan) -> set[str]:
+    return {name for order in plan.order.values() for name in order}
+
+
+def told(final: bytes, plan: Plan, cost: CostModel) -> str:
+    """What XLA's rematerialization added to a module, and its predicted time, in words; or "".
+
+    Args:
+      final, plan: as for `acts_on`. cost: the cost model.
+    """
+    if not acts_on(final, plan):
+        return ""
+    module = module_from_bytes(final)
+    again = ran_again(module, _names(plan))
+    return in_words(len(again), seconds_of(again, module, cost))
+
+
+def in_words(instructions: int, seconds: float) -> str:
+    """So many instructions that XLA runs again, and their time."""
+    many = "instruction" if instructions == 1 else "instructions"
+    return f"XLA runs {instructions:,} {many} again, {1e3 * seconds:.1f} ms"
 
 
 def ran_again(module: Module, known: Collection[str] = ()) -> list[Instruction]:
@@ -91,6 +116,21 @@ def limit(
     percent = _option(CUDA.memory_limit_flag, lowered, options)
     kept = assigned_bytes(compiled) - temporary_bytes(compiled)
     return (memory - kept) * int(_PERCENT if percent is None else percent) // 100
+
+
+def may_act(
+    view: Module,
+    lowered: jax.stages.Lowered,
+    options: Mapping[str, Any] | None,
+    compiled: jax.stages.Compiled,
+) -> bool:
+    """Whether XLA's estimate for a scheduled module is near or above the limit of temporaries.
+
+    Args:
+      view: as XLA scheduled it. lowered, options: as for `limit`. compiled: an executable of it.
+    """
+    most = limit(lowered, options, compiled)
+    return most is not None and scratch_peak(view, with_results=False) > _NEAR * most
 
 
 def why_it_must(

@@ -156,6 +156,10 @@ class StageCompiles:
             self._own = self._compiled(Token(), lambda *_: None)
         return self._own
 
+    def is_own(self, compiled: jax.stages.Compiled) -> None:
+        """Says that an executable of the stage has XLA's own schedule: `own` returns it."""
+        self._own = compiled
+
     def own_quiet(self, key: str = "") -> jax.stages.Compiled | None:
         """XLA's own order without its rematerialization, if that fits; `key` is as for `own`."""
         compiled = self._compiled(Token(key), lambda *_: None, quiet=True)
@@ -167,6 +171,12 @@ class StageCompiles:
         """`rematerialization.why_it_must` for a total of bytes, and any executable of the stage."""
         options = self._kwargs["compiler_options"]
         return rematerialization.why_it_must(self._lowered, options, compiled, total)
+
+    def may_run_again(self, captured: Captured, compiled: jax.stages.Compiled) -> bool:
+        """Whether XLA's rematerialization may act on its own order; `compiled`: any executable."""
+        how = self._lowered, self._kwargs["compiler_options"], compiled
+        limited = PLATFORMS[captured.platform].memory_limit_flag
+        return bool(limited) and rematerialization.may_act(captured.view, *how)
 
     def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
         """Makes JAX run this executable at later calls of the jitted function; returns it.

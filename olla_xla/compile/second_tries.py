@@ -1,0 +1,100 @@
+"""What is tried after a first plan: one that meets the budget, and one where XLA recomputes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import jax
+
+from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import assigned_bytes, final_module
+from olla_xla.compile.captured import Captured
+from olla_xla.compile.compiles import Compiles
+from olla_xla.compile.outcomes import NO_GAIN, Outcome, chosen
+from olla_xla.compile.session import planned_within
+from olla_xla.errors import BudgetError
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.path import path_seconds
+from olla_xla.remat.cost.roofline import CostModel
+
+_logger = logging.getLogger("olla_xla")
+
+_BUDGET_TRIES = 3  # plans for a budget, each corrected by the error of the one before
+
+
+def fitted(
+    compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
+) -> Outcome:
+    """The outcome, planned again for less memory while XLA assigns more than the budget."""
+    budget = options.budget_bytes
+    for _ in range(_BUDGET_TRIES - 1):
+        plan = outcome.plan
+        if budget is None or plan is None or not outcome.planned or not options.recomputes:
+            break
+        excess = assigned_bytes(outcome.compiled) - budget
+        if excess <= 0:
+            break
+        less = min(plan.predicted_bytes - 1, budget) - excess
+        attempt = dataclasses.replace(options, memory_budget=max(less, 1))
+        plan = planned_within(compiles.name, captured, options, attempt)
+        outcome = chosen(compiles, plan, compiles.apply(plan), captured)
+    return outcome
+
+
+def quiet(
+    compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
+) -> Outcome:
+    """What takes no more bytes than XLA's own executable, and runs less again.
+
+    That is XLA's order without the pass, or a plan that recomputes as much in less time. Where
+    there is neither, the outcome is returned, and what XLA runs again is logged.
+    """
+    plan = outcome.plan
+    again = "" if plan is None else compiles.ran_again(outcome.compiled, plan)
+    if plan is None or not again:
+        return outcome
+    most, total = assigned_bytes(outcome.compiled), plan.xla_predicted_bytes
+    if total <= most and not compiles.too_large(outcome.compiled, total):
+        own = compiles.own_quiet()
+        if own is not None and (total := assigned_bytes(own)) <= most:
+            plan = dataclasses.replace(
+                plan, xla_bytes=total, assigned_bytes=total, without_rematerialization=True
+            )
+            return dataclasses.replace(outcome, compiled=own, plan=plan)
+    if outcome.reason == NO_GAIN and options.method == "search" and options.max_overhead != 0:
+        other = _cheaper(compiles, options, captured, outcome, plan)
+        if other is not None:
+            return other
+    more = f": it would take {(total - most) / 2**20:,.1f} MB more without" if total > most else ""
+    _logger.info("%s: %s%s", plan.module, again, more)
+    return outcome
+
+
+def _cheaper(
+    compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome, plan: Plan
+) -> Outcome | None:
+    """A plan within the bytes and the predicted time of XLA's own executable, or None."""
+    own, budget = outcome.compiled, assigned_bytes(outcome.compiled)
+    compiles.is_own(own)
+    cost = compiles.cost(plan)
+    seconds = _run_seconds(own, cost)
+    added = seconds / plan.xla_path_seconds - 1 if plan.xla_path_seconds else 0
+    if added <= 0:
+        return None
+    attempt = dataclasses.replace(options, memory_budget=budget, max_overhead=added)
+    try:
+        plan = planned_within(compiles.name, captured, attempt, attempt)
+    except BudgetError:
+        return None
+    if plan.path_seconds > seconds or plan.keeps_xla:
+        return None
+    found = chosen(compiles, plan, compiles.apply(plan), captured)
+    if not found.planned or _run_seconds(found.compiled, cost) > seconds:
+        return None
+    return found
+
+
+def _run_seconds(compiled: jax.stages.Compiled, cost: CostModel) -> float:
+    return path_seconds(module_from_bytes(final_module(compiled)), cost)
