@@ -206,7 +206,7 @@ class Compiles(StageCompiles):
 
     def ran_again(self, compiled: jax.stages.Compiled, plan: Plan) -> str:
         """What XLA's rematerialization added to an executable, and its time, in words; or ""."""
-        return rematerialization.told(final_module(compiled), plan, self.cost(plan))
+        return rematerialization.added_work(final_module(compiled), plan, self.cost(plan))
 
     def cost(self, plan: Plan) -> CostModel:
         """The cost model of the devices that the stage is compiled for."""

@@ -59,7 +59,7 @@ def _names(plan: Plan) -> set[str]:
     return {name for order in plan.order.values() for name in order}
 
 
-def told(final: bytes, plan: Plan, cost: CostModel) -> str:
+def added_work(final: bytes, plan: Plan, cost: CostModel) -> str:
     """What XLA's rematerialization added to a module, and its predicted time, in words; or "".
 
     Args:
