@@ -189,7 +189,7 @@ def test_where_a_step_cannot_be_cut_its_loss_is():
     def step(loss):
         return lambda x, y: x - jax.grad(loss)(x, y)
 
-    points = [jax.ShapeDtypeStruct((512, 3), jnp.float32)] * 2
+    points = [jax.ShapeDtypeStruct((2048, 3), jnp.float32)] * 2
     found = olla_xla.analyze(step(loss), *points, advice=True).remedy
     assert found is not None and found.helpful[0].setting == "olla_xla.fission around the loss"
     cut = jax.jit(step(olla_xla.fission(loss))).lower(*points).compile()
