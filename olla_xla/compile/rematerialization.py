@@ -50,9 +50,15 @@ def acts_on(final: bytes, plan: Plan) -> bool:
     Args:
       final: the executable's module, serialized. plan: its order names what was scheduled.
     """
+    module = _with_clones(final, plan)
+    return module is not None and bool(ran_again(module, _names(plan)))
+
+
+def _with_clones(final: bytes, plan: Plan) -> Module | None:
+    """The module, read, if it may have instructions of XLA's rematerialization."""
     if not platform(plan.target).memory_limit_flag or b".remat" not in final:
-        return False
-    return bool(ran_again(module_from_bytes(final), _names(plan)))
+        return None
+    return module_from_bytes(final)
 
 
 def _names(plan: Plan) -> set[str]:
@@ -65,10 +71,10 @@ def added_work(final: bytes, plan: Plan, cost: CostModel) -> str:
     Args:
       final, plan: as for `acts_on`. cost: the cost model.
     """
-    if not acts_on(final, plan):
+    module = _with_clones(final, plan)
+    again = [] if module is None else ran_again(module, _names(plan))
+    if module is None or not again:
         return ""
-    module = module_from_bytes(final)
-    again = ran_again(module, _names(plan))
     return in_words(len(again), seconds_of(again, module, cost))
 
 

@@ -77,7 +77,7 @@ def _cheaper(
 ) -> Outcome | None:
     """A plan within the bytes and the predicted time of XLA's own executable, or None."""
     own, budget = outcome.compiled, assigned_bytes(outcome.compiled)
-    compiles.is_own(own)
+    compiles.note_own(own)
     cost = compiles.cost(plan)
     seconds = _run_seconds(own, cost)
     added = seconds / plan.xla_path_seconds - 1 if plan.xla_path_seconds else 0

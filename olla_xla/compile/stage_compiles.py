@@ -156,7 +156,7 @@ class StageCompiles:
             self._own = self._compiled(Token(), lambda *_: None)
         return self._own
 
-    def is_own(self, compiled: jax.stages.Compiled) -> None:
+    def note_own(self, compiled: jax.stages.Compiled) -> None:
         """Says that an executable of the stage has XLA's own schedule: `own` returns it."""
         self._own = compiled
 

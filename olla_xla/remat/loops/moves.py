@@ -64,6 +64,8 @@ def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0)
     names, without = _without_moves(module, target, cost)
     joined, after = _joined(without, target, cost, allowance)
     found = [(joined, after)] * bool(joined) + [((), without)] * bool(names)
+    if not found:
+        return []
     own, moved = run_seconds(module, cost), module_work(module, target).bytes
     return [
         Spared(
