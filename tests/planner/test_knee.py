@@ -11,6 +11,7 @@ from olla_xla.errors import InputError
 from olla_xla.planner import plan_module
 from olla_xla.planner.knee import front, knee
 from olla_xla.problem.options import PlanOptions
+from olla_xla.tools.report import Report
 from tests.support.compiles import xla_schedule
 
 
@@ -108,7 +109,7 @@ def test_events_and_the_report_say_what_would_help():
     assert event.help.startswith("max_overhead=0.2 would take about ")
     assert "donate_argnums=0 saves that memory" not in event.help  # less than 1 MB
     assert f"what would help: {event.help}" in str(event)
-    assert "layers: what would help: max_overhead=0.2" in str(olla_xla.report())
+    assert "layers: what would help: max_overhead=0.2" in str(Report((event,)))
 
 
 def test_an_event_says_that_no_order_needs_less():
