@@ -104,7 +104,7 @@ def plan_module(
         state = _ordered(ModuleState(request, request.own))
         hint = 0
         if _asks_for_recomputation(state):
-            state = rewriting.recomputed(_with_allowance(state))
+            state = _recomputed(state)
         elif _leaves_much(state):
             request.tell("estimating what recomputation would save")
             hint = estimate.with_recomputation(state, HINTED_OVERHEAD)
@@ -136,14 +136,15 @@ def _leaves_much(state: ModuleState) -> bool:
     )
 
 
-def _ordered(start: ModuleState) -> ModuleState:
+def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
     """The module with an order, and with as many free edits as leave kernels their patterns.
 
-    On a GPU an edit is not free if a run is predicted to take longer. Where even the order alone
-    makes it longer, that order is returned, and the caller of the planner keeps XLA's own.
+    Without `joins` no two arrays are made one. On a GPU an edit is not free if a run is predicted
+    to take longer. Where even the order alone makes it longer, that order is returned, and the
+    caller of the planner keeps XLA's own.
     """
     refused = longer = None
-    for state in _free_edits(start):
+    for state in _free_edits(start, joins):
         what = "+".join(state.edits.sources) or "no edit"
         try:
             found = order.run(state)
@@ -169,12 +170,33 @@ def _ordered(start: ModuleState) -> ModuleState:
     return longer
 
 
-def _free_edits(start: ModuleState) -> Iterable[ModuleState]:
+def _free_edits(start: ModuleState, joins: bool) -> Iterable[ModuleState]:
     """The module with edits that cost nothing, from most of them to none."""
     options = start.request.options
     if not options.loops or not (options.recomputes or start.module.has_loops):
         return [start]
-    return rewriting.free_edits(start)
+    return rewriting.free_edits(start, joins=joins)
+
+
+def _recomputed(state: ModuleState) -> ModuleState:
+    """The state with values recomputed, for the budget or within the allowance.
+
+    An array that was joined with another is no residual that recomputation could drop, so where
+    there are some, the module without joins competes. Raises as `rewriting.recomputed`.
+    """
+    request, before = state.request, state.edits.spared
+    if before is None or not before.joined:
+        return rewriting.recomputed(_with_allowance(state))
+    found, missed = [], None
+    for way in (state, _ordered(ModuleState(request, request.own), joins=False)):
+        try:
+            found.append(rewriting.recomputed(_with_allowance(way)))
+        except BudgetError as error:
+            missed = error
+    if missed is not None and not found:
+        raise missed
+    enough = request.options.budget_bytes or 0
+    return min(found, key=lambda s: (max(s.ordered.predicted_bytes, enough), s.edits.added_seconds))
 
 
 def _asks_for_recomputation(state: ModuleState) -> bool:

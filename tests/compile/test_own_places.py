@@ -98,6 +98,23 @@ def test_loops_and_branches_are_identical(name):
     assert not compiled.plan.placement_note
 
 
+def sums_of_rows(w, x):
+    """A loop that reads of `w` in each iteration, then has other values in use."""
+
+    def row(i, total):
+        part = jax.lax.dynamic_slice_in_dim(w, 16 * i, 16) @ x
+        return jax.lax.dynamic_update_slice_in_dim(total, jnp.sin(part) @ part.T @ part, 16 * i, 0)
+
+    return jax.lax.fori_loop(0, 8, row, w)
+
+
+def test_an_argument_that_each_iteration_reads_is_not_written_over():
+    arguments = jnp.linspace(0, 1, 128 * 64).reshape(128, 64), jnp.eye(64)
+    compiled = own(sums_of_rows, donate_argnums=0).lower(*arguments).compile()
+    assert_same(jax.jit(sums_of_rows)(*arguments), compiled(*copied(arguments)))
+    assert not compiled.plan.placement_note
+
+
 def test_steps_over_several_devices_are_identical():
     for row in printed("tests.support.sharded_places"):
         assert row["same"] and not row["note"], row

@@ -72,6 +72,18 @@ def test_the_quick_estimate_is_close():
     assert estimate(range(len(module.entry.schedule))) == pytest.approx(total, rel=2e-3)
 
 
+def test_one_order_is_placed_once_and_anew_where_values_must_share_memory_or_live_longer():
+    module, _, _ = compile_step("two_layers", "cpu")
+    model, first = simulate(module, "cpu")
+    orders = {c: c.schedule for c in model.computations}
+    assert model.simulate(orders) is first
+    late = [(v.id, module.entry.root) for v in model.dataflow.values]
+    assert model.held(late).simulate(orders).total_bytes > first.total_bytes
+    values = [v for v in model.dataflow.values if first.allocation[v.id] == len(first.sizes) - 1]
+    pairs = [(values[0].id, v.id) for v in values]
+    assert model.merged(pairs).simulate(orders).total_bytes < first.total_bytes
+
+
 @pytest.mark.parametrize("name", ["scan_gradient", "two_layers"])
 def test_an_estimate_above_the_most_is_no_more_than_that(name):
     module, _, _ = compile_step(name, "cpu")

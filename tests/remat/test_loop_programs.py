@@ -12,6 +12,8 @@ from benchmarks.refused import collected
 from hlo.module import module_from_bytes
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import BudgetError, CheckError, PlanMismatchError
+from olla_xla.planner import pipeline, plan_module
+from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops import pairs as loop_pairs
 from olla_xla.remat.loops import selection
@@ -226,6 +228,20 @@ def test_a_plan_is_right_and_nothing_is_refused(name, overhead):
     assert compiled.plan.refused == 0
     assert not refused and "object" not in compiled.reason
     assert_same(jax.jit(step)(*arguments), compiled(*arguments))
+
+
+def test_more_time_never_takes_more_memory(monkeypatch):
+    """Arrays that are joined within a larger allowance are no residuals that could be dropped."""
+    monkeypatch.setattr(pipeline, "device", lambda *_: CPU)
+    some, more = (
+        plan_module(
+            captured("called_of_integers"),
+            PlanOptions(step_limit=100, max_overhead=part),
+            target="cpu",
+        )
+        for part in (0.2, 0.35)
+    )
+    assert more.predicted_bytes <= some.predicted_bytes < 0.9 * some.xla_predicted_bytes
 
 
 @pytest.mark.refused

@@ -170,6 +170,7 @@ class AssignmentModel:
         if holds:
             known = len(self.instructions) + 2 * len(self.computations) + len(self._held)
             numbers = [self._number[i] for _, i in holds]
+            other._latest = None
             other._held = np.append(self._held, np.array(numbers, np.int64))
             uses = np.split(self._references.use_idx, self._references.use_ptr[1:-1])
             more = {}
@@ -215,6 +216,7 @@ class AssignmentModel:
         operands: list[list[int]] = [[] for _ in by_set["bytes"]]
         for v in members.tolist():
             operands[set_of[v]] += self._operands[v]
+        self._latest: tuple[NDArray[np.int64], Assignment] | None = None
         self._set_of = set_of
         self._sets = AliasSets(pointers, members, *csr(operands), **by_set)
         self._bytes = self._sets.bytes[set_of]
@@ -284,7 +286,10 @@ class AssignmentModel:
 
     def simulate(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Assignment:
         """The buffer assignment under `orders`, which has every control computation's order."""
-        return self._simulate(*self.times(orders), len(self._order))
+        time, total = self.times(orders)
+        if self._latest is None or not np.array_equal(self._latest[0], time):
+            self._latest = time, self._simulate(time, total, len(self._order))
+        return self._latest[1]
 
     def estimator(
         self, computation: Computation, orders: Mapping[Computation, Sequence[Instruction]]

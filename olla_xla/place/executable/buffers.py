@@ -234,9 +234,10 @@ class _Finder:
             if a.reads:
                 writers = state[s.allocation].of(s)
                 for writer in writers:
-                    if writer[0] != "start" or self._areas[s.allocation].filled:
+                    written = writer[0] != "start" or self._areas[s.allocation].filled
+                    if written:
                         self._sets.join(key, writer)
-                    if len(writers) > 1 or writer[0] != "start":
+                    if written or len(writers) > 1:
                         self._live_through(key, writer)
             if a.writes:
                 for j, b in enumerate(thunk.accesses):

@@ -59,13 +59,14 @@ def _recomputed(state: ModuleState) -> ModuleState:
     return dataclasses.replace(best, limit=state.limit)
 
 
-def free_edits(start: ModuleState) -> Iterator[ModuleState]:
+def free_edits(start: ModuleState, *, joins: bool) -> Iterator[ModuleState]:
     """Yields states with edits that cost no time: first with all of them, last without any.
 
     An array that was joined with another is no residual any more, which may be dropped altogether:
-    where arrays can be joined, states come by their module's total in its own order.
+    where arrays can be joined, states come by their module's total in its own order. Without
+    `joins` none are.
     """
-    ways = [*_spared(start), start]
+    ways = [*(way for way in _spared(start) if joins or not way.edits.spared.joined), start]
     found = (scan_residuals.before_order(way) for way in ways)
     if (least := ways[0].edits.spared) is not None and least.joined:
         target = start.request.target
