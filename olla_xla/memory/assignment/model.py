@@ -82,8 +82,6 @@ class AssignmentModel:
         self._build_sharing(sharing(dataflow, target) if pairs is None else pairs)
         self._build_buffers()
 
-    # Building.
-
     def _start_ref(self, computation: Computation) -> int:
         return len(self.instructions) + self._span[computation]
 
@@ -169,9 +167,8 @@ class AssignmentModel:
         other = copy.copy(self)
         if holds:
             known = len(self.instructions) + 2 * len(self.computations) + len(self._held)
-            numbers = [self._number[i] for _, i in holds]
             other._latest = None
-            other._held = np.append(self._held, np.array(numbers, np.int64))
+            other._held = np.append(self._held, [self._number[i] for _, i in holds])
             uses = np.split(self._references.use_idx, self._references.use_ptr[1:-1])
             more = {}
             for k, (value, _) in enumerate(holds):
