@@ -66,7 +66,7 @@ def free_edits(start: ModuleState, *, joins: bool) -> Iterator[ModuleState]:
     where arrays can be joined, states come by their module's total in its own order. Without
     `joins` none are.
     """
-    ways = [*(way for way in _spared(start) if joins or not way.edits.spared.joined), start]
+    ways = [*_spared(start, joins), start]
     found = (scan_residuals.before_order(way) for way in ways)
     if (least := ways[0].edits.spared) is not None and least.joined:
         target = start.request.target
@@ -75,7 +75,7 @@ def free_edits(start: ModuleState, *, joins: bool) -> Iterator[ModuleState]:
         yield from states
 
 
-def _spared(state: ModuleState) -> list[ModuleState]:
+def _spared(state: ModuleState, joins: bool) -> list[ModuleState]:
     """States without arrays that loops need not have: that with most edits first."""
     request = state.request
     most = request.options.max_overhead
@@ -89,4 +89,5 @@ def _spared(state: ModuleState) -> list[ModuleState]:
             edits=dataclasses.replace(state.edits, spared=found, sources=found.sources),
         )
         for found in spared(state.module, request.target, request.cost, most)
+        if joins or not found.joined
     ]
