@@ -362,6 +362,7 @@ def test_the_worker_speaks_lines_of_json():
 
 # That plans hold.
 
+
 # Unrolled LSTMs and Llamas are in tests/compile/test_never_wrong.py.
 def test_what_is_kept_long_and_read_from_many_places():
     body = Transformer(1, 2, 16, 32, 2, 64, activation="gelu", tied=True, recompute=True)
