@@ -46,7 +46,7 @@ def test_no_choice_is_refused(name, target, monkeypatch):
     arguments = on_h100(arguments) if target == "cuda" else arguments
     module = xla_schedule(jax.jit(step, **options).lower(*arguments))
     with collected() as refused:
-        options = PlanOptions(step_limit=500, time_limit=20.0, max_overhead=0.35)
+        options = PlanOptions(step_limit=500, time_limit=6.0, max_overhead=0.35)
         plan = pipeline.plan_module(module, options, target=target)
     assert not refused
     assert plan.loops and plan.predicted_bytes < plan.xla_predicted_bytes

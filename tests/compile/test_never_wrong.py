@@ -108,6 +108,6 @@ the referee took what is the same for another thing."""
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_have_the_memory_that_was_simulated(name):
     case = from_text(KERNELS[name])
-    plans = [dataclasses.replace(p, time_limit=60.0, step_limit=1000) for p in case.plans]
+    plans = [dataclasses.replace(p, time_limit=8.0, step_limit=1000) for p in case.plans]
     for outcome in check_case(dataclasses.replace(case, plans=tuple(plans))):
         assert outcome.kind == "identical" and outcome.planned, outcome

@@ -370,7 +370,7 @@ def test_more_overhead_never_takes_more_memory():
     assert peaks == sorted(peaks, reverse=True) and peaks[-1] < peaks[0]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["resnet", "mlp"])
 @pytest.mark.optimized
 @pytest.mark.usefixtures("any_choices_will_do")
 def test_runs_with_clones_are_bit_identical(name):
