@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from jax.extend.core import primitives
 from olla_xla.errors import InputError, LimitError
 from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import parse_bytes
+from olla_xla.segments.beside import Beside
 from olla_xla.segments.trace import (
     as_written,
     bytes_of,
@@ -90,8 +93,9 @@ def spill(
     Args:
       fun: the function.
       least_bytes: smaller arrays stay on the device; a number or a string such as "1MiB".
-      host_budget: the most bytes of host memory that spilled arrays may take, all together; the
-        largest that fit are spilled. None: any number.
+      host_budget: the most bytes of host memory that spilled arrays may take, all together, and
+        on all devices. Those that fit are spilled, and first those whose copies can run beside
+        the most computation: made early in an iteration, and needed late in another. None: any.
 
     Returns:
       A function of `fun`'s signature. Its `explain(*args, **kwargs)`, on arrays or shapes, is the
@@ -146,24 +150,40 @@ class _Program:
         self.inputs = (*jaxpr.constvars, *jaxpr.invars, *found.constants)
         self.constants = tuple(found.constants.values())
         self.equations, self.outputs = found.equations, found.outputs
+        self._first = len(jaxpr.constvars)
         self.bodies = {
             i: _Program(e.params["jaxpr"].jaxpr)
             for i, e in enumerate(self.equations)
             if e.primitive is primitives.scan_p
         }
 
-    def arrays(self) -> Iterator[tuple[Any, Spilled]]:
-        """(variable, what it is spilled as) of each array that scans alone touch, by slices."""
+    @functools.cached_property
+    def beside(self) -> Beside:
+        """What can run beside copies, if this is the body of a scan."""
+        return Beside(self.equations)
+
+    def arrays(self) -> Iterator[tuple[Any, Spilled, float]]:
+        """(variable, what it is spilled as, work) of each array that scans alone touch, by slices.
+
+        The work is what can run beside a copy, for each byte, where there is the least of it.
+        """
         made: dict[Any, Any] = {}
         readers: dict[Any, int] = {}
+        works: dict[Any, list[float]] = collections.defaultdict(list)
         others = {v for v in self.outputs if is_variable(v)}
         for i, e in enumerate(self.equations):
             sliced = len(e.invars)
             if i in self.bodies:
                 sliced = sum(scan_counts(e))
                 carries, body = scan_counts(e)[1], self.bodies[i]
-                results = zip(e.outvars, body.outputs, strict=True)
-                made.update((v, body.line(w) or user_line(e)) for v, w in list(results)[carries:])
+                for v, w in list(zip(e.outvars, body.outputs, strict=True))[carries:]:
+                    made[v] = body.line(w) or user_line(e)
+                    works[v].append(e.params["length"] * body.beside.after(w))
+                for v, w in zip(
+                    e.invars[sliced:], body.inputs[body._first + sliced :], strict=False
+                ):
+                    if is_variable(v) and v in made:
+                        works[v].append(e.params["length"] * body.beside.before(w))
                 yield from body.arrays()
             others.update(v for v in e.invars[:sliced] if is_variable(v))
             for v in {v for v in e.invars[sliced:] if is_variable(v)}:
@@ -171,7 +191,8 @@ class _Program:
         for v, line in made.items():
             if v in readers and v not in others:
                 shape = v.aval.str_short(short_dtypes=False)
-                yield v, Spilled(shape, bytes_of(v.aval), line or "", readers[v])
+                a = Spilled(shape, bytes_of(v.aval), line or "", readers[v])
+                yield v, a, min(works[v]) / max(a.bytes, 1)
 
     def line(self, result: Any) -> str | None:
         """The user's "file:line" that makes a result, if an equation does."""
@@ -188,12 +209,13 @@ class _Spiller:
 
     def __init__(self, jaxpr: Any, least: int, most: int | None) -> None:
         self._program = _Program(jaxpr)
-        found = [(v, a) for v, a in self._program.arrays() if a.bytes >= least]
-        self.chosen: dict[Any, Spilled] = {}
-        for v, a in sorted(found, key=lambda pair: -pair[1].bytes):
-            if most is None or a.bytes <= most:
-                most = None if most is None else most - a.bytes
-                self.chosen[v] = a
+        found = [one for one in self._program.arrays() if one[1].bytes >= least]
+        left, chosen = math.inf if most is None else most, []
+        for v, a, _ in sorted(found, key=lambda one: -one[2]):
+            if a.bytes <= left:
+                left -= a.bytes
+                chosen.append((v, a))
+        self.chosen: dict[Any, Spilled] = dict(sorted(chosen, key=lambda pair: -pair[1].bytes))
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The results for values of the jaxpr's constants and arguments."""

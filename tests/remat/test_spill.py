@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.ad_checkpoint import checkpoint_name
 
 import olla_xla
 from olla_xla import targets
@@ -153,6 +154,32 @@ def test_what_is_spilled_is_told():
     assert len(one.arrays) == 1
     assert olla_xla.spill(step).explain(w, x).arrays == ()  # below 1 MiB
     assert str(SpillPlan((Spilled("f32[2]", 2**20, "", 1),))).splitlines()[0].endswith("f32[2]")
+
+
+def in_a_call(function):
+    return jax.checkpoint(function, policy=jax.checkpoint_policies.save_only_these_names("kept"))
+
+
+@pytest.mark.parametrize("wrapped", [lambda function: function, jax.jit, in_a_call])
+def test_a_budget_goes_to_copies_that_computation_hides(wrapped):
+    """Not to the widest array, which is made last and read first."""
+
+    def body(h, w):
+        early = checkpoint_name(jnp.sin(h @ w[0]), "kept")
+        for _ in range(3):
+            early = jnp.tanh(early @ w[1])
+        late = checkpoint_name(jnp.concatenate([early @ w[2]] * 2), "kept")
+        return jnp.sin(late[:8] * late[8:]), None
+
+    def function(w, x):
+        return jax.grad(lambda w: jax.lax.scan(wrapped(body), x, w)[0].sum())(w)
+
+    given = arrays((4, 3, 16, 16), X)
+    every = olla_xla.spill(function, least_bytes=1).explain(*given).arrays
+    assert every[0].array == "float32[4,16,16]"
+    budget = every[0].bytes + every[-1].bytes - 1
+    chosen = olla_xla.spill(function, least_bytes=1, host_budget=budget).explain(*given).arrays
+    assert chosen and "float32[4,16,16]" not in {a.array for a in chosen}
 
 
 @pytest.mark.parametrize(

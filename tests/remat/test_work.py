@@ -86,3 +86,15 @@ ENTRY e {{
 """
     root = module_from_bytes(from_hlo_text(text)).entry.root
     assert root is not None and work(root, "cpu").operations == operations
+
+
+@pytest.mark.parametrize("target", ["cuda", "tpu"])
+@pytest.mark.parametrize("called", ["AllocateBuffer", "CreateBuffer"])
+def test_memory_of_the_host_as_it_is_takes_no_time(called, target):
+    text = f"""HloModule m, is_scheduled=true
+
+ENTRY e {{
+  ROOT f = f32[64,1024]{{1,0:S(5)}} custom-call(), custom_call_target="{called}"
+}}
+"""
+    assert moved(text, target) == 0

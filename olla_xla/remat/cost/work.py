@@ -43,6 +43,9 @@ _NO_ARITHMETIC = _FREE | frozenset(
 _SEVERAL = {"divide": 4, "remainder": 4, "rsqrt": 4, "sqrt": 4}
 """Opcode -> how many times an addition it takes."""
 
+_UNWRITTEN = ("AllocateBuffer", "CreateBuffer")
+"""Custom calls that give memory as it is."""
+
 _SLICES = ("slice", "dynamic-slice", "gather")
 
 
@@ -97,7 +100,7 @@ def work(i: Instruction, target: str) -> Work:
     """
     if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
         return Work()
-    if i.opcode == "custom-call" and i.custom_call_target == platform(target).allocating_call:
+    if i.opcode == "custom-call" and i.custom_call_target in _UNWRITTEN:
         return Work()
     parts = list(touched(i, target))
     counted, moved = _arithmetic(i, target), sum(size for _, size in parts)

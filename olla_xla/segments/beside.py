@@ -1,0 +1,100 @@
+"""How much of a scan's iteration can run beside the copies of its slices, as its jaxpr has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jax.extend import core
+from jax.extend.core import primitives
+
+from olla_xla.segments.trace import bytes_of, is_variable
+
+_OF_A_BYTE = 50.0
+"""Operations of a matrix product that take as long as making a byte without one: memory moves a
+byte in the time of about 200 (an H100, a TPU v5e), and about four equations run in one kernel."""
+
+
+class _Step(NamedTuple):
+    work: float
+    reads: frozenset[Any]
+    makes: frozenset[Any]
+
+
+class Beside:
+    """The equations of a scan's body, those in its calls and checkpoints among them.
+
+    Work is in operations of matrix products, of one iteration.
+    """
+
+    def __init__(self, equations: Sequence[Any]) -> None:
+        self._names: dict[Any, Any] = {}
+        self._steps = list(_flat(equations, self._names))
+
+    def after(self, result: Any) -> float:
+        """The work that is not needed for a result, so that it can run while that is copied."""
+        needed, work = {self._named(result)}, 0.0
+        for step in reversed(self._steps):
+            if needed.isdisjoint(step.makes):
+                work += step.work
+            else:
+                needed |= step.reads
+        return work
+
+    def before(self, argument: Any) -> float:
+        """The work that does not need an argument, so that it can run until that is there."""
+        reached, work = {argument}, 0.0
+        for step in self._steps:
+            if reached.isdisjoint(step.reads):
+                work += step.work
+            else:
+                reached |= step.makes
+        return work
+
+    def _named(self, atom: Any) -> Any:
+        return self._names.get(atom, atom) if is_variable(atom) else None
+
+
+def _flat(equations: Iterable[Any], names: dict[Any, Any]) -> Iterator[_Step]:
+    """The equations with calls inlined; `names`: variable -> what stands for it, extended."""
+    for e in equations:
+        given = [names.get(v, v) if is_variable(v) else v for v in e.invars]
+        called = _called(e)
+        if called is None:
+            names.update((v, object()) for v in e.outvars)
+            reads = frozenset(v for v in given if is_variable(v))
+            yield _Step(_work(e), reads, frozenset(names[v] for v in e.outvars))
+            continue
+        inside = dict(zip(called.invars, given, strict=True))
+        yield from _flat(called.eqns, inside)
+        results = ((inside.get(v, v) if is_variable(v) else v) for v in called.outvars)
+        names.update(zip(e.outvars, results, strict=True))
+
+
+def _called(e: Any) -> Any:
+    """The jaxpr that an equation runs once, on its own operands; None if there is none."""
+    inner = list(core.jaxprs_in_params(e.params))
+    if e.primitive is primitives.scan_p or len(inner) != 1:
+        return None
+    jaxpr = getattr(inner[0], "jaxpr", inner[0])
+    if [v.aval for v in jaxpr.invars] != [v.aval for v in e.invars]:
+        return None
+    return jaxpr
+
+
+def _work(e: Any) -> float:
+    made, p = math.fsum(bytes_of(v.aval) for v in e.outvars), e.params
+    inner = [sum(map(_work, getattr(j, "jaxpr", j).eqns)) for j in core.jaxprs_in_params(p)]
+    if inner:
+        return p.get("length", 1) * max(inner)
+    if e.primitive is primitives.dot_general_p:
+        left = e.invars[0].aval.shape
+        return (
+            2.0 * e.outvars[0].aval.size * math.prod(left[d] for d in p["dimension_numbers"][0][0])
+        )
+    if e.primitive is primitives.conv_general_dilated_p:
+        kernel = e.invars[1].aval
+        each = kernel.size / max(kernel.shape[p["dimension_numbers"].rhs_spec[0]], 1)
+        return 2.0 * e.outvars[0].aval.size * each
+    return _OF_A_BYTE * made
