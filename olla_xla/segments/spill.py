@@ -93,9 +93,8 @@ def spill(
     Args:
       fun: the function.
       least_bytes: smaller arrays stay on the device; a number or a string such as "1MiB".
-      host_budget: the most bytes of host memory that spilled arrays may take, all together, and
-        on all devices. Those that fit are spilled, and first those whose copies can run beside
-        the most computation: made early in an iteration, and needed late in another. None: any.
+      host_budget: the most bytes of host memory that spilled arrays may take, on all devices
+        together; first those are spilled whose copies most computation hides. None: any number.
 
     Returns:
       A function of `fun`'s signature. Its `explain(*args, **kwargs)`, on arrays or shapes, is the
