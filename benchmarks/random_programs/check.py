@@ -133,7 +133,7 @@ def _checked(reference: Reference, settings: Settings) -> Outcome:
         outcome = Outcome(
             kind="identical",
             planned=compiled.planned,
-            reason=compiled.reason,
+            reason=compiled.reason or (plan.placement_note if plan else ""),
             xla_bytes=reference.bytes,
             bytes=assigned_bytes(compiled),
             seconds=time.monotonic() - started,

@@ -370,6 +370,7 @@ class Settings:
     max_overhead: float | None = None
     budget: float | None = None
     loops: bool = True
+    placement: str = "xla"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -342,6 +342,7 @@ def settings(draw: Any, timed: bool = True, scans: bool = False) -> Settings:
         max_overhead=draw(_pick([2.0, 0.3, None] if scans else [None, None, None, 0.05, 0.3])),
         budget=draw(_pick([None] * 14 + [0.95, 0.8])),
         loops=draw(_pick([True] * 7 + [scans])),
+        placement=draw(_pick(["xla"] * 7 + ["own"])),
     )
 
 

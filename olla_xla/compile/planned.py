@@ -200,7 +200,9 @@ def _placed(outcome: Outcome, plan: Plan) -> Outcome:
         return outcome
     total = assigned_bytes(compiled)
     plan = dataclasses.replace(plan, assigned_bytes=total, predicted_bytes=total)
-    return dataclasses.replace(outcome, compiled=compiled, plan=plan, planned=True, reason="")
+    return dataclasses.replace(
+        outcome, compiled=compiled, plan=plan, planned=True, reason="", objection=""
+    )
 
 
 def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:

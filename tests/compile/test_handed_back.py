@@ -69,3 +69,20 @@ def test_results_in_the_memory_of_the_host_stay_there():
     result = compiled(x)
     assert result.sharding.memory_kind == "pinned_host" and not compiled.planned
     assert np.array_equal(result, jax.jit(step, out_shardings=host)(x))
+
+
+def test_own_places_in_xlas_order_need_no_warning():
+    """That the planned order was handed back in vain does not matter to who asked for places."""
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+
+    def step(w, m, x):
+        gradient = jax.grad(lambda w: jnp.square(jax.nn.relu(x @ w) @ w.T).mean())(w)
+        return w - 0.1 * gradient, jnp.linalg.norm(0.9 * m + gradient)
+
+    arguments = [jnp.eye(128, 512), jnp.zeros((128, 512)), jnp.ones((64, 128))]
+    planned = olla_xla.plan(step, placement="own", step_limit=200, out_shardings=host)
+    compiled = planned.lower(*arguments).compile()
+    assert compiled.planned and compiled.plan.placement == "own"
+    results = jax.jit(step, out_shardings=host)(*arguments)
+    for expected, result in zip(results, compiled(*arguments), strict=True):
+        assert result.sharding.memory_kind == "pinned_host" and np.array_equal(expected, result)
