@@ -1,14 +1,20 @@
 """Takes optimization barriers out of a scheduled module, as XLA does right after its hook.
 
 They have done their work by then (OptimizationBarrierExpander). What goes through one is read from
-its source; tuples made for them, and what took values out again, go too. A plan is for the module
-that is left, whose lifetimes and in-place reuse are those that XLA assigns buffers by.
+its source; tuples made for them, and what took values out again, go too, and then what nothing else
+reads (RemoveInstructionAndUnusedOperands). A plan is for the module that is left, whose lifetimes
+and in-place reuse are those that XLA assigns buffers by.
 """
 
 from __future__ import annotations
 
+import collections
+
 from hlo.graph import MutableComputation, MutableModule
 from hlo.module import Module, module_from_bytes, module_from_proto, parse_module_proto
+
+_REMOVABLE = frozenset("tuple get-tuple-element bitcast copy constant fusion".split())
+"""Opcodes without side effects, of what barriers alone may read."""
 
 
 def without_barriers(data: bytes) -> Module:
@@ -52,10 +58,13 @@ def _expand(body: MutableComputation) -> bool:
     root = instead.get(body.root.id, body.root.id)
     body.computation.root_id = root
     gone = set(instead)
-    read = {k for i in instructions if i.id not in gone for k in i.operand_ids}
-    for number in touched - gone:
-        if by_id[number].opcode == "tuple" and number not in read | tied | {root}:
-            gone.add(number)
+    uses = collections.Counter(k for i in instructions if i.id not in gone for k in i.operand_ids)
+    for i in reversed(instructions):  # who reads a value comes before it
+        kept = i.id in gone | tied | {root} or uses[i.id]
+        if i.id in touched and i.opcode in _REMOVABLE and not kept:
+            gone.add(i.id)
+            touched.update(i.operand_ids)
+            uses.subtract(i.operand_ids)
     body.remove(gone)
     body.reorder()
     return True

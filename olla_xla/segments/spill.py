@@ -1,4 +1,4 @@
-"""`olla_xla.spill`: what one scan writes for another waits in host memory."""
+"""`olla_xla.spill`: what one scan writes for another, or a state, waits in host memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,10 @@ from jax.extend.core import primitives
 from olla_xla.errors import InputError, LimitError
 from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import parse_bytes
+from olla_xla.segments import host_state
 from olla_xla.segments.beside import Beside
 from olla_xla.segments.trace import (
+    TracedCall,
     as_written,
     bytes_of,
     inlined,
@@ -35,13 +37,14 @@ _LEAST = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Spilled:
-    """An array that waits in host memory between two scans.
+    """An array that waits in host memory, between two scans or as state between two calls.
 
     Attributes:
-      array: its type and shape, such as "float32[16,4096,8192]"; the first dimension counts the
-        iterations, each of which copies one slice.
+      array: its type and shape, such as "float32[16,4096,8192]"; between scans the first dimension
+        counts the iterations, each of which copies one slice.
       bytes: of the whole array.
-      line: "file:line" where a slice is made, or "" where only libraries' lines are known.
+      line: "file:line" where a slice is made, or "" where only libraries' lines are known; of
+        state, its name, such as "opt_state[0].mu['w']".
       readers: how many scans read it. Each copies it back to the device once.
     """
 
@@ -70,6 +73,7 @@ class SpillPlan:
 def spill(
     fun: Callable[..., Any],
     *,
+    state: str | Collection[str] = (),
     least_bytes: int | str = _LEAST,
     host_budget: int | str | None = None,
 ) -> Callable[..., Any]:
@@ -90,8 +94,15 @@ def spill(
     Express 5 card): a step gets longer where its layers compute less than they copy. On a CPU
     nothing is spilled, since its memory is the host's.
 
+    With `state`, arguments that are in host memory are spilled instead, such as the state of an
+    optimizer. Arrays that a result needs together are fetched once the gradient is there that they
+    are combined with and those before them have gone back. Their new values, results of the same
+    tree structure, shapes and types, are in host memory too, and take their places if donated.
+    Both kinds are spilled by `spill(spill(fun), state=...)`.
+
     Args:
       fun: the function.
+      state: names of arguments, or of attributes or keys inside them, such as "opt_state".
       least_bytes: smaller arrays stay on the device; a number or a string such as "1MiB".
       host_budget: the most bytes of host memory that spilled arrays may take, on all devices
         together; first those are spilled whose copies most computation hides. None: any number.
@@ -101,16 +112,28 @@ def spill(
       `SpillPlan`.
 
     Raises:
-      InputError: `fun` is no function, or a number of bytes cannot be read. LimitError: such a
-        number is not positive.
+      InputError: `fun` is no function, or a number of bytes cannot be read, or `host_budget` is
+        given with `state`; at a call: no state has such a name, or none is in host memory.
+      LimitError: a number is not positive.
 
     Examples:
       >>> step = jax.jit(olla_xla.spill(train_step), donate_argnums=0)
+      >>> opt_state = jax.device_put(opt_state, jax.memory.Space.Host)  # once
+      >>> step = jax.jit(olla_xla.spill(train_step, state="opt_state"), donate_argnums=(0, 1))
     """
     if not callable(fun):
         raise InputError(f"olla_xla.spill takes a function, not {type(fun).__name__}")
     least = _positive("least_bytes", least_bytes)
     most = None if host_budget is None else _positive("host_budget", host_budget)
+    if state:
+        if most is not None:
+            raise InputError("host_budget= is not for state: only what is in host memory is moved")
+        return _of_state(fun, (state,) if isinstance(state, str) else tuple(state), least)
+    return _of_scans(fun, least, most)
+
+
+def _of_scans(fun: Callable[..., Any], least: int, most: int | None) -> Callable[..., Any]:
+    """`spill` of what scans store."""
 
     @functools.wraps(fun)
     def spilling(*args: Any, **kwargs: Any) -> Any:
@@ -126,6 +149,23 @@ def spill(
         return SpillPlan(tuple(spiller.chosen.values()))
 
     spilling.explain = explain  # pyright: ignore[reportAttributeAccessIssue]
+    return spilling
+
+
+def _of_state(fun: Callable[..., Any], names: tuple[str, ...], least: int) -> Callable[..., Any]:
+    """`spill` of a function's state."""
+
+    def traced(args: Any, kwargs: Any) -> tuple[TracedCall, SpillPlan]:
+        moved = host_state.Placed(fun, names)
+        call = traced_call(moved, args, kwargs)
+        return call, SpillPlan(tuple(Spilled(*leaf, 1) for leaf in moved.leaves))
+
+    @functools.wraps(fun)
+    def spilling(*args: Any, **kwargs: Any) -> Any:
+        call, _ = traced(args, kwargs)
+        return jax.tree.unflatten(call.result, host_state.in_turns(call.jaxpr, call.values, least))
+
+    spilling.explain = lambda *args, **kwargs: traced(args, kwargs)[1]  # pyright: ignore
     return spilling
 
 

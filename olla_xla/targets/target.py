@@ -33,6 +33,8 @@ from olla_xla.version import to_install
 
 _FORCED = "xla_force_host_platform_device_count"
 
+_HOST_MEMORY = "pinned_host"
+
 _CARDS = ("v100", "a100_40", "a100_80", "a6000", "rtx6000pro", "h100", "h200", "b200", "gb200")
 
 TARGETS = {
@@ -121,6 +123,7 @@ class Target:
         """Replaces a pytree's arrays by `jax.ShapeDtypeStruct`s placed on these devices.
 
         Without compile-only or several devices the pytree is returned as it is.
+        What is in host memory (`memory_kind` "pinned_host") is so beside these devices too.
 
         Args:
           arguments: the pytree; leaves that are no arrays stay as they are.
@@ -142,7 +145,8 @@ class Target:
             found.append(leaf)
             if split is None and self._has(leaf):
                 return leaf
-            weak, sharding = getattr(leaf, "weak_type", False), self._sharding(axis)
+            host = getattr(getattr(leaf, "sharding", None), "memory_kind", None) == _HOST_MEMORY
+            weak, sharding = getattr(leaf, "weak_type", False), self._sharding(axis, host)
             # As JAX takes an array: NumPy's int64 is int32 unless 64 bits are on.
             dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
             return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding, weak_type=weak)
@@ -161,12 +165,29 @@ class Target:
         sharding = getattr(leaf, "sharding", None)
         return sharding is not None and sharding.device_set <= set(self.devices)
 
-    def _sharding(self, axis: int) -> jax.sharding.Sharding:
-        if len(self.devices) < 2:
+    def _sharding(self, axis: int, host: bool) -> jax.sharding.Sharding:
+        if len(self.devices) < 2 and not host:
             return jax.sharding.SingleDeviceSharding(self.device)
         mesh = jax.sharding.Mesh(np.array(self.devices), ("devices",))
         spec = (None,) * axis + ("devices",) if axis >= 0 else ()
-        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+        kind = _InHostMemory if host else jax.sharding.NamedSharding
+        return kind(mesh, jax.sharding.PartitionSpec(*spec))
+
+
+class _InHostMemory(jax.sharding.NamedSharding):
+    """Of arrays in the host's memory, also beside compile-only GPUs.
+
+    These list no memories, so that JAX drops a `memory_kind` that its own shardings are given, and
+    compiles for an array on the device.
+    """
+
+    memory_kind = property(lambda self: _HOST_MEMORY)  # pyright: ignore
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _InHostMemory) and super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash((_InHostMemory, super().__hash__()))
 
 
 def prepare_environment(name: str, devices: int = 1) -> None:

@@ -1,0 +1,260 @@
+"""State that waits in host memory between steps, and comes to the device a few arrays at a time.
+
+An update reads each array of an optimizer's state once, late, and returns it. Arrays that one
+result needs together are fetched when the gradient is there that they are combined with, and when
+the arrays fetched before them have gone back.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import inspect
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from olla_xla.errors import InputError
+from olla_xla.segments.trace import (
+    as_written,
+    bytes_of,
+    function_of,
+    has_effect,
+    inlined,
+    is_variable,
+)
+
+_HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
+
+
+class Placed:
+    """A function that moves the state of another to the device, calls it, and moves it back.
+
+    A result is an argument's new state if it has the same tree structure, shapes and types; of
+    several such results, and arguments, the first belongs to the first, and so on.
+
+    Args:
+      fun: the other. names: of arguments, or of attributes or keys inside them, that are state.
+
+    Attributes:
+      leaves: (array, bytes, name) of what the last call moved, such as ("float32[8]", 32,
+        "opt_state[0].mu['w']"): the arrays of the state that are in host memory, largest first.
+    """
+
+    def __init__(self, fun: Callable[..., Any], names: tuple[str, ...]) -> None:
+        self._fun, self._names = fun, names
+        self.leaves: list[tuple[str, int, str]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises InputError if nothing has one of the names, or none of it is in host memory."""
+        bound = inspect.signature(self._fun).bind(*args, **kwargs)
+        names = tuple(bound.arguments)
+        paths, tree = jax.tree_util.tree_flatten_with_path(tuple(bound.arguments.values()))
+        values, avals = [v for _, v in paths], [_aval(v) for _, v in paths]
+        nodes = list(_nodes(jax.tree.unflatten(tree, range(len(values))), names))
+        given = [(_kind(n, avals), jax.tree.leaves(n)) for _, n in nodes]
+        state = [i for i, (name, _) in enumerate(nodes) if name in self._names]
+        moved = self._in_host_memory([k for i in state for k in given[i][1]], avals)
+        self.leaves = []
+        for k in sorted(moved, key=lambda k: -bytes_of(avals[k])):
+            path, array = paths[k][0], avals[k].update(memory_space=_DEVICE)
+            name = names[path[0].idx] + jax.tree_util.keystr(path[1:])
+            self.leaves.append((array.str_short(short_dtypes=False), bytes_of(array), name))
+            values[k] = jax.device_put(values[k], _DEVICE)
+        bound.arguments.update(zip(names, jax.tree.unflatten(tree, values), strict=True))
+        results, tree = jax.tree.flatten(self._fun(*bound.args, **bound.kwargs))
+        made = [_aval(v) for v in results]
+        found = [n for _, n in _nodes((jax.tree.unflatten(tree, range(len(results))),))]
+        sent = set()
+        for i in state:
+            kind, old = given[i]
+            news = [jax.tree.leaves(n) for n in found if _kind(n, made) == kind]
+            before = sum(other == kind for other, _ in given[:i])
+            for new in news[before : before + 1]:
+                sent.update(r for k, r in zip(old, new, strict=True) if k in moved)
+        results = [jax.device_put(v, _HOST) if r in sent else v for r, v in enumerate(results)]
+        return jax.tree.unflatten(tree, results)
+
+    def _in_host_memory(self, leaves: Collection[int], avals: Sequence[Any]) -> set[int]:
+        """Those of the state's leaves that are in host memory."""
+        name = self._names[0]
+        if not leaves:
+            raise InputError(
+                f"state={','.join(self._names)}: no argument, attribute or key has such a name"
+            )
+        there = {k for k in leaves if getattr(avals[k], "memory_space", None) is _HOST}
+        if not there:
+            raise InputError(
+                f"{name} is in device memory; before the first step, move it: "
+                f"{name} = jax.device_put({name}, jax.memory.Space.Host)"
+            )
+        return there
+
+
+def _aval(value: Any) -> Any:
+    """The abstract value of an array; another leaf itself."""
+    return jax.typeof(value) if hasattr(value, "dtype") else value
+
+
+def _nodes(tree: Any, names: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+    """(name, node) of all nodes below a tree's root; `names`: of its children, if not its own."""
+    children = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
+    for k, (path, child) in enumerate(children):
+        if path:  # a leaf has itself for a child
+            name = names[k] if names else jax.tree_util.keystr(path, simple=True)
+            yield name, child
+            yield from _nodes(child)
+
+
+def _kind(node: Any, avals: Sequence[Any]) -> Any:
+    """What a node, whose leaves are numbers, has in common with its new state."""
+    leaves, tree = jax.tree.flatten(node)
+    kinds = [(getattr(avals[k], "shape", None), getattr(avals[k], "dtype", None)) for k in leaves]
+    return tree, tuple(kinds)
+
+
+class _Equation(NamedTuple):
+    """What an equation's results depend on.
+
+    Attributes:
+      fetches: the fetched arrays, as bits. near: those that it is made of by way of large arrays.
+      ready: number of the last equation that is not elementwise among those that make it of large
+        arrays and no state; -1 without one.
+    """
+
+    fetches: int
+    near: int
+    ready: int
+
+
+class _Group(NamedTuple):
+    """Arrays that results need together, and what their fetch waits for.
+
+    Attributes:
+      fetches: the arrays, as bits. ready: the last of `_Equation.ready`. results: what they make.
+    """
+
+    fetches: int
+    ready: int
+    results: tuple[Any, ...]
+
+
+def in_turns(jaxpr: Any, values: Sequence[Any], least: int) -> list[Any]:
+    """The results of a traced `Placed`, for values of its constants and arguments.
+
+    Arrays of at least `least` bytes are fetched a group at a time; other equations keep their
+    order. On a CPU, whose memory is the host's, all do: in another order XLA may fuse them
+    otherwise, and so round otherwise.
+    """
+    program = inlined(jaxpr)
+    inputs = (*jaxpr.constvars, *jaxpr.invars, *program.constants)
+    waits = _waits(program.equations, program.outputs, set(inputs), least)
+    order = list(_order(program.equations, waits))
+
+    def ordered(*values: Any) -> list[Any]:
+        known = dict(zip(inputs, (*values, *program.constants.values()), strict=True))
+        for i in order:
+            e = program.equations[i]
+            given = [known[v] if is_variable(v) else v.val for v in e.invars]
+            with as_written(e):
+                if i in waits:
+                    after = [known[v] for v in waits[i]]
+                    given = jax.lax.optimization_barrier((*given, *after))[:1]
+                made = e.primitive.bind(*given, **e.primitive.get_bind_params(e.params))
+            made = made if e.primitive.multiple_results else [made]
+            known.update(zip(e.outvars, made, strict=True))
+        return [known[v] if is_variable(v) else v.val for v in program.outputs]
+
+    plain = function_of(jaxpr.eqns, (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars)
+    return jax.lax.platform_dependent(*values, cpu=plain, default=ordered)
+
+
+def _waits(
+    equations: Sequence[Any], outputs: Sequence[Any], inputs: Collection[Any], least: int
+) -> dict[int, list[Any]]:
+    """Number of an equation that fetches an array -> variables that it is to wait for."""
+    fetches = [
+        i
+        for i, e in enumerate(equations)
+        if e.primitive.name == "device_put"
+        and e.invars[0] in inputs
+        and bytes_of(e.invars[0].aval) >= least
+    ]
+    bits = {i: 1 << k for k, i in enumerate(fetches)}
+    of: dict[Any, _Equation] = {}
+    for i, e in enumerate(equations):
+        read = [(v, of[v]) for v in e.invars if is_variable(v) and v in of]
+        large = [d for v, d in read if bytes_of(v.aval) >= least]
+        any_of = functools.reduce(operator.or_, (d.fetches for _, d in read), bits.get(i, 0))
+        near = functools.reduce(operator.or_, (d.near for d in large), bits.get(i, 0))
+        ready = max((d.ready for d in large), default=-1)
+        if not any_of and _combines(e) and max(bytes_of(v.aval) for v in e.outvars) >= least:
+            ready = i
+        of.update(dict.fromkeys(e.outvars, _Equation(any_of, near, ready)))
+    results = [(v, of[v]) for v in outputs if is_variable(v) and v in of]
+    groups = _groups([(v, d) for v, d in results if d.near and bytes_of(v.aval) >= least])
+    waits: dict[int, list[Any]] = {}
+    gone: list[list[Any]] = []
+    for k, group in enumerate(groups):
+        later = functools.reduce(operator.or_, (g.fetches for g in groups[k + 1 :]), 0)
+        after = next(filter(None, reversed(gone)), _made(equations, group.ready))
+        gone.append([v for v in group.results if not of[v].fetches & later])
+        waits.update((i, after) for i, bit in bits.items() if bit & group.fetches and after)
+    return waits
+
+
+def _groups(results: Sequence[tuple[Any, _Equation]]) -> list[_Group]:
+    """Groups of fetched arrays that no result joins, by when what they are combined with is made.
+
+    Args:
+      results: each with what it depends on.
+    """
+    groups: list[_Group] = []
+    for v, d in results:
+        joined = [g for g in groups if g.fetches & d.near]
+        groups = [g for g in groups if not g.fetches & d.near]
+        group = _Group(d.near, d.ready, (v,))
+        for g in joined:
+            ready = max(group.ready, g.ready)
+            group = _Group(group.fetches | g.fetches, ready, (*g.results, *group.results))
+        groups.append(group)
+    return sorted(groups, key=lambda g: g.ready)
+
+
+def _made(equations: Sequence[Any], number: int) -> list[Any]:
+    """The largest value that an equation makes; [] for number -1."""
+    return [max(equations[number].outvars, key=lambda v: bytes_of(v.aval))] if number >= 0 else []
+
+
+def _combines(e: Any) -> bool:
+    """Whether an equation is not elementwise, so that its result is stored before it is read."""
+    made = max(v.aval.size for v in e.outvars)
+    read = [v.aval.size for v in e.invars if is_variable(v)]
+    return "dimension_numbers" in e.params or any(size not in (1, made) for size in read)
+
+
+def _order(equations: Sequence[Any], waits: Mapping[int, Sequence[Any]]) -> Iterator[int]:
+    """The numbers of the equations, in their order but for those that wait, then their users."""
+    makers = {v: i for i, e in enumerate(equations) for v in e.outvars}
+    needs: list[set[int]] = []
+    effect = None
+    for i, e in enumerate(equations):
+        read = [v for v in (*e.invars, *waits.get(i, ())) if is_variable(v)]
+        needs.append({makers[v] for v in read if v in makers})
+        if has_effect(e):
+            needs[-1].update(() if effect is None else (effect,))
+            effect = i
+    users: dict[int, list[int]] = {}
+    for i, before in enumerate(needs):
+        for k in before:
+            users.setdefault(k, []).append(i)
+    ready = [i for i, before in enumerate(needs) if not before]
+    while ready:
+        i = heapq.heappop(ready)
+        yield i
+        for k in users.get(i, ()):
+            needs[k].discard(i)
+            if not needs[k]:
+                heapq.heappush(ready, k)
