@@ -13,7 +13,7 @@ start overhead is hidden.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from hlo.backend import platform
 from hlo.module import Computation, Instruction, Module
@@ -73,6 +73,20 @@ def alone_seconds(
     return trips(i) * sum(inside) if inside else cost.seconds(i)
 
 
+def host_waits(computation: Computation, cost: CostModel) -> float:
+    """The part of the time of a computation's copies to and from the host that it waits for."""
+    starts = (i for i in computation.instructions if i.opcode in ("async-start", "copy-start"))
+    copies = frozenset(i for i in starts if is_hosted(i))
+    own = sum(alone_seconds(i, cost) for i in copies)
+    waited = _seconds(computation, cost, {}) - _seconds(computation, cost, {}, copies)
+    return min(max(waited / own, 0.0), 1.0) if own else 0.0
+
+
+def is_hosted(start: Instruction) -> bool:
+    """Whether the start of an asynchronous operation copies to or from the host's memory."""
+    return _link(start).endswith("the host")
+
+
 class Streams:
     """Simulates a GPU's streams: a main one, and others that run beside it.
 
@@ -116,7 +130,10 @@ class Streams:
 
 
 def _seconds(
-    computation: Computation, cost: CostModel, order: Mapping[str, Sequence[str]]
+    computation: Computation,
+    cost: CostModel,
+    order: Mapping[str, Sequence[str]],
+    free: Set[Instruction] = frozenset(),
 ) -> float:
     sequence = _sequence(computation, order)
     started = {_start(i) for i in sequence if i.opcode.endswith("-done")}
@@ -125,7 +142,7 @@ def _seconds(
         if i.opcode.endswith("-done"):
             streams.done(_start(i))
             continue
-        seconds = alone_seconds(i, cost, order)
+        seconds = 0.0 if i in free else alone_seconds(i, cost, order)
         if i in started:
             streams.start(i, seconds, link=_link(i))
         else:

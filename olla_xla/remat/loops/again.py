@@ -155,6 +155,8 @@ class Again:
         """A value for a fusion, which may slice it out of a scan residual itself."""
         residual = self._kept.get(number)
         if residual is not None:
+            if residual.whole.is_host:
+                return _fetched(residual)
             return ValueRef(element=residual.read, whole=residual.whole.key, axis=residual.axis)
         piece = self._table.pieces.get(number)
         if piece is not None and piece.whole in self._kept:
@@ -207,6 +209,8 @@ class Again:
 
     def _find(self, number: int) -> ValueRef:
         if number in self._kept:
+            if self._kept[number].whole.is_host:
+                return _fetched(self._kept[number])
             return self._slice(self._kept[number].update.owner, self._inside(number))
         piece = self._table.pieces.get(number)
         if piece is not None and piece.whole in self._kept:
@@ -381,3 +385,12 @@ def uncast(node: Node) -> Node:
     while node.i.opcode == "bitcast":
         (node,) = node.operands
     return node
+
+
+def _fetched(residual: ScanResidual) -> ValueRef:
+    """The slice of a residual in host memory that the backward loop copies to the device."""
+    users = (user for read in residual.reads for user in read.owner.users)
+    done = next((user for user in users if user.opcode == "async-done"), None)
+    if done is None:
+        raise PlanMismatchError("a scan residual in host memory is not copied by itself")
+    return ValueRef(own=done.name)

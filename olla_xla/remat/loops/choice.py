@@ -186,7 +186,7 @@ class Choice:
         if thin is None:
             return price * residual.bytes + seconds
         if number not in thin.residuals:
-            return _HIGHEST_PRICE * residual.bytes
+            return _HIGHEST_PRICE * residual.whole.bytes
         seconds += iterations * self.prices.put_seconds(residual)
         return price * residual.bytes * thin.every / iterations + seconds
 

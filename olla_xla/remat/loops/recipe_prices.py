@@ -6,7 +6,7 @@ import functools
 
 from hlo.backend import platform
 from hlo.module import Instruction
-from olla_xla.remat.cost.path import alone_seconds
+from olla_xla.remat.cost.path import alone_seconds, host_waits, is_hosted
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work
 from olla_xla.remat.loops.body import LoopBody
@@ -28,6 +28,7 @@ class RecipePrices:
         self._table = table
         self._cost = cost
         self._beside = beside
+        self._waits: dict[LoopBody, float] = {}
         self._iterations = table.pair.writer.iterations
 
     def seconds(self, recipe: Recipe) -> float:
@@ -40,7 +41,7 @@ class RecipePrices:
             return self._cost.seconds(recipe.owner) / self._iterations
         if recipe.narrowed:
             residual = self._table.scan_residuals[recipe.needs[0]][0]
-            wide = residual.bytes // self._iterations
+            wide = residual.whole.bytes // self._iterations
             return self._moving_seconds(wide + recipe.node.shape.bytes)
         if recipe.owner.opcode == "conditional":
             return alone_seconds(recipe.owner, self._cost)
@@ -116,11 +117,16 @@ class RecipePrices:
     def _exposed_seconds(self, body: LoopBody, owner: Instruction) -> float:
         """Predicted time of what an instruction runs; with `beside`, less what is hidden.
 
-        Only the start of an asynchronous one is hidden (remat.cost.path).
+        Of copies to and from the host that is what the body waits for now, of other asynchronous
+        ones all but the start (remat.cost.path).
         """
         seconds = self._cost.seconds(body.runs(owner))
         if not self._beside or owner.opcode != "async-start":
             return seconds
+        if is_hosted(owner):
+            if body not in self._waits:
+                self._waits[body] = host_waits(body.computation, self._cost)
+            return seconds * self._waits[body]
         return seconds - min(self._cost.device.start_seconds, seconds)
 
     def moved_seconds(self, size: int) -> float:
@@ -129,7 +135,7 @@ class RecipePrices:
 
     def put_seconds(self, residual: ScanResidual) -> float:
         """Predicted seconds to write one slice of a scan residual, as an operator by itself."""
-        return self._moving_seconds(2 * residual.bytes // self._iterations)
+        return self._moving_seconds(2 * residual.whole.bytes // self._iterations)
 
     def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
         """Bytes of the new scan residual that a recipe stores for its value; 0 if it stores none.

@@ -56,8 +56,8 @@ class ScanResidual:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the whole scan residual: of the slices of all iterations."""
-        return self.whole.bytes
+        """Bytes of the slices of all iterations on the device: 0 if they lie in host memory."""
+        return 0 if self.whole.is_host else self.whole.bytes
 
 
 class NotAResidual(Exception):
