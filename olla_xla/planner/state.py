@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo.backend import platform
+from hlo.late import late
 from hlo.module import Module
 from olla_xla.errors import KernelError
 from olla_xla.memory import clock
@@ -20,7 +21,6 @@ from olla_xla.memory.kernels import Pattern
 from olla_xla.memory.module_state import facts_of
 from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import Timing
-from olla_xla.planner.knee import front
 from olla_xla.planner.orders import plan_order
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
@@ -31,8 +31,11 @@ from olla_xla.remat.cost.roofline import CostModel, module_work
 
 if TYPE_CHECKING:
     from hlo.rewrite.clones import Clone
+    from olla_xla.planner import knee
     from olla_xla.remat.loops.moves import Spared
     from olla_xla.remat.loops.residual_choices import ResidualChoices
+else:
+    knee = late("olla_xla.planner.knee")
 
 _logger = logging.getLogger("olla_xla")
 
@@ -245,7 +248,7 @@ class ModuleState:
             moved_bytes=moved_bytes,
             added_moved_bytes=added_moved,
             status=status,
-            front=front([(s, size) for s, size in met if s <= added]) if self.met else (),
+            front=knee.front([(s, size) for s, size in met if s <= added]) if self.met else (),
             source="+".join((*edits.sources, plan.source)),
             time_limit=plan.time_limit if self.limit is None else self.limit,
         )
