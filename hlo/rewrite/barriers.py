@@ -59,9 +59,10 @@ def _expand(body: MutableComputation) -> bool:
     body.computation.root_id = root
     gone = set(instead)
     uses = collections.Counter(k for i in instructions if i.id not in gone for k in i.operand_ids)
+    done = gone | tied | {root}
     for i in reversed(instructions):  # who reads a value comes before it
-        kept = i.id in gone | tied | {root} or uses[i.id]
-        if i.id in touched and i.opcode in _REMOVABLE and not kept:
+        unread = i.id not in done and not uses[i.id]
+        if i.id in touched and i.opcode in _REMOVABLE and unread:
             gone.add(i.id)
             touched.update(i.operand_ids)
             uses.subtract(i.operand_ids)
