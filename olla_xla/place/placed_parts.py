@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner
 
 LOWEST, TIGHTEST, HIGHEST = 0, 1, 2
 """Which gap an item takes: the lowest one, the tightest, or the highest below the target height."""
@@ -35,7 +35,7 @@ class Shapes(NamedTuple):
     size: NDArray[np.int64]
 
 
-@jit
+@inner
 def fit(
     i: int, shapes: Shapes, target_height: int, gap: int, placed: NDArray[np.int64], count: int
 ) -> int:
@@ -81,7 +81,7 @@ def fit(
     return int(found)
 
 
-@jit
+@inner
 def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -> int:
     """Enters item `i` at offset `x` in the sorted array of placed parts; returns their number."""
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
@@ -101,7 +101,7 @@ def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -
     return int(count + width)
 
 
-@jit
+@inner
 def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
     """Finds the items that overlap item `i` in time; writes them to `found`, returns how many."""
     count = 0
@@ -119,7 +119,7 @@ def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
     return count
 
 
-@jit
+@inner
 def sticking_out(
     offset: NDArray[np.int64], size: NDArray[np.int64], target_height: int, found: NDArray[np.int64]
 ) -> int:
@@ -132,7 +132,7 @@ def sticking_out(
     return count
 
 
-@jit
+@inner
 def excess(offset: int, size: int, target_height: int) -> int:
     """By how many bytes an item at `offset` ends above the target height."""
     return int(min(size, max(np.int64(0), offset + size - target_height)))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, jit
 from olla_xla.place.placed_parts import ITEM, Shapes, excess, fit, overlapping, put, sticking_out
 
 ANYWHERE = -1
@@ -144,7 +144,7 @@ def _lengths(shapes: Shapes) -> NDArray[np.int64]:
     return length
 
 
-@jit
+@inner
 def _take(
     outs: NDArray[np.int64],
     some: int,
@@ -165,7 +165,7 @@ def _take(
     """
     target = outs[np.random.randint(len(outs))]
     most = 3 + np.random.randint(some)
-    count = _take_out(trial, 0, target)
+    count = _take_out(trial, np.int64(0), target)
     for i in outs:
         if count >= most:
             break
@@ -182,7 +182,7 @@ def _take(
     return _take_few(target, m, most, offset, shapes, trial, count), ANYWHERE
 
 
-@jit
+@inner
 def _take_out(trial: Scratch, count: int, i: int) -> int:
     """Marks and lists an item; returns how many there are."""
     trial.mark[i] = True
@@ -190,7 +190,7 @@ def _take_out(trial: Scratch, count: int, i: int) -> int:
     return count + 1
 
 
-@jit
+@inner
 def _take_place(
     target: int,
     m: int,
@@ -222,7 +222,7 @@ def _take_place(
     return count, int(at)
 
 
-@jit
+@inner
 def _take_band(
     target: int,
     m: int,
@@ -253,7 +253,7 @@ def _take_band(
     return count
 
 
-@jit
+@inner
 def _take_few(
     target: int,
     m: int,
@@ -281,7 +281,7 @@ def _take_few(
     return count
 
 
-@jit
+@inner
 def _without(
     mark: NDArray[np.bool_], placed: NDArray[np.int64], count: int, kept: NDArray[np.int64]
 ) -> int:
@@ -295,7 +295,7 @@ def _without(
     return number
 
 
-@jit
+@inner
 def _arrange(
     taken: int,
     at: int,

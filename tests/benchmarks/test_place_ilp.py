@@ -36,7 +36,6 @@ from tests.support.graphs import all_orders, tensor_graphs, train_step
 FREE = (Programs("highs"), Programs("cpsat"), Programs("cpsat", form="big-m"))
 
 
-@settings(deadline=None, max_examples=40)
 @given(plain(most=6))
 def test_programs_agree_with_brute_force(problem):
     for programs in FREE:
@@ -45,7 +44,6 @@ def test_programs_agree_with_brute_force(problem):
         assert packing.height == packing.bound == brute_force(problem)
 
 
-@settings(deadline=None, max_examples=60)
 @given(constrained())
 def test_groups_pins_and_alignment_too(problem):
     least = brute_force(problem)
@@ -56,7 +54,7 @@ def test_groups_pins_and_alignment_too(problem):
             assert packing.height == least
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(plain(most=6))
 def test_switches_keep_the_optimum(problem):
     """From a tall stack and without a bound, so that the solver has all to do."""
@@ -209,7 +207,6 @@ def test_splitting_loses_nothing(graph):
         assert joint_program(graph, start=order, backend="cpsat").height == found.height
 
 
-@settings(deadline=None, max_examples=40)
 @given(tensor_graphs(max_operators=6))
 def test_a_joint_program_begins_at_the_order_it_is_given(graph):
     """What is placed under that order takes at its peak what is live, and no more."""

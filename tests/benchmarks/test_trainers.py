@@ -49,7 +49,7 @@ def test_a_trainer_that_is_not_installed_is_named(tmp_path, capsys):
 
 
 def test_a_step_in_pieces():
-    settings = {"batch_size": "8", "layers": "1", "words": "4000"}
+    settings = {"batch_size": "4", "layers": "1", "words": "4000"}
     trainer = TRAINERS["nnx"]
     whole, cut = (
         jax.jit(step.function, **step.options)
@@ -68,11 +68,11 @@ def test_each_policy_is_a_row(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     out = tmp_path / "rows.json"
     command = ["benchmarks", "trainers", "--target=cpu"]
-    command.append("--trainers=nnx:batch_size=1:layers=2:words=4000")
-    limits = ["--overheads=0.2", "--step_limit=500", "--time_limit=4", "--beside"]
+    command.append("--trainers=nnx:batch_size=1:layers=2:words=500")
+    limits = ["--overheads=0.2", "--step_limit=200", "--time_limit=2", "--beside"]
     assert main([*command, *limits, f"--out={out}"]) == 0
     again, kept = json.loads(out.read_text())
-    assert (kept["name"], again["name"]) == ("nnx 1 2 4000 none", "nnx 1 2 4000 blocks")
+    assert (kept["name"], again["name"]) == ("nnx 1 2 500 none", "nnx 1 2 500 blocks")
     assert again["xla_bytes"] < kept["xla_bytes"]
     assert again["step_seconds"] > kept["step_seconds"] > 0
     for row in kept, again:
@@ -86,4 +86,4 @@ def test_each_policy_is_a_row(monkeypatch, tmp_path, capsys):
         again["step_seconds"] / kept["step_seconds"]
     )
     assert not any(plan["beside"] for plan in again["plans"])
-    assert "nnx 1 2 4000 none, in the predicted time of blocks" in capsys.readouterr().out
+    assert "nnx 1 2 500 none, in the predicted time of blocks" in capsys.readouterr().out

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from olla_xla.cli.main import main
+
 ROOT = Path(__file__).parents[2]
 
 STEP = """
@@ -159,11 +161,12 @@ def test_signals_end_it_as_they_end_python(folder, number):
         (("--html=missing", "train.py"), "cannot write missing"),
     ],
 )
-def test_what_is_wrong_is_said_before_the_script_runs(folder, arguments, said):
-    code, out, error = run(folder, *arguments)
+def test_what_is_wrong_is_said_before_the_script_runs(folder, monkeypatch, capsys, arguments, said):
+    monkeypatch.chdir(folder)
+    code, (out, error) = main(["olla_xla", "run", *arguments]), capsys.readouterr()
     assert (code, out) == (2, "") and said in error and len(error.splitlines()) == 1
 
 
-def test_help_is_ours_before_the_script(folder):
-    code, out, _ = run(folder, "--help")
-    assert code == 0 and "SCRIPT|-m MODULE [ARGUMENTS]" in out.splitlines()[0]
+def test_help_is_ours_before_the_script(capsys):
+    assert main(["olla_xla", "run", "--help"]) == 0
+    assert "SCRIPT|-m MODULE [ARGUMENTS]" in capsys.readouterr().out.splitlines()[0]

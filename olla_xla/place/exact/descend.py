@@ -21,14 +21,18 @@ ASPLOS 2023):
   before the split; no other packing of the other side is tried.
 
 Pinned blocks are candidates at their own offset only.
+
+Numbers given to compiled functions are NumPy's: numba compiles anew for each literal.
 """
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, loop
 from olla_xla.place.exact.frames import activate, split, swap
 from olla_xla.place.exact.inference import infer, lift, lift_all, lift_passed, pass_over
 from olla_xla.place.exact.model import Model
@@ -55,6 +59,7 @@ from olla_xla.place.exact.state import (
     START,
     WORK,
     PlacementState,
+    Trails,
     start,
 )
 
@@ -65,14 +70,13 @@ _WORK = 300_000
 """Array entries that may be read for each node of the limit, so that a descent ends in time."""
 
 
-@jit
 def descend(
     model: Model,
     rank: NDArray[np.int64],
     capacity: int,
     node_limit: int,
     weight: NDArray[np.float64],
-    trail: int,
+    trails: Trails,
 ) -> tuple[int, int, NDArray[np.int64]]:
     """Depth-first search for offsets of all items within `capacity` bytes.
 
@@ -81,35 +85,44 @@ def descend(
         lowest rank is tried first.
       capacity: bytes. node_limit: placements tried; it also limits the work for all of them.
       weight: [sections] float64; failures in each section are added to it.
-      trail: entries of the undo trails; the search stops (LIMIT) before they overflow.
+      trails: memory for undo trails; the search stops (LIMIT) before they overflow.
 
     Returns:
       (outcome, nodes, offsets in bytes: those of the packing, or meaningless).
     """
-    state = start(model, capacity, weight, trail)
+    state = start(model, capacity, weight, trails)
+    outcome, nodes = _descend(model, state, rank, capacity, node_limit)
+    return outcome, nodes, state.offset
+
+
+@functools.partial(loop, long=True)
+def _descend(
+    model: Model, state: PlacementState, rank: NDArray[np.int64], capacity: int, node_limit: int
+) -> tuple[int, int]:
+    """(outcome, nodes), as above; the offsets are those of the state."""
     nodes = 0
     n = len(rank)
     good = lift_all(model, state) and infer(model, state, capacity)
     while True:
         if state.count[WORK] // _WORK >= node_limit:
-            return LIMIT, nodes, state.offset
+            return LIMIT, nodes
         chosen = _candidate(model, state, rank) if good else -1
         if chosen < 0:
             chosen = _backtrack(model, state)
             if chosen < 0:
-                return EXHAUSTED, nodes, state.offset
+                return EXHAUSTED, nodes
             state.count[LEVEL], state.count[RANK] = state.rest[chosen], rank[chosen]
             good = pass_over(model, state, chosen) and infer(model, state, capacity)
             continue
         nodes += 1
         free = min(len(state.rests) - state.count[RESTS], len(state.bounds) - state.count[BOUNDS])
         if nodes > node_limit or free < 64 * n or state.count[DEPTH] == len(state.stack):
-            return LIMIT, nodes, state.offset
+            return LIMIT, nodes
         good, separable = _place(model, state, rank, chosen)
         frame = state.frames[state.count[ACTIVE]]
         if frame[LO] == frame[HI]:
             if frame[NEXT] < 0:
-                return FOUND, nodes, state.offset
+                return FOUND, nodes
             activate(state, frame[NEXT])
             continue
         good = good and lift_passed(model, state, rank) and infer(model, state, capacity)
@@ -117,7 +130,7 @@ def descend(
             split(model, state)
 
 
-@jit
+@inner
 def _candidate(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> int:
     """The item of lowest (rest, rank) above the last candidate's; -1 if none is left or useful."""
     level, last = state.count[LEVEL], state.count[RANK]
@@ -141,7 +154,7 @@ def _candidate(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> 
     return best
 
 
-@jit
+@inner
 def _misplaced(model: Model, state: PlacementState, rank: NDArray[np.int64], i: int) -> bool:
     """Whether placing i at its rest is left to a symmetric branch."""
     if model.twin[i] >= 0 and state.offset[model.twin[i]] < 0:
@@ -158,7 +171,7 @@ def _misplaced(model: Model, state: PlacementState, rank: NDArray[np.int64], i: 
     return False
 
 
-@jit
+@inner
 def _place(
     model: Model, state: PlacementState, rank: NDArray[np.int64], i: int
 ) -> tuple[bool, bool]:
@@ -179,7 +192,7 @@ def _place(
     state.frames[active, HI] -= 1
     swap(state, state.slot[i], state.frames[active, HI])
     state.dirty[:] = False
-    separable = _account(model, state, i, -1)
+    separable = _account(model, state, i, np.int64(-1))
     state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
     for e in range(model.nb_ptr[i], model.nb_ptr[i + 1]):
         j = model.nb_idx[e]
@@ -199,7 +212,7 @@ def _place(
     return True, separable
 
 
-@jit
+@inner
 def _account(model: Model, state: PlacementState, i: int, sign: int) -> bool:
     """Adds item i to its sections, or takes it away; True where it was the last across a border."""
     state.count[WORK] += len(state.dirty) + model.last[i] - model.first[i]
@@ -216,23 +229,23 @@ def _account(model: Model, state: PlacementState, i: int, sign: int) -> bool:
     return separable
 
 
-@jit
+@inner
 def _backtrack(model: Model, state: PlacementState) -> int:
     """Undoes decisions up to one whose second branch is open, and enters that; its item or -1."""
     while True:
         active = state.count[ACTIVE]
         while state.count[DEPTH] > state.frames[active, START]:
-            i = _undo(model, state, True)
+            i = _undo(model, state, np.bool_(True))
             if i >= 0:
                 return i
         if state.frames[active, PARENT] < 0:
             return -1
         while state.count[DEPTH] > state.frames[active, SPLIT]:
-            _undo(model, state, False)
+            _undo(model, state, np.bool_(False))
         state.count[ACTIVE] = state.frames[active, PARENT]
 
 
-@jit
+@inner
 def _undo(model: Model, state: PlacementState, alternative: bool) -> int:
     """Undoes the last decision; with `alternative`, enters its second branch if that is open.
 
@@ -255,7 +268,7 @@ def _undo(model: Model, state: PlacementState, alternative: bool) -> int:
         k = state.count[RESTS]
         state.rest[state.rests[k, 0]] = state.rests[k, 1]
     state.dirty[:] = False
-    _account(model, state, i, 1)
+    _account(model, state, i, np.int64(1))
     state.offset[i] = -1
     state.frames[decision[FRAME], HI] += 1
     if not alternative:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner
 from olla_xla.place.exact.model import Model
 from olla_xla.place.exact.state import (
     ABOVE,
@@ -27,7 +25,7 @@ from olla_xla.place.exact.state import (
 )
 
 
-@jit
+@inner
 def swap(state: PlacementState, a: int, b: int) -> None:
     """Exchanges entries a and b of `state.waiting`, in place."""
     i, j = state.waiting[a], state.waiting[b]
@@ -35,7 +33,7 @@ def swap(state: PlacementState, a: int, b: int) -> None:
     state.slot[j], state.slot[i] = a, b
 
 
-@jit
+@inner
 def activate(state: PlacementState, frame: int) -> None:
     """Makes `frame`, a part of the packing problem, the one that the search goes on with."""
     state.count[ACTIVE] = frame
@@ -44,7 +42,7 @@ def activate(state: PlacementState, frame: int) -> None:
     state.count[RANK] = state.frames[frame, ABOVE]
 
 
-@jit
+@inner
 def split(model: Model, state: PlacementState) -> None:
     """Divides the items that are still unplaced into independent parts, to be packed one by one.
 
@@ -76,11 +74,22 @@ def split(model: Model, state: PlacementState) -> None:
     if count < old + 2:
         return
     state.count[FRAMES] = count
-    order = np.argsort(state.frames[old:count, HI] - state.frames[old:count, LO])
-    following = state.frames[active, NEXT]
-    for k in range(count - old - 1, -1, -1):
-        frame = state.frames[old + order[k]]
+    least = following = state.frames[active, NEXT]
+    for k in range(old, count):  # the fewest items first
+        frame = state.frames[k]
         frame[LOWEST], frame[ABOVE] = state.count[LEVEL], state.count[RANK]
-        frame[NEXT], frame[PARENT], frame[SPLIT] = following, active, state.count[DEPTH]
-        following = old + order[k]
-    activate(state, following)
+        frame[PARENT], frame[SPLIT] = active, state.count[DEPTH]
+        before, after = -1, least
+        while after != following and _items(state, after) <= _items(state, k):
+            before, after = after, state.frames[after, NEXT]
+        frame[NEXT] = after
+        if before < 0:
+            least = k
+        else:
+            state.frames[before, NEXT] = k
+    activate(state, least)
+
+
+@inner
+def _items(state: PlacementState, frame: int) -> int:
+    return state.frames[frame, HI] - state.frames[frame, LO]

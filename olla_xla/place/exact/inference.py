@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner
 from olla_xla.place.exact.model import Model
 from olla_xla.place.exact.state import (
     ACTIVE,
@@ -22,7 +22,7 @@ from olla_xla.place.exact.state import (
 )
 
 
-@jit
+@inner
 def lift_all(model: Model, state: PlacementState) -> bool:
     """Raises items' lowest possible offsets where they do not fit below a pinned item."""
     for i in range(len(model.size)):
@@ -33,7 +33,7 @@ def lift_all(model: Model, state: PlacementState) -> bool:
     return True
 
 
-@jit
+@inner
 def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
     """Raises the lowest possible offset of item `i`; False if it then ends above the capacity."""
     value = max(least, state.earliest[i])
@@ -61,14 +61,14 @@ def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
     return True
 
 
-@jit
+@inner
 def pass_over(model: Model, state: PlacementState, i: int) -> bool:
     """Raises item `i`'s lowest offset onto an item that is placed later; False if that fails."""
     bound = state.earliest[i]
     hint = state.support[i]
     if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:
         return True
-    least = FAR
+    least = np.int64(FAR)
     state.count[WORK] += model.nb_ptr[i + 1] - model.nb_ptr[i]
     # As `_end` has it; a call for each neighbour would take a hundred times longer.
     level = state.count[LEVEL]
@@ -87,7 +87,7 @@ def pass_over(model: Model, state: PlacementState, i: int) -> bool:
     return lift(model, state, i, least)
 
 
-@jit
+@inner
 def _end(model: Model, state: PlacementState, e: int) -> int:
     """The least height at which an item may rest on neighbour e; FAR once that is placed."""
     j = model.nb_idx[e]
@@ -96,7 +96,7 @@ def _end(model: Model, state: PlacementState, e: int) -> int:
     return int(max(state.earliest[j], state.count[LEVEL]) + model.nb_above[e])
 
 
-@jit
+@inner
 def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> bool:
     """Raises the least offsets of all items passed over; False if one cannot be placed any more.
 
@@ -114,7 +114,7 @@ def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) ->
     return True
 
 
-@jit
+@inner
 def infer(model: Model, state: PlacementState, capacity: int) -> bool:
     """Raises the lowest possible offsets of unplaced items by the bytes that must lie below them.
 
@@ -146,12 +146,12 @@ def infer(model: Model, state: PlacementState, capacity: int) -> bool:
     return True
 
 
-@jit
+@inner
 def _infer_section(model: Model, state: PlacementState, t: int, slack: int) -> bool:
     """Lifts items that cannot be the lowest in section t; the lowest is at `slack` or below."""
     lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
     state.count[WORK] += hi - lo
-    least = FAR
+    least = np.int64(FAR)
     first, several = -1, False
     highest = 0
     for e in range(lo, hi):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import loop
 from olla_xla.place.items import Items
 
 MAX_PAIRS = 20_000_000
@@ -81,9 +81,10 @@ def model_of(items: Items) -> Model:
     twin, kin = _alike(items)
     kin_ptr = _pointers(np.repeat(np.arange(n), [len(k) for k in kin]), n)
     kin_idx = np.array([j for k in kin for j in k], np.int64)
-    nb_ptr, nb_idx, below, above = _neighbours(
-        items.part_ptr, items.part_first, items.part_last, items.part_height
-    )
+    nb_ptr = np.zeros(n + 1, np.int64)
+    pairs = np.empty((3, overlapping_pairs(items)), np.int64)
+    _neighbours(nb_ptr, pairs, items.part_ptr, items.part_first, items.part_last, items.part_height)
+    nb_idx, below, above = pairs[:, : nb_ptr[n]].copy()
     pin_ptr, pin_idx = _pins(nb_ptr, nb_idx, items.fixed)
     return Model(
         grain=items.grain,
@@ -150,25 +151,23 @@ def _alike(items: Items) -> tuple[NDArray[np.int64], list[list[int]]]:
     return twin, kin
 
 
-@jit
+@loop
 def _neighbours(
+    ptr: NDArray[np.int64],
+    pairs: NDArray[np.int64],
     part_ptr: NDArray[np.int64],
     part_first: NDArray[np.int64],
     part_last: NDArray[np.int64],
     part_height: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(nb_ptr, nb_idx, nb_below, nb_above); see Model."""
+) -> None:
+    """Fills nb_ptr, and the rows nb_idx, nb_below and nb_above of `pairs`; see Model."""
     n = len(part_ptr) - 1
-    ptr = np.zeros(n + 1, np.int64)
-    idx = np.empty(16, np.int64)
-    below = np.empty(16, np.int64)
-    above = np.empty(16, np.int64)
     count = 0
     for i in range(n):
         for j in range(n):
             if i == j:
                 continue
-            down, up = np.int64(0), np.int64(0)
+            down, up = 0, 0
             for p in range(part_ptr[i], part_ptr[i + 1]):
                 for q in range(part_ptr[j], part_ptr[j + 1]):
                     if part_first[p] <= part_last[q] and part_first[q] <= part_last[p]:
@@ -176,14 +175,9 @@ def _neighbours(
                         up = max(up, part_height[q])
             if down == 0:
                 continue
-            if count == len(idx):
-                idx = np.concatenate((idx, idx))
-                below = np.concatenate((below, below))
-                above = np.concatenate((above, above))
-            idx[count], below[count], above[count] = j, down, up
+            pairs[0, count], pairs[1, count], pairs[2, count] = j, down, up
             count += 1
         ptr[i + 1] = count
-    return ptr, idx[:count].copy(), below[:count].copy(), above[:count].copy()
 
 
 def _pins(

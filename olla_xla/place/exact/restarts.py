@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from olla_xla.memory import clock
 from olla_xla.place.exact.descend import LIMIT, descend
 from olla_xla.place.exact.model import MAX_PAIRS, Model, model_of, overlapping_pairs
+from olla_xla.place.exact.state import trails
 from olla_xla.place.items import Items
 from olla_xla.problem.plan_parts import StopReason
 
@@ -31,7 +32,7 @@ _GROWTH = 1.25
 _MOST_NODES = 2.0**60  # in one descent; in a search without end the limit would grow without end
 _DECAY = 0.8
 _TRAIL = 4_000_000
-"""Entries of the undo trails; 16 bytes each, of which only those in use are ever touched."""
+"""Entries of the undo trails; 16 bytes each."""
 
 
 class Budget:
@@ -111,6 +112,7 @@ class Search:
         self._alike = np.arange(len(items))
         for i in np.flatnonzero(self.model.twin >= 0):
             self._alike[i] = self._alike[self.model.twin[i]]
+        self._trails = trails(_TRAIL)
         self._descents = 0
         self._limit = float(max(_LEAST_NODES, 2 * len(items)))
 
@@ -133,7 +135,7 @@ class Search:
             nodes = min(int(self._limit), allowed - spent)
             started = clock.now()
             outcome, visited, offsets = descend(
-                self.model, self._ranks(preorder), capacity, nodes, failures, _TRAIL
+                self.model, self._ranks(preorder), capacity, nodes, failures, self._trails
             )
             spent += visited
             budget.charge(visited, clock.now() - started)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.jit import jit
 from olla_xla.place.exact.model import Model
 
 FAR = 2**62
@@ -67,47 +66,50 @@ class PlacementState(NamedTuple):
     weight: NDArray[np.float64]
 
 
-@jit
-def start(model: Model, capacity: int, weight: NDArray[np.float64], trail: int) -> PlacementState:
+Trails = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Working memory: `rests`, `bounds` and `stack` of a PlacementState."""
+
+
+def trails(entries: int) -> Trails:
+    """Undo trails of so many entries; only what is in use is ever touched."""
+    return (
+        np.empty((entries, 2), np.int64),
+        np.empty((entries, 2), np.int64),
+        np.empty((entries // 16, 6), np.int64),
+    )
+
+
+def start(
+    model: Model, capacity: int, weight: NDArray[np.float64], trails: Trails
+) -> PlacementState:
     """The state before anything is placed; arguments as in `descend.descend`."""
     n, sections = len(model.size), len(model.mem_ptr) - 1
-    total = np.zeros(sections, np.int64)
-    for t in range(sections):
-        for e in range(model.mem_ptr[t], model.mem_ptr[t + 1]):
-            total[t] += model.mem_height[e]
+    pinned = model.fixed >= 0
     latest = (capacity - model.need) // model.align * model.align
-    rest = np.zeros(n, np.int64)
-    earliest = np.zeros(n, np.int64)
-    for i in range(n):
-        if model.fixed[i] >= 0:
-            rest[i] = model.fixed[i]
-            earliest[i] = model.fixed[i]
-            latest[i] = min(latest[i], model.fixed[i])
-    crossing = np.zeros(sections, np.int64)
-    for i in range(n):
-        crossing[model.first[i] : model.last[i]] += 1
+    crossing = np.zeros(sections + 1, np.int64)
+    np.add.at(crossing, model.first, 1)
+    np.subtract.at(crossing, model.last, 1)
     frames = np.zeros((2 * n + 2, 10), np.int64)
-    frames[0, HI], frames[0, LAST] = n, sections - 1
-    frames[0, ABOVE] = frames[0, NEXT] = frames[0, PARENT] = -1
+    frames[0, [HI, LAST]] = n, sections - 1
+    frames[0, [ABOVE, NEXT, PARENT]] = -1
     count = np.zeros(8, np.int64)
-    count[FRAMES] = 1
-    count[RANK] = -1
+    count[FRAMES], count[RANK] = 1, -1
     return PlacementState(
-        rest,
-        earliest,
-        latest,
-        np.full(n, np.int64(-1)),
-        np.arange(n),
-        np.arange(n),
-        total,
-        crossing,
-        np.ones(sections, np.bool_),
-        np.full(sections, model.fixed.max()),
-        np.full(n, -1),
-        np.empty((trail, 2), np.int64),
-        np.empty((trail, 2), np.int64),
-        frames,
-        np.empty((trail // 16, 6), np.int64),
-        count,
-        weight,
+        rest=np.where(pinned, model.fixed, 0),
+        earliest=np.where(pinned, model.fixed, 0),
+        latest=np.where(pinned, np.minimum(latest, model.fixed), latest),
+        offset=np.full(n, -1),
+        waiting=np.arange(n),
+        slot=np.arange(n),
+        total=np.diff(np.append(0, np.cumsum(model.mem_height))[model.mem_ptr]),
+        crossing=np.cumsum(crossing)[:sections],
+        dirty=np.ones(sections, np.bool_),
+        highest=np.full(sections, model.fixed.max()),
+        support=np.full(n, -1),
+        rests=trails[0],
+        bounds=trails[1],
+        frames=frames,
+        stack=trails[2],
+        count=count,
+        weight=weight,
     )

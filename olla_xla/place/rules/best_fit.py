@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olla_xla.errors import InputError
-from olla_xla.memory.jit import jit
+from olla_xla.memory.jit import inner, loop
 from olla_xla.place.items import Items
 
 
@@ -33,25 +33,28 @@ def best_fit(items: Items) -> NDArray[np.int64]:
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
     last = np.maximum.reduceat(items.part_last, items.part_ptr[:-1])
     order = np.lexsort((-items.size, -items.span))
-    return _best_fit(order, first, last, items.size, items.align, items.count)
+    offset, lines = np.zeros(len(items), np.int64), np.empty((3, items.count), np.int64)
+    _best_fit(offset, lines, order, first, last, items.size, items.align)
+    return offset
 
 
-@jit
+@loop
 def _best_fit(
+    offset: NDArray[np.int64],
+    lines: NDArray[np.int64],
     order: NDArray[np.int64],
     first: NDArray[np.int64],
     last: NDArray[np.int64],
     size: NDArray[np.int64],
     align: NDArray[np.int64],
-    sections: int,
-) -> NDArray[np.int64]:
-    """A line's id is its first section; `stop` is its last, `before` the line to its left."""
-    offset = np.zeros(len(first), np.int64)
-    order = order.copy()
-    left = len(order)
-    level = np.zeros(sections, np.int64)
-    stop = np.full(sections, sections - 1)
-    before = np.full(sections, -1)
+) -> None:
+    """Fills `offset` [items]. `lines` [3, sections] and `order` [items] are working memory.
+
+    A line's id is its first section; `stop` is its last, `before` the line to its left.
+    """
+    level, stop, before = lines[0], lines[1], lines[2]
+    sections, left = len(level), len(order)
+    level[0], stop[0], before[0] = 0, sections - 1, -1
     while left:
         line, k = 0, 0
         while k < sections:
@@ -76,10 +79,9 @@ def _best_fit(
         _split(line, last[i] + 1, level, stop, before)
         level[line] = offset[i] + size[i]
         _join(line, level, stop, before)
-    return offset
 
 
-@jit
+@inner
 def _split(
     line: int,
     section: int,
@@ -97,7 +99,7 @@ def _split(
     return section
 
 
-@jit
+@inner
 def _lift(
     line: int, level: NDArray[np.int64], stop: NDArray[np.int64], before: NDArray[np.int64]
 ) -> int:
@@ -110,7 +112,7 @@ def _lift(
     return _join(line, level, stop, before)
 
 
-@jit
+@inner
 def _join(
     line: int, level: NDArray[np.int64], stop: NDArray[np.int64], before: NDArray[np.int64]
 ) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.memory.jit import has_numba, inner, jit
+from olla_xla.memory.jit import has_numba, inner, loop
 from olla_xla.place.items import Items
 
 _FEW = 128
@@ -29,8 +29,10 @@ def first_fit(items: Items, order: NDArray[np.int64]) -> NDArray[np.int64]:
     pinned = items.fixed[order] >= 0
     order = np.concatenate([order[pinned], order[~pinned]])
     few = len(order) <= _FEW and not has_numba()
-    fit = _first_fit.interpreted if few else _first_fit
-    return fit(
+    offset = np.empty(len(items), np.int64)
+    (_first_fit.interpreted if few else _first_fit)(
+        offset,
+        np.empty((4, len(items.part_first)), np.int64),
         order,
         items.part_ptr,
         items.part_first,
@@ -39,10 +41,13 @@ def first_fit(items: Items, order: NDArray[np.int64]) -> NDArray[np.int64]:
         items.align,
         items.fixed,
     )
+    return offset
 
 
-@jit
+@loop
 def _first_fit(
+    offset: NDArray[np.int64],
+    placed: NDArray[np.int64],
     order: NDArray[np.int64],
     part_ptr: NDArray[np.int64],
     part_first: NDArray[np.int64],
@@ -50,14 +55,9 @@ def _first_fit(
     part_height: NDArray[np.int64],
     align: NDArray[np.int64],
     fixed: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Placed parts are kept sorted by offset."""
-    total = len(part_first)
-    offset = np.zeros(len(part_ptr) - 1, np.int64)
-    p_first = np.empty(total, np.int64)
-    p_last = np.empty(total, np.int64)
-    p_low = np.empty(total, np.int64)
-    p_top = np.empty(total, np.int64)
+) -> None:
+    """Fills `offset` [items]; `placed` [4, parts] holds placed parts, sorted by offset."""
+    p_first, p_last, p_low, p_top = placed[0], placed[1], placed[2], placed[3]
     count = 0
     for i in order:
         lo, hi = part_ptr[i], part_ptr[i + 1]
@@ -74,9 +74,10 @@ def _first_fit(
                 p_top[:count],
             )
         offset[i] = x
-        at = np.searchsorted(p_low[:count], x, side="right")
-        for k in range(count - 1, at - 1, -1):
-            to = k + hi - lo
+        at = count
+        while at > 0 and p_low[at - 1] > x:
+            at -= 1
+            k, to = at, at + hi - lo
             p_first[to] = p_first[k]
             p_last[to] = p_last[k]
             p_low[to] = p_low[k]
@@ -88,7 +89,6 @@ def _first_fit(
             p_low[to] = x
             p_top[to] = x + part_height[q]
         count += hi - lo
-    return offset
 
 
 @inner
