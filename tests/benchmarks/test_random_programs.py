@@ -307,7 +307,7 @@ def test_what_fails_is_shrunk(monkeypatch):
 
     monkeypatch.setattr(check, "check_case", fails)
     events = []
-    share = search.Share(seed=0, number=0, count=60, shrinks=1, shrink_seconds=10)
+    share = search.Share(seed=0, number=0, count=60, shrinks=1, shrink_seconds=5)
     search.run_share(share, events.append)
     (failure,) = [event["failure"] for event in events if "failure" in event]
     small = from_text(failure["case"])
@@ -366,7 +366,7 @@ def test_the_worker_speaks_lines_of_json():
 # Unrolled LSTMs and Llamas are in tests/compile/test_never_wrong.py.
 def test_what_is_kept_long_and_read_from_many_places():
     body = Transformer(1, 2, 16, 32, 2, 64, activation="gelu", tied=True, recompute=True)
-    plans = (Settings(step_limit=1000), Settings(seed=1, step_limit=1000, max_overhead=0.05))
+    plans = (QUICK, Settings(seed=1, step_limit=200, max_overhead=0.05))
     for outcome in check.check_case(Case(Program(body, donate=(0, 1)), plans)):
         assert outcome.kind == "identical" and outcome.planned, outcome
 

@@ -30,7 +30,7 @@ _STILL = frozenset("bitcast copy reshape optimization-barrier opt-barrier async-
 
 
 class OutOfStepsError(Exception):
-    """A program takes more than `MOST_STEPS` steps to evaluate."""
+    """A program takes more than `MOST_STEPS` steps to evaluate, or never ends."""
 
 
 class Scalars:
@@ -113,7 +113,9 @@ class Scalars:
             if goes_on is None:
                 is_blind = True
                 self.blind.add(op)
-            state = self._called(body, [state], (*iterations, count))
+            before, state = state, self._called(body, [state], (*iterations, count))
+            if goes_on and state == before:
+                raise OutOfStepsError  # it never ends
             count += 1
         return UNKNOWN
 
