@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import olla_xla
-from examples.zoo import load
 from olla_xla.cli import main
 from olla_xla.cli.report.batches import batch_verdict
 from olla_xla.compile import refused
@@ -141,14 +140,8 @@ def test_what_cannot_be_compiled_as_planned_is_said_and_not_tried_again(monkeypa
     assert "the referee refuses it" in batch_verdict(found)
 
 
-@pytest.mark.parametrize(
-    ("model", "memory", "again"),
-    [
-        ("lenet", "64MiB", 0),
-        (None, "2MiB", 0.05),
-    ],
-)
-def test_six_compiles_for_all_ways(monkeypatch, model, memory, again):
+@pytest.mark.parametrize("again", [0, 0.05])
+def test_six_compiles_for_all_ways(monkeypatch, again):
     """Two that predict, one for each way, and what is left where an answer is in doubt."""
     compiles = []
     for name in ("_compiled", "_scheduled"):
@@ -160,13 +153,7 @@ def test_six_compiles_for_all_ways(monkeypatch, model, memory, again):
 
         monkeypatch.setattr(Compiles, name, counted)
 
-    def lowered(batch):
-        if model is None:
-            return lower(batch)
-        train, arguments, options = load(model)(batch_size=batch, optimizer="sgd")
-        return jax.jit(train, **options).lower(*arguments)
-
-    found = olla_xla.max_batch(lowered, memory, max_overhead=again, options=OPTIONS)
+    found = olla_xla.max_batch(lower, "2MiB", max_overhead=again, options=OPTIONS)
     assert 0 < found.xla.batch <= found.planned.batch
     assert len(compiles) == found.compiles <= 6
     before = 0
