@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import olla_xla
 from olla_xla.errors import InputError
 from olla_xla.pieces.sharded import leaf_shardings
 from olla_xla.pieces.transform import in_pieces
@@ -60,7 +61,7 @@ class Trainer:
         Raises:
           InputError: the trainer is not installed.
         """
-        own = {key: value for key, value in settings.items() if key != _PIECES}
+        own = {key: value for key, value in settings.items() if key not in (_PIECES, _SPILLED)}
         try:
             module = importlib.import_module(f"{__name__}.{self.name}_step")
             made = module.step(policy, own, target)
@@ -69,7 +70,12 @@ class Trainer:
                 f"the trainer {self.name} needs {error.name}, which is not installed; use "
                 "uv run --group trainers"
             ) from error
-        return _cut(made, int(settings[_PIECES])) if _PIECES in settings else made
+        if _PIECES in settings:
+            made = _cut(made, int(settings[_PIECES]))
+        if _SPILLED in settings:
+            spilled = olla_xla.spill(made.function, host_budget=settings[_SPILLED])
+            made = dataclasses.replace(made, function=spilled)
+        return made
 
 
 def _cut(step: TrainerStep, pieces: int) -> TrainerStep:
@@ -104,6 +110,9 @@ TRAINERS = {
 _PIECES = "pieces"
 """A setting of every trainer: in how many `olla_xla.fission` runs what makes its largest values."""
 
+_SPILLED = "host_budget"
+"""A setting of every trainer: the most host memory that `olla_xla.spill` may take."""
+
 
 def parse_trainer(text: str) -> tuple[Trainer, dict[str, str]]:
     """A trainer and its settings from "name" or "name:setting=value:setting=value".
@@ -120,7 +129,7 @@ def parse_trainer(text: str) -> tuple[Trainer, dict[str, str]]:
         key, _, given[key] = part.partition("=")
     known = ", ".join(trainer.settings)
     for key, value in given.items():
-        if not value or (name != "maxtext" and key not in (*trainer.settings, _PIECES)):
+        if not value or (name != "maxtext" and key not in (*trainer.settings, _PIECES, _SPILLED)):
             raise InputError(f"--trainers: {name} has no setting {key}={value}; it has {known}")
     if not given.get(_PIECES, "2").isdecimal():
         raise InputError(f"--trainers: pieces={given[_PIECES]} is not a number of pieces")

@@ -32,6 +32,11 @@ class Beside:
         self._names: dict[Any, Any] = {}
         self._steps = list(_flat(equations, self._names))
 
+    @property
+    def work(self) -> float:
+        """That of all equations."""
+        return math.fsum(step.work for step in self._steps)
+
     def after(self, result: Any) -> float:
         """The work that is not needed for a result, so that it can run while that is copied."""
         needed, work = {self._named(result)}, 0.0

@@ -8,9 +8,10 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import primitives
 
 from olla_xla.errors import InputError, LimitError
@@ -33,6 +34,10 @@ _logger = logging.getLogger("olla_xla")
 
 _LEAST = 2**20
 """Bytes of an array below which the copies' own costs outweigh what it frees."""
+
+_OF_THE_LINK = 7_500.0
+"""Operations of matrix products in the time in which a byte is copied: an H100 runs about
+375e12 in a second, and its link copies 50e9 bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +181,37 @@ def _positive(name: str, value: int | str) -> int:
     return size
 
 
+class _Use(NamedTuple):
+    """A scan that makes or reads an array.
+
+    Attributes:
+      body, length: of the scan. work: of an iteration, that can run beside the copy of a slice.
+      turned: whether it runs in the other direction than the scan that makes the array, or is it.
+    """
+
+    body: _Program
+    length: int
+    work: float
+    turned: bool
+
+    def hides(self, work: float, copied: int) -> float:
+        """How many times as long as copying so many bytes so much work of each iteration takes."""
+        return self.length * work / (_OF_THE_LINK * copied)
+
+
+class _Found(NamedTuple):
+    """An array that can be spilled, by variable; the scan that makes it and those that read it."""
+
+    variable: Any
+    array: Spilled
+    uses: tuple[_Use, ...]
+
+    @property
+    def work(self) -> float:
+        """What can run beside a copy, for each byte, where there is the least of it."""
+        return min(use.length * use.work for use in self.uses) / max(self.array.bytes, 1)
+
+
 class _Program:
     """A jaxpr with its calls inlined, and the scans in its scans' bodies as programs.
 
@@ -201,37 +237,33 @@ class _Program:
         """What can run beside copies, if this is the body of a scan."""
         return Beside(self.equations)
 
-    def arrays(self) -> Iterator[tuple[Any, Spilled, float]]:
-        """(variable, what it is spilled as, work) of each array that scans alone touch, by slices.
-
-        The work is what can run beside a copy, for each byte, where there is the least of it.
-        """
-        made: dict[Any, Any] = {}
-        readers: dict[Any, int] = {}
-        works: dict[Any, list[float]] = collections.defaultdict(list)
+    def arrays(self) -> Iterator[_Found]:
+        """The arrays that scans alone touch, slice by slice."""
+        made: dict[Any, tuple[str, bool]] = {}
+        used: dict[Any, list[_Use]] = collections.defaultdict(list)
         others = {v for v in self.outputs if is_variable(v)}
         for i, e in enumerate(self.equations):
             sliced = len(e.invars)
             if i in self.bodies:
                 sliced = sum(scan_counts(e))
                 carries, body = scan_counts(e)[1], self.bodies[i]
+                length, reverse = e.params["length"], e.params["reverse"]
                 for v, w in list(zip(e.outvars, body.outputs, strict=True))[carries:]:
-                    made[v] = body.line(w) or user_line(e)
-                    works[v].append(e.params["length"] * body.beside.after(w))
+                    made[v] = (body.line(w) or user_line(e) or "", reverse)
+                    used[v].append(_Use(body, length, body.beside.after(w), True))
                 for v, w in zip(
                     e.invars[sliced:], body.inputs[body._first + sliced :], strict=False
                 ):
                     if is_variable(v) and v in made:
-                        works[v].append(e.params["length"] * body.beside.before(w))
+                        turned = reverse != made[v][1]
+                        used[v].append(_Use(body, length, body.beside.before(w), turned))
                 yield from body.arrays()
             others.update(v for v in e.invars[:sliced] if is_variable(v))
-            for v in {v for v in e.invars[sliced:] if is_variable(v)}:
-                readers[v] = readers.get(v, 0) + 1
-        for v, line in made.items():
-            if v in readers and v not in others:
+        for v, (line, _) in made.items():
+            if len(used[v]) > 1 and v not in others:
                 shape = v.aval.str_short(short_dtypes=False)
-                a = Spilled(shape, bytes_of(v.aval), line or "", readers[v])
-                yield v, a, min(works[v]) / max(a.bytes, 1)
+                readers = len({use.body for use in used[v][1:]})
+                yield _Found(v, Spilled(shape, bytes_of(v.aval), line, readers), tuple(used[v]))
 
     def line(self, result: Any) -> str | None:
         """The user's "file:line" that makes a result, if an equation does."""
@@ -244,17 +276,32 @@ class _Spiller:
 
     Attributes:
       chosen: variable -> what it is spilled as, largest first.
+
+    A copy that an iteration would wait for gets a whole one, if that hides most of it: a slice is
+    sent in the iteration after the one that makes it, and fetched in the one before that reads it.
+    So entry i of the array in host memory is slice i - 1, and the last slice stays on the device.
     """
 
     def __init__(self, jaxpr: Any, least: int, most: int | None) -> None:
         self._program = _Program(jaxpr)
-        found = [one for one in self._program.arrays() if one[1].bytes >= least]
+        found = [one for one in self._program.arrays() if one.array.bytes >= least]
         left, chosen = math.inf if most is None else most, []
-        for v, a, _ in sorted(found, key=lambda one: -one[2]):
-            if a.bytes <= left:
-                left -= a.bytes
-                chosen.append((v, a))
-        self.chosen: dict[Any, Spilled] = dict(sorted(chosen, key=lambda pair: -pair[1].bytes))
+        copied: dict[Any, int] = collections.Counter()
+        self._apart: set[Any] = set()
+        for one in sorted(found, key=lambda one: -one.work):
+            if one.array.bytes <= left:
+                left -= one.array.bytes
+                chosen.append(one)
+                size = one.array.bytes
+                both = [(use, copied[use.body] + size) for use in one.uses]
+                if not all(use.hides(use.work, together) > 0.75 for use, together in both) and all(
+                    use.turned and use.hides(use.body.beside.work, together) > 0.5
+                    for use, together in both
+                ):
+                    self._apart.add(one.variable)
+                copied.update(dict.fromkeys((use.body for use in one.uses), size))
+        chosen.sort(key=lambda one: -one.array.bytes)
+        self.chosen: dict[Any, Spilled] = {one.variable: one.array for one in chosen}
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """The results for values of the jaxpr's constants and arguments."""
@@ -282,20 +329,36 @@ class _Spiller:
     def _scan(self, e: Any, body: _Program, values: Sequence[Any]) -> list[Any]:
         p, (constants, carries) = e.params, scan_counts(e)
         first = constants + carries
-        fetched = [is_variable(v) and v in self.chosen for v in e.invars[first:]]
-        sent = [v in self.chosen for v in e.outvars[carries:]]
+        read, made = e.invars[first:], e.outvars[carries:]
+        fetched = [is_variable(v) and v in self.chosen for v in read]
+        sent = [v in self.chosen for v in made]
+        early = [k for k, v in enumerate(read) if fetched[k] and v in self._apart]
+        late = [k for k, v in enumerate(made) if v in self._apart]
         consts = p["jaxpr"].consts
 
-        def iteration(carry: Any, xs: Any) -> Any:
-            here = _moved(xs, fetched, jax.memory.Space.Device)
-            made = self._run(body, [*consts, *values[:constants], *carry, *here])
-            return made[:carries], _moved(made[carries:], sent, jax.memory.Space.Host)
+        def iteration(state: Any, xs: Any) -> Any:
+            carry, here, before = state
+            xs, following = _exchanged(_moved(xs, fetched, jax.memory.Space.Device), early, here)
+            results = self._run(body, [*consts, *values[:constants], *carry, *xs])
+            ys, last = _exchanged(results[carries:], late, before)
+            ys = _moved(ys, sent, jax.memory.Space.Host)
+            return (results[:carries], following, last), ys
 
+        here = [values[first + k][1] for k in early]
+        xs, _ = _exchanged(values[first:], early, [values[first + k][0] for k in early])
+        before = [jnp.zeros(made[k].aval.shape[1:], made[k].aval.dtype) for k in late]
         how = {name: p[name] for name in ("length", "reverse", "unroll")}
-        carry, ys = jax.lax.scan(
-            iteration, list(values[constants:first]), list(values[first:]), **how
-        )
-        return [*carry, *ys]
+        state = list(values[constants:first]), here, before
+        (carry, _, last), ys = jax.lax.scan(iteration, state, xs, **how)
+        return [*carry, *_exchanged(ys, late, [*zip((ys[k] for k in late), last, strict=True)])[0]]
+
+
+def _exchanged(
+    values: Sequence[Any], which: Sequence[int], others: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """(`values` with `others` in the places `which`, what was in these places)."""
+    given = dict(zip(which, others, strict=True))
+    return [given.get(k, v) for k, v in enumerate(values)], [values[k] for k in which]
 
 
 def _moved(values: Sequence[Any], which: Sequence[bool], to: Any) -> list[Any]:

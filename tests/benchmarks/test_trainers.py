@@ -63,6 +63,12 @@ def test_a_step_in_pieces():
     assert assigned_bytes(cut) < assigned_bytes(whole)
 
 
+def test_a_step_that_spills():
+    _, settings = parse_trainer("nnx:layers=1:words=100:host_budget=1GiB")
+    step = TRAINERS["nnx"].step("none", settings, targets.target("cpu"))
+    assert step.function.explain(*step.arguments, **step.keywords).host_bytes <= 2**30
+
+
 def test_each_policy_is_a_row(monkeypatch, tmp_path, capsys):
     """Each in a process of its own; XLA's compile is kept short."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")

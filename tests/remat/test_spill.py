@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from jax.ad_checkpoint import checkpoint_name
 
 import olla_xla
+from hlo.module import module_from_bytes
 from olla_xla import targets
+from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.errors import InputError, LimitError
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import run_seconds
+from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.loops import selection
+from olla_xla.segments import spill as spilling
 from olla_xla.segments.spill import Spilled, SpillPlan
 from tests.support.plugins import H100, mark
 
@@ -109,6 +115,7 @@ def test_random_scans_keep_their_bits(data):
     chosen = data.draw(st.lists(st.sampled_from(operations), min_size=1, max_size=4))
     reverse, unroll = data.draw(st.booleans()), data.draw(st.sampled_from((1, 2)))
     budget = data.draw(st.integers(1, 2**14))
+    speed = data.draw(st.sampled_from((1.0, 30.0, 100.0, 300.0, 1e4)))  # which copies get how long
 
     def body(h, w):
         h = h @ w
@@ -125,7 +132,10 @@ def test_random_scans_keep_their_bits(data):
 
     w, x = arrays(WEIGHTS, X)
     spilled = olla_xla.spill(function, least_bytes=1, host_budget=budget)
-    jax.tree.map(np.testing.assert_array_equal, jax.jit(function)(w, x), jax.jit(spilled)(w, x))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spilling, "_OF_THE_LINK", speed)
+        got = jax.jit(spilled)(w, x)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(function)(w, x), got)
 
 
 def test_it_composes_with_donation_a_plan_and_vmap():
@@ -210,6 +220,35 @@ def test_a_plan_computes_again_what_is_copied_more_slowly():
     assert planned.planned and planned.plan.overhead < -0.3, planned.reason
     assert planned.memory_analysis().host_temp_size_in_bytes < spilled.explain(*given).host_bytes
     assert planned.plan.assigned_bytes <= planned.plan.xla_bytes
+
+
+@mark("cuda13")
+def test_copies_that_an_iteration_would_wait_for_get_a_whole_one(monkeypatch):
+    """What a layer makes last and its derivative reads first."""
+
+    def body(h, w):
+        wide = checkpoint_name(h @ w @ w.T @ w, "wide")
+        return jnp.sin(wide).reshape(-1, 4, h.shape[1]).sum(1), None
+
+    def step(w, x):
+        kept = jax.checkpoint_policies.save_only_these_names("wide")
+        layers = jax.checkpoint(body, policy=kept)
+        return jax.grad(lambda w: jax.lax.scan(layers, x, w)[0].astype("float32").sum())(w)
+
+    targets.prepare_environment("h100")
+    shapes = (8, 4096, 16384), (8192, 4096)
+    w, x = targets.target("h100").place([jax.ShapeDtypeStruct(s, "bfloat16") for s in shapes])
+    cost = CostModel(device("cuda", ""), "cuda")
+
+    def compiled():
+        done = jax.jit(olla_xla.spill(step)).lower(w, x).compile()
+        return run_seconds(module_from_bytes(final_module(done)), cost), assigned_bytes(done)
+
+    seconds, size = compiled()
+    monkeypatch.setattr(spilling, "_OF_THE_LINK", 1e-9)
+    waiting, least = compiled()
+    two_slices = 2 * 8192 * 16384 * 2
+    assert seconds < 0.8 * waiting and size <= least + two_slices
 
 
 @mark("cuda13")
