@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hlo.dumps.read import with_program_order
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.graph import lifetime_peak
 from olla_xla.errors import InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph

@@ -24,7 +24,7 @@ from benchmarks.made_graphs import train_step
 from benchmarks.worker_lines import worker_lines
 from examples.zoo import common, lstm
 from hlo.dumps.read import with_program_order
-from hlo.parse import from_stablehlo
+from hlo.text import from_stablehlo
 from olla_xla.errors import InputError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions

@@ -198,7 +198,7 @@ def test_the_referee_shares_no_analysis_with_the_planner():
     )
     own = {m for m in used if not m.startswith("olla_xla.check.executable")}
     read = {XLA_PROTO, "hlo.device_groups", "hlo.gc_pause", "hlo.late", "hlo.module", "hlo.shapes"}
-    read |= {"hlo.cpu_executable", "hlo.gpu_executable", "hlo.gpu_slices", "hlo.gpu_thunks"}
+    read |= {"hlo.cpu_executable", "hlo.gpu_executable", "hlo.gpu_thunks"}
     read |= {"hlo.slices", "hlo.wire"}
     assert own <= {*read, "olla_xla.errors"}
 

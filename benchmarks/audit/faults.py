@@ -16,8 +16,7 @@ from benchmarks.thunks.faults import Fault, in_turn
 from benchmarks.thunks.mutants import KINDS as THUNKS
 from benchmarks.thunks.mutants import mutants
 from benchmarks.thunks.subject import Subject
-from hlo.gpu_executable import GpuExecutable, GpuThunk
-from hlo.gpu_slices import MovingSlice
+from hlo.gpu_executable import GpuExecutable, GpuThunk, MovingSlice
 from olla_xla.check.executable.survey import survey
 from olla_xla.compile.gpu_code import read_or_say
 from olla_xla.tools.audit.report import ExecutableParts

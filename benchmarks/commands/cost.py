@@ -14,7 +14,7 @@ from absl import flags
 
 from benchmarks.driver import Flags, measured
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.measured import prediction
+from olla_xla.cli.commands.measure import prediction
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError

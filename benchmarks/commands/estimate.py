@@ -42,7 +42,7 @@ from benchmarks.papers.eager.estimate import (
 )
 from examples.zoo import ZOO
 from hlo.module import module_from_bytes
-from hlo.parse import from_stablehlo
+from hlo.text import from_stablehlo
 from olla_xla import targets
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
@@ -51,8 +51,8 @@ from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
-from olla_xla.tools.graphml import write_graphml
 from olla_xla.tools.step import plan_model
+from olla_xla.tools.to_networkx import write_graphml
 
 _Key = tuple[str, int, str, str, str]
 """As `ModelEstimates.key`."""

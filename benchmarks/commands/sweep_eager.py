@@ -17,8 +17,7 @@ from benchmarks.papers.eager.unfused import COLUMNS
 from olla_xla.cli.commands import sweep
 from olla_xla.cli.report.tables import Table, megabytes, percent, seconds
 from olla_xla.problem.options import parse_bytes
-from olla_xla.tools.sweep.grid import Cell, cells
-from olla_xla.tools.sweep.journal import Journal
+from olla_xla.tools.sweep.grid import Cell, Journal, cells
 from olla_xla.tools.sweep.process import run_local, run_process
 
 _MODE = "eager"

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.mutants.draft import Draft
 from hlo.module import HloError
-from hlo.parse import from_hlo_text
-from hlo.text import module_text
+from hlo.text import from_hlo_text, module_text
 
 _TRIES = 8
 

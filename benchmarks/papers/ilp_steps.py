@@ -34,7 +34,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.place.dead_space import least_height
 from olla_xla.place.items import items_of
-from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.place.rules import first_fit, greedy_orders
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
 from olla_xla.schedule.search import phases

@@ -7,7 +7,7 @@ ties too many tensors together, some outputs get memory of their own where the p
 the operand's.
 
 Where an order leaves a gap, another of no larger live sum may be easier to pack: one under which
-fewer steps come near that sum (schedule/search/flatten.py), or less memory is reserved for what is
+fewer steps come near that sum (schedule/search/phases.py), or less memory is reserved for what is
 not live (relieved_orders.py). XLA places buffers by a rule of its own, so that no plan of a step
 needs this; programs that run operator by operator do.
 """
@@ -29,7 +29,7 @@ from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import TensorGraph
-from olla_xla.schedule.search.flatten import flattened
+from olla_xla.schedule.search.phases import flattened
 
 _GLANCE = 0.2
 """Part of the time limit that each order gets at first."""

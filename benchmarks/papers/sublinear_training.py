@@ -28,7 +28,7 @@ from benchmarks.papers.eager.storages import check_storages
 from examples.zoo import common
 from examples.zoo.resnet import Bottleneck, ResNet
 from hlo.module import module_from_bytes
-from hlo.parse import from_stablehlo
+from hlo.text import from_stablehlo
 from olla_xla.errors import OllaError
 from olla_xla.segments.transform import sublinear
 

@@ -30,12 +30,11 @@ from olla_xla.place.placer import place
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.problem.graph import Tensor, TensorGraph
 from olla_xla.schedule.search import phases
-from olla_xla.solvers.linear import LinearModel, SolverLimits, Status
+from olla_xla.solvers.linear import LinearModel, LinearTerms, SolverLimits, Status
 from olla_xla.solvers.programs.prepared import Prepared, prepare
 from olla_xla.solvers.programs.running_ilp import RunningIlp
 from olla_xla.solvers.programs.spans import Reach
 from olla_xla.solvers.solve import solve, whole_units
-from olla_xla.solvers.terms import LinearTerms
 
 __all__ = ["MOST_PAIRS", "JointPlan", "joint_program"]
 

@@ -25,7 +25,7 @@ from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.model import MAX_PAIRS, model_of, overlapping_pairs
 from olla_xla.place.exact.model import Model as Neighbours
 from olla_xla.place.items import Items, independent, subset
-from olla_xla.place.rules.first_fit import first_fit, greedy_orders
+from olla_xla.place.rules import first_fit, greedy_orders
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, Watch
 from olla_xla.solvers.solve import BACKENDS, solve, whole_units
 

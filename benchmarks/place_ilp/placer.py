@@ -20,7 +20,7 @@ from olla_xla.place.placer import (
 )
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable
-from olla_xla.place.rules.first_fit import first_fit, fullest, ordered
+from olla_xla.place.rules import first_fit, fullest, ordered
 from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import SolverLimits, Status
 

@@ -18,7 +18,7 @@ from hlo.dumps.read import read_file, to_hlo
 from hlo.graph import MutableModule
 from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError, module_from_proto, parse_module_proto
-from hlo.parse import message
+from hlo.text import message
 
 _PARTITIONED = "_spmd"
 """What XLA's partitioner adds to the name of the entry computation."""

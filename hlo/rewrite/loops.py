@@ -9,18 +9,20 @@ residual.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from hlo import xla_pb2
-from hlo.graph import MutableModule
+from hlo.graph import MutableComputation, MutableModule
+from hlo.instructions import instruction
 from hlo.module import HloError
 from hlo.rewrite.apart import keep_apart
 from hlo.rewrite.checkpoints import RerunEdit
-from hlo.rewrite.loop_edit import LoopEdit
+from hlo.rewrite.loop_edit import LoopEdit, OperandReplacement, ValueRef
 from hlo.rewrite.loop_module import LoopModule
-from hlo.rewrite.loop_readers import Readers
 from hlo.rewrite.loop_states import States
 from hlo.rewrite.loop_values import Maker
+from hlo.rewrite.slots import casts_of, shorten_reads
 from hlo.rewrite.trim import trim_branches
 
 
@@ -80,3 +82,96 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
     if trims:  # it would do so itself, after it was planned
         module.trim()
     module.write()
+
+
+_Instruction = xla_pb2.HloInstructionProto
+_Shape = xla_pb2.ShapeProto
+
+
+# Gives readers of a scan residual another operand: a single slice for the whole, or another scan
+# residual.
+#
+# Fused computations of the backward loop keep their form: a dynamic-slice of a scan residual
+# becomes one of an array with few slices, to which XLA clamps its index.
+
+
+class Readers:
+    """Makes instructions of the backward loop read recomputed values instead of scan residuals.
+
+    Args:
+      module: of the loops. maker: of new instructions there.
+    """
+
+    def __init__(self, module: LoopModule, maker: Maker) -> None:
+        self._module = module
+        self._body = module.backward
+        self._maker = maker
+        self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
+
+    def take(self, taken: OperandReplacement) -> None:
+        """Makes one such replacement. Raises HloError if the reading fusion does not allow it."""
+        reader = self._body.named(taken.reader)
+        if taken.replaced:
+            result = reader
+            if reader.opcode == "async-start":
+                result = self._body.readers(reader)[0]
+            value = self._maker.value(taken.given)
+            self._body.replace(result, self._body.cast(value, result.shape))
+            self._body.sweep([result])
+            return
+        if reader.opcode != "fusion":
+            raise HloError(f"{reader.name} cannot read anything but the scan residual")
+        body = self._module.called(reader)
+        parameter = body.parameter(taken.operand)
+        given, axis = taken.given, taken.axis
+        if given.whole and not given.made:
+            other = self._body.element(given.element)
+            self._retype(body, parameter, other.shape)
+        elif axis < 0:
+            other = self._retype_slice(body, parameter, given)
+        else:
+            shorten_reads(self._module, body, parameter, axis, taken.slices)
+            if given.whole:
+                made = self._maker.value(ValueRef(made=given.made, index=given.index))
+                other = self._body.cast(made, parameter.shape)
+            else:
+                other = self._spread(given, parameter.shape, axis)
+        old = self._body.operands(reader)[taken.operand]
+        reader.operand_ids[taken.operand] = other.id
+        body.computation.ClearField("program_shape")
+        self._body.sweep([old])
+
+    def _retype_slice(
+        self, body: MutableComputation, parameter: _Instruction, given: ValueRef
+    ) -> _Instruction:
+        """Gives a fused computation one slice for a scan residual; the value it is given, so
+        cast.
+        """
+        behind = casts_of(body, parameter)
+        slices = [i for i in body.instructions() if i.opcode == "dynamic-slice"]
+        part = next(i.shape for i in slices if i.operand_ids[0] in behind)
+        parameter.shape.CopyFrom(part)
+        for i in body.instructions():
+            if i.opcode == "bitcast" and i.id in behind:
+                after = [k for k in slices if i.id in k.operand_ids]
+                i.shape.CopyFrom(after[0].shape if after else part)
+        return self._body.cast(self._maker.value(given), part)
+
+    def _retype(self, body: MutableComputation, parameter: _Instruction, shape: _Shape) -> None:
+        """Changes a parameter's shape; the same bytes are cast to what its readers knew."""
+        if shape == parameter.shape:
+            return
+        name = self._module.names.new(f"{parameter.name}.as")
+        cast = body.add(instruction("bitcast", name, parameter.shape, [parameter]), after=parameter)
+        body.replace(parameter, cast, but=cast)
+        parameter.shape.CopyFrom(shape)
+
+    def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
+        """A scan residual of which the slice that is read is a value."""
+        if shape.dimensions[axis] == 1:
+            return self._body.cast(self._maker.value(given), shape)
+        value = self._maker.value(dataclasses.replace(given, copy=0))
+        key = value.id, given.copy, axis, shape.SerializeToString(deterministic=True)
+        if key not in self._stacks:
+            self._stacks[key] = self._maker.in_slots(value, shape, axis)
+        return self._stacks[key]

@@ -10,21 +10,24 @@ import dataclasses
 import importlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlo.buffer_assignment import BufferAssignment
 from hlo.gc_pause import without_collection
+from hlo.module import Computation, Instruction, Module
+from hlo.trip_count import trip_count
 from olla_xla.analysis.bound import BoundView, bound_view
 from olla_xla.analysis.category import Category
-from olla_xla.analysis.donation import DonationAudit, Leaf, audit
-from olla_xla.analysis.live_tensor import Describer
-from olla_xla.analysis.loops import LoopView, loop_views
+from olla_xla.analysis.donation import DonationAudit, audit
+from olla_xla.analysis.leaves import Leaf, stands_at
+from olla_xla.analysis.live_tensor import Describer, LiveTensor
 from olla_xla.analysis.memory_view import MemoryView, memory_view
+from olla_xla.analysis.op_names import Phase, phase_of
 from olla_xla.analysis.ran_again import RanAgain
+from olla_xla.analysis.reading import DERIVATIVE
 from olla_xla.analysis.remedy import Remedy
-from olla_xla.analysis.untrained import Untrained, untrained
 from olla_xla.errors import InputError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.plan import Plan
@@ -122,7 +125,7 @@ class Analysis:
         Raises:
           InputError: the file cannot be written, or bokeh is missing.
         """
-        _write(path, _optional("html.page", "report").page(self))
+        _write(path, _optional("html_page", "report").page(self))
 
     def figure(self, path: str | os.PathLike[str]) -> None:
         """Draws memory over the schedule as PNG, SVG or PDF, by the file's suffix.
@@ -242,3 +245,151 @@ def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
         rows.append(("also proven by the plan's search", [*none, more]))
     sums = [sum(column.values()) for column in columns[:-1]]
     return [*rows, ("sum", [*sums, analysis.lower_bound_bytes])]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopView:
+    """One while loop of a module; sizes in bytes.
+
+    Attributes:
+      name: of the HLO instruction. line: the user's line that makes it, or "".
+      start, stop: half-open steps of the schedule that its body takes, counted for one iteration.
+      trips: number of iterations, or None where XLA does not know.
+      inside_bytes: the most memory in use while it runs.
+      stacks: arrays that it writes slice by slice, largest first.
+    """
+
+    name: str
+    line: str
+    start: int
+    stop: int
+    trips: int | None
+    inside_bytes: int
+    stacks: tuple[LiveTensor, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dict for JSON with every field by name."""
+        return {**dataclasses.asdict(self), "stacks": [s.to_dict() for s in self.stacks]}
+
+
+def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
+    """The while loops of a module in execution order, outer ones before inner ones."""
+    memory, describer = view._occupancy, view._describer
+    step = {i: k for k, i in enumerate(memory.instructions) if i is not None}
+    in_use = memory.in_use()
+    found = []
+    for loop, stop in step.items():
+        if loop.opcode != "while":
+            continue
+        inside = [step[i] for c in loop.called for i in _below(c) if i in step]
+        start = min(inside, default=stop)
+        stacks = [
+            describer.tensor(v, (int(memory.start[k]), int(memory.stop[k])), None)
+            for k, v in enumerate(memory.values)
+            if v.instruction is loop
+            and describer.category(v) in (Category.STACKS, Category.GRADIENTS)
+        ]
+        found.append(
+            LoopView(
+                name=loop.name,
+                line=describer.line(loop),
+                start=start,
+                stop=stop + 1,
+                trips=trip_count(loop),
+                inside_bytes=int(in_use[start : stop + 1].max(initial=0)),
+                stacks=tuple(sorted(stacks, key=lambda t: (-t.bytes, t.name))),
+            )
+        )
+    return tuple(sorted(found, key=lambda loop: (loop.start, -loop.stop)))
+
+
+def _below(computation: Computation) -> list[Instruction]:
+    """All instructions that a computation runs, those of what it calls included."""
+    found = []
+    for i in computation.instructions:
+        found += [i, *(inner for c in i.called_control for inner in _below(c))]
+    return found
+
+
+_Reach = Mapping[tuple[int, ...], int]
+"""By index of a result, a bit for each parameter that it is made from, and `_LEARNS`."""
+
+_LEARNS = 1
+"""Of what the derivative makes; parameter k has bit k + 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Untrained:
+    """Outputs of a train step that training never changes.
+
+    Attributes:
+      bytes: of results that are the same at every step, such as gradients of what is not trained,
+        and of results that replace arguments and that no gradient reaches. paths: of these results.
+    """
+
+    bytes: int
+    paths: tuple[str, ...]
+
+
+def untrained(module: Module, taken: Sequence[Leaf], returned: Sequence[Leaf]) -> Untrained | None:
+    """Finds outputs that training never changes; None: there are none, or no backward pass.
+
+    Args:
+      module: of the step. taken, returned: the arrays that the function takes and returns.
+    """
+    names = (i.op_name for c in module.computations for i in c.instructions)
+    if not any(phase_of(name) is Phase.BACKWARD for name in names):
+        return None
+    reach = _through(module.entry, {})
+    arrays = {leaf.number: leaf for leaf in taken if leaf.number is not None and leaf.shape}
+    found = []
+    for result in returned:
+        index = () if result.number is None else (result.number,)
+        index = index if index in reach else ()
+        bits = reach.get(index, _LEARNS)
+        read = [leaf for number, leaf in arrays.items() if bits >> (number + 1) & 1]
+        alike = all(leaf.type == result.type for leaf in read)
+        own = not read or any(stands_at(result, leaf) for leaf in read)
+        if result.shape and not bits & _LEARNS and alike and own:
+            found.append(result)
+    paths = tuple(r.path for r in sorted(found, key=lambda r: -r.bytes))
+    return Untrained(sum(r.bytes for r in found), paths) if found else None
+
+
+def _through(computation: Computation, given: Mapping[int, _Reach]) -> _Reach:
+    """What the result of a computation is made from; `given`: that of its parameters."""
+    known: dict[Instruction, _Reach] = {}
+    for i in computation.instructions:
+        if i.opcode == "parameter":
+            k = i.parameter_number
+            known[i] = given.get(k, {(): 0 if given else 1 << (k + 1)})
+            continue
+        operands = [known.get(o, {(): _LEARNS}) for o in i.operands]
+        if i.opcode == "tuple":
+            known[i] = {(k,): _all(o) for k, o in enumerate(operands)}
+        elif i.opcode == "get-tuple-element":
+            whole = operands[0]
+            known[i] = {(): whole.get((i.tuple_index,), _all(whole))}
+        elif i.opcode in ("fusion", "call"):
+            known[i] = _through(i.called[0], dict(enumerate(operands)))
+        else:
+            bits = 0
+            for operand in operands:
+                bits |= _all(operand)
+            known[i] = {(): bits | _learns(i)}
+    root = computation.root
+    return {(): _LEARNS} if root is None else known[root]
+
+
+def _learns(i: Instruction) -> int:
+    """`_LEARNS` of an operation of the derivative that makes something of what it reads."""
+    inside = [k for c in i.called for k in c.instructions]
+    phases = {phase_of(k.op_name) for k in (i, *inside) if k.opcode != "broadcast"}
+    return _LEARNS if phases & DERIVATIVE and i.operands else 0
+
+
+def _all(reach: _Reach) -> int:
+    found = 0
+    for bits in reach.values():
+        found |= bits
+    return found

@@ -7,12 +7,13 @@ import functools
 import logging
 import time
 import types
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+from hlo import gc_pause
 from hlo.backend import platform
 from hlo.late import late
 from hlo.module import module_from_bytes
@@ -22,7 +23,6 @@ from olla_xla.compile import loading, plan_store
 from olla_xla.compile.accounting import Final, assigned_bytes, assignment_proto, final_module
 from olla_xla.compile.gpu_limits import Ran, worse
 from olla_xla.compile.jax_private import device_kind
-from olla_xla.compile.meanwhile import meanwhile
 from olla_xla.compile.order import order_difference
 from olla_xla.compile.stage_compiles import StageCompiles
 from olla_xla.compile.tokens import Token, mark_in, plan_mark
@@ -310,3 +310,36 @@ def _says_results(plan: Plan, final: Final) -> bool:
 def _copied(found: Mapping[str, tuple[int, ...]], plan: Plan) -> dict[str, tuple[int, ...]]:
     """The memory patterns that a plan's clones must have: those of their originals."""
     return {c: found[original] for c, original, *_ in plan.clones if original in found}
+
+
+_HEAD_START, _HEAD_START_PART = 0.02, 0.2
+"""Seconds, and part of the time that writing a plan took, for the caller to free what it made and
+get back into XLA, before the other thread's work takes the GIL."""
+
+
+def meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
+    """Runs a function in another thread once the caller has returned to XLA; returns a future.
+
+    Garbage collection is off until then.
+
+    Args:
+      began: when the caller began, by the monotonic clock. find, arguments: what to call.
+    """
+    head_start = max(_HEAD_START, _HEAD_START_PART * (time.monotonic() - began))
+
+    def found() -> str:
+        try:
+            time.sleep(head_start)
+        finally:
+            gc_pause.release()
+        return find(*arguments)
+
+    pool = ThreadPoolExecutor(1, "olla_xla referee")
+    gc_pause.hold()
+    try:
+        return pool.submit(found)
+    except BaseException:
+        gc_pause.release()
+        raise
+    finally:
+        pool.shutdown(wait=False)

@@ -1,9 +1,9 @@
 """Compiles a function with a planned schedule: one compile, inside which the planner runs.
 
-1. Without a stored plan: XLA hands over the scheduled module (hook.py) and waits while the planner
-   runs, then goes on with the planned schedule. The total of XLA's own order is only predicted. If
-   XLA assigns the plan another total than predicted, XLA's own order is compiled too, and the
-   better one is kept.
+1. Without a stored plan: XLA hands over the scheduled module (stage_compiles.py) and waits while
+   the planner runs, then goes on with the planned schedule. The total of XLA's own order is only
+   predicted. If XLA assigns the plan another total than predicted, XLA's own order is compiled too,
+   and the better one is kept.
 2. With a stored plan: the same compile, in which the hook only applies the plan.
 """
 

@@ -149,7 +149,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
         """The tensor graphs of the executable, in its order: callees first, the step itself last.
 
         `olla_xla.tools.to_networkx.to_networkx` makes a networkx graph of one, and
-        `olla_xla.tools.graphml.write_graphml` writes it.
+        `olla_xla.tools.to_networkx.write_graphml` writes it.
 
         Raises:
           CheckError: there is no plan.

@@ -5,7 +5,7 @@ array that it is given, at some 10 ns each: large tuples go to functions with a 
 not to those called within one.
 
 What a first plan needs is made by `loop`: its machine code is run without numba, whose import and
-wrappers for Python take longer than a small step's compile (machine_code.py). The first plan after
+wrappers for Python take longer than a small step's compile (code_store.py). The first plan after
 installation compiles all loops that it calls, so these are kept cheap to compile: no reference
 counting, no NumPy sorts, which bring ten functions of their own. A small step's plan compiles none
 (`interpret`).
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from olla_xla.memory import clock, code_store, machine_code
+from olla_xla.memory import clock, code_store
 from olla_xla.memory.arguments import Kinds, flattened
 
 _logger = logging.getLogger("olla_xla")
@@ -126,7 +126,7 @@ class _Kept(CompiledLoop):
             if run is None and self._took < _patience:
                 return lambda _: self._interpret(args)
             if run is None:
-                code = machine_code.compiled(self.compiled, args)
+                code = code_store.compiled(self.compiled, args)
                 code_store.save(*kept, code)
                 run = code.linked(self._name)
             self._linked[kinds] = run

@@ -11,9 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olla_xla.pieces.accumulators import Accumulator, is_narrow, zero_after
+from olla_xla.pieces.accumulators import (
+    Accumulator,
+    is_narrow,
+    part_types,
+    parts_of,
+    reduced,
+    zero_after,
+)
 from olla_xla.pieces.factors import REDUCED
-from olla_xla.pieces.reductions import part_types, parts_of, reduced
 from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
 from olla_xla.pieces.sharded import Devices

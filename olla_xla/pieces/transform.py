@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from olla_xla.errors import BudgetError, InputError, LimitError
+from olla_xla.errors import BudgetError, InputError, LimitError, function_name
 from olla_xla.pieces.choice import Cut, choose, line_of, pieces_for
 from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.hoist import hoisted
-from olla_xla.pieces.loop import Pieces
-from olla_xla.pieces.region import LIGHT, Region, nbytes, operands, regions_in
+from olla_xla.pieces.loop import Pieces, run_region
+from olla_xla.pieces.region import LIGHT, AnyStep, Region, nbytes, operands, regions_in
+from olla_xla.pieces.run import call
 from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refuse_explicit
-from olla_xla.pieces.steps import run_steps
-from olla_xla.problem.function_name import function_name
-from olla_xla.segments.trace import inlined, is_variable, traced_call
+from olla_xla.segments.trace import function_of, inlined, is_variable, traced_call
 
 Axis = int | tuple[int | None, ...] | None
 
@@ -377,3 +376,45 @@ def _described(r: Region, around: Any, pieces: int, devices: Devices | None) -> 
         value_bytes=nbytes(value),
         value_line=next(line_of(e) for e in r.equations if value in e.outvars),
     )
+
+
+def run_steps(
+    steps: Sequence[AnyStep],
+    graph: Graph,
+    values: Mapping[Any, Any],
+    pieces: int,
+    accumulate_dtype: Any,
+    devices: Sequence[Devices | None] = (),
+) -> list[Any]:
+    """Evaluates a function that is cut into steps, of which regions run in pieces.
+
+    Args:
+      graph: the function's. values: of its inputs and constants, by variable.
+      pieces, accumulate_dtype: as in `run_region`.
+      devices: for each Region of `steps`, those over which its axis is sharded; () if none is.
+    """
+    names, sharded = dict(values), iter(devices)
+    for step in steps:
+        if isinstance(step, Graph):
+            function = function_of(step.equations, step.inputs, step.outputs)
+            made = function(*(names[v] for v in step.inputs))
+            names.update(zip(step.outputs, made, strict=True))
+        elif isinstance(step, Region):
+            names.update(run_region(step, names, pieces, accumulate_dtype, next(sharded, None)))
+        else:
+            (e,) = step.equations
+            functions = [_body(*body, pieces, accumulate_dtype) for body in step.bodies]
+            given = [names[v] if is_variable(v) else v.val for v in e.invars]
+            names.update(zip(e.outvars, call(e, functions, given), strict=True))
+    return [names[v] if is_variable(v) else v.val for v in graph.outputs]
+
+
+def _body(
+    graph: Graph, steps: Sequence[AnyStep], pieces: int, accumulate_dtype: Any
+) -> Callable[..., list[Any]]:
+    def function(*values: Any) -> list[Any]:
+        given = {**graph.constants, **dict(zip(graph.inputs, values, strict=True))}
+        made = run_steps(steps, graph, given, pieces, accumulate_dtype)
+        return [jnp.asarray(x, v.aval.dtype) for x, v in zip(made, graph.outputs, strict=True)]
+
+    return function

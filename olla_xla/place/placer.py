@@ -16,8 +16,7 @@ from olla_xla.place.exact.restarts import Budget, Search, searchable
 from olla_xla.place.items import Items, independent, items_of
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
-from olla_xla.place.rules.best_fit import best_fit
-from olla_xla.place.rules.first_fit import first_fit, greedy_orders, peak_orders
+from olla_xla.place.rules import best_fit, first_fit, greedy_orders, peak_orders
 from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import Status
 

@@ -24,7 +24,7 @@ from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem import extensions
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import Proof, StopReason
-from olla_xla.schedule.rules.greedy import small_first
+from olla_xla.schedule.rules import small_first
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.run import SearchResult
 

@@ -3,7 +3,7 @@
 XLA's own order always competes, so that no plan's predicted total is above it. What costs nothing
 comes first (`rewriting.free_edits`), then the order itself (`order`). Where
 the options have a memory budget that no order meets, or allow an overhead, what forward loops store
-for backward ones is rematerialised (`scan_residuals`), then instructions of the entry computation
+for backward ones is rematerialised (`rewriting`), then instructions of the entry computation
 (`rematerialise`), then transfers may hide less (`relax_overlap`). Each pass compares predicted
 totals, and stops by itself where its share of the time is spent or nothing is left to gain. Passes
 that change instructions are loaded where a module has loops, or the options allow recomputation.

@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.memory.lifetimes import live_spans
 from olla_xla.planner.pipeline import plan_module
 from olla_xla.problem.options import PlanOptions

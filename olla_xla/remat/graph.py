@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo.exchange import MOVING, asked, reduction, run_by
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow
 from olla_xla.memory.arrays import GraphArrays, csr, rows
 from olla_xla.memory.kernels import Pattern, joined_buffers
 from olla_xla.memory.lower import LoweredComputation
 from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.remat.purity import FORWARDING, recomputable
-from olla_xla.remat.repeated import repeated_results
+from olla_xla.remat.purity import FORWARDING, pure, recomputable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Marks(NamedTuple):
     Attributes:
       limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
       rerun: bool [n], the operator may be cloned.
-      first: [m] of a result that repeats an earlier transfer's (`remat.repeated`), the tensor
+      first: [m] of a result that repeats an earlier transfer's (`repeats`), the tensor
         of the earliest; else -1. Its readers read a version of that one, which needs no clone.
       given: bool [n], operators whose results a later transfer repeats: later versions of these are
         that transfer's results, not clones.
@@ -252,3 +252,108 @@ def _run_by(loops: Iterable[Instruction]) -> set[Computation]:
             found.add(c)
             waiting += [k for i in c.instructions for k in i.called]
     return found
+
+
+# Transfers between devices that a computation runs twice, with the same result.
+#
+# Where weights are sharded, as under FSDP, the backward pass gathers weights again that the
+# forward pass gathered. Clones in the backward pass may read its all-gather, which then runs
+# earlier than it did. No transfer is added, and what is read has the same bits.
+
+
+_LARGEST = 64
+"""Most instructions that may make a transfer's operand; a weight's shard takes few."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TransferredArray:
+    """One array among the results of a transfer.
+
+    Attributes:
+      value: id of its value. transfer: what defines it, the start where that is asynchronous.
+      handles: instructions that give the array by itself (the transfer, its done or their
+        get-tuple-elements), in execution order.
+    """
+
+    value: int
+    transfer: Instruction
+    handles: tuple[Instruction, ...]
+
+
+def repeated_results(
+    dataflow: Dataflow, instructions: Sequence[Instruction]
+) -> list[tuple[TransferredArray, ...]]:
+    """Groups of results of transfers that have the same bytes, each group in execution order.
+
+    The transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters
+    and constants alone, without transfers before it, so that they may run at any earlier time.
+
+    Args:
+      dataflow: of the module. instructions: of one computation, in execution order.
+    """
+    groups: dict[Hashable, list[TransferredArray]] = {}
+    made = _Expressions()
+    for i in instructions:
+        made.add(i)
+        transfer = run_by(i)
+        if transfer is None or transfer.opcode not in MOVING or i.control_predecessors:
+            continue
+        operands = [made.number(o) for o in i.operands]
+        if None in operands:
+            continue
+        how = asked(transfer), reduction(transfer)
+        for k, operand in enumerate(operands):
+            result = _result(dataflow, i, k)
+            if result is not None:
+                groups.setdefault((how, operand, i.operands[k].shape.key), []).append(result)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def _result(dataflow: Dataflow, i: Instruction, k: int) -> TransferredArray | None:
+    """A transfer's result for operand number `k`; None where nothing gives it by itself."""
+    ends = [u for u in i.users if u.opcode.endswith("-done")] if _is_start(i) else [i]
+    if len(ends) != 1 or ends[0].control_predecessors or (_is_start(i) and len(i.users) != 1):
+        return None
+    (end,) = ends
+    if end.shape.is_array:
+        handles: tuple[Instruction, ...] = (end,)
+    else:
+        takers = [u for u in end.users if u.opcode == "get-tuple-element" and u.tuple_index == k]
+        handles = tuple(u for u in takers if u.shape.is_array and not u.control_predecessors)
+    if not handles:
+        return None
+    value = dataflow.at[handles[0], ()]
+    if value.instruction not in (i, run_by(i)) or value.live_out:
+        return None
+    return TransferredArray(value.id, i, handles)
+
+
+def _is_start(i: Instruction) -> bool:
+    return i.opcode.endswith("-start")
+
+
+class _Expressions:
+    """Value numbers of what is made of parameters and constants: equal numbers mean equal bits."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._at: dict[Instruction, tuple[int, int]] = {}
+        """By instruction, its number and how many instructions make it."""
+
+    def number(self, i: Instruction) -> int | None:
+        """The number of an instruction; None where it has none, being impure or made by many."""
+        found = self._at.get(i)
+        return None if found is None else found[0]
+
+    def add(self, i: Instruction) -> None:
+        """Numbers an instruction whose operands have been added."""
+        if i.control_predecessors or any(o not in self._at for o in i.operands):
+            return
+        # Purity is checked last: it looks into fusions, and few are made of parameters alone.
+        if i.opcode not in FORWARDING and i.opcode not in ("constant", "parameter") and not pure(i):
+            return
+        size = 1 + sum(self._at[o][1] for o in i.operands)
+        if size <= _LARGEST:
+            operands = tuple(self._at[o][0] for o in i.operands)
+            key = i.attributes, reduction(i), operands
+            self._at[i] = self._numbers.setdefault(key, len(self._numbers)), size

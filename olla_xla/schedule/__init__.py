@@ -5,7 +5,6 @@
 - `search.phases.search(graph, starts, ...)`: lowers an objective, starting from given orders.
 """
 
-from olla_xla.schedule.rules import candidates
-from olla_xla.schedule.rules.greedy import by_priority
+from olla_xla.schedule.rules import by_priority, candidates
 
 __all__ = ["by_priority", "candidates"]

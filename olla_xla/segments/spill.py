@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import primitives
 
-from olla_xla.errors import InputError, LimitError
-from olla_xla.problem.function_name import function_name
+from olla_xla.errors import InputError, LimitError, function_name
 from olla_xla.problem.options import parse_bytes
 from olla_xla.segments import host_state
 from olla_xla.segments.beside import Beside

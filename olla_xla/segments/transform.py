@@ -13,14 +13,14 @@ import jax
 import numpy as np
 
 from olla_xla.errors import InputError, LimitError
-from olla_xla.segments.allocation import Allocation, least_budget, xla_temp_bytes
+from olla_xla.segments.allocation import Allocation, kept_bytes, least_budget, xla_temp_bytes
 from olla_xla.segments.budget import (
     Segment,
     budget_choices,
+    mirror_counts,
+    mirrored_segments,
     plan_segments,
 )
-from olla_xla.segments.kept import kept_bytes
-from olla_xla.segments.mirror import mirror_counts, mirrored_segments
 from olla_xla.segments.trace import (
     Policy,
     Step,

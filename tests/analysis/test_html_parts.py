@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from olla_xla.analysis import html_page as page
 from olla_xla.analysis.category import Category
-from olla_xla.analysis.html import page, plots
 
 pytestmark = pytest.mark.quick
 
@@ -26,8 +26,8 @@ def view(*lines):
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 20))
 def test_of_each_run_of_steps_the_largest_is_drawn(sizes, most):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "_SAMPLES", most)
-        found = plots.sampled(view(sizes, sizes[::-1])).tolist()
+        patch.setattr(page, "_SAMPLES", most)
+        found = page.sampled(view(sizes, sizes[::-1])).tolist()
     total = [a + b for a, b in zip(sizes, sizes[::-1], strict=True)]
     run = next(r for r in range(1, 61) if r * most >= len(sizes))
     runs = [range(k, min(k + run, len(sizes))) for k in range(0, len(sizes), run)]

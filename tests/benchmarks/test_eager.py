@@ -28,7 +28,7 @@ from benchmarks.papers.eager.static import (
 )
 from benchmarks.papers.eager.storages import check_storages
 from hlo.module import module_from_bytes
-from hlo.parse import from_stablehlo
+from hlo.text import from_stablehlo
 from olla_xla.cli.main import main as olla_main
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph

@@ -15,8 +15,7 @@ from benchmarks.papers.figures.comparisons import comparison_table, comparisons,
 from benchmarks.papers.figures.curves import Point
 from olla_xla.errors import OllaError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.tools.sweep.grid import SweepSettings, cells
-from olla_xla.tools.sweep.journal import Journal
+from olla_xla.tools.sweep.grid import Journal, SweepSettings, cells
 
 EAGER = {
     "eager_live_bytes": 100, "eager_reserved_bytes": 200, "eager_fragmentation": 0.25,

@@ -13,9 +13,9 @@ from benchmarks.mutants.kinds import KINDS, OVERLAP, THUNKS, mutated
 from benchmarks.mutants.overlap import overlapped
 from benchmarks.mutants.text import read_back
 from hlo import xla_pb2
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_executable, check_rewrite, results_digest
-from olla_xla.check.executable.same import is_reordered
+from olla_xla.check.executable.verdict import is_reordered
 from olla_xla.errors import CheckError
 from tests.support.compiles import xla_schedule
 

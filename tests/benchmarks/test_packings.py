@@ -13,7 +13,7 @@ from benchmarks.papers.figures import packings
 from benchmarks.place_ilp.pyramid import pyramid
 from olla_xla.place.items import items_of
 from olla_xla.place.problem import PlacementProblem
-from olla_xla.place.rules.best_fit import best_fit
+from olla_xla.place.rules import best_fit
 from olla_xla.place.trace import read_trace
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures" / "papers"

@@ -8,7 +8,7 @@ from benchmarks.sharded.job import Row, run_steps
 from benchmarks.sharded.overlap import Overlap, overlap
 from benchmarks.sharded.steps import STEPS, Sizes
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.errors import InputError
 from tests.support.compiles import h100_device
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.papers.eager import static
 from benchmarks.papers.eager.graph import Program, _forwarded, program
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
 # Calls within calls, a loop that leaves one leaf as it was and swaps two, a condition whose

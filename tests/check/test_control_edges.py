@@ -3,7 +3,7 @@
 import pytest
 
 from hlo import xla_pb2
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import (
     check_control,
     check_executable,

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import results_digest
 
 pytestmark = pytest.mark.quick

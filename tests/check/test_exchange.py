@@ -2,7 +2,7 @@
 
 import pytest
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import results_digest
 from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.program import read_program

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from hlo import xla_pb2
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import (
     check_executable,
     check_places,

@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from hlo.dumps.read import with_program_order
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check import executable
 
 STATE = "(s32[], f32[4]{0}, f32[3,4]{1,0}, f32[3,4]{1,0})"

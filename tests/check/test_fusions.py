@@ -2,8 +2,8 @@
 
 import pytest
 
-from hlo.parse import from_hlo_text
 from hlo.shapes import Shape
+from hlo.text import from_hlo_text
 from olla_xla.check.executable.converts import exposed
 from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.element_order import permuted

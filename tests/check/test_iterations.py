@@ -7,15 +7,14 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.dumps.read import with_program_order
-from hlo.parse import from_hlo_text
 from hlo.shapes import Shape
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import iterations
-from olla_xla.check.executable.element_expressions import ElementExpressions
+from olla_xla.check.executable.element_expressions import ElementExpressions, sliced_digit
+from olla_xla.check.executable.element_numbering import WrittenSlices
 from olla_xla.check.executable.element_order import permuted
 from olla_xla.check.executable.numbering import hashed
 from olla_xla.check.executable.records import Update
-from olla_xla.check.executable.slices import sliced_digit
-from olla_xla.check.executable.written_slices import WrittenSlices
 from tests.check.test_executable_loops import (
     AGAIN,
     READ,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_executable, check_planned, results_digest
 from olla_xla.check.executable.layouts import check_layouts
 from olla_xla.check.executable.program import read_program

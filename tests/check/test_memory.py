@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.program import read_program
 from olla_xla.check.executable.values import follow

@@ -3,7 +3,7 @@
 import pytest
 
 from hlo.dumps.read import with_program_order
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from tests.check.test_executable_loops import AGAIN, READ, module, reader, results_digest, writer
 
 STATE = "(s32[], f32[4], f32[4], f32[4])"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
+from olla_xla.check.executable.loops import reach
 from olla_xla.check.executable.program import read_program
-from olla_xla.check.executable.reach import reach
 
 pytestmark = pytest.mark.quick
 

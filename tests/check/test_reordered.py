@@ -5,7 +5,7 @@ import pytest
 from hlo import xla_pb2
 from hlo.module import module_from_bytes
 from olla_xla.check.executable import check_planned
-from olla_xla.check.executable.same import is_reordered
+from olla_xla.check.executable.verdict import is_reordered
 from tests.check.test_executable import module
 from tests.support.rewrites import with_schedule
 

@@ -5,7 +5,7 @@ import pytest
 from hlo import xla_pb2
 from hlo.dumps.read import with_program_order
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from hlo.values import analyse
 from olla_xla.check.executable import check_executable, results_digest
 from olla_xla.errors import CheckError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable.program import read_program
 from olla_xla.check.executable.values import follow, resolve
 from olla_xla.errors import CheckError

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from olla_xla.cli.report.batches import batch_table, batch_verdict
+from olla_xla.cli.commands.max_batch import batch_table, batch_verdict
 from olla_xla.cli.report.tables import change, more
 from olla_xla.tools.max_batch import LargestBatch, MaxBatch
 

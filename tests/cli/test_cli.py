@@ -13,7 +13,7 @@ import pytest
 import olla_xla
 from olla_xla.cli import main
 from olla_xla.cli.commands import COMMANDS
-from olla_xla.compile import plan_files
+from olla_xla.compile import plan_store
 from olla_xla.problem.plan import Plan
 from tests.support.plans import MB, made_plan
 
@@ -291,7 +291,7 @@ def test_as_a_program():
 
 def test_cache_lists_checks_and_removes(capsys, tmp_path):
     good, spoilt = (tmp_path / f"{digit * 32}.plan" for digit in "01")
-    plan_files.write(good, made_plan(xla_bytes=3 * MB))
+    plan_store.write(good, made_plan(xla_bytes=3 * MB))
     spoilt.write_bytes(good.read_bytes()[:-9])
     where = f"--directory={tmp_path}"
     code, out, _ = run(capsys, "cache", where, "--format=markdown")

@@ -14,11 +14,11 @@ from hlo import files
 from hlo.dumps.read import read_module
 from hlo.files import read_own, read_regular, unpacked
 from hlo.module import HloError
-from hlo.parse import from_hlo_text, from_stablehlo
+from hlo.text import from_hlo_text, from_stablehlo
 from olla_xla.cli.main import main
 from olla_xla.errors import GraphError, InputError
 from olla_xla.place.trace import read_trace
-from olla_xla.tools.graphml import read_graphml
+from olla_xla.tools.to_networkx import read_graphml
 
 pytestmark = pytest.mark.quick
 
@@ -186,7 +186,7 @@ def test_sizes_in_traces_that_are_none(value, tmp_path):
 def test_calls_that_nest_deeply():
     """Each computation calls the next one; read in a process with a stack as it is."""
     code = (
-        "from hlo.parse import from_hlo_text\nfrom hlo.module import HloError, parse_module_proto\n"
+        "from hlo.text import from_hlo_text\nfrom hlo.module import HloError, parse_module_proto\n"
         "from hlo.dumps.read import read_module\nimport tempfile, pathlib\n"
         "n = 3000\nlines = ['HloModule m', 'call0 {', ' ROOT p = f32[] parameter(0)', '}']\n"
         "for k in range(1, n):\n"

@@ -7,8 +7,7 @@ from olla_xla import targets
 from olla_xla.cli.commands import max_batch, shared, sweep
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, LimitError
-from olla_xla.tools.sweep.grid import Cell
-from olla_xla.tools.sweep.journal import Journal
+from olla_xla.tools.sweep.grid import Cell, Journal
 
 pytestmark = pytest.mark.quick
 

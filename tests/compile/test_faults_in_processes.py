@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import olla_xla
-from olla_xla.compile import plan_files
+from olla_xla.compile import plan_store
 
 ROOT = Path(olla_xla.__file__).parents[1]
 PRELUDE = """
@@ -70,13 +70,13 @@ def test_killed_while_it_plans_or_writes_the_next_process_plans(tmp_path):
     for fault in ("planner.plan_module = die\n", "os.replace = die\n"):
         killed = run(fault + PLAN, **kept)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert not list(folder.glob(f"[!.]*{plan_files.SUFFIX}"))
+        assert not list(folder.glob(f"[!.]*{plan_store.SUFFIX}"))
     for searched in (1, 0):
         found = run(PLAN, **kept)
         assert found.returncode == 0, found.stderr
         assert found.stdout.count("searched") == searched
-    (file,) = folder.glob(f"[!.]*{plan_files.SUFFIX}")
-    assert plan_files.read(file).predicted_bytes
+    (file,) = folder.glob(f"[!.]*{plan_store.SUFFIX}")
+    assert plan_store.read(file).predicted_bytes
 
 
 def test_memory_that_runs_out_while_planning():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from olla_xla.cli.main import main
-from olla_xla.compile import plan_files
+from olla_xla.compile import plan_store
 from olla_xla.compile.plan_store import PlanStore
 from olla_xla.errors import PlanFileError
 from olla_xla.problem.plan import Plan
@@ -24,14 +24,14 @@ PLAN = made_plan(offsets={"a": (0, 8)})
 
 
 def stored(folder, key=KEY, plan=PLAN):
-    path = folder / f"{key}{plan_files.SUFFIX}"
-    plan_files.write(path, plan)
+    path = folder / f"{key}{plan_store.SUFFIX}"
+    plan_store.write(path, plan)
     return path
 
 
 def test_a_plan_comes_back(tmp_path):
     path = stored(tmp_path)
-    assert plan_files.read(path) == PLAN
+    assert plan_store.read(path) == PLAN
     assert [e.name for e in tmp_path.iterdir()] == [path.name]
 
 
@@ -47,7 +47,7 @@ def test_what_is_cut_off_or_changed_is_refused(tmp_path_factory, data):
         text[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(text)
     try:
-        found = plan_files.read(path)
+        found = plan_store.read(path)
     except PlanFileError as error:
         assert str(path) in str(error) and "\n" not in str(error)
     else:
@@ -59,7 +59,7 @@ def test_what_is_no_stored_plan_is_refused(tmp_path, text):
     path = tmp_path / f"{KEY}.plan"
     path.write_bytes(text)
     with pytest.raises(PlanFileError, match="remove it"):
-        plan_files.read(path)
+        plan_store.read(path)
 
 
 def test_another_keys_file_is_refused(tmp_path):
@@ -67,13 +67,13 @@ def test_another_keys_file_is_refused(tmp_path):
     other = path.with_name(f"{KEY[::-1]}.plan")
     path.rename(other)
     with pytest.raises(PlanFileError, match="is damaged"):
-        plan_files.read(other)
+        plan_store.read(other)
 
 
 def test_what_is_too_large_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_files, "_LARGEST", 10)
+    monkeypatch.setattr(plan_store, "_LARGEST", 10)
     with pytest.raises(PlanFileError, match="larger than 10 bytes"):
-        plan_files.read(stored(tmp_path))
+        plan_store.read(stored(tmp_path))
 
 
 def test_a_full_disk_costs_reuse_and_one_line(tmp_path, monkeypatch, caplog):
@@ -98,8 +98,8 @@ def test_a_folder_that_may_not_be_read_is_survived(tmp_path, monkeypatch, caplog
     def forbidden(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(plan_files, "read_regular", forbidden)
-    monkeypatch.setattr(plan_files, "written_whole", forbidden)
+    monkeypatch.setattr(plan_store, "read_regular", forbidden)
+    monkeypatch.setattr(plan_store, "written_whole", forbidden)
     store = PlanStore(tmp_path)
     assert store.load(KEY) is None and "Permission denied" in caplog.text
     store.save(KEY, PLAN)
@@ -109,8 +109,8 @@ def test_a_folder_that_may_not_be_read_is_survived(tmp_path, monkeypatch, caplog
 def _write_many(folder, number):
     path = folder / f"{KEY}.plan"
     for k in range(40):
-        plan_files.write(path, dataclasses.replace(PLAN, seed=100 * number + k))
-        assert plan_files.read(path).module == "jit_step"
+        plan_store.write(path, dataclasses.replace(PLAN, seed=100 * number + k))
+        assert plan_store.read(path).module == "jit_step"
 
 
 def test_processes_write_and_read_at_once(tmp_path):
@@ -139,18 +139,18 @@ def test_listing_and_pruning(tmp_path):
     for name in others:
         (tmp_path / name).write_text("not ours")
     (tmp_path / f"{'f' * 32}.plan").mkdir()
-    found = {entry.path.name: entry for entry in plan_files.entries(tmp_path)}
+    found = {entry.path.name: entry for entry in plan_store.entries(tmp_path)}
     assert len(found) == 6 and [e.plan for e in found.values()].count(PLAN) == 4
     assert "not a stored plan" in found[spoilt.name].trouble
     assert abs(found[paths[3].name].used - (now - 3000)) < 1, "listing is no use"
-    removed = plan_files.prune(tmp_path, 2500.0, most_bytes=2 * found[paths[0].name].bytes)
+    removed = plan_store.prune(tmp_path, 2500.0, most_bytes=2 * found[paths[0].name].bytes)
     assert {e.path.name for e in removed} == {
         spoilt.name, left.name, paths[3].name, paths[2].name,
     }  # fmt: skip
     assert {p.name for p in tmp_path.iterdir() if p.is_file()} == {
         paths[0].name, paths[1].name, at_work.name, *others,
     }  # fmt: skip
-    assert not list(plan_files.entries(tmp_path / "none"))
+    assert not list(plan_store.entries(tmp_path / "none"))
 
 
 def test_a_folder_of_other_files_is_not_pruned(tmp_path, capsys):
@@ -168,7 +168,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path, caplog):
     for make in (os.mkfifo, os.mkdir, lambda p: p.symlink_to("/dev/zero")):
         make(path)
         with pytest.raises(PlanFileError, match="not a regular file"):
-            plan_files.read(path)
+            plan_store.read(path)
         with pytest.raises(PlanFileError, match="not a regular file"):
             Plan.load(path)
         assert PlanStore(tmp_path).load(KEY) is None
@@ -181,4 +181,4 @@ def test_a_link_in_a_plans_place_is_replaced_not_followed(tmp_path):
     path = tmp_path / f"{KEY}.plan"
     path.symlink_to(other)
     stored(tmp_path)
-    assert not path.is_symlink() and other.read_text() == "mine" and plan_files.read(path) == PLAN
+    assert not path.is_symlink() and other.read_text() == "mine" and plan_store.read(path) == PLAN

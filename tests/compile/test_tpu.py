@@ -14,7 +14,7 @@ from hlo.module import HloError, module_from_bytes
 from hlo.tpu_executable import read_tpu_assignment
 from hlo.values import analyse
 from olla_xla import targets
-from olla_xla.analysis.html.tables import Texts, view_tables
+from olla_xla.analysis.html_page import Texts, view_tables
 from olla_xla.check.executable import check_executable, results_digest
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.assignment import check_overlaps

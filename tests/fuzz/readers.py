@@ -15,7 +15,7 @@ import atheris
 with atheris.instrument_imports(include=["hlo", "olla_xla", "csv", "json"]):
     from hlo.dumps.read import read_module
     from hlo.module import HloError, module_from_bytes
-    from olla_xla.compile import plan_files
+    from olla_xla.compile import plan_store
     from olla_xla.errors import InputError, PlanFileError
     from olla_xla.place.trace import read_trace
     from olla_xla.problem.plan import Plan, dumps, loads
@@ -45,7 +45,7 @@ def plan(data):
 
 def stored(data):
     try:
-        plan_files.read(_on_disk(data))
+        plan_store.read(_on_disk(data))
     except PlanFileError:
         pass
 
@@ -79,7 +79,7 @@ READERS = {"plan": plan, "stored": stored, "trace": trace, "proto": proto, "dump
 
 def seeds(name):
     """Inputs that are read without complaint, to start from."""
-    from hlo.parse import from_hlo_text
+    from hlo.text import from_hlo_text
 
     made = Plan(
         module="m", fingerprint="f", target="cpu", order={"e": ("a",)}, offsets={"a": (0, 8)},
@@ -88,7 +88,7 @@ def seeds(name):
     )  # fmt: skip
 
     if name == "stored":
-        plan_files.write(_FILE, made)
+        plan_store.write(_FILE, made)
         return [_FILE.read_bytes()]
     if name == "trace":
         return [b"id,lower,upper,size\na,0,2,8\nb,1,3,16\n", b"buffer_id,start,end,size\n0,0,1,4\n"]

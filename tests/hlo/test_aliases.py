@@ -3,8 +3,8 @@
 import pytest
 
 from hlo.module import HloError, module_from_bytes, parse_module_proto
-from hlo.parse import from_hlo_text
 from hlo.rewrite.aliases import add_aliases
+from hlo.text import from_hlo_text
 
 pytestmark = pytest.mark.quick
 

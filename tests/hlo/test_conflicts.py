@@ -3,8 +3,8 @@
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
-from hlo.rewrite.conflicts import conflicts
+from hlo.rewrite.apart import conflicts
+from hlo.text import from_hlo_text
 from hlo.values import analyse
 
 pytestmark = pytest.mark.quick

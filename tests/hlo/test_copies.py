@@ -3,12 +3,10 @@
 import pytest
 
 from hlo import xla_pb2
-from hlo.dumps.copies import insert_copies
-from hlo.dumps.read import with_program_order
+from hlo.dumps.read import insert_copies, with_program_order
 from hlo.module import module_from_proto
-from hlo.parse import from_hlo_text
-from hlo.rewrite.apart import keep_apart
-from hlo.rewrite.conflicts import conflicts
+from hlo.rewrite.apart import conflicts, keep_apart
+from hlo.text import from_hlo_text
 from hlo.values import analyse
 
 LOOP = """HloModule m{attributes}

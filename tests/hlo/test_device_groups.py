@@ -4,7 +4,7 @@ import pytest
 
 from hlo.device_groups import device_groups, groups_listed
 from hlo.module import parse_module_proto
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from hlo.wire import Message, varint
 
 pytestmark = pytest.mark.quick

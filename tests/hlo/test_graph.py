@@ -7,8 +7,8 @@ from hlo.dumps.read import with_program_order
 from hlo.graph import MutableModule
 from hlo.instructions import Names, instruction
 from hlo.module import HloError, module_from_proto
-from hlo.parse import from_hlo_text
 from hlo.rewrite.placing import place_new
+from hlo.text import from_hlo_text
 
 pytestmark = pytest.mark.quick
 

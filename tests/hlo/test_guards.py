@@ -6,7 +6,7 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_control, check_planned
 from tests.support.rewrites import with_guards
 

@@ -7,8 +7,8 @@ import pytest
 from hlo import xla_pb2
 from hlo.dumps.read import read_module, with_program_order
 from hlo.module import HloError, module_from_bytes, parse_module_proto
-from hlo.parse import from_hlo_text
 from hlo.shapes import shape_from_proto
+from hlo.text import from_hlo_text
 from tests.support.rewrites import with_schedule
 
 pytestmark = pytest.mark.quick

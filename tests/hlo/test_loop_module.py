@@ -7,10 +7,10 @@ import pytest
 from hlo import xla_pb2
 from hlo.instructions import copied
 from hlo.module import HloError
-from hlo.parse import from_hlo_text
 from hlo.rewrite.loop_edit import LoopEdit
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_states import States
+from hlo.text import from_hlo_text
 from tests.support.two_loops import two_loops
 
 pytestmark = pytest.mark.quick

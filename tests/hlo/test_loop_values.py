@@ -3,10 +3,10 @@
 import pytest
 
 from hlo import xla_pb2
-from hlo.parse import from_hlo_text
 from hlo.rewrite.loop_edit import LoopEdit, NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.loop_values import Maker
+from hlo.text import from_hlo_text
 from tests.support.two_loops import two_loops
 
 pytestmark = pytest.mark.quick

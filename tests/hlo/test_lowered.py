@@ -10,7 +10,7 @@ from jax.interpreters import mlir
 from hlo.dumps.lowered import read_lowered
 from hlo.dumps.read import read_module
 from hlo.module import HloError, module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 
 pytestmark = pytest.mark.quick
 

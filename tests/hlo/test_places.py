@@ -4,9 +4,9 @@ import pytest
 
 from hlo.inplace import can_share, in_place_pairs
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.rewrite.aliases import ask_about_others, unasked
 from hlo.rewrite.edit import Edit
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import results_digest
 from olla_xla.check.executable.overwrite import may_overwrite
 from olla_xla.check.executable.program import read_program

@@ -5,8 +5,8 @@ import pytest
 
 from hlo.dumps.read import with_program_order
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.rounding import keeps_precision
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import results_digest
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe_table import RecipeTable

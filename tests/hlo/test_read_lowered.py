@@ -16,7 +16,7 @@ from hlo import xla_pb2
 from hlo.dumps.calls import flatten, is_shared
 from hlo.dumps.read import read_module, runnable, with_program_order
 from hlo.module import HloError, module_from_bytes, parse_module_proto
-from hlo.parse import from_hlo_text, from_stablehlo
+from hlo.text import from_hlo_text, from_stablehlo
 from hlo.values import analyse
 from olla_xla.check.graph import check_schedule
 from olla_xla.planner import apply_plan, graphs, plan_module

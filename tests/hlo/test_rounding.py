@@ -6,8 +6,8 @@ The referee has a test of its own, written apart; on all fusions here both say t
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.rounding import may_depend_on_memory
+from hlo.text import from_hlo_text
 from olla_xla.check.executable.program import read_program
 from olla_xla.check.executable.rounding import Rounding
 

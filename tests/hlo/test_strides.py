@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.strides import (
     contiguous,
     joined,
@@ -17,6 +16,7 @@ from hlo.strides import (
     sliced_axis,
     sliced_outermost,
 )
+from hlo.text import from_hlo_text
 
 pytestmark = pytest.mark.quick
 

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from hlo.module import parse_module_proto
-from hlo.parse import from_hlo_text
-from hlo.text import is_text_digest, module_text, text_digest, text_of
+from hlo.text import from_hlo_text, is_text_digest, module_text, text_digest, text_of
 
 pytestmark = pytest.mark.quick
 

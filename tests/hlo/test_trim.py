@@ -5,8 +5,8 @@ import pytest
 from hlo import xla_pb2
 from hlo.graph import MutableModule
 from hlo.module import module_from_proto
-from hlo.parse import from_hlo_text
 from hlo.rewrite.trim import drop_unread, trim_branches
+from hlo.text import from_hlo_text
 
 pytestmark = pytest.mark.quick
 

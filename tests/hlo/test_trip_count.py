@@ -3,7 +3,7 @@
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from hlo.trip_count import trip_count
 
 pytestmark = pytest.mark.quick

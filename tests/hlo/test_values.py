@@ -4,9 +4,8 @@ import pytest
 
 from hlo.inplace import can_share, in_place_pairs
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.sharing import sharing
-from hlo.text import module_text
+from hlo.text import from_hlo_text, module_text
 from hlo.values import analyse
 from tests.support.compiles import STEPS, compile_step, h100_device
 from tests.support.plugins import CUDA

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla import planner
 from olla_xla.memory import clock
 from olla_xla.place import PlacementProblem, place

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from olla_xla.memory.assignment import heap
-from olla_xla.memory.assignment.gaps import new_gaps, previous, put
+from olla_xla.memory.assignment.allocation_reuse import new_gaps, previous, put
 
 _ALIGNMENT = 4
 

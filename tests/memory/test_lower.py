@@ -9,8 +9,8 @@ import pytest
 from jax.experimental import io_callback
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.sharing import sharing
+from hlo.text import from_hlo_text
 from hlo.values import analyse
 from olla_xla.compile.accounting import final_module
 from olla_xla.memory.assignment.model import AssignmentModel

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from hlo.values import analyse
 from olla_xla.memory.assignment.model import AssignmentModel
 from olla_xla.memory.assignment.temporaries import applies, joined, starts

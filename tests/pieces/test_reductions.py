@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import olla_xla
-from olla_xla.pieces.reductions import parts_of, reduced
+from olla_xla.pieces.accumulators import parts_of, reduced
 
 ROWS, WIDE = 98, 128
 RNG = np.random.default_rng(0)

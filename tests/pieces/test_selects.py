@@ -9,7 +9,7 @@ import pytest
 from jax.lax import GatherScatterMode, ScatterDimensionNumbers
 
 import olla_xla
-from olla_xla.pieces.selects import is_one_each, with_one_added
+from olla_xla.pieces.run import is_one_each, with_one_added
 
 RNG = np.random.default_rng(0)
 

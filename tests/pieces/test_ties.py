@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import olla_xla
-from olla_xla.pieces.ties import compares_with_itself
+from olla_xla.pieces.region import compares_with_itself
 
 RNG = np.random.default_rng(0)
 X, W = (jnp.asarray(RNG.normal(size=s).astype(np.float32)) / 2 for s in ((400, 16), (16, 128)))

@@ -17,8 +17,7 @@ from olla_xla.place.items import independent, items_of
 from olla_xla.place.placed_parts import Shapes
 from olla_xla.place.relocate import relocate
 from olla_xla.place.repair import repaired
-from olla_xla.place.rules.best_fit import best_fit
-from olla_xla.place.rules.first_fit import first_fit
+from olla_xla.place.rules import best_fit, first_fit
 from tests.support.outcomes import outcome
 
 LONG = 1e9  # seconds; nodes are what ends a search here

@@ -15,7 +15,7 @@ from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import CheckError, InputError, LimitError
 from olla_xla.place import METHODS, PlacementProblem, place
 from olla_xla.place.items import items_of
-from olla_xla.place.rules.first_fit import _first_fit
+from olla_xla.place.rules import _first_fit
 from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import Status
 

@@ -9,7 +9,7 @@ from olla_xla.place.items import independent, items_of, load_bound
 from olla_xla.place.placer import place
 from olla_xla.place.problem import PlacementProblem
 from olla_xla.place.repair import repairable, repaired
-from olla_xla.place.rules.first_fit import first_fit
+from olla_xla.place.rules import first_fit
 from olla_xla.solvers.linear import Status
 
 # (lower, length, size, gap, length of a second life or 0)

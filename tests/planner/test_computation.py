@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory import clock
 from olla_xla.memory.module_state import PlannedModule, scheduled_module

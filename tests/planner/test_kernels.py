@@ -9,8 +9,8 @@ import pytest
 
 import olla_xla
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.rewrite.aliases import hold_name
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_executable, differing
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.memory.kernels import find_kernels, pattern

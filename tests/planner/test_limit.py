@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from benchmarks.dropout_steps import layers_10
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla import planner
 from olla_xla.memory import clock
 from olla_xla.planner import orders, pipeline, warm_up

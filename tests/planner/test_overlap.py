@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla import planner
 from olla_xla.planner.passes.relax_overlap import hidden_seconds, relaxed
 from olla_xla.problem.options import PlanOptions

@@ -5,7 +5,7 @@ import pytest
 from hlo.async_collective_fusion import OwnPart, own_part
 from hlo.dumps.read import with_program_order
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_rewrite, results_digest
 from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.remat.cost.work import work

@@ -11,7 +11,7 @@ import olla_xla
 from hlo.cpu_code import one_function
 from hlo.module import module_from_bytes
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.remat.bodies import bodies_at_peak
+from olla_xla.remat.front import bodies_at_peak
 from tests.support.compiles import xla_schedule
 from tests.support.steps import assert_same
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from hlo.dumps.read import with_program_order
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.evictions import expand

@@ -4,7 +4,7 @@ import pytest
 
 from hlo.dumps.read import with_program_order
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_rewrite
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.indices import Affine

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.remat.cost.devices import card_device
 from olla_xla.remat.cost.on_chip import on_chip
 from olla_xla.remat.cost.roofline import CostModel

@@ -11,8 +11,8 @@ import olla_xla
 from examples.zoo import common, gpt, load
 from hlo.dumps.read import with_program_order
 from hlo.module import HloError, module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.rewrite.clones import Clone
+from hlo.text import from_hlo_text
 from olla_xla import planner
 from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes, final_module

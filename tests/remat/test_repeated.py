@@ -5,17 +5,16 @@ import pytest
 
 from hlo.dumps.read import with_program_order
 from hlo.module import HloError, module_from_bytes
-from hlo.parse import from_hlo_text
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
+from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.clones import clones
 from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.evictions import expand
-from olla_xla.remat.graph import remat_graph
-from olla_xla.remat.repeated import repeated_results
+from olla_xla.remat.graph import remat_graph, repeated_results
 
 DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.remat.loops.counted_loops import counted_loop
 from olla_xla.remat.loops.scan_residuals import NotAResidual, before_moves, residual_of
 from tests.support.two_loops import two_loops

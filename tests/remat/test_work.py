@@ -3,7 +3,7 @@
 import pytest
 
 from hlo.module import module_from_bytes
-from hlo.parse import from_hlo_text
+from hlo.text import from_hlo_text
 from olla_xla.remat.cost.work import work
 
 pytestmark = pytest.mark.quick

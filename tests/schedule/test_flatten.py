@@ -12,7 +12,7 @@ from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes, timeline
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.schedule.search.flatten import flattened
+from olla_xla.schedule.search.phases import flattened
 from tests.place.test_dead_space import update
 from tests.support.graphs import all_orders, tensor_graphs
 

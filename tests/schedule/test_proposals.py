@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.schedule.search import proposals
+from olla_xla.schedule.search import moves
 from olla_xla.schedule.search.state import new_state
 from tests.support.graphs import all_orders, tensor_graphs
 
@@ -45,7 +45,7 @@ def test_every_move_leaves_a_legal_order(graph, first, seed, data):
     with np.errstate(over="ignore"):
         problem, state = searched(graph, order, seed)
         for _ in range(12):
-            lo, hi = proposals.propose(problem, state, first)
+            lo, hi = moves.propose(problem, state, first)
             if lo > hi:
                 continue
             assert first <= lo <= hi < len(order)

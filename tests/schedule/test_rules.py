@@ -3,8 +3,7 @@
 from hypothesis import given
 
 from olla_xla.memory.arrays import GraphArrays
-from olla_xla.schedule.rules import HEURISTICS, candidates
-from olla_xla.schedule.rules.greedy import by_priority
+from olla_xla.schedule.rules import HEURISTICS, by_priority, candidates
 from tests.support.graphs import tensor_graphs, train_step
 
 

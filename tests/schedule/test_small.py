@@ -10,7 +10,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.assignment.heap import pack
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.schedule import by_priority
-from olla_xla.schedule.rules.greedy import small_first
+from olla_xla.schedule.rules import small_first
 from tests.support.graphs import tensor_graphs
 
 pytestmark = pytest.mark.quick

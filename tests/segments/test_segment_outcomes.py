@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import olla_xla
+from olla_xla.segments.allocation import kept_bytes
 from olla_xla.segments.budget import (
     _budgets,
     _peak,
@@ -19,10 +20,10 @@ from olla_xla.segments.budget import (
     candidates,
     close_segments,
     cost,
+    mirror_counts,
+    mirrored_segments,
     plan_segments,
 )
-from olla_xla.segments.kept import kept_bytes
-from olla_xla.segments.mirror import mirror_counts, mirrored_segments
 from olla_xla.segments.transform import explain
 from olla_xla.segments.walk import Walk
 from tests.support.outcomes import outcome

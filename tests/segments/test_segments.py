@@ -17,15 +17,16 @@ import olla_xla
 from benchmarks.__main__ import main
 from benchmarks.papers import sublinear_training
 from olla_xla.errors import InputError, LimitError
-from olla_xla.segments import mirror as mirror_module
+from olla_xla.segments import budget as mirror_module
 from olla_xla.segments.allocation import xla_temp_bytes
 from olla_xla.segments.budget import (
     candidates,
     close_segments,
     cost,
+    mirror_counts,
+    mirrored_segments,
     plan_segments,
 )
-from olla_xla.segments.mirror import mirror_counts, mirrored_segments
 from olla_xla.segments.transform import explain
 from olla_xla.segments.walk import Walk
 from tests.support.compiles import QUICK

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from olla_xla.errors import InputError, LimitError, SolverError
 from olla_xla.solvers import solve as solvers
-from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.linear import INFINITY, LinearModel, SolverLimits, SolverResult, Status
-from olla_xla.solvers.solve import BACKENDS, solve, solve_with
+from olla_xla.solvers.solve import BACKENDS, solve, solve_apart, solve_with
 
 
 def _knapsack() -> LinearModel:

@@ -9,7 +9,7 @@ import pytest
 from gurobipy import GRB
 
 from olla_xla.errors import InputError, SolverError
-from olla_xla.solvers import apart
+from olla_xla.solvers import solve
 from olla_xla.solvers.backends import gurobi, highs
 from olla_xla.solvers.linear import (
     INFINITY,
@@ -17,6 +17,7 @@ from olla_xla.solvers.linear import (
     ROW_TOLERANCE,
     LinearArrays,
     LinearModel,
+    LinearTerms,
     SolverLimits,
     SolverResult,
     Status,
@@ -24,7 +25,6 @@ from olla_xla.solvers.linear import (
     violation,
 )
 from olla_xla.solvers.solve import _checked
-from olla_xla.solvers.terms import LinearTerms
 
 
 def counted(*, integer=True, offset=0.0):
@@ -135,8 +135,8 @@ def followed(*said, left=5.0):
         messages.put(message)
     told = []
     limits = SolverLimits(watch=lambda value, bound: told.append((value, bound)))
-    until = apart.time.monotonic() - apart._GRACE + left
-    return apart._followed(messages, limits, until), told
+    until = solve.time.monotonic() - solve._GRACE + left
+    return solve._followed(messages, limits, until), told
 
 
 def test_what_a_process_says():

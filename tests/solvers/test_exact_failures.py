@@ -15,7 +15,7 @@ from benchmarks.papers.ilp_forms.plain import plain_graph
 from olla_xla.errors import InputError, SolverError
 from olla_xla.solvers import solve
 from olla_xla.solvers.linear import SolverResult, Status
-from olla_xla.solvers.programs.control import weight_updates
+from olla_xla.solvers.programs.orders import weight_updates
 from olla_xla.solvers.programs.prepared import with_edges
 from tests.support.graphs import oracle_peak, tensor_graphs, train_step
 

@@ -21,7 +21,7 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
-from olla_xla.solvers.programs.control import control_edges
+from olla_xla.solvers.programs.orders import control_edges
 from olla_xla.solvers.programs.prepared import Scale, prepare
 from olla_xla.solvers.programs.running_ilp import EQUATIONS as RUNNING
 from olla_xla.solvers.programs.running_ilp import RunningIlp

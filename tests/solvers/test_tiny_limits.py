@@ -15,11 +15,10 @@ from benchmarks.place_ilp.located import located
 from examples.zoo import load
 from olla_xla.place import PlacementProblem
 from olla_xla.place.items import independent, items_of
-from olla_xla.solvers.apart import solve_apart
 from olla_xla.solvers.linear import LinearModel, SolverLimits, Status
 from olla_xla.solvers.programs.recomputation import choose_exactly
 from olla_xla.solvers.programs.residuals import least
-from olla_xla.solvers.solve import BACKENDS, known, solve, whole_units
+from olla_xla.solvers.solve import BACKENDS, known, solve, solve_apart, whole_units
 from tests.remat.test_remat import front
 from tests.remat.test_residuals_ilp import _choices, _module
 from tests.support.compiles import xla_schedule

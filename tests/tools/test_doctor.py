@@ -6,12 +6,12 @@ import json
 import pytest
 
 from olla_xla.cli import main
-from olla_xla.cli.report import doctor as report
+from olla_xla.cli.commands import doctor as report
 from olla_xla.compile import first_use
 from olla_xla.errors import OllaError
 from olla_xla.tools.doctor import examine as doctor
 from olla_xla.tools.doctor import probe
-from olla_xla.tools.doctor.records import ROWS, Check, Examination, ModelRow, RunRow
+from olla_xla.tools.doctor.probe import ROWS, Check, Examination, ModelRow, RunRow
 from olla_xla.tools.measure import processes
 from olla_xla.tools.measure.records import Comparison, RunRequest
 from tests.support.compiles import h100_device

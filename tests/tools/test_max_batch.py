@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import olla_xla
 from olla_xla.cli import main
-from olla_xla.cli.report.batches import batch_verdict
+from olla_xla.cli.commands.max_batch import batch_verdict
 from olla_xla.compile import refused
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.outcomes import Outcome

@@ -4,7 +4,7 @@ import pytest
 
 from olla_xla.cli import main
 from olla_xla.cli.commands import measure as command
-from olla_xla.cli.report.measured import measured_verdict, memory_table, recomputation_table
+from olla_xla.cli.commands.measure import measured_verdict, memory_table, recomputation_table
 from olla_xla.errors import OllaError
 from olla_xla.tools.measure.processes import measure
 from olla_xla.tools.measure.records import Comparison, Recomputation, RunRequest, Variant, compare

@@ -11,7 +11,7 @@ from olla_xla.cli.report.sweeps import pareto_table
 from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import Device
-from olla_xla.tools import models, pareto, variants
+from olla_xla.tools import models, variants
 
 CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
@@ -42,15 +42,15 @@ def small(batch_size, optimizer):
 
 
 def test_every_way_is_compiled_run_and_priced(monkeypatch):
-    monkeypatch.setattr(pareto, "POLICIES", pareto.POLICIES[1:3])
+    monkeypatch.setattr(variants, "POLICIES", variants.POLICIES[1:3])
     model = models.build("tests.tools.test_pareto:small", batch_size=4, optimizer="sgd")
     options = PlanOptions(time_limit=5, step_limit=2000)
     seen, differentiate = [], (jax.grad, jax.value_and_grad)
-    rows, left = pareto.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
+    rows, left = variants.pareto(model, targets.target("cpu"), options, [0.0, 0.3], seen.append)
     names = [row.name for row in rows]
     assert names[:3] == ["XLA", "planned order", "planned, at most 30%"] and not left
     assert names[-2:] == ["olla_xla.sublinear", "olla_xla.sublinear, dots kept"]
-    assert len(names) == len(seen) == 5 + len(pareto.POLICIES)
+    assert len(names) == len(seen) == 5 + len(variants.POLICIES)
     assert seen[0] == "1 of 7: XLA's own schedule" and seen[2].startswith("3 of 7: planned, 30%")
     assert all(row.bytes > 0 and row.seconds > 0 and row.measured for row in rows)
     order, recomputed = rows[1:3]

@@ -14,8 +14,7 @@ import pytest
 from olla_xla.cli import main
 from olla_xla.errors import InputError
 from olla_xla.tools.sweep import process
-from olla_xla.tools.sweep.grid import COLUMNS, Cell, SweepSettings, cells
-from olla_xla.tools.sweep.journal import Journal
+from olla_xla.tools.sweep.grid import COLUMNS, Cell, Journal, SweepSettings, cells
 from olla_xla.tools.sweep.process import KILLED, run_process
 
 SETTINGS = SweepSettings(time_limit=2.0, step_limit=2000, seed=0, cell_timeout=300.0)

@@ -10,8 +10,7 @@ from olla_xla.cli.main import main
 from olla_xla.errors import GraphError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.tools import to_networkx as module
-from olla_xla.tools.graphml import read_graphml, write_graphml
-from olla_xla.tools.to_networkx import from_networkx, to_networkx
+from olla_xla.tools.to_networkx import from_networkx, read_graphml, to_networkx, write_graphml
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 
 

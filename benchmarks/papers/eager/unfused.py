@@ -23,7 +23,7 @@ from benchmarks.papers.eager.graph import Program, program
 from benchmarks.papers.eager.requests import ALLOCATORS, run_eagerly
 from benchmarks.placement_blocks import graph_problem
 from hlo.module import module_from_bytes
-from hlo.parse import from_stablehlo
+from hlo.text import from_stablehlo
 from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound

@@ -112,7 +112,7 @@ class Step:
 
 
 def best_fit_steps(problem: PlacementProblem) -> Iterator[Step]:
-    """Sekiyama et al.'s rule, one step after the other; `place.rules.best_fit` is the quick one.
+    """Sekiyama et al.'s rule, one step after the other; `place.rules` has the quick one.
 
     The lowest line takes the block of longest life that fits in it, or rises to its lower
     neighbour.

@@ -5,6 +5,6 @@
 """
 
 from benchmarks.papers.ilp_forms.forms import FORMS, least_peak
-from olla_xla.solvers.programs.control import control_edges
+from olla_xla.solvers.programs.orders import control_edges
 
 __all__ = ["FORMS", "control_edges", "least_peak"]

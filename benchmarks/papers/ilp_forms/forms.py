@@ -19,8 +19,8 @@ from olla_xla.memory.mincut import least_live
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status
 from olla_xla.solvers.programs import forms
-from olla_xla.solvers.programs.control import control_edges
 from olla_xla.solvers.programs.forms import ExactOrder, Linear, Task
+from olla_xla.solvers.programs.orders import control_edges
 from olla_xla.solvers.programs.prepared import Prepared, Scale
 from olla_xla.solvers.programs.running_ilp import RunningIlp
 from olla_xla.solvers.solve import BACKENDS

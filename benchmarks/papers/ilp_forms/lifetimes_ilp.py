@@ -27,12 +27,11 @@ import numpy as np
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.solvers.linear import LinearModel
+from olla_xla.solvers.linear import LinearModel, LinearTerms
 from olla_xla.solvers.programs.prepared import Scale
 from olla_xla.solvers.programs.running_ilp import sequence
 from olla_xla.solvers.programs.sharing import Sharing, SharingRows
 from olla_xla.solvers.programs.spans import Reach, spans_by
-from olla_xla.solvers.terms import LinearTerms
 
 EQUATIONS = ("1", "2", "3", "4", "5", "10", "11", "12")
 """The equations that can be switched off."""

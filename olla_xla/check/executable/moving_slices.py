@@ -1,8 +1,8 @@
 """Checks that a GPU's dynamic_slice_fusion thunks take the slices that the module's indices give.
 
 The host computes the address of such a slice from the number of a loop's iteration, by a start and
-a stride that XLA found when it compiled (`hlo.gpu_slices`). Here the module's own index is computed
-for each iteration (`scalars`), clamped as XLA defines the operations, and both must agree.
+a stride that XLA found when it compiled (`hlo.gpu_executable`). Here the module's own index is
+computed for each iteration (`scalars`), clamped as XLA defines the operations, and both must agree.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from hlo.gpu_executable import GpuExecutable, GpuThunk
-from hlo.gpu_slices import MovingSlice
+from hlo.gpu_executable import GpuExecutable, GpuThunk, MovingSlice
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.element_order import digits
 from olla_xla.check.executable.program import Body, Op, Program

@@ -14,9 +14,8 @@ from absl import flags
 
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.tables import Table, megabytes
-from olla_xla.compile import plan_files
-from olla_xla.compile.plan_files import Entry
-from olla_xla.compile.plan_store import stored_folder
+from olla_xla.compile import plan_store
+from olla_xla.compile.plan_store import Entry, stored_folder
 from olla_xla.errors import InputError
 
 
@@ -68,10 +67,10 @@ def run(values: flags.FlagValues) -> int:
         raise InputError(f"--directory: {folder} is not a folder")
     if values.prune:
         most = None if values.megabytes is None else int(values.megabytes * 2**20)
-        removed = plan_files.prune(folder, values.days * 86400, most)
+        removed = plan_store.prune(folder, values.days * 86400, most)
         print(f"{folder}: {len(removed)} files removed, {sum(e.bytes for e in removed):,} bytes")
         return 0
-    found = list(plan_files.entries(folder))
+    found = list(plan_store.entries(folder))
     shared.print_table(values, stored_table(found, str(folder)))
     return int(values.verify and any(entry.plan is None for entry in found))
 

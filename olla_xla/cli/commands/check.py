@@ -13,7 +13,7 @@ import olla_xla.targets as targets
 from olla_xla.analysis.difference import load_snapshot
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.differences import difference_line, difference_table
+from olla_xla.cli.report.plans import difference_line, difference_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 from olla_xla.tools import models

@@ -13,16 +13,18 @@ a run fails.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 from absl import flags
 
 from olla_xla.cli import files
-from olla_xla.cli.report import doctor as report
 from olla_xla.cli.report.progress import Progress
+from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.errors import InputError
 from olla_xla.tools.doctor.examine import examine
-from olla_xla.tools.doctor.records import ROWS
+from olla_xla.tools.doctor.probe import ROWS, Examination, RunRow
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -57,9 +59,129 @@ def run(values: flags.FlagValues) -> int:
     rows = [row for row in ROWS if row.model in wanted]
     with Progress() as progress:
         found = examine(rows, values.steps, values.target, progress.stage)
-    folder, text = Path(values.out), report.page(found)
-    files.write_text(str(folder / "olla_xla-doctor.json"), report.as_json(found))
+    folder, text = Path(values.out), page(found)
+    files.write_text(str(folder / "olla_xla-doctor.json"), as_json(found))
     files.write_text(str(folder / "olla_xla-doctor.md"), text)
     print(text)
     print(f"Written to {folder / 'olla_xla-doctor.md'} and .json; please send both in.")
     return 0 if found.passed else 1
+
+
+_SAID = {True: "ok", False: "**not as it should be**", None: "not here"}
+
+
+def as_json(found: Examination) -> str:
+    """The results of `olla_xla doctor` as a JSON object, with a newline at the end."""
+    fields = {"format": "olla_xla.doctor", "version": 1, **dataclasses.asdict(found)}
+    return json.dumps({**fields, "passed": found.passed}, indent=1) + "\n"
+
+
+def verdict(found: Examination) -> str:
+    """One line on `olla_xla doctor`: which checks and runs failed, how many models did not run."""
+    wrong = [check.name for check in found.checks if check.passed is False]
+    wrong += [run.row.name for run in found.runs if not run.passed]
+    text = f"Not as it should be: {', '.join(dict.fromkeys(wrong))}." if wrong else "Nothing wrong."
+    if found.left:
+        text += f" No GPU here: {len(found.left)} models were not run."
+    return text
+
+
+def page(found: Examination) -> str:
+    """The results of `olla_xla doctor` as a page of Markdown, for users to send in."""
+    facts = [("made", found.made), *found.machine.items(), *found.versions.items()]
+    parts = [
+        "# olla_xla doctor",
+        verdict(found),
+        Table((":", ":"), facts, "## The machine").markdown(),
+        Table(
+            ("check:", ":", "seen:"),
+            [(c.name, _SAID[c.passed], c.seen) for c in found.checks],
+            "## Checks",
+        ).markdown(),
+    ]
+    if found.runs:
+        parts += [_bits(found).markdown(), _memory(found).markdown(), _time(found).markdown()]
+    if found.left:
+        parts.append(_left(found))
+    if found.environment:
+        rows = list(found.environment.items())
+        parts.append(Table(("variable:", "value:"), rows, "## Environment").markdown())
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _left(found: Examination) -> str:
+    """The section that lists the models that were not run, as there is no GPU."""
+    rows = "\n".join(f"- {row.name}" for row in found.left)
+    return (
+        "## Not run\n\nOn a machine with an NVIDIA GPU each of these would run planned and in "
+        "XLA's order, in\nprocesses of their own, with command buffers and without: every output "
+        "compared bit for bit, the\npeak in use on the device and the step time held to what was "
+        f"assigned and predicted.\n\n{rows}"
+    )
+
+
+def _name(run: RunRow) -> str:
+    if run.commands is None:
+        return run.row.name
+    return f"{run.row.name}, {'command buffers' if run.commands else 'no command buffers'}"
+
+
+def _bits(found: Examination) -> Table:
+    rows = []
+    for run in found.runs:
+        if run.comparison is None:
+            rows.append((_name(run), _SAID[False], run.error))
+            continue
+        ours = run.comparison.planned
+        how = "" if ours.planned else f"XLA's own order: {ours.reason}"
+        if ours.stacks or ours.clones:
+            how = f"{ours.stacks} residuals and {ours.clones} instructions computed again"
+        bits = run.comparison.difference or "the same bits"
+        rows.append((_name(run), _SAID[run.passed], f"{bits}{'; ' if how else ''}{how}"))
+    return Table(("step:", ":", "outputs, planned and by jax.jit:"), rows, "## Results")
+
+
+def _memory(found: Examination) -> Table:
+    rows = []
+    for run in found.runs:
+        if run.comparison is None:
+            continue
+        ours, theirs = run.comparison.planned, run.comparison.unplanned
+        for way, one, predicted in (
+            ("XLA", theirs, ours.xla_predicted_bytes),
+            ("planned", ours, ours.predicted_bytes),
+        ):
+            measured = one.measured_bytes
+            beyond = None if measured is None else measured / one.assigned_bytes - 1
+            sizes = (predicted, one.assigned_bytes, measured)
+            rows.append((_name(run), way, *map(megabytes, sizes), percent(beyond, 1)))
+    headings = ("step:", "order:", "predicted", "assigned", "measured", "beyond assigned %")
+    return Table(headings, rows, "## Memory, MB of 2^20 bytes, the most in use")
+
+
+def _time(found: Examination) -> Table:
+    rows = []
+    for run in found.runs:
+        if run.comparison is None:
+            continue
+        ours, theirs = run.comparison.planned, run.comparison.unplanned
+        predicted = [one.predicted_seconds for one in (theirs, ours)]
+        ratio = None
+        if predicted[0] and predicted[1]:
+            ratio = predicted[1] / predicted[0] - 1
+        measured = [one.seconds for one in (theirs, ours)]
+        rows.append(
+            (
+                _name(run),
+                *(_ms(s) for s in (*predicted, *measured)),
+                percent(ratio, 1),
+                percent(run.comparison.time_ratio - 1, 1),
+            )
+        )
+    ours = ("XLA, predicted", "planned, predicted", "XLA", "planned")
+    headings = ("step:", *ours, "predicted %", "measured %")
+    return Table(headings, rows, "## Time of a step, ms, median")
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:,.2f}"

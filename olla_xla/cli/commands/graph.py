@@ -10,8 +10,10 @@ writes GraphML with each operator's step, or draws a small graph (.png, .svg, .p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 from absl import flags
 
@@ -22,15 +24,16 @@ from hlo.module import HloError
 from olla_xla.check.graph import check_schedule
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
-from olla_xla.cli.report.graph_drawing import draw_graph
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.planner import graphs
 from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.whole_file import written_whole
 from olla_xla.schedule.search import phases
-from olla_xla.tools.graphml import read_graphml, write_graphml
+from olla_xla.tools.to_networkx import read_graphml, to_networkx, write_graphml
+from olla_xla.version import to_install
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -111,3 +114,65 @@ def _of_module(values: flags.FlagValues) -> TensorGraph:
     if name not in found:
         raise InputError(f"--computation={name} is not in the module; it has {', '.join(found)}")
     return found[name]
+
+
+MOST_OPERATORS = 300
+"""Operators of the largest graph that is drawn; more cannot be told apart in a picture."""
+
+_STYLES = {"tensor": "solid", "control": "dotted", "alias": "dashed"}
+
+
+def draw_graph(path: Path, graph: TensorGraph, order: Sequence[int], title: str) -> None:
+    """Draws a graph to a file; the suffix of its name says whether PNG, SVG or PDF.
+
+    Operators stand in columns by their depth and are labelled with their step in `order`. The width
+    of a tensor's line grows with the square root of its bytes. Control edges are dotted, alias
+    edges dashed.
+
+    Raises:
+      InputError: the graph is too large, matplotlib is missing or the file cannot be written.
+    """
+    if len(graph.operators) > MOST_OPERATORS:
+        raise InputError(
+            f"{graph.name} has {len(graph.operators):,} operators, too many for a picture (at most "
+            f"{MOST_OPERATORS}); write GraphML instead"
+        )
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise InputError(f"pictures need matplotlib; {to_install('figures')}") from error
+    g = to_networkx(graph)
+    levels = list(nx.topological_generations(g))
+    for depth, nodes in enumerate(levels):
+        for k in nodes:
+            g.nodes[k]["depth"] = depth
+    steps = {k: str(step) for step, k in enumerate(order)}
+    largest = max((t.bytes for t in graph.tensors), default=0) or 1
+    height = max(map(len, levels), default=1)
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "olla_xla"}):
+        figure = Figure(
+            figsize=(max(4.0, 0.6 * len(levels)), max(3.0, 0.45 * height)), layout="constrained"
+        )
+        axes = figure.subplots()
+        places = nx.multipartite_layout(g, subset_key="depth")
+        colors = ["#d0d7de" if o.free else "#9ec5e8" for o in graph.operators]
+        nx.draw_networkx_nodes(g, places, ax=axes, node_size=130, node_color=colors)
+        nx.draw_networkx_labels(g, places, labels=steps, ax=axes, font_size=6)
+        for kind, style in _STYLES.items():
+            mine = [(u, v, key, d) for u, v, key, d in g.edges(keys=True, data=True)
+                    if d["kind"] == kind]  # fmt: skip
+            widths = [0.4 + 3 * math.sqrt(d.get("bytes", 0) / largest) for *_, d in mine]
+            nx.draw_networkx_edges(
+                g, places, ax=axes, edgelist=[(u, v) for u, v, *_ in mine], width=widths,
+                style=style, arrowsize=6, node_size=130, edge_color="#57606a",
+                connectionstyle="arc3,rad=0.08",
+            )  # fmt: skip
+        axes.set_title(title, fontsize=9)
+        axes.set_axis_off()
+        metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
+        try:
+            with written_whole(path) as beside:
+                figure.savefig(beside, dpi=150, metadata=metadata)
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot write {path}: {error}") from error

@@ -22,7 +22,7 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.sweeps import pareto_table
 from olla_xla.errors import InputError
 from olla_xla.tools import models
-from olla_xla.tools.pareto import pareto
+from olla_xla.tools.variants import pareto
 
 
 def define_flags(values: flags.FlagValues) -> None:

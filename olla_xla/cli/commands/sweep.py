@@ -23,8 +23,7 @@ from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import parse_bytes
 from olla_xla.tools.models import zoo
-from olla_xla.tools.sweep.grid import Cell, SweepSettings, cells
-from olla_xla.tools.sweep.journal import Journal
+from olla_xla.tools.sweep.grid import Cell, Journal, SweepSettings, cells
 from olla_xla.tools.sweep.process import run_dask, run_local
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from hlo.backend import platform
+from olla_xla.memory import clock
 from olla_xla.memory.module_state import facts_of
 from olla_xla.planner.knee import knee
-from olla_xla.planner.passes import relax_overlap, rematerialise, scan_residuals
+from olla_xla.planner.passes import relax_overlap, rematerialise
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.options import KNEE
+from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.moves import spared
+from olla_xla.remat.loops.residual_choices import ResidualChoice, ResidualChoices
+from olla_xla.remat.loops.selection import TRIES, free, is_right, to_try
 
 _NEARLY = 1.02
 """Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
@@ -48,7 +53,7 @@ def recomputed(state: ModuleState) -> ModuleState:
 
 def _recomputed(state: ModuleState) -> ModuleState:
     """The state with what one search finds. Raises as `recomputed`."""
-    state = scan_residuals.run(state)
+    state = recompute_residuals(state)
     ways = [state] if state.other is None else [state, state.other]
     found = []
     for k, way in enumerate(ways):
@@ -67,7 +72,7 @@ def free_edits(start: ModuleState, *, joins: bool) -> Iterator[ModuleState]:
     `joins` none are.
     """
     ways = [*_spared(start, joins), start]
-    found = (scan_residuals.before_order(way) for way in ways)
+    found = (residuals_before_order(way) for way in ways)
     if (least := ways[0].edits.spared) is not None and least.joined:
         target = start.request.target
         found = sorted(map(list, found), key=lambda some: facts_of(some[0].module, target).total)
@@ -91,3 +96,109 @@ def _spared(state: ModuleState, joins: bool) -> list[ModuleState]:
         for found in spared(state.module, request.target, request.cost, most)
         if joins or not found.joined
     ]
+
+
+# Rematerialises what forward loops store for backward ones (remat.loops).
+#
+# First what costs nothing, before an order is looked for; then, towards a budget or within an
+# allowance of time, the choices that promise most are ordered anew and compared by their totals.
+
+
+_SHARE = 0.5
+"""Part of the time that is left for recomputation."""
+
+
+def residuals_before_order(state: ModuleState) -> Iterator[ModuleState]:
+    """Yields states to order: first without scan residuals that cost nothing to drop.
+
+    The next one is used where kernels cannot keep their patterns in the one before, or where a run
+    takes longer, as the dropped work had overlapped with other work. For that case one state has
+    residuals priced with overlap.
+    """
+    request = state.request
+    if not request.options.loops:
+        yield state
+        return
+    choices = _choices(state)
+    # XLA:TPU aborts the process if it cannot compile a fusion: nothing is dropped there unasked.
+    found = free(choices) if platform(request.target).emits_any_fusion else None
+    kernels = state.kernels
+    if found is not None or request.options.recomputes:
+        kernels = choices.kernels
+    as_is = dataclasses.replace(state, choices=choices, kernels=kernels)
+    if found is not None:
+        yield _with(as_is, found, None)
+        if platform(request.target).runs_beside:
+            other = free(choices.beside)
+            if other is not None and other.records != found.records:
+                yield _with(as_is, other, None)
+    yield as_is
+
+
+def _choices(state: ModuleState) -> ResidualChoices:
+    request = state.request
+    return ResidualChoices(
+        state.module,
+        request.target,
+        request.cost,
+        state.kernels,
+        collectives=request.options.collectives,
+    )
+
+
+def recompute_residuals(state: ModuleState) -> ModuleState:
+    """The planner's pass that recomputes scan residuals, arrays that loops fill and others read.
+
+    Where no choice is better within the allowance, only `met` changes. Of the others that were
+    tried without a budget, the least one that takes less time is its `other`.
+    """
+    choices, budget = state.choices, state.request.options.budget_bytes
+    if choices is None:
+        return state
+    if platform(state.request.target).runs_beside:
+        choices = choices.beside  # as an allowance counts time
+    deadline = clock.now() + state.seconds_left * _SHARE
+    best: tuple[ResidualChoice, Plan] | None = None
+    every: list[tuple[ResidualChoice, Plan]] = []
+    for choice, lowest in to_try(choices, budget, state.allowance):
+        if not is_right(choices, choice):
+            continue
+        left = max(deadline - clock.now(), 0.1) / max(TRIES - len(every), 1)
+        state.request.tell(f"choosing scan residuals to recompute, choice {len(every) + 1}")
+        plan = state.ordered_anew(choice.module, choice.kernels, left)
+        if plan is None:
+            continue
+        every.append((choice, plan))
+        least = state.least_worth if best is None else best[1].predicted_bytes
+        if plan.predicted_bytes < least:
+            best = every[-1]
+        late = best is not None and clock.now() >= deadline
+        if lowest or late or plan.predicted_bytes <= (budget or 0):
+            break
+    met = *state.met, *((choice.path_seconds, plan.predicted_bytes) for choice, plan in every)
+    state = dataclasses.replace(state, met=met)
+    if best is None:
+        return state
+    faster = [one for one in every if one[0].path_seconds < best[0].path_seconds]
+    found = _with(state, *best)
+    if not faster or budget is not None:
+        return found
+    other = _with(state, *min(faster, key=lambda one: one[1].predicted_bytes))
+    return dataclasses.replace(found, other=other)
+
+
+def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> ModuleState:
+    """The state with a choice instead of the one that it has."""
+    before = state.edits.spared
+    edits = dataclasses.replace(
+        state.edits,
+        loops=choice.records,
+        # Before there is an order, operators count one after the other, not as streams run them.
+        added_seconds=choice.seconds if plan is None else choice.path_seconds,
+        added_moved_bytes=choice.moved,
+        least_stack_bytes=choice.least_stack_bytes,
+        sources=(*(before.sources if before else ()), "loops"),
+    )
+    return dataclasses.replace(
+        state, module=choice.module, kernels=choice.kernels, edits=edits, plan=plan
+    )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import timeline
 from olla_xla.memory.mincut import Closure, closure, least_live
-from olla_xla.schedule.rules.greedy import by_priority
+from olla_xla.schedule.rules import by_priority
 from olla_xla.schedule.search.cuts import Cuts, needs
 
 _FIRST = 24  # operators whose cuts are made, at first

@@ -1,6 +1,6 @@
 """Compiled local search over the orders of one graph, with incremental evaluation.
 
-A move rearranges the operators of one window of steps (proposals.py); only that window is evaluated
+A move rearranges the operators of one window of steps (`propose`); only that window is evaluated
 again (state.py).
 
 The cost of an order is the sum over its steps of the squared excess of live bytes over a target;
@@ -11,6 +11,7 @@ some moves ago (late acceptance), which needs no temperature.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.jit import inner, loop
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.schedule.search.proposals import below, propose
 from olla_xla.schedule.search.state import State, commit_window, new_state, try_window
 
 
@@ -160,3 +160,202 @@ def perturb(g: GraphArrays, s: State, first: int, cap: int) -> int:
             if done == wanted:
                 break
     return done
+
+
+# Moves of local search, drawn at random: each keeps the order legal by construction.
+#
+# - pull: an operator, with those of its ancestors that stand in the window, runs at its beginning;
+# - push: an operator, with those of its descendants that stand in the window, runs at its end.
+
+
+_FARTHER, _LATER, _ANY, _PULL_FREELY, _PUSH_FREELY = 0, 3, 5, 5, 6
+"""Moves are of kinds 0 to 7. Kinds below _ANY choose a tensor that is live at a hot step: below
+_LATER they make it die sooner, if it can, else appear later; _FARTHER moves beyond that step.
+The others choose any operator: odd kinds pull it, even kinds push it."""
+
+
+@inner
+def _next(random: NDArray[np.uint64]) -> np.uint64:
+    """splitmix64."""
+    random[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = random[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@inner
+def below(random: NDArray[np.uint64], limit: int) -> Any:
+    """A random integer in [0, limit), from the generator state `random`, which is advanced."""
+    return np.int64((_next(random) >> np.uint64(33)) % np.uint64(limit))
+
+
+@inner
+def _pull(g: GraphArrays, s: State, lo: int, hi: int) -> None:
+    """Sets the trial of [lo, hi]: the marked operators and their ancestors, then the others.
+
+    Operators are marked with the current counters[0].
+    """
+    stamp = s.counters[0]
+    back = hi
+    for t in range(hi, lo - 1, -1):
+        v = s.order[t]
+        if s.marked[v] == stamp:
+            for k in range(g.pred_ptr[v], g.pred_ptr[v + 1]):
+                s.marked[g.pred_idx[k]] = stamp
+        else:
+            s.trial[back] = v
+            back -= 1
+    for t in range(hi, lo - 1, -1):
+        v = s.order[t]
+        if s.marked[v] == stamp:
+            s.trial[back] = v
+            back -= 1
+
+
+@inner
+def _push(g: GraphArrays, s: State, lo: int, hi: int) -> None:
+    """Sets the trial of [lo, hi]: the others, then the marked operators and their descendants."""
+    stamp = s.counters[0]
+    front = lo
+    for t in range(lo, hi + 1):
+        v = s.order[t]
+        if s.marked[v] == stamp:
+            for k in range(g.succ_ptr[v], g.succ_ptr[v + 1]):
+                s.marked[g.succ_idx[k]] = stamp
+        else:
+            s.trial[front] = v
+            front += 1
+    for t in range(lo, hi + 1):
+        v = s.order[t]
+        if s.marked[v] == stamp:
+            s.trial[front] = v
+            front += 1
+
+
+@inner
+def _distance(s: State, longest: int) -> int:
+    """A length in [1, longest], short ones more often."""
+    bits = 1
+    while (1 << bits) < longest:
+        bits += 1
+    span = 1 << (1 + below(s.random, bits))
+    return min(1 + below(s.random, span), longest)
+
+
+@inner
+def _drawn(pick: NDArray[np.int64], ball: int) -> int:
+    """The first tensor whose running sum is above `ball`."""
+    lo, hi = 0, len(pick)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if pick[middle] <= ball:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@inner
+def _live_tensor(g: GraphArrays, s: State, step: int) -> Any:
+    """A tensor that is live at `step`, drawn by size; -1 if 24 draws find none."""
+    total = g.running[-1] if len(g.running) else 0
+    if total == 0:
+        return -1
+    for _ in range(24):
+        ball = np.int64(_next(s.random) >> np.uint64(2)) % total
+        a = _drawn(g.running, ball)
+        start = 0 if g.live_in[a] else s.place[g.source[a]]
+        if start <= step <= s.last[a]:
+            return a
+    return -1
+
+
+@inner
+def propose(g: GraphArrays, s: State, first: int) -> tuple[Any, Any]:
+    """Draws a random change of the order, writes it to `s.trial`; returns the steps it changes."""
+    kind = below(s.random, 8)
+    s.counters[0] += 1
+    if kind < _ANY and s.counters[2]:
+        step = s.hot[below(s.random, s.counters[2])]
+        a = _live_tensor(g, s, step)
+        if a < 0:
+            return 0, -1
+        if kind < _LATER and not g.live_out[a] and s.last[a] > step:
+            return _die_sooner(g, s, first, kind, a, step)
+        return _appear_later(g, s, first, kind, a, step)
+    here = first + below(s.random, len(s.order) - first)
+    if kind & 1:
+        return _pull_one(g, s, first, kind, here)
+    return _push_one(g, s, kind, here)
+
+
+@inner
+def _die_sooner(
+    g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
+) -> tuple[Any, Any]:
+    """Pulls the readers of tensor a, so that it dies at a hot step or, with _FARTHER, before."""
+    lo, hi = step, s.last[a]
+    if kind == _FARTHER:
+        lo = max(first, lo - _distance(s, len(s.order)))
+    lo = max(lo, first)
+    for k in range(g.sink_ptr[a], g.sink_ptr[a + 1]):
+        v = g.sink_idx[k]
+        if s.place[v] >= step:
+            s.marked[v] = s.counters[0]
+    _pull(g, s, lo, hi)
+    return lo, hi
+
+
+@inner
+def _appear_later(
+    g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
+) -> tuple[Any, Any]:
+    """Pushes the source of tensor a to a hot step; beyond it with _FARTHER or if it runs there."""
+    n = len(s.order)
+    v = g.source[a]
+    lo, hi = s.place[v], step
+    if g.live_in[a] or lo < first:
+        return 0, -1
+    if kind == _FARTHER or hi == lo:
+        hi = min(n - 1, hi + _distance(s, n))
+    s.marked[v] = s.counters[0]
+    _push(g, s, lo, hi)
+    return lo, hi
+
+
+@inner
+def _pull_one(g: GraphArrays, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
+    """Pulls the operator of a step, with _PULL_FREELY to right after its last predecessor."""
+    v = s.order[here]
+    s.marked[v] = s.counters[0]
+    lo = here
+    if kind == _PULL_FREELY:
+        lo = first
+        for k in range(g.pred_ptr[v], g.pred_ptr[v + 1]):
+            lo = max(lo, s.place[g.pred_idx[k]] + 1)
+    if lo == here:
+        lo = max(first, here - _distance(s, len(s.order)))
+    if lo == here:
+        return 0, -1
+    _pull(g, s, lo, here)
+    return lo, here
+
+
+@inner
+def _push_one(g: GraphArrays, s: State, kind: int, here: int) -> tuple[Any, Any]:
+    """Pushes the operator of a step, with _PUSH_FREELY to right before its first successor."""
+    n = len(s.order)
+    v = s.order[here]
+    s.marked[v] = s.counters[0]
+    hi = here
+    if kind == _PUSH_FREELY:
+        hi = n - 1
+        for k in range(g.succ_ptr[v], g.succ_ptr[v + 1]):
+            hi = min(hi, s.place[g.succ_idx[k]] - 1)
+    if hi == here:
+        hi = min(n - 1, here + _distance(s, n))
+    if hi == here:
+        return 0, -1
+    _push(g, s, here, hi)
+    return here, hi

@@ -16,7 +16,7 @@ from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays, topological_order
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.schedule.condense import reduce_graph
-from olla_xla.schedule.rules.greedy import by_priority
+from olla_xla.schedule.rules import by_priority
 from olla_xla.solvers.linear import LinearModel
 from olla_xla.solvers.solve import whole_units
 

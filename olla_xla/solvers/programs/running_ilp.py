@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from olla_xla.errors import InputError, SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
-from olla_xla.solvers.linear import LinearModel
+from olla_xla.solvers.linear import LinearModel, LinearTerms
 from olla_xla.solvers.programs.prepared import Scale
 from olla_xla.solvers.programs.sharing import Sharing, SharingRows
 from olla_xla.solvers.programs.spans import Reach, spans_by, users_of
-from olla_xla.solvers.terms import LinearTerms
 
 EQUATIONS = ("10", "11", "12")
 """The equations that can be switched off; the optimum stays the same."""

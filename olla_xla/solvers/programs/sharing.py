@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import spans_and_passes
-from olla_xla.solvers.linear import LinearModel
+from olla_xla.solvers.linear import LinearModel, LinearTerms
 from olla_xla.solvers.programs.spans import Reach, StepSpans
-from olla_xla.solvers.terms import LinearTerms
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,7 @@ from pathlib import Path
 from olla_xla.compile import first_use
 from olla_xla.compile.versions import versions
 from olla_xla.errors import OllaError
-from olla_xla.tools.doctor.probe import PROBES
-from olla_xla.tools.doctor.records import Check, Examination, ModelRow, RunRow
+from olla_xla.tools.doctor.probe import PROBES, Check, Examination, ModelRow, RunRow
 from olla_xla.tools.measure.processes import measure
 from olla_xla.tools.measure.records import RunRequest
 

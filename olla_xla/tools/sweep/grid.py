@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import itertools
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from olla_xla.errors import InputError
+from olla_xla.problem.whole_file import written_whole
 
 MODES = {
     "order": "order and in-place reuse, no recomputation",
@@ -114,3 +121,104 @@ def cells(
         Cell(model, int(size), target, optimizer, mode)
         for model, size, target, optimizer, mode in itertools.product(*given.values())
     ]
+
+
+# Rows on disk: JSON lines as they come, and a CSV in the order of the grid.
+#
+# Each row is one line, written and flushed to disk at once. A process that is killed leaves at most
+# one torn line, which the next one drops. The CSV is rewritten with each row, and the old file is
+# replaced atomically, so that it is complete at any time.
+
+
+_FORMAT = "olla_xla.sweep/1"
+
+
+class Journal:
+    """The rows of one sweep, in two files; rows that are there already are read.
+
+    Args:
+      path: the CSV file; the JSON lines lie beside it, ending in `.jsonl`.
+      grid: the cells of the sweep, in the order of the CSV.
+      settings: what else the rows depend on. columns: of the CSV, those of `KEY` first.
+
+    Raises:
+      InputError: the files cannot be read or written, or are of another sweep.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        grid: Sequence[Cell],
+        settings: SweepSettings,
+        columns: Sequence[str] = COLUMNS,
+    ) -> None:
+        self.path = Path(path)
+        self._columns = columns
+        self.lines = self.path.with_suffix(".jsonl")
+        if self.lines == self.path:
+            raise InputError(f"--out={path} must not end in .jsonl: the sweep writes that file too")
+        self.grid = list(grid)
+        self._header = {"format": _FORMAT, **dataclasses.asdict(settings)}
+        self.rows: dict[Cell, dict[str, Any]] = {}
+        try:
+            self._read()
+            self._write_csv()
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+    @property
+    def missing(self) -> list[Cell]:
+        """The cells that have no row yet."""
+        return [cell for cell in self.grid if cell not in self.rows]
+
+    def add(self, cell: Cell, row: Mapping[str, Any]) -> None:
+        """Adds a cell's row to both files. Raises InputError if they cannot be written."""
+        full = {**dataclasses.asdict(cell), **row}
+        if unknown := set(full) - set(self._columns):
+            raise ValueError(f"no columns {sorted(unknown)}")
+        try:
+            with open(self.lines, "a", encoding="utf-8") as file:
+                _write_line(file, full)
+            self.rows[cell] = full
+            self._write_csv()
+        except OSError as error:
+            raise InputError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def _read(self) -> None:
+        """Takes over the rows of an earlier run, or starts the file."""
+        text = self.lines.read_text(encoding="utf-8") if self.lines.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
+        if not whole:
+            with open(self.lines, "w", encoding="utf-8") as file:
+                _write_line(file, self._header)
+            return
+        try:
+            header, *rows = [json.loads(line) for line in whole.splitlines()]
+            made = {Cell(**{k: row[k] for k in KEY}): row for row in rows}
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{self.lines} was not written by a sweep; choose another --out"
+            ) from error
+        if header != self._header:
+            raise InputError(
+                f"{self.lines} is of a sweep with other limits or another seed; delete it or give "
+                "another --out"
+            )
+        self.rows = made
+        if whole != text:
+            os.truncate(self.lines, len(whole.encode()))
+
+    def _write_csv(self) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
+        writer.writeheader()
+        kept = [*self.grid, *(cell for cell in self.rows if cell not in set(self.grid))]
+        writer.writerows(self.rows[cell] for cell in kept if cell in self.rows)
+        with written_whole(self.path) as beside:
+            beside.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _write_line(file: io.TextIOBase | Any, fields: Mapping[str, Any]) -> None:
+    file.write(json.dumps(fields) + "\n")
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,1 +1,0 @@
-"""The report: one HTML file, drawn by Bokeh, that needs nothing else."""

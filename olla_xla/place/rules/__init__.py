@@ -1,1 +1,0 @@
-"""Simple rules for offsets: first fit, best fit."""
