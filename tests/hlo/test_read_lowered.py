@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax._src.lib import hlo, xla_client  # pyright: ignore
+from jax._src import compiler  # pyright: ignore
+from jax._src.lib import hlo  # pyright: ignore
 from jaxlib import _jax
 
 from examples import zoo
@@ -175,9 +176,8 @@ def results(module, lowered, arguments):
     """(results, arguments afterwards) of an unscheduled module, run as XLA's compiler makes it."""
     device = jax.devices("cpu")[0]
     mlir = _jax.mlir.xla_computation_to_mlir_module(hlo.XlaComputation(module))
-    executable = device.client.compile_and_load(
-        mlir, _jax.DeviceList((device,)), xla_client.CompileOptions()
-    )
+    options = compiler.get_compile_options(1, 1)
+    executable = device.client.compile_and_load(mlir, _jax.DeviceList((device,)), options)
     kept = sorted(lowered._lowering.compile_args["kept_var_idx"])  # unused arguments are dropped
     given = [jnp.array(a, copy=True) for a in arguments]
     return executable.execute([given[k] for k in kept]), given
@@ -215,7 +215,6 @@ def overlapping(view):
     return found
 
 
-@pytest.mark.optimized  # as the runtime that it is run by compiles
 @pytest.mark.parametrize("name", CASES)
 def test_lowered_steps_are_planned(name, tmp_path):
     step, arguments, donated = CASES[name]

@@ -54,7 +54,7 @@ def _captured(tokens: int = 10, batch: int = 64, width: int = 32):
     return lowered, capture(lowered)
 
 
-@pytest.mark.parametrize("shape", [(10, 64, 32, 1), (7, 64, 32, 2), (12, 32, 64, 3)])
+@pytest.mark.parametrize("shape", [(10, 64, 32, 1), (7, 64, 32, 2)])
 @pytest.mark.optimized
 def test_a_loss_of_two_means_is_jits(shape):
     """The last kernel, `a*k1 + reduce(b)*k2` with a scalar result, was rounded otherwise."""
@@ -165,7 +165,7 @@ def test_a_held_operand_is_not_written_over():
 def test_a_kernel_of_many_operands_is_not_tried_one_by_one():
     """All of them die there; held one after the other, the result took the next one's memory."""
     random = np.random.default_rng(0)
-    weights = [random.normal(size=(256, 256)).astype(np.float32) / 16 for _ in range(12)]
+    weights = [random.normal(size=(256, 256)).astype(np.float32) / 16 for _ in range(6)]
     x = random.normal(size=(512, 256)).astype(np.float32)
 
     def step(weights, x):
