@@ -1,8 +1,5 @@
 """The exception tree: every error olla_xla raises on purpose derives from `OllaError`."""
 
-import functools
-from typing import Any
-
 
 class OllaError(Exception):
     """Base of all olla_xla errors; its message is one line that says what to do."""
@@ -94,10 +91,3 @@ class FallbackError(OllaError):
 
 class AgreementError(OllaError, RuntimeError):
     """It is unknown whether other processes run a plan, or this process cannot run theirs."""
-
-
-def function_name(function: Any) -> str:
-    """A callable's name for messages; of a `functools.partial`, that of the function it calls."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__name__", type(function).__name__)

@@ -26,7 +26,8 @@ from olla_xla.compile.jax_private import device_bytes, jit_parameters, plain_jit
 from olla_xla.compile.planned import compile_planned
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
 from olla_xla.compile.refused import is_refusal, refused_executable
-from olla_xla.errors import InputError, OllaError, function_name
+from olla_xla.errors import InputError, OllaError
+from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target, target
 

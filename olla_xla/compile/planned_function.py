@@ -40,7 +40,8 @@ from olla_xla.compile.plan_store import is_filled
 from olla_xla.compile.planned import compile_given, compile_planned
 from olla_xla.compile.shared import Outcomes, Plans, Shared, shared
 from olla_xla.compile.signature import device_key, is_to_plan
-from olla_xla.errors import CheckError, FallbackError, JitError, OllaError, function_name
+from olla_xla.errors import CheckError, FallbackError, JitError, OllaError
+from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.summary import in_a_line

@@ -8,11 +8,8 @@ token of its own (tokens.py). A last `compile()` under the chosen token finds it
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
-import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +18,15 @@ import jax
 from hlo.backend import PLATFORMS
 from hlo.late import late
 from hlo.module import module_from_bytes
-from hlo.rewrite.handed_back import keep_frame_ids
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.captured import Captured
+from olla_xla.compile.hook import CompileRequest, listening
 from olla_xla.compile.jax_private import (
     device_bytes,
     device_kind,
     forget_compiles,
     keep_executable,
     no_cache_writes,
-    own_module,
 )
 from olla_xla.compile.stablehlo import StableHlo
 from olla_xla.compile.tokens import Token, mark_of, marked
@@ -227,112 +223,3 @@ class StageCompiles:
         for token in list(self._tokens):
             with marked(self._lowered, token):
                 forget_compiles(self._lowered)
-
-
-# XLA's one entry point into olla_xla: the scheduled module, handed over inside a compile.
-#
-# XLA calls the hook for every module of the process, on the thread that compiles it, and waits.
-# So the planner runs on the caller's thread, with its warnings and JAX settings; signal handlers
-# run there too (handlers.py). A module is ours if it has a token, a module-level frontend
-# attribute that is kept up to POST_SCHEDULER. Other modules are not changed.
-
-
-_TOKEN = re.compile(rb"olla_xla-(?:capture|plan)-[0-9a-f]{32}")
-
-
-@dataclasses.dataclass(eq=False)
-class CompileRequest:
-    """One compile during which XLA's hook passes the scheduled module to a function of ours.
-
-    Attributes:
-      token: marks the module.
-      transform: (platform, module) -> module or None for no change; an error ends the compile.
-      last: whether the compile ends after `transform`, with an error from XLA.
-      error: what `transform` raised.
-    """
-
-    token: bytes
-    transform: Callable[[str, bytes], bytes | None]
-    last: bool = False
-    error: BaseException | None = None
-
-
-class _Ended(Exception):
-    """Raised to XLA to end a compile."""
-
-
-class _Hook:
-    """The callbacks that are registered with XLA, from the first request on.
-
-    They are never cleared: XLA may be about to call one on another thread, for another compile
-    (xla.clear_hlo_module_transformation, jaxlib 0.12: a segmentation fault).
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests: tuple[CompileRequest, ...] = ()
-        self._platforms: tuple[str, ...] = ()
-
-    @contextlib.contextmanager
-    def listening(self, request: CompileRequest) -> Iterator[None]:
-        """A context in which `request` is served; at its end, raises what `transform` raised."""
-        with self._lock:
-            self._requests += (request,)
-            self._register()
-        try:
-            yield
-        except jax.errors.JaxRuntimeError:
-            if request.error is None:
-                raise
-        finally:
-            with self._lock:
-                self._requests = tuple(r for r in self._requests if r is not request)
-        if request.error is not None:
-            raise request.error
-
-    def _register(self) -> None:
-        xla = own_module("jax._src.xla_transform", "jax.extend.xla")
-
-        for platform in PLATFORMS:
-            if platform in self._platforms:
-                continue
-            # A platform without its plugin cannot be registered, and cannot compile either.
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                xla.register_hlo_module_transformation(
-                    functools.partial(self._callback, platform),
-                    name="olla_xla",
-                    stage=xla.PipelineStage.POST_SCHEDULER,
-                    platforms=(platform,),
-                )
-                self._platforms += (platform,)
-
-    def _callback(self, platform: str, module: bytes) -> bytes | None:
-        """XLA's callback. It takes no lock: `_register` may hold ours while it waits for XLA."""
-        if not self._requests:
-            return None
-        found = _TOKEN.search(module)
-        if found is None:
-            return None
-        requests = [r for r in self._requests if r.token == found.group()]
-        if not requests:
-            return None
-        try:
-            result = requests[0].transform(platform, module)
-        except BaseException as error:
-            requests[0].error = error
-            raise _Ended from error
-        if requests[0].last:
-            raise _Ended
-        return None if result is None else keep_frame_ids(result)
-
-
-_hook = _Hook()
-
-
-def listening(request: CompileRequest) -> contextlib.AbstractContextManager[None]:
-    """A context in which XLA's hook passes the module that has the request's token to `transform`.
-
-    Raises:
-      Whatever `request.transform` raises, at the end.
-    """
-    return _hook.listening(request)

@@ -17,10 +17,11 @@ from olla_xla.compile.accounting import assigned_bytes, final_module, temporary_
 from olla_xla.compile.jax_private import devices_of, plain_jit, under_trace
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.compile.stages import PlannedLowered
-from olla_xla.errors import BudgetError, InputError, function_name
+from olla_xla.errors import BudgetError, InputError
 from olla_xla.pieces.across import cost_in_pieces
 from olla_xla.pieces.sharded import leaf_shardings
 from olla_xla.pieces.transform import FissionPlan, in_pieces
+from olla_xla.problem.function_name import function_name
 
 _logger = logging.getLogger("olla_xla")
 

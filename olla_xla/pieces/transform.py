@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from olla_xla.errors import BudgetError, InputError, LimitError, function_name
+from olla_xla.errors import BudgetError, InputError, LimitError
 from olla_xla.pieces.choice import Cut, choose, line_of, pieces_for
 from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
@@ -19,6 +19,7 @@ from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import LIGHT, AnyStep, Region, nbytes, operands, regions_in
 from olla_xla.pieces.run import call
 from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refuse_explicit
+from olla_xla.problem.function_name import function_name
 from olla_xla.segments.trace import function_of, inlined, is_variable, traced_call
 
 Axis = int | tuple[int | None, ...] | None

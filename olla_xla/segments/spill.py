@@ -7,14 +7,15 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import primitives
 
-from olla_xla.errors import InputError, LimitError, function_name
+from olla_xla.errors import InputError, LimitError
+from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import parse_bytes
 from olla_xla.segments import host_state
 from olla_xla.segments.beside import Beside
@@ -95,7 +96,9 @@ def spill(
     branches, while loops and custom derivatives are not.
 
     The copies overlap with computation, but the link to the host is slow (about 50 GB/s for a PCI
-    Express 5 card): a step gets longer where its layers compute less than they copy. On a CPU
+    Express 5 card): a step gets longer where its layers compute less than they copy. A copy that a
+    layer would wait for runs beside a neighbouring layer where that hides it; the device then holds
+    one slice more, and the array's last slice. On a CPU
     nothing is spilled, since its memory is the host's.
 
     With `state`, arguments that are in host memory are spilled instead, such as the state of an
@@ -210,6 +213,18 @@ class _Found(NamedTuple):
         """What can run beside a copy, for each byte, where there is the least of it."""
         return min(use.length * use.work for use in self.uses) / max(self.array.bytes, 1)
 
+    def runs_apart(self, copied: Mapping[_Program, int]) -> bool:
+        """Whether an iteration would wait for its copy, of which a neighbouring one hides most.
+
+        Args:
+          copied: bytes of the other arrays that share the link, by the scan's body.
+        """
+        shares = [(use, copied[use.body] + self.array.bytes) for use in self.uses]
+        waits = any(use.hides(use.work, size) <= 0.75 for use, size in shares)
+        return waits and all(
+            use.turned and use.hides(use.body.beside.work, size) > 0.5 for use, size in shares
+        )
+
 
 class _Program:
     """A jaxpr with its calls inlined, and the scans in its scans' bodies as programs.
@@ -285,20 +300,16 @@ class _Spiller:
         self._program = _Program(jaxpr)
         found = [one for one in self._program.arrays() if one.array.bytes >= least]
         left, chosen = math.inf if most is None else most, []
-        copied: dict[Any, int] = collections.Counter()
+        copied: collections.Counter[_Program] = collections.Counter()
         self._apart: set[Any] = set()
         for one in sorted(found, key=lambda one: -one.work):
             if one.array.bytes <= left:
                 left -= one.array.bytes
                 chosen.append(one)
-                size = one.array.bytes
-                both = [(use, copied[use.body] + size) for use in one.uses]
-                if not all(use.hides(use.work, together) > 0.75 for use, together in both) and all(
-                    use.turned and use.hides(use.body.beside.work, together) > 0.5
-                    for use, together in both
-                ):
+                if one.runs_apart(copied):
                     self._apart.add(one.variable)
-                copied.update(dict.fromkeys((use.body for use in one.uses), size))
+                for body in {use.body for use in one.uses}:
+                    copied[body] += one.array.bytes
         chosen.sort(key=lambda one: -one.array.bytes)
         self.chosen: dict[Any, Spilled] = {one.variable: one.array for one in chosen}
 

@@ -20,7 +20,7 @@ from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.planned_function import PlannedFunction
-from olla_xla.errors import function_name
+from olla_xla.problem.function_name import function_name
 
 _JAX = os.path.join(os.path.dirname(os.path.realpath(str(jax.__file__))), "")
 _SHOWN = 2

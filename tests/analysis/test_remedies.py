@@ -274,6 +274,7 @@ def test_analyze_tries_nothing_where_it_is_not_asked_to():
 
 def test_where_an_order_saves_much_nothing_is_tried():
     arguments = jnp.zeros((16, 64, 64)), jnp.zeros((2048, 64))
+    assert _tried(scanned, arguments) is not None
     plan = LIMITS | {"max_overhead": 0.2}
     assert olla_xla.analyze(scanned, *arguments, plan=plan, advice=True).remedy is None
 

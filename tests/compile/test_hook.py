@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from olla_xla import planner
-from olla_xla.compile import stage_compiles
+from olla_xla.compile import hook
 from olla_xla.errors import OllaError
 from tests.support.planned_steps import (
     arguments,
@@ -76,10 +76,8 @@ def test_two_threads_do_not_mix_up_their_modules(monkeypatch):
 
 def test_other_modules_pass_the_hook_unread():
     seen = []
-    request = stage_compiles.CompileRequest(
-        b"olla_xla-capture-" + b"0" * 32, lambda *a: seen.append(a)
-    )
-    with stage_compiles.listening(request):
+    request = hook.CompileRequest(b"olla_xla-capture-" + b"0" * 32, lambda *a: seen.append(a))
+    with hook.listening(request):
         jax.jit(lambda x: x + 17.0)(1.0)
     assert not seen
     assert_hook_idle()
@@ -88,7 +86,7 @@ def test_other_modules_pass_the_hook_unread():
 _BESIDE = """
 import threading
 import jax
-from olla_xla.compile import stage_compiles
+from olla_xla.compile import hook
 
 def stranger():
     for k in range(30):
@@ -98,9 +96,9 @@ threads = [threading.Thread(target=stranger) for _ in range(2)]
 jax.jit(lambda x: x + 1)(2.0)
 for thread in threads:
     thread.start()
-request = stage_compiles.CompileRequest(b"olla_xla-capture-" + b"0" * 32, lambda *a: None)
+request = hook.CompileRequest(b"olla_xla-capture-" + b"0" * 32, lambda *a: None)
 while any(thread.is_alive() for thread in threads):
-    with stage_compiles.listening(request):
+    with hook.listening(request):
         pass
 """
 
@@ -134,8 +132,8 @@ def test_what_was_compiled_before_is_not_compiled_again():
 
 
 def test_backend_without_a_hook(monkeypatch):
-    monkeypatch.setattr(stage_compiles, "PLATFORMS", {})
-    monkeypatch.setattr(stage_compiles, "_hook", stage_compiles._Hook())
+    monkeypatch.setattr(hook, "PLATFORMS", {})
+    monkeypatch.setattr(hook, "_hook", hook._Hook())
     outcome = compile_planned(fresh(branches, donate_argnums=0).lower(*arguments()))
     assert isinstance(outcome.error, OllaError) and "cpu, cuda and tpu" in outcome.reason
     assert outcome.compiled(*arguments())
@@ -163,13 +161,13 @@ def test_an_interrupt_before_the_hook_knows_its_module_reaches_the_caller(monkey
 
     class Interrupting:
         def search(self, module):
-            compiles_open.append(len(stage_compiles._hook._requests))
-            if len(stage_compiles._hook._requests) > nested:
+            compiles_open.append(len(hook._hook._requests))
+            if len(hook._hook._requests) > nested:
                 signal.raise_signal(signal.SIGINT)
             return token.search(module)
 
-    compiles_open, token = [], stage_compiles._TOKEN
-    monkeypatch.setattr(stage_compiles, "_TOKEN", Interrupting())
+    compiles_open, token = [], hook._TOKEN
+    monkeypatch.setattr(hook, "_TOKEN", Interrupting())
     if nested:  # In the compile that asks for orders of XLA's scheduler for memory.
         monkeypatch.setattr(
             planner, "plan_module", lambda *a, alternative_orders, **k: alternative_orders()

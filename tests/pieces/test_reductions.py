@@ -43,7 +43,7 @@ def made_of(names):
     return lambda x, w: [REDUCTIONS[name](x @ w) for name in names]
 
 
-@settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     st.lists(st.sampled_from(sorted(REDUCTIONS)), min_size=1, max_size=3, unique=True),
     st.integers(2, 10),
@@ -90,7 +90,7 @@ def weighted(names):
     return loss
 
 
-@settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     st.lists(st.sampled_from(SMOOTH), min_size=1, max_size=2, unique=True),
     st.integers(2, 10),

@@ -25,7 +25,7 @@ from tests.support.loops import STEPS
 
 pytestmark = pytest.mark.slow
 
-MOST = 11  # stacks, and values that could be kept, of which all sets are tried
+MOST = 14  # stacks, and values that could be kept, of which all sets are tried
 DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 
@@ -114,7 +114,7 @@ def _every(numbers):
 def _drawn(numbers):
     draw = random.Random(0)
     yield from ((), tuple(numbers))
-    for _ in range(500):
+    for _ in range(2000):
         yield tuple(draw.sample(numbers, draw.randint(0, len(numbers))))
 
 

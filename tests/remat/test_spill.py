@@ -108,6 +108,18 @@ def test_results_are_those_of_the_function(name):
     jax.tree.map(np.testing.assert_array_equal, want, got)
 
 
+@pytest.mark.parametrize("name", [name for name, (_, _, least) in PROGRAMS.items() if least])
+def test_copies_in_neighbouring_iterations_keep_the_bits(name, monkeypatch):
+    function, shapes, _ = PROGRAMS[name]
+    given = arrays(*shapes)
+    in_place = str(jax.make_jaxpr(olla_xla.spill(function, least_bytes=1))(*given))
+    monkeypatch.setattr(spilling, "_OF_THE_LINK", 100.0)
+    spilled = olla_xla.spill(function, least_bytes=1)
+    assert str(jax.make_jaxpr(spilled)(*given)) != in_place
+    want, got = jax.jit(function)(*given), jax.jit(spilled)(*given)
+    jax.tree.map(np.testing.assert_array_equal, want, got)
+
+
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_random_scans_keep_their_bits(data):

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from olla_xla.compile import plan_store, planned, stage_compiles
+from olla_xla.compile import hook, plan_store, planned
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -77,4 +77,4 @@ def compile_planned(lowered, **kwargs):
 
 
 def assert_hook_idle():
-    assert not stage_compiles._hook._requests
+    assert not hook._hook._requests

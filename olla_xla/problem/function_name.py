@@ -1,0 +1,13 @@
+"""What a user's function is called in messages."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+
+def function_name(function: Any) -> str:
+    """A callable's name for messages; of a `functools.partial`, that of the function it calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
