@@ -96,10 +96,8 @@ def spill(
     branches, while loops and custom derivatives are not.
 
     The copies overlap with computation, but the link to the host is slow (about 50 GB/s for a PCI
-    Express 5 card): a step gets longer where its layers compute less than they copy. A copy that a
-    layer would wait for runs beside a neighbouring layer where that hides it; the device then holds
-    one slice more, and the array's last slice. On a CPU
-    nothing is spilled, since its memory is the host's.
+    Express 5 card): a step gets longer where its layers compute less than they copy. What a layer
+    would wait for is copied beside its neighbour where that hides it. On a CPU nothing is spilled.
 
     With `state`, arguments that are in host memory are spilled instead, such as the state of an
     optimizer. Arrays that a result needs together are fetched once the gradient is there that they
