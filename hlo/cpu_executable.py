@@ -13,6 +13,7 @@ kinds of thunks that hold state beside their slices (random numbers, infeeds), i
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from hlo import xla_pb2
@@ -117,23 +118,57 @@ class CpuExecutable:
             self.assignment.ParseFromString(self._result.blob(2))
         except Exception as error:
             raise HloError("the executable has no buffer assignment") from error
-        self.names = self._names()
+        self._module = xla_pb2.HloModuleProto()
+        try:
+            self._module.ParseFromString(Message(self._result.blob(1)).blob(1))
+        except Exception as error:
+            raise HloError("the executable has no module") from error
+        names = {i.id: i.name for c in self._module.computations for i in c.instructions}
+        self.names = {
+            b.id: b.defined_at.instruction_name or names.get(b.defined_at.instruction_id, "")
+            for b in self.assignment.logical_buffers
+        }
         self._slices: list[list[Message]] = []
         self.thunks = self._sequence(self._result.message(6))
         self.flat = tuple(t for thunk in self.thunks for t in thunk.below())
         self.sizes = {a.index: a.size for a in self.assignment.buffer_allocations}
 
-    def _names(self) -> dict[int, str]:
-        module = xla_pb2.HloModuleProto()
-        try:
-            module.ParseFromString(Message(self._result.blob(1)).blob(1))
-        except Exception as error:
-            raise HloError("the executable has no module") from error
-        names = {i.id: i.name for c in module.computations for i in c.instructions}
-        return {
-            b.id: b.defined_at.instruction_name or names.get(b.defined_at.instruction_id, "")
-            for b in self.assignment.logical_buffers
-        }
+    @functools.cached_property
+    def scratch(self) -> frozenset[tuple[int, int]]:
+        """(thunk's number, access) of reads that find what their thunk itself wrote, nothing else.
+
+        A kernel that runs a whole computation lists all of the computation's memory among what it
+        reads. Where every value that lies in exactly these bytes is defined inside, none is an
+        operand. Tables of tuples are none either: no thunk writes one.
+        """
+        calls: dict[str, set[int]] = {}
+        homes: dict[str, int] = {}
+        below: dict[int, set[int]] = {}
+        tables: set[str] = set()
+        for c in self._module.computations:  # callees first
+            below[c.id] = {c.id}
+            for i in c.instructions:
+                homes[i.name] = c.id
+                called = set().union(*(below[k] for k in i.called_computation_ids))
+                below[c.id] |= called
+                if i.opcode == "call":
+                    calls[i.name] = called
+                elif i.opcode == "tuple":
+                    tables.add(i.name)
+        holders: dict[Slice, set[int | None]] = {}
+        for b in self.assignment.buffer_allocations:
+            if not (b.is_constant or b.is_entry_computation_parameter):
+                for a in b.assigned:
+                    found = holders.setdefault(Slice(b.index, a.offset, a.size), set())
+                    if (name := self.names[a.logical_buffer_id]) not in tables:
+                        found.add(homes.get(name))
+        return frozenset(
+            (thunk.number, k)
+            for thunk in self.flat
+            if thunk.name in calls and thunk.flow is Flow.NONE
+            for k, a in enumerate(thunk.accesses)
+            if a.reads and a.slice in holders and holders[a.slice] <= calls[thunk.name]
+        )
 
     def _sequence(self, sequence: Message) -> tuple[CpuThunk, ...]:
         """The thunks of a ThunkSequenceProto. Resources that they share are no memory."""

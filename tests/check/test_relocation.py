@@ -186,6 +186,46 @@ def test_an_output_keeps_its_size_and_thunks_their_number():
         judge(flat(), flat()[:-1])
 
 
+@pytest.mark.quick
+def test_scratch_may_lie_where_a_dead_value_was():
+    """A kernel lists its own memory among what it reads; bytes that lay there before are none."""
+
+    def kernel(own):
+        p = Program()
+        return [
+            p.thunk([at(ARGUMENT, 0)], [T0]),
+            p.thunk([T0], [END]),
+            p.thunk([at(ARGUMENT, 128), own], [own, at(OUTPUT, 0)]),
+        ]
+
+    with pytest.raises(CheckError, match="t2 would read"):
+        judge(kernel(T0), kernel(T256))
+    check_thunks(kernel(T0), kernel(T256), AREAS, AREAS, {(2, 1)})
+    with pytest.raises(CheckError, match="overlap otherwise"):
+        check_thunks(kernel(T0), kernel(at(OUTPUT, 0)), AREAS, AREAS, {(2, 1)})
+
+
+def test_scratch_of_a_kernel_with_a_loop_in_it_is_told():
+    """XLA puts it where a counter's copy lay, which is no part of it and need not move along."""
+
+    def layer(h, w):
+        n = jax.lax.fori_loop(0, 3, lambda _, a: jnp.sin(a) * 1.5 + a[::-1], h[0, :4])
+        return jnp.tanh(h @ w) + n.sum(), None
+
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    w = jax.ShapeDtypeStruct((5, 64, 64), jnp.float32)
+    compiled = jax.jit(lambda x, w: jax.lax.scan(layer, x, w)[0]).lower(x, w).compile()
+    executable = CpuExecutable(compiled.runtime_executable().serialize())
+    found = buffers(executable, allocations(executable))
+    for number, k in executable.scratch:  # the loop's next state, and the table of its tuple
+        assert executable.flat[number].accesses[k].slice.size == 16
+        (own,) = [b for b in found if (number, k) in b.accesses]
+        assert {a for a, _ in own.accesses} == {number}
+    assert len(executable.scratch) == 2
+    data = relocate.relocated(executable, time_limit=5)
+    check_relocated(executable, CpuExecutable(data))
+
+
 # Faults in real executables.
 
 

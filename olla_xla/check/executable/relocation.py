@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hlo import xla_pb2
 from hlo.cpu_executable import CpuExecutable, CpuThunk
@@ -57,7 +57,7 @@ def check_relocated(before: CpuExecutable, after: CpuExecutable) -> None:
         raise CheckError("arguments, results and constants must keep their sizes")
     new_areas = {i: dataclasses.replace(a, size=sizes[i]) for i, a in areas.items()}
     _check_assignment(before, after)
-    check_thunks(before.thunks, after.thunks, areas, new_areas)
+    check_thunks(before.thunks, after.thunks, areas, new_areas, before.scratch)
 
 
 def _areas(executable: CpuExecutable) -> dict[int, Area]:
@@ -137,19 +137,21 @@ def check_thunks(
     after: Sequence[CpuThunk],
     areas: Mapping[int, Area],
     new_areas: Mapping[int, Area],
+    scratch: Collection[tuple[int, int]] = (),
 ) -> None:
     """Checks that thunks with new places compute what they did, run one after the other.
 
     Args:
       before, after: the same thunks, access by access, with the old and the new places.
       areas, new_areas: their allocations, by index.
+      scratch: (thunk's number, access) of reads that find what their thunk itself wrote.
 
     Raises:
       CheckError: naming the thunk: a slice leaves its allocation, lies at an odd address or in
         memory that may not be written, overlaps with another of its thunk otherwise than it did,
         is read where another value may lie; or what is left at the end differs.
     """
-    found = _Referee(new_areas)
+    found = _Referee(new_areas, scratch)
     same = SameBytes()
     for index, area in areas.items():
         if area.filled:
@@ -168,8 +170,8 @@ class _Referee:
     paired with themselves.
     """
 
-    def __init__(self, areas: Mapping[int, Area]) -> None:
-        self._areas = areas
+    def __init__(self, areas: Mapping[int, Area], scratch: Collection[tuple[int, int]]) -> None:
+        self._areas, self._scratch = areas, scratch
         self.defined = SameBytes()
 
     def sequence(
@@ -227,8 +229,9 @@ class _Referee:
 
     def _read(self, x: CpuThunk, y: CpuThunk, same: SameBytes) -> None:
         """Checks what a thunk reads; bytes that nothing wrote, of scratch memory, may be any."""
-        for a, b in zip(x.accesses, y.accesses, strict=True):
-            for part in self.defined.parts(a.slice) if a.reads else ():
+        for k, (a, b) in enumerate(zip(x.accesses, y.accesses, strict=True)):
+            reads = a.reads and (x.number, k) not in self._scratch
+            for part in self.defined.parts(a.slice) if reads else ():
                 at = b.slice.offset + part.offset - a.slice.offset
                 if not same.holds(part, Slice(b.slice.allocation, at, part.size)):
                     raise CheckError(f"{x.name} would read other bytes than those it should")

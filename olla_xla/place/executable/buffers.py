@@ -2,9 +2,9 @@
 
 A read belongs to the writes whose bytes it may find, a write to the operands that it overlaps with;
 what belongs together is one buffer, which moves as a whole. Loops and branches are followed as they
-may run: a read in a loop may find what the iteration before wrote, or what was there before it. A
-kernel that runs a whole computation lists its scratch memory among what it reads, so a read may
-find what nothing wrote.
+may run: a read in a loop may find what the iteration before wrote, or what was there before it.
+Scratch memory of a kernel that runs a whole computation is listed among what it reads, which is
+left out where it can be told; elsewhere a read may find what nothing wrote.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class _Finder:
             s, key = a.slice, (thunk.number, i)
             if s.end > self._areas[s.allocation].size:
                 raise OffsetsError(f"a slice of {thunk.name} leaves its allocation")
-            if a.reads:
+            if a.reads and key not in self._executable.scratch:
                 writers = state[s.allocation].of(s)
                 for writer in writers:
                     written = writer[0] != "start" or self._areas[s.allocation].filled
