@@ -142,13 +142,13 @@ class CpuExecutable:
         operand. Tables of tuples are none either: no thunk writes one.
         """
         calls: dict[str, set[int]] = {}
-        homes: dict[str, int] = {}
+        within: dict[str, int] = {}
         below: dict[int, set[int]] = {}
         tables: set[str] = set()
         for c in self._module.computations:  # callees first
             below[c.id] = {c.id}
             for i in c.instructions:
-                homes[i.name] = c.id
+                within[i.name] = c.id
                 called = set().union(*(below[k] for k in i.called_computation_ids))
                 below[c.id] |= called
                 if i.opcode == "call":
@@ -161,7 +161,7 @@ class CpuExecutable:
                 for a in b.assigned:
                     found = holders.setdefault(Slice(b.index, a.offset, a.size), set())
                     if (name := self.names[a.logical_buffer_id]) not in tables:
-                        found.add(homes.get(name))
+                        found.add(within.get(name))
         return frozenset(
             (thunk.number, k)
             for thunk in self.flat
