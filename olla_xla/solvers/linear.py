@@ -66,9 +66,9 @@ class SolverLimits:
       work_limit: deterministic work, in CP-SAT's and Gurobi's own units (about a second each).
       node_limit: branch-and-bound nodes (HiGHS, Gurobi).
       watch: called at each better point and, as often as the solver reports, at better bounds.
-      points: called with each better point (HiGHS).
-      apart: run a solver that may overrun its time limit (HiGHS) in a process of its own, which is
-        killed if it does; that costs half a second, so small models, which never overran, are not.
+      points: called with each better point (HiGHS, CP-SAT).
+      apart: run the solver in a process of its own, which is killed if it overruns its time limit;
+        that costs half a second, so small models, which never overran, are not.
 
     Raises:
       LimitError: a limit is not positive.

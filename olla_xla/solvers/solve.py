@@ -47,9 +47,6 @@ _REGISTRY = {
 _EXTRAS = ("cpsat", "gurobi")
 """Backends whose solver is an extra of this package."""
 
-_OVERRUN = frozenset({"olla_xla.solvers.backends.highs"})
-"""Backends that may not stop at their time limit."""
-
 _APART_ROWS = 2_000
 """Models of this many rows are worth a process of 0.5 s; smaller ones never overran a limit."""
 
@@ -129,7 +126,7 @@ def _loader(module: str) -> Callable[[], Solver]:
         ignored: frozenset[str] = backend.IGNORES
 
         def run(model: LinearModel, limits: SolverLimits) -> SolverResult:
-            apart = limits.apart and module in _OVERRUN and model.rows >= _APART_ROWS
+            apart = limits.apart and model.rows >= _APART_ROWS
             result = solve_apart(module, model, limits) if apart else backend.solve(model, limits)
             unused = [f"{k} does not apply" for k in sorted(ignored) if getattr(limits, k)]
             return dataclasses.replace(result, message="; ".join([result.message, *unused]))
@@ -221,9 +218,9 @@ def whole_units(bound: float) -> int:
 
 # A solver in a process of its own, which is killed if it does not stop in time.
 #
-# HiGHS checks its clock between the parts of its work, and some parts (probing, cliques, a first
-# relaxation) take minutes on models of a hundred thousand rows, without a callback or a check for
-# interrupts. The bound and the last point that it reported until then are used.
+# Solvers check their clocks between the parts of their work, and some parts (reading the model,
+# probing, cliques, a first relaxation) take minutes on models of a hundred thousand rows, without a
+# callback or a check for interrupts. The bound and the last point reported until then are used.
 
 
 _GRACE = 2.0
@@ -240,10 +237,15 @@ class _Given:
     def __init__(self, arrays: LinearArrays, start: NDArray[np.float64] | None) -> None:
         self._arrays = arrays
         self.start = start
+        self.variables, self.rows = len(arrays.cost), len(arrays.row_lower)
 
     def arrays(self) -> LinearArrays:
         """The data."""
         return self._arrays
+
+    def variable_name(self, column: int) -> str:
+        """A name for the variable in a column."""
+        return f"x{column}"
 
 
 def solve_apart(backend: str, model: LinearModel, limits: SolverLimits) -> SolverResult:
@@ -337,7 +339,8 @@ def main() -> int:
         model: Any = _Given(arrays, start)
         say("result", importlib.import_module(backend).solve(model, limits))
     except Exception as error:  # a solver may raise anything; it is reported, never lost
-        say("error", f"{type(error).__name__}: {error}")
+        ours = isinstance(error, SolverError)
+        say("error", str(error) if ours else f"{type(error).__name__}: {error}")
     return 0
 
 

@@ -280,9 +280,31 @@ def test_backends_agree_with_enumeration(model):
 def test_a_solver_apart_says_the_same(monkeypatch):
     monkeypatch.setattr(solvers, "_APART_ROWS", 0)
     for model in (_knapsack(), _infeasible()):
-        alone = solve(model, SolverLimits(), ["highs"])
-        apart = solve(model, SolverLimits(apart=True, watch=lambda value, bound: None), ["highs"])
-        assert (alone.status, alone.value, alone.bound) == (apart.status, apart.value, apart.bound)
+        for backend in BACKENDS:
+            limits = SolverLimits(apart=True, watch=lambda value, bound: None)
+            alone, apart = solve(model, SolverLimits(), [backend]), solve(model, limits, [backend])
+            assert alone.status is not Status.ERROR
+            same = (alone.status, alone.value, alone.bound)
+            assert (apart.status, apart.value, apart.bound) == same
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_backend_overruns_a_limit(backend, monkeypatch):
+    monkeypatch.setattr(solvers, "_APART_ROWS", 0)
+    monkeypatch.setattr(solvers, "_GRACE", 0.1)
+    monkeypatch.setitem(solvers._REGISTRY, backend, "tests.support.sleepy_solver")
+    model = LinearModel()
+    model.add_variable(0, 5, cost=3)
+    model.start = np.array([5.0])
+    limits = SolverLimits(time_limit=3, apart=True, watch=lambda value, bound: None)
+    result = solve(model, limits, [backend])
+    assert (result.status, result.value, result.bound) == (Status.FEASIBLE, 3, 2)
+
+
+def test_cpsat_tells_of_points():
+    told = []
+    result = solve(_knapsack(), SolverLimits(points=told.append), ["cpsat"])
+    assert told and told[-1].tolist() == result.x.tolist()
 
 
 def test_a_solver_that_does_not_stop_is_ended_and_what_it_told_counts():

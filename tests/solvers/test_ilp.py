@@ -1,5 +1,9 @@
 """Plans whose orders come from the paper's integer program."""
 
+import dataclasses
+import re
+import time
+
 import jax
 import numpy as np
 import pytest
@@ -8,12 +12,14 @@ import olla_xla
 from olla_xla.check.graph import check_schedule
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
+from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import dumps, loads
 from olla_xla.schedule.search import phases
 from olla_xla.solvers.programs import orders as ilp
 from olla_xla.solvers.programs.orders import order_by_ilp
+from olla_xla.solvers.programs.running_ilp import RunningIlp
 from tests.support.compiles import xla_schedule
 from tests.support.graphs import train_step
 from tests.support.steps import STEPS, arrays, assert_same, branches
@@ -64,6 +70,36 @@ def test_a_program_that_is_too_large_is_not_built(module, searched, monkeypatch)
     (proof,) = plan.proofs
     assert proof.status == "unknown" and "too large" in proof.message and proof.variables == 0
     assert plan.predicted_bytes == searched.predicted_bytes
+
+
+def test_a_program_that_takes_all_of_its_time_to_build_is_refused_before():
+    graph = train_step(4)
+    arrays = GraphArrays.of(graph)
+    start = np.arange(arrays.n)
+    given = start, peak_bytes(arrays, start), 0, PlanOptions(method="ilp")
+    order, proof = order_by_ilp(graph, *given, 1e-3, None)
+    assert (order.tolist(), proof.variables, proof.status) == (start.tolist(), 0, "unknown")
+    assert re.search(r"[0-9,]+ coefficients; 400 at most are built in 0.0 s", proof.message)
+
+
+def test_building_takes_time_in_proportion_to_coefficients():
+    """Where operators may write over one of several operands, which takes most of the rows."""
+
+    def seconds(layers):
+        graph = train_step(layers)
+        pairs = [
+            (e, a)
+            for e, t in enumerate(graph.tensors)
+            for a, read in enumerate(graph.tensors)
+            if graph.operators[t.source].name.startswith("dx")
+            if t.source in read.sinks and not read.live_in
+        ]
+        arrays = GraphArrays.of(dataclasses.replace(graph, inplace=tuple(pairs)))
+        began = time.process_time()
+        size = RunningIlp(arrays).model.nonzeros
+        return (time.process_time() - began) / size
+
+    assert seconds(48) < 2.5 * min(seconds(8) for _ in range(3))
 
 
 def test_same_plan_again(module):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
@@ -9,7 +13,9 @@ from ortools.sat.python import cp_model
 from olla_xla.errors import SolverError
 from olla_xla.solvers.linear import LinearModel, SolverLimits, SolverResult, Status, Watch
 
-IGNORES = frozenset({"node_limit", "points"})
+IGNORES = frozenset({"node_limit"})
+
+_LEAST_SECONDS = 0.01
 
 
 def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
@@ -19,10 +25,17 @@ def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
       SolverError: a continuous or unbounded variable, a fractional coefficient, or a model that
         CP-SAT finds invalid.
     """
+    until = time.monotonic() + limits.time_limit
     program, columns = _program(model)
-    solver = configured(limits)
+    left = max(until - time.monotonic(), _LEAST_SECONDS)
+    solver = configured(dataclasses.replace(limits, time_limit=left))
     offset = model.arrays().offset
-    status = solver.solve(program, Watcher.on(solver, limits.watch, offset))
+    watcher = Watcher.on(solver, limits.watch, offset)
+    if limits.points is not None:
+        points = limits.points
+        watcher = watcher or Watcher(lambda value, bound: None, offset)
+        watcher.points = lambda: points(np.array([watcher.value(v) for v in columns], np.float64))
+    status = solver.solve(program, watcher)
     message = f"CP-SAT: {solver.status_name(status)}"
     if status == cp_model.MODEL_INVALID:
         raise SolverError(f"{message}: {program.validate()}")
@@ -61,6 +74,7 @@ class Watcher(cp_model.CpSolverSolutionCallback):
         self._watch = watch
         self._offset = offset
         self._value: float | None = None
+        self.points: Callable[[], None] | None = None
 
     @classmethod
     def on(
@@ -77,6 +91,8 @@ class Watcher(cp_model.CpSolverSolutionCallback):
         """Called by the solver when it has a better point; passes its objective on to the watch."""
         self._value = self.objective_value + self._offset
         self._watch(self._value, self.best_objective_bound + self._offset)
+        if self.points is not None:
+            self.points()
 
     def on_bound(self, bound: float) -> None:
         """Called by the solver when it has a better bound; passes it on to the watch."""

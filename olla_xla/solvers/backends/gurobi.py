@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import gurobipy as gp
@@ -19,6 +20,9 @@ from olla_xla.solvers.linear import (
 )
 
 IGNORES = frozenset({"points"})
+
+_FREE = 2000
+"""Variables, and rows, that pip's own licence admits."""
 
 _LIMITS = {
     GRB.TIME_LIMIT,
@@ -39,10 +43,15 @@ def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
     Raises:
       SolverError: there is no licence, or it does not admit a model of this size.
     """
+    until = time.monotonic() + limits.time_limit  # building counts
     try:
-        with gp.Env(params={"OutputFlag": 0}) as env, gp.Model(model.name, env=env) as program:
-            _set_parameters(program, limits)
+        with gp.Env(params={"OutputFlag": 0}) as env, gp.Model(env=env) as program:
+            if max(model.variables, model.rows) > _FREE:  # refused before it is built
+                program.addVars(_FREE + 1)
+                program.optimize()
+                program.remove(program.getVars())
             columns = _fill(program, model)
+            _set_parameters(program, limits, until)
             program.optimize(_callback(limits.watch))
             return _result(program, columns, model.arrays())
     except gp.GurobiError as error:
@@ -68,8 +77,8 @@ def _callback(watch: Watch | None) -> Callable[[gp.Model, int], None] | None:
     return on_progress
 
 
-def _set_parameters(program: gp.Model, limits: SolverLimits) -> None:
-    program.Params.TimeLimit = limits.time_limit
+def _set_parameters(program: gp.Model, limits: SolverLimits, until: float) -> None:
+    program.Params.TimeLimit = max(until - time.monotonic(), 0)
     program.Params.Threads = limits.threads
     program.Params.Seed = limits.seed
     program.Params.MIPGap = 0.0

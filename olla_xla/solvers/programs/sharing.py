@@ -158,6 +158,7 @@ class SharingRows:
         """(pair number, step) -> column of G."""
         self.deaths: dict[tuple[int, int, int], int] = {}
         """(input, operator, step) -> column of D."""
+        self._inputs: dict[int, list[int]] = {}  # of those by operator
         for v, pairs in sharing.pairs.items():
             self._add_columns(v, pairs)
             for t in self._steps[v]:
@@ -210,7 +211,8 @@ class SharingRows:
             inputs = {p.input for p in pairs}
             for p in pairs:
                 inputs.update(self.sharing.forced.get((p.output, v), ()))
-            for a in sorted(inputs):
+            self._inputs[v] = sorted(inputs)
+            for a in self._inputs[v]:
                 block = self._model.add_variables(
                     len(steps), name=lambda i, a=a: f"D[{a},{v},{steps[i]}]"
                 )
@@ -226,8 +228,7 @@ class SharingRows:
 
     def _add_strict(self, v: int, pairs: Sequence[InPlacePair], t: int) -> None:
         """The greedy rule at one step of an operator."""
-        inputs = sorted({a for (a, w, s) in self.deaths if (w, s) == (v, t)})
-        for a in inputs:
+        for a in self._inputs[v]:
             self._add_death(a, v, t)
         by_input: dict[int, LinearTerms] = defaultdict(LinearTerms)
         for p in pairs:
