@@ -143,7 +143,11 @@ def __dir__() -> list[str]:
 
 def _of(module: str, name: str) -> Any:
     """A function of a module, which is imported when the function is called."""
-    return lambda *given: getattr(importlib.import_module(f"olla_xla.{module}"), name)(*given)
+
+    def call(*given: Any, **named: Any) -> Any:
+        return getattr(importlib.import_module(f"olla_xla.{module}"), name)(*given, **named)
+
+    return call
 
 
 of_problem.order_by_ilp = _of("solvers.programs.orders", "order_by_ilp")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
+from benchmarks.place_ilp.locations import LocationIlp
 from benchmarks.place_ilp.pyramid import pyramid
 from benchmarks.place_ilp.rectangles import Rectangle, RectangleModel
 from benchmarks.place_ilp.windows import Window, narrowed
@@ -25,6 +25,7 @@ from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.model import MAX_PAIRS, model_of, overlapping_pairs
 from olla_xla.place.exact.model import Model as Neighbours
 from olla_xla.place.items import Items, independent, subset
+from olla_xla.place.programs import Units, in_order_of_twins
 from olla_xla.place.rules import first_fit, greedy_orders
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, Watch
 from olla_xla.solvers.solve import BACKENDS, solve, whole_units

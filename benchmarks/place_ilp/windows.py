@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.place_ilp.locations import Units
 from olla_xla.place.exact.model import Model as Neighbours
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import Items, subset
+from olla_xla.place.programs import Units
 
 __all__ = ["Gaps", "Window", "narrowed"]
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jax
 
-    from hlo.cpu_executable import CpuExecutable
     from olla_xla.compile.checkpoint_policy import CheckpointPolicy
     from olla_xla.problem.plan import Plan
 
@@ -26,8 +25,9 @@ checkpoint_policy: Callable[[jax.stages.Traced, jax.stages.Lowered, Plan], Check
 memory_of_kind: Callable[[str], int | None]
 """From JAX's name of a kind of device to the bytes of memory that one has; None where not known."""
 
-own_places: Callable[[CpuExecutable], bytes]
-"""A CPU executable with its buffers repacked, serialized; raises OllaError where it cannot."""
+own_places: Callable[..., bytes]
+"""A CPU executable with its buffers repacked, serialized; raises OllaError where it cannot. Further
+arguments are those of `place.executable.relocate.relocated`."""
 
 report: Callable[[], object]
 """All events so far; prints as a table."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -23,11 +25,14 @@ from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.jax_private import loaded_again, platform_of
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import Proof
 
 _logger = logging.getLogger("olla_xla")
 
 _TESTED = ("0.12.0",)
 """Versions of jaxlib whose executables are known, without what follows the third number."""
+
+_LEAST_SECONDS = 1.0  # for places, however long the order took
 
 LOSS = 0.005
 """Part of the lifetime peak that places may cost until another order is tried."""
@@ -40,25 +45,53 @@ def placed(compiled: jax.stages.Compiled, plan: Plan) -> tuple[jax.stages.Compil
       compiled: runs the plan, with XLA's places. plan: says so in the result: `placement`,
         `placement_note`, `recovered_bytes`.
     """
-    kept = dataclasses.replace(plan, placement="xla", placement_note="", recovered_bytes=0)
+    proofs, moved, saved, note = list(plan.proofs), None, 0, ""
     try:
-        moved = _moved(compiled)
-        if moved is None:
-            return compiled, kept
-        saved = assigned_bytes(compiled) - assigned_bytes(moved)
+        moved = _moved(compiled, _how(plan, proofs))
+        if moved is not None:
+            saved = assigned_bytes(compiled) - assigned_bytes(moved)
         if saved < 0:
             raise CheckError(f"XLA counts {-saved:,} bytes more than with its own places")
     except (OllaError, HloError, jax.errors.JaxRuntimeError) as error:
-        note = " ".join(str(error).split())
+        moved, saved, note = None, 0, " ".join(str(error).split())
         if isinstance(error, CheckError):
             note = f"olla_xla's check failed: {note}"
         _logger.warning("%s: XLA's places are used: %s", plan.module, note)
-        return compiled, dataclasses.replace(kept, placement_note=note)
-    return moved, dataclasses.replace(kept, placement="own", recovered_bytes=saved)
+    plan = dataclasses.replace(
+        plan,
+        placement="xla" if moved is None else "own",
+        placement_note=note,
+        recovered_bytes=saved,
+        proofs=tuple(proofs),
+    )
+    return moved or compiled, plan
 
 
-def _moved(compiled: jax.stages.Compiled) -> jax.stages.Compiled | None:
+def _how(plan: Plan, proofs: list[Proof]) -> dict[str, Any]:
+    """Places come by the integer program where the order does, in what is left of the time.
+
+    A stored plan has a proof of places: search alone finds them again unless the program did.
+
+    Args:
+      plan: the plan. proofs: its own; that of places is replaced.
+    """
+    placed = [proof for proof in proofs if proof.what == "places"]
+    if not proofs or (placed and not placed[0].message.startswith("by ilp")):
+        return {}
+    proofs[:] = [proof for proof in proofs if proof.what == "order"]
+    return {
+        "time_limit": max(plan.time_limit - plan.seconds, _LEAST_SECONDS),
+        "backend": proofs[0].backend,
+        "gap": plan.tolerance,
+        "told": proofs.append,
+    }
+
+
+def _moved(compiled: jax.stages.Compiled, how: Mapping[str, Any]) -> jax.stages.Compiled | None:
     """The executable with its buffers elsewhere, checked and loaded; None if nothing is gained.
+
+    Args:
+      compiled: with XLA's places. how: further arguments of `extensions.own_places`.
 
     Raises:
       OllaError, HloError: it cannot be read or changed.
@@ -76,7 +109,7 @@ def _moved(compiled: jax.stages.Compiled) -> jax.stages.Compiled | None:
     unchanged = [[a.slice for a in thunk.accesses] for thunk in executable.flat]
     if executable.relocated(unchanged, {}, {}) != executable.data:
         raise OllaError("reading the executable and writing it again would change it")
-    data = extensions.own_places(executable)
+    data = extensions.own_places(executable, **how)
     if data == executable.data:
         return None
     check_relocated(executable, CpuExecutable(data))  # what is judged is what is loaded

@@ -44,6 +44,10 @@ else:
 
 _logger = logging.getLogger("olla_xla")
 
+_LONGEST, _LEAST_PART = 20.0, 0.25
+"""Seconds of search for an order for XLA's places after an integer program without a limit; and the
+part of a limit that such a search has in any case."""
+
 
 @raises_of_handlers
 def compile_planned(
@@ -182,24 +186,57 @@ def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     if not plan.placement_note and assigned_bytes(outcome.compiled) <= most:
         return outcome
     _logger.info("%s: the order for XLA's own places is tried too", plan.module)
-    other = _fresh(compiles, dataclasses.replace(options, placement="xla"), "")
+    other = _fresh(compiles, _for_xlas_places(options, plan), "")
     if other.plan is None:
         return outcome
+    found = dataclasses.replace(
+        other.plan,
+        least_peak_bytes=min(plan.least_peak_bytes, other.plan.least_peak_bytes),
+        lower_bound_bytes=max(plan.lower_bound_bytes, other.plan.lower_bound_bytes),
+        seconds=_seconds(plan) + other.plan.seconds,
+        time_limit=plan.time_limit,
+        proofs=tuple(proof for proof in plan.proofs if proof.what == "order"),
+    )
     if plan.placement_note:
-        noted = dataclasses.replace(other.plan, placement_note=plan.placement_note)
-        other = dataclasses.replace(other, plan=noted)
+        found = dataclasses.replace(found, placement_note=plan.placement_note)
+        other = dataclasses.replace(other, plan=found)
     else:
-        other = _placed(other, other.plan)
+        other = _placed(other, found)
     return min(outcome, other, key=lambda o: assigned_bytes(o.compiled))
 
 
+def _for_xlas_places(options: PlanOptions, plan: Plan) -> PlanOptions:
+    """For the search for another order, in what is left of the time: by search, as an integer
+    program proves nothing of XLA's places.
+    """
+    limit, is_search = options.time_limit, options.method == "search"
+    if limit is None and not is_search:
+        limit = _LONGEST
+    return dataclasses.replace(
+        options,
+        placement="xla",
+        method="search",
+        gap=0.0,
+        early_updates=False,
+        time_limit=limit and max(limit - _seconds(plan), _LEAST_PART * limit),
+    )
+
+
+def _seconds(plan: Plan) -> float:
+    """Seconds for a plan and the programs for its places."""
+    return plan.seconds + sum(proof.seconds for proof in plan.proofs if proof.what == "places")
+
+
 def _placed(outcome: Outcome, plan: Plan) -> Outcome:
-    """An outcome, with its plan, whose buffers are placed by us where that is possible."""
+    """An outcome, with its plan, whose buffers are placed by us where that is possible.
+
+    Where XLA's rule does not count, a total is predicted to be the order's lifetime peak.
+    """
     compiled, plan = own_places.placed(outcome.compiled, plan)
     if plan.placement != "own":
-        return outcome
+        return dataclasses.replace(outcome, plan=plan)
     total = assigned_bytes(compiled)
-    plan = dataclasses.replace(plan, assigned_bytes=total, predicted_bytes=total)
+    plan = dataclasses.replace(plan, assigned_bytes=total, predicted_bytes=plan.peak_bytes)
     return dataclasses.replace(
         outcome, compiled=compiled, plan=plan, planned=True, reason="", objection=""
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo.late import late
 from olla_xla.errors import InputError, LimitError
 from olla_xla.place.dead_space import least_height
 from olla_xla.place.exact.descend import EXHAUSTED, FOUND
@@ -17,13 +19,20 @@ from olla_xla.place.items import Items, independent, items_of
 from olla_xla.place.problem import Packing, PlacementProblem
 from olla_xla.place.repair import repairable, repaired
 from olla_xla.place.rules import best_fit, first_fit, greedy_orders, peak_orders
+from olla_xla.problem.options import SOLVERS
 from olla_xla.problem.plan_parts import StopReason
-from olla_xla.solvers.linear import Status
+from olla_xla.solvers.linear import SolverLimits, Status
+
+if TYPE_CHECKING:
+    from olla_xla.place import programs
+else:
+    programs = late("olla_xla.place.programs")
 
 METHODS = (
-    "auto", "search", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first",
+    "auto", "search", "ilp", "best_fit", "greedy_size", "greedy_span", "greedy_area", "peak_first",
 )  # fmt: skip
-"""Methods: all of them as needed ("auto"), the exact search alone, or one heuristic alone."""
+"""Methods: all of them as needed ("auto"), the exact search alone, the paper's integer program from
+what the search finds in a part of the time, or one heuristic alone."""
 
 _PEAK_FIRST = 0.2
 """Fraction of the time limit after which no other `peak_first` order is tried."""
@@ -37,6 +46,9 @@ _FIRST_REPAIR = 0.1
 _SEARCH = 0.3
 """Fraction of the time limit for the search; the rest is for repair."""
 
+BEGIN = 0.2
+"""Fraction of the time limit in which the packing is looked for with which a program begins."""
+
 _FIRST_NODES = 4000
 """Nodes of each of the first tries above the target height; at it there are four times as many."""
 
@@ -47,6 +59,8 @@ def place(
     method: str = "auto",
     time_limit: float = 10.0,
     node_limit: int | None = None,
+    backend: str = "highs",
+    gap: float = 0.0,
 ) -> Packing:
     """Finds offsets at the least height it can, or within the problem's capacities.
 
@@ -59,16 +73,21 @@ def place(
       time_limit: seconds of search, at most. The heuristics' time comes on top.
       node_limit: placements that the search may try, or None. Where it is reached before the time
         limit, equal problems get equal packings.
+      backend: of "ilp": "highs", "cpsat" or "gurobi". gap: it may end so much above its bound.
 
     Raises:
-      InputError: no such method; best fit with pinned blocks.
+      InputError: no such method or backend; best fit with pinned blocks.
       LimitError: a limit is not positive.
+      SolverError: the backend failed, or is not licensed for a program of this size.
       CheckError: the verifier rejected the packing (a bug).
     """
     if method not in METHODS:
         raise InputError(f"method={method!r} is unknown; use one of {', '.join(METHODS)}")
     if not time_limit > 0:
         raise LimitError(f"time_limit={time_limit} must be positive")
+    if backend not in SOLVERS:
+        raise InputError(f"backend={backend!r}: choose one of {', '.join(SOLVERS)}")
+    limits = SolverLimits(gap=gap, apart=True)
     if node_limit is not None and node_limit < 1:
         raise LimitError(f"node_limit={node_limit} must be positive")
     budget = Budget(time_limit, node_limit)
@@ -76,7 +95,11 @@ def place(
     def place_part(
         part: Items, bound: int, target_height: int, capacity: int | None
     ) -> PartPacking:
-        return _place_part(part, bound, target_height, capacity, method, budget)
+        if method != "ilp":
+            return _place_part(part, bound, target_height, capacity, method, budget)
+        with budget.portion(BEGIN):
+            begin = _place_part(part, bound, target_height, None, "auto", budget)
+        return _by_program(begin, part, target_height, capacity, budget, backend, limits)
 
     return place_by(problem, place_part, budget)
 
@@ -117,6 +140,7 @@ def place_by(problem: PlacementProblem, place_part: PlacePart, budget: Budget) -
         stopped_by=worst.stopped_by,
         source=worst.source,
         nodes=budget.spent,
+        size=budget.size,
         seconds=time.monotonic() - started,
     )
 
@@ -231,6 +255,41 @@ def _place_part(
     met = height_of(part, best) <= target_height
     stopped_by = enough(capacity) if met else budget.stopped_by
     return PartPacking(found.bound, Status.FEASIBLE, stopped_by, source, best)
+
+
+def _by_program(
+    begin: PartPacking,
+    part: Items,
+    target_height: int,
+    capacity: int | None,
+    budget: Budget,
+    backend: str,
+    limits: SolverLimits,
+) -> PartPacking:
+    """Lowers a packing of an independent part, `begin`, to the target height or the least there is
+    by an integer program.
+    """
+    assert begin.offsets is not None
+    best, bound, source, reason = begin.offsets, begin.bound, begin.source, begin.stopped_by
+    least, seconds = max(target_height, bound), budget.seconds()
+    if height_of(part, best) > least:
+        reason = StopReason.SIZE_LIMIT
+        if programs.buildable(part, seconds):
+            limits = dataclasses.replace(limits, time_limit=max(seconds, 0.01))
+            lower, proven, size = programs.lowered(part, best, least, limits, backend)
+            budget.size = budget.size[0] + size[0], budget.size[1] + size[1]
+            if height_of(part, lower) < height_of(part, best):
+                best, source = lower, f"ilp, {backend}"
+            bound = max(bound, proven)
+            done = height_of(part, best) <= max((1 + limits.gap) * bound, least)
+            reason = StopReason.PROOF if done else StopReason.TIME_LIMIT
+    if capacity is None:
+        return PartPacking(bound, Status.FEASIBLE, reason, source, best)
+    if bound > capacity:
+        return PartPacking(bound, Status.INFEASIBLE, StopReason.PROOF, source, None)
+    if height_of(part, best) > capacity:
+        return PartPacking(bound, Status.UNKNOWN, reason, source, None)
+    return PartPacking(bound, Status.FEASIBLE, StopReason.CAPACITY, source, best)
 
 
 def repair(

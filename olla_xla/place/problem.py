@@ -170,10 +170,10 @@ class Packing:
       status: OPTIMAL (all heights equal their bounds), FEASIBLE (a packing within every capacity
         given), INFEASIBLE or UNKNOWN.
       stopped_by: why the search ended.
-      source: what found it: "best_fit", "greedy_size", ..., "repair", "search"; "ilp, windows" and
-        "ilp, program" where integer programs of a few blocks, or of all, lowered it last.
+      source: what found it: "best_fit", "greedy_size", ..., "repair", "search"; "ilp, highs" where
+        an integer program lowered it last.
       nodes: search nodes visited.
-      seconds: time taken.
+      seconds: time taken. size: variables and rows of all integer programs that were solved.
     """
 
     offsets: NDArray[np.int64] | None
@@ -184,6 +184,7 @@ class Packing:
     source: str
     nodes: int
     seconds: float
+    size: tuple[int, int] = (0, 0)
 
     @property
     def height(self) -> int:

@@ -60,6 +60,7 @@ class PlanOptions:
         search's (`solvers.programs`); it takes seconds to hours, and `Plan.proofs` says what it
         proved. Nothing is recomputed then.
       backend: what solves the program: "highs", "cpsat" or "gurobi".
+      gap: the program may end at a peak so much above its bound: 0.005 is 0.5 %.
       placement: "xla", or "own": on a CPU, buffers lie where we place them, not where XLA would
         (`compile.own_places`), and orders compete on their lifetime peak. Where that is not
         possible, XLA's places are kept, and `Plan.placement_note` says why.
@@ -82,6 +83,7 @@ class PlanOptions:
     collectives: bool = False
     method: str = "search"
     backend: str = "highs"
+    gap: float = 0.0
     early_updates: bool = False
     placement: str = "xla"
 
@@ -114,13 +116,15 @@ class PlanOptions:
         limit = self.time_limit
         if isinstance(limit, bool) or not isinstance(limit, int | float | None):
             raise InputError(f"time_limit={limit!r} is not a number of seconds")
-        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
-            raise InputError(f"tolerance={self.tolerance!r} is not a number")
         for name in ("in_place", "loops", "collectives", "early_updates"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name}={getattr(self, name)!r} must be True or False")
-        if not 0 <= self.tolerance < 1:
-            raise LimitError(f"tolerance={self.tolerance} must be at least 0 and below 1")
+        for name in ("tolerance", "gap"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(f"{name}={value!r} is not a number")
+            if not 0 <= value < 1:
+                raise LimitError(f"{name}={value} must be at least 0 and below 1")
         if limit is not None and (math.isnan(limit) or limit <= 0):
             raise LimitError(f"time_limit={limit} must be a positive number of seconds")
         for name in ("step_limit", "seed"):
@@ -147,10 +151,10 @@ class PlanOptions:
             value = getattr(self, name)
             if value not in known:
                 raise InputError(f"{name}={value!r}: choose one of {', '.join(known)}")
-        if self.early_updates and self.method != "ilp":
-            raise InputError(
-                "early_updates=True needs method='ilp'; give it, or leave early_updates out"
-            )
+        for name in ("early_updates", "gap"):
+            value = getattr(self, name)
+            if value and self.method != "ilp":
+                raise InputError(f"{name}={value} needs method='ilp'; give it, or leave {name} out")
         if self.method == "ilp" and self.recomputes:
             raise InputError(
                 "method='ilp' only reorders operators; leave out max_overhead and memory_budget, "

@@ -222,20 +222,21 @@ class PlanFigures:
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """One integer program as solved (`method="ilp"`); sizes are lifetime peaks in bytes.
+    """One integer program as solved (`method="ilp"`); sizes in bytes: lifetime peaks of orders, and
+    heights of the temporaries of an executable, in the allocations that hosted them, of places.
 
     Attributes:
       computation: its name. backend: the solver.
       status: "optimal" (no order has a smaller peak), "feasible" (a limit was reached first),
         "unknown" (the program was too large to build) or "error" (the solver failed).
-      start_bytes: of the search's order, with which the solver began.
-      peak_bytes: of the order that came out; never more.
+      start_bytes: of the search's order, with which the solver began; of XLA's places.
+      peak_bytes: of what came out; for orders never more.
       cut_bytes: the bound with which it began, by minimum cuts and the like.
       bound_bytes: no order has a smaller one: the solver's, where that is more.
       variables, rows: of the program; 0 where it was not built.
       seconds: building it, solving it and checking the order.
       message: what the solver said, or what kept it from an answer.
-      what: "order"; older plan files have others too, heights of an arena.
+      what: "order", or "places" (`placement="own"`).
     """
 
     computation: str
@@ -258,10 +259,10 @@ class Proof:
 
     @property
     def proven_by(self) -> str:
-        """What proved the least peak: "cut" (the bound at the start), "solver", or ""."""
+        """What proved the least: "cut" (the bound at the start), "solver", or ""."""
         if self.peak_bytes > self.bound_bytes:
             return ""
-        return "cut" if self.start_bytes <= self.cut_bytes else "solver"
+        return "solver" if self.rows else "cut"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

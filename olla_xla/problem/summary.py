@@ -77,7 +77,8 @@ def table(plan: PlanFields) -> str:
 
 def status_word(plan: PlanFields) -> str:
     """The plan's status: "optimal" only where that is proven, else how near to the bound it is."""
-    above = plan.predicted_bytes - plan.lower_bound_bytes
+    total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+    above = total - plan.lower_bound_bytes
     if plan.status != PlanStatus.OPTIMAL or above <= 0:
         return plan.status
     return f"within {max(100 * above / max(plan.lower_bound_bytes, 1), 0.01):.2f} %"

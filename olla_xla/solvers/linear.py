@@ -65,6 +65,7 @@ class SolverLimits:
       seed: of its random numbers, not negative.
       work_limit: deterministic work, in CP-SAT's and Gurobi's own units (about a second each).
       node_limit: branch-and-bound nodes (HiGHS, Gurobi).
+      gap: the solver may end at a point so much above its bound, as a part of its objective.
       watch: called at each better point and, as often as the solver reports, at better bounds.
       points: called with each better point (HiGHS, CP-SAT).
       apart: run the solver in a process of its own, which is killed if it overruns its time limit;
@@ -79,6 +80,7 @@ class SolverLimits:
     seed: int = 0
     work_limit: float | None = None
     node_limit: int | None = None
+    gap: float = 0.0
     watch: Watch | None = None
     points: Points | None = None
     apart: bool = False
@@ -88,6 +90,8 @@ class SolverLimits:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise LimitError(f"{name}={value} must be positive")
+        if not 0 <= self.gap < 1:
+            raise LimitError(f"gap={self.gap} must be at least 0 and below 1")
         if not 0 <= self.seed < 2**31:
             raise LimitError(f"seed={self.seed} must be at least 0 and below 2**31")
 

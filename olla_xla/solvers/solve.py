@@ -95,7 +95,8 @@ def solve_with(
     for name, load in solvers:
         started = time.monotonic()
         try:
-            result = _checked(model, load()(model, limits), start)
+            result = _within(limits.gap, load()(model, limits))
+            result = _checked(model, result, start)
         except ModuleNotFoundError as error:
             hint = f"; {to_install(name)}" if name in _EXTRAS else ""
             failures.append(f"{name}: {error.name} is missing{hint}")
@@ -185,6 +186,15 @@ def _checked(model: LinearModel, result: SolverResult, start: SolverResult | Non
         status = Status.OPTIMAL
     return dataclasses.replace(
         result, status=status, value=value, bound=bound, x=x, message=message
+    )
+
+
+def _within(gap: float, result: SolverResult) -> SolverResult:
+    """A result that ended within a gap is not proven to be the best."""
+    if not gap or result.status is not Status.OPTIMAL:
+        return result
+    return dataclasses.replace(
+        result, status=Status.FEASIBLE, message=f"{result.message} within {100 * gap:g} %"
     )
 
 

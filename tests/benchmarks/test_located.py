@@ -10,13 +10,13 @@ from hypothesis import given
 from benchmarks.place_ilp import joint, placer, windows
 from benchmarks.place_ilp import located as module
 from benchmarks.place_ilp.located import Located, Programs, _Run
-from benchmarks.place_ilp.locations import Units
 from olla_xla.check.graph import check_placement
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import MAX_PAIRS, model_of
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import independent, items_of
+from olla_xla.place.programs import Units
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status

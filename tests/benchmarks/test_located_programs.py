@@ -14,12 +14,13 @@ import pytest
 from benchmarks.made_graphs import random_graph
 from benchmarks.place_ilp import joint, located, windows
 from benchmarks.place_ilp.located import Programs
-from benchmarks.place_ilp.locations import LocationIlp, Units
+from benchmarks.place_ilp.locations import LocationIlp
 from olla_xla.errors import SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
+from olla_xla.place.programs import Units
 from olla_xla.problem.graph import Tensor, TensorGraph
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, violation
 from tests.support.graphs import train_step

@@ -17,7 +17,6 @@ from benchmarks.place_ilp import Programs, joint, place_by_programs, windows
 from benchmarks.place_ilp import located as located_module
 from benchmarks.place_ilp.joint import joint_program
 from benchmarks.place_ilp.located import located
-from benchmarks.place_ilp.locations import Units
 from benchmarks.place_ilp.pyramid import pyramid
 from benchmarks.place_ilp.windows import _ranges
 from olla_xla import schedule
@@ -27,6 +26,7 @@ from olla_xla.memory.lifetimes import intervals, peak_bytes
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
+from olla_xla.place.programs import Units
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.solvers.linear import SolverLimits, SolverResult, Status, violation
 from olla_xla.solvers.programs.prepared import Scale, prepare

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,10 @@ import olla_xla
 from hlo.cpu_executable import CpuExecutable
 from hlo.module import HloError
 from hlo.wire import Message, read_varint, varint
-from olla_xla.compile import own_places
+from olla_xla.compile import own_places, planned
+from olla_xla.place import placer
+from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.plan_parts import Proof
 from tests.compile.test_sharded import printed
 from tests.support import loop_programs
 from tests.support.steps import STEPS, arrays, assert_same
@@ -80,8 +84,38 @@ def test_models_are_identical(name):
     expected = jax.jit(step, **options)(*copied(args))
     assert_same(expected, compiled(*copied(args)))
     assert not compiled.plan.placement_note
+    assert compiled.plan.predicted_bytes == compiled.plan.peak_bytes  # not what was assigned
     own_total = compiled.plan.assigned_bytes
     assert own_total <= plan(step, **options).lower(*shapes).compile().plan.assigned_bytes
+
+
+def test_places_by_the_integer_program(monkeypatch):
+    """Where the order comes from one; a stored plan solves nothing that search finds again."""
+    state, batch = layer_arguments()
+    asked = []
+    real = placer._by_program
+    monkeypatch.setattr(placer, "_by_program", lambda *a: asked.append(a[5:]) or real(*a))
+    for solves in (True, False):
+        step = own(layers, donate_argnums=0, method="ilp", backend="cpsat", time_limit=5)
+        assert_same(jax.jit(layers)(copied(state), batch), step(copied(state), batch))
+        (found,) = step.plans
+        order, places = found.proofs
+        assert (order.what, places.what, places.backend) == ("order", "places", "cpsat")
+        assert places.bound_bytes <= places.peak_bytes < places.start_bytes
+        assert found.placement == "own" and found.assigned_bytes <= 1.001 * found.peak_bytes
+        assert bool(asked) == solves
+        asked.clear()
+
+
+def test_the_second_order_has_what_is_left_of_the_time():
+    options = PlanOptions(method="ilp", placement="own", gap=0.01, time_limit=8)
+    spent = Proof("t", "highs", "optimal", 1, 1, 1, 1, 0, 0, 2.0, "by search", "places")
+    plan = SimpleNamespace(seconds=4.0, proofs=(spent,))
+    other = planned._for_xlas_places(options, plan)
+    assert (other.method, other.placement, other.time_limit) == ("search", "xla", 2)
+    plan.seconds = 9.0
+    assert planned._for_xlas_places(options, plan).time_limit == 2
+    assert planned._for_xlas_places(PlanOptions(placement="own"), plan).time_limit is None
 
 
 PROGRAMS = (

@@ -104,3 +104,5 @@ def test_optimal_is_said_only_where_it_is_proven():
     assert (summary.status_word(proven), summary.status_word(near)) == ("optimal", "within 0.07 %")
     assert summary.status_word(plan(status=PlanStatus.FEASIBLE)) == "feasible"
     assert "within 0.07 %" in summary.table(near)
+    more = dataclasses.replace(proven, assigned_bytes=154 * MB)  # than was predicted
+    assert summary.status_word(more) == "within 10.00 %"

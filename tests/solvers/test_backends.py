@@ -301,6 +301,20 @@ def test_no_backend_overruns_a_limit(backend, monkeypatch):
     assert (result.status, result.value, result.bound) == (Status.FEASIBLE, 3, 2)
 
 
+def test_what_ends_within_a_gap_is_not_called_optimal():
+    random, model = np.random.default_rng(0), LinearModel()
+    columns = [model.add_variable(cost=float(random.integers(50, 99))) for _ in range(60)]
+    for _ in range(40):
+        model.add_row(columns, random.integers(1, 100, 60).tolist(), lower=900)
+    model.start = np.ones(60)
+    for backend in ("highs", "cpsat"):
+        result = solve(model, SolverLimits(time_limit=20, gap=0.9), [backend])
+        assert (result.status, result.failures) == (Status.FEASIBLE, ())
+        assert result.bound < result.value <= result.bound / 0.1 and "within 90 %" in result.message
+    with pytest.raises(LimitError, match="gap=1"):
+        SolverLimits(gap=1)
+
+
 def test_cpsat_tells_of_points():
     told = []
     result = solve(_knapsack(), SolverLimits(points=told.append), ["cpsat"])

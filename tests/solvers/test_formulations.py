@@ -14,13 +14,14 @@ from benchmarks.made_graphs import random_graph
 from benchmarks.papers.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
 from benchmarks.papers.ilp_forms.plain import plain_graph
 from benchmarks.place_ilp import joint, located, windows
-from benchmarks.place_ilp.locations import LocationIlp, Units, in_order_of_twins
+from benchmarks.place_ilp.locations import LocationIlp
 from benchmarks.place_ilp.pyramid import pyramid
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.exact.model import model_of
 from olla_xla.place.items import independent, items_of
+from olla_xla.place.programs import Units, in_order_of_twins
 from olla_xla.solvers.programs.orders import control_edges
 from olla_xla.solvers.programs.prepared import Scale, prepare
 from olla_xla.solvers.programs.running_ilp import EQUATIONS as RUNNING

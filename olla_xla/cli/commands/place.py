@@ -11,9 +11,11 @@ from __future__ import annotations
 from absl import flags
 
 from olla_xla.cli import files
+from olla_xla.cli.commands import shared
 from olla_xla.errors import InputError
 from olla_xla.place import METHODS, Packing, PlacementProblem, place
 from olla_xla.place.trace import read_trace, write_trace
+from olla_xla.problem.options import SOLVERS
 from olla_xla.solvers.linear import Status
 
 
@@ -34,6 +36,10 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "method", "auto", METHODS, "Algorithm that chooses the blocks' offsets.", flag_values=values
     )
+    flags.DEFINE_enum(
+        "backend", "highs", SOLVERS, "The solver for --method=ilp.", flag_values=values
+    )
+    shared.define_gap(values)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -51,6 +57,8 @@ def run(values: flags.FlagValues) -> int:
         method=values.method,
         time_limit=values.time_limit,
         node_limit=values.node_limit,
+        backend=values.backend,
+        gap=values.gap,
     )
     return report(values, problem, packing)
 

@@ -163,12 +163,20 @@ def define_method(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "backend", "highs", SOLVERS, "The solver for --method=ilp.", flag_values=values
     )
+    define_gap(values)
     flags.DEFINE_bool(
         "early_updates",
         False,
         "Add the OLLA paper's control edges to the integer programs of --method=ilp, for early "
         "weight updates. The programs become smaller, but may exclude the best order.",
         flag_values=values,
+    )
+
+
+def define_gap(values: flags.FlagValues) -> None:
+    """Defines --gap."""
+    flags.DEFINE_float(
+        "gap", 0.0, "Part of its bound above which the integer program may end.", flag_values=values
     )
 
 
@@ -208,7 +216,7 @@ def options(values: flags.FlagValues) -> PlanOptions:
     """
     names = (
         "time_limit", "step_limit", "seed", "memory_budget", "max_overhead", "loops", "collectives",
-        "method", "backend", "early_updates", "placement",
+        "method", "backend", "gap", "early_updates", "placement",
     )  # fmt: skip
     if "topology" in values and values.topology and targets.TARGETS[values.target] != "tpu":
         raise InputError(

@@ -204,14 +204,15 @@ def short_operation(op_name: str) -> str:
 
 
 def proofs_table(proofs: Sequence[Proof]) -> Table:
-    """One row for each computation that was ordered; lifetime peaks in bytes."""
+    """One row for each computation that was ordered, and for the places; bytes."""
     return Table(
         headings=(
-            "order of:", "backend:", "start", "cut", "peak", "bound", "gap %", "status:",
+            "what:", "of:", "backend:", "start", "cut", "found", "bound", "gap %", "status:",
             "proven by:", "columns", "rows", "seconds", "it said:",
         ),
         rows=[
             (
+                p.what,
                 p.computation,
                 p.backend,
                 f"{p.start_bytes:,}",
@@ -228,7 +229,7 @@ def proofs_table(proofs: Sequence[Proof]) -> Table:
             )
             for p in proofs
         ],
-        title="the integer program for the order: lifetime peaks in bytes",
+        title="the integer program for the order: lifetime peaks; for places: heights; in bytes",
     )  # fmt: skip
 
 

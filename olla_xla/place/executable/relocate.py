@@ -9,11 +9,12 @@ it: the steps, their order, and which of a step's results overwrite which of its
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from hlo.cpu_executable import CpuExecutable
 from hlo.slices import Slice
+from olla_xla.errors import SolverError
 from olla_xla.place.executable.buffers import (
     Buffer,
     CpuAllocation,
@@ -21,8 +22,10 @@ from olla_xla.place.executable.buffers import (
     allocations,
     buffers,
 )
-from olla_xla.place.placer import place
-from olla_xla.place.problem import PlacementProblem
+from olla_xla.place.placer import BEGIN, place
+from olla_xla.place.problem import Packing, PlacementProblem
+from olla_xla.problem.plan_parts import Proof
+from olla_xla.solvers.linear import Status
 
 ALIGNMENT = 64
 """What XLA's CPU kernels take for granted of every address."""
@@ -35,7 +38,14 @@ _NODES = 20_000
 """Placements that a search may try; they end it, so that equal executables get equal places."""
 
 
-def relocated(executable: CpuExecutable, *, time_limit: float = 30.0) -> bytes:
+def relocated(
+    executable: CpuExecutable,
+    *,
+    time_limit: float = 30.0,
+    backend: str | None = None,
+    gap: float = 0.0,
+    told: Callable[[Proof], None] | None = None,
+) -> bytes:
     """A CPU executable with its buffers repacked, serialized; as it is if that saves nothing.
 
     Nothing is checked here: whoever loads it has that done (`check.executable.relocation`).
@@ -43,6 +53,8 @@ def relocated(executable: CpuExecutable, *, time_limit: float = 30.0) -> bytes:
     Args:
       executable: read from its serialized form.
       time_limit: seconds of search, at most.
+      backend: the solver where the program, as `place` has it, lowers what search finds; or None.
+      gap: of the program. told: called with what the program proved of the height of temporaries.
 
     Raises:
       OffsetsError: they keep their places; the message says why.
@@ -53,14 +65,17 @@ def relocated(executable: CpuExecutable, *, time_limit: float = 30.0) -> bytes:
     found = buffers(executable, areas)
     end = time.monotonic() + time_limit
     tries: list[_Try] = []
-    for share in _SHARES:
+    for k, share in enumerate(_SHARES):
         arenas = [*_arenas(areas, areas[temp].size // share), temp]
         if all(arenas != t.arenas for t in tries):
-            left = max(end - time.monotonic(), 0.1)
-            tries.append(_tried(found, areas, arenas, len(executable.flat), left))
+            left = max(end - time.monotonic(), 0.1) / (len(_SHARES) - k)
+            tries.append(_tried(found, areas, arenas, len(executable.flat), left, backend, gap))
         if tries[-1].height <= tries[-1].bound:
             break
     best = min(tries, key=lambda t: t.height)
+    if told is not None and backend is not None:
+        seconds = time.monotonic() - (end - time_limit)
+        told(best.proof(backend, areas[temp].size, seconds))
     if best.height >= areas[temp].size:
         return executable.data
     places = [[a.slice for a in thunk.accesses] for thunk in executable.flat]
@@ -76,12 +91,34 @@ class _Try(NamedTuple):
     Attributes:
       height, bound: bytes of temporaries, and the least that these arenas allow.
       places: (buffer, (allocation, offset)) of those that may move.
+      packing: of all arenas. failure: of the solver, or "".
     """
 
     arenas: list[int]
     height: int
     bound: int
     places: list[tuple[Buffer, tuple[int, int]]]
+    packing: Packing
+    failure: str
+
+    def proof(self, backend: str, xla_bytes: int, seconds: float) -> Proof:
+        """What is known of the height in these arenas; XLA's has `xla_bytes`."""
+        p, status = self.packing, Status.OPTIMAL if self.height <= self.bound else Status.FEASIBLE
+        message = f"by {p.source}, stopped by {p.stopped_by}, in {len(self.arenas)} allocations"
+        return Proof(
+            computation="temporaries",
+            backend=backend,
+            status=Status.ERROR if self.failure else status,
+            start_bytes=xla_bytes,
+            peak_bytes=self.height,
+            cut_bytes=self.bound,
+            bound_bytes=self.bound,
+            variables=p.size[0],
+            rows=p.size[1],
+            seconds=seconds,
+            message=self.failure or message,
+            what="places",
+        )
 
 
 def _tried(
@@ -90,12 +127,14 @@ def _tried(
     arenas: list[int],
     thunks: int,
     time_limit: float,
+    backend: str | None,
+    gap: float,
 ) -> _Try:
     """Packs all arenas end to end with walls between; temp is last, so least height is least temp.
 
     Args:
       found: all buffers. areas: XLA's allocations. arenas: those in which buffers may lie, temp
-        last. thunks: of the executable. time_limit: seconds.
+        last. thunks: of the executable. time_limit: seconds. backend, gap: as in `relocated`.
     """
     base: dict[int, int] = {}
     usable: dict[int, int] = {}
@@ -114,7 +153,16 @@ def _tried(
         alignment=ALIGNMENT,
         fixed=[base[b.allocation] if b.pinned else -1 for b in found] + walls,
     )
-    packing = place(problem, time_limit=time_limit, node_limit=_NODES)
+    packing, failure = None, ""
+    if backend is not None:
+        try:
+            packing = place(
+                problem, method="ilp", time_limit=time_limit, backend=backend, gap=gap,
+                node_limit=int(_NODES / BEGIN),
+            )  # fmt: skip
+        except SolverError as error:
+            failure = str(error)
+    packing = packing or place(problem, time_limit=time_limit, node_limit=_NODES)
     if packing.offsets is None:
         raise OffsetsError("arguments and outputs overlap while both are in use")
     floor, places = base[arenas[-1]], []
@@ -123,7 +171,8 @@ def _tried(
             allocation = max((i for i in arenas if base[i] <= at), key=base.__getitem__)
             places.append((b, (allocation, at - base[allocation])))
     height = max(ALIGNMENT, packing.height - floor)
-    return _Try(arenas, height, max(ALIGNMENT, packing.bound - floor), places)
+    bound = max(ALIGNMENT, packing.bound - floor)
+    return _Try(arenas, height, bound, places, packing, failure)
 
 
 def temporary(executable: CpuExecutable) -> int | None:

@@ -61,6 +61,7 @@ def configured(limits: SolverLimits) -> cp_model.CpSolver:
     parameters.max_time_in_seconds = limits.time_limit
     parameters.num_workers = limits.threads
     parameters.random_seed = limits.seed
+    parameters.relative_gap_limit = limits.gap
     if limits.work_limit is not None:
         parameters.max_deterministic_time = limits.work_limit
     return solver

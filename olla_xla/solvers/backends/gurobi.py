@@ -81,7 +81,7 @@ def _set_parameters(program: gp.Model, limits: SolverLimits, until: float) -> No
     program.Params.TimeLimit = max(until - time.monotonic(), 0)
     program.Params.Threads = limits.threads
     program.Params.Seed = limits.seed
-    program.Params.MIPGap = 0.0
+    program.Params.MIPGap = limits.gap
     program.Params.MIPGapAbs = 0.0
     program.Params.IntFeasTol = 1e-9
     program.Params.FeasibilityTol = 1e-9

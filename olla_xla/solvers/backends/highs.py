@@ -104,7 +104,7 @@ def _solver(arrays: LinearArrays, limits: SolverLimits) -> highspy.Highs:
         "time_limit": float(limits.time_limit),
         "threads": limits.threads,
         "random_seed": limits.seed,
-        "mip_rel_gap": 0.0,
+        "mip_rel_gap": limits.gap,
         "mip_abs_gap": 0.0,
         # Sizes reach 1e6 and beyond after scaling: a binary off by the default 1e-6 would move
         # the peak by whole units.

@@ -61,7 +61,7 @@ def order_by_ilp(
     """
     began = time.monotonic()
     proof = _of_search(graph.name, options.backend, start_bytes, bound_bytes)
-    if start_bytes <= bound_bytes:
+    if start_bytes <= (1 + options.gap) * bound_bytes:
         return start, proof
     size = coefficients(reduce_graph(GraphArrays.of(graph)).arrays)
     most = min(_MOST, int(_A_SECOND * seconds))
@@ -78,6 +78,7 @@ def order_by_ilp(
             time_limit=max(seconds, 0.01),
             seed=options.seed % 2**31,
             watch=None if progress is None else _watch(graph.name, options.backend, progress),
+            gap=options.gap,
             apart=True,
         ),
         start=start,
@@ -98,11 +99,11 @@ def order_by_ilp(
 
 
 def _of_search(computation: str, backend: str, start_bytes: int, bound_bytes: int) -> Proof:
-    """What is known without a solver: the search's order, which the lower bound proves."""
+    """What is known without a solver: the search's order, and the lower bound."""
     return Proof(
         computation=computation,
         backend=backend,
-        status=Status.OPTIMAL,
+        status=Status.OPTIMAL if start_bytes <= bound_bytes else Status.FEASIBLE,
         start_bytes=start_bytes,
         peak_bytes=start_bytes,
         cut_bytes=bound_bytes,
@@ -110,7 +111,8 @@ def _of_search(computation: str, backend: str, start_bytes: int, bound_bytes: in
         variables=0,
         rows=0,
         seconds=0.0,
-        message="the search's order meets the lower bound",
+        message=f"the search's order {'meets' if start_bytes <= bound_bytes else 'is near'} the "
+        "lower bound",
     )
 
 
