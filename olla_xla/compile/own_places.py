@@ -83,7 +83,7 @@ def _how(plan: Plan, proofs: list[Proof]) -> dict[str, Any]:
         "time_limit": max(plan.time_limit - plan.seconds, _LEAST_SECONDS),
         "backend": proofs[0].backend,
         "gap": plan.tolerance,
-        "told": proofs.append,
+        "on_proof": proofs.append,
     }
 
 

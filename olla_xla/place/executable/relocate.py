@@ -44,7 +44,7 @@ def relocated(
     time_limit: float = 30.0,
     backend: str | None = None,
     gap: float = 0.0,
-    told: Callable[[Proof], None] | None = None,
+    on_proof: Callable[[Proof], None] | None = None,
 ) -> bytes:
     """A CPU executable with its buffers repacked, serialized; as it is if that saves nothing.
 
@@ -54,7 +54,7 @@ def relocated(
       executable: read from its serialized form.
       time_limit: seconds of search, at most.
       backend: the solver where the program, as `place` has it, lowers what search finds; or None.
-      gap: of the program. told: called with what the program proved of the height of temporaries.
+      gap: of the program. on_proof: called with what the program proved of the height of temporaries.
 
     Raises:
       OffsetsError: they keep their places; the message says why.
@@ -73,9 +73,9 @@ def relocated(
         if tries[-1].height <= tries[-1].bound:
             break
     best = min(tries, key=lambda t: t.height)
-    if told is not None and backend is not None:
+    if on_proof is not None and backend is not None:
         seconds = time.monotonic() - (end - time_limit)
-        told(best.proof(backend, areas[temp].size, seconds))
+        on_proof(best.proof(backend, areas[temp].size, seconds))
     if best.height >= areas[temp].size:
         return executable.data
     places = [[a.slice for a in thunk.accesses] for thunk in executable.flat]
