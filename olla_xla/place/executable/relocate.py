@@ -54,7 +54,7 @@ def relocated(
       executable: read from its serialized form.
       time_limit: seconds of search, at most.
       backend: the solver where the program, as `place` has it, lowers what search finds; or None.
-      gap: of the program. on_proof: called with what the program proved of the height of temporaries.
+      gap: of the program. on_proof: called with what it proved of the height of temporaries.
 
     Raises:
       OffsetsError: they keep their places; the message says why.
