@@ -49,7 +49,7 @@ class Budget:
         self.total = nodes
         self.nodes = nodes
         self.spent = 0
-        self.size = (0, 0)
+        self.size: tuple[int, int] = (0, 0)
         self._rate = 10_000.0
 
     def seconds(self) -> float:
