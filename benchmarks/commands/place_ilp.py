@@ -45,6 +45,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string("case", None, "model/batch_size/optimizer/target.", flag_values=values)
     flags.DEFINE_string("hlo", None, "A scheduled module, of a CPU.", flag_values=values)
     flags.DEFINE_float("time_limit", 10.0, "Seconds of each way.", flag_values=values)
+    shared.define_gap(values)
     flags.DEFINE_enum("backend", "highs", BACKENDS, "Solves the programs.", flag_values=values)
     flags.DEFINE_enum(
         "form", None, list(FORMS),
@@ -66,7 +67,9 @@ def run(values: flags.FlagValues) -> int:
         problem = read_trace(values.trace, capacity=values.capacity)
         packing = place_by_programs(problem, programs=programs, time_limit=values.time_limit)
         return place.report(values, problem, packing)
-    options = PlanOptions(time_limit=values.time_limit, method="ilp", backend=values.backend)
+    options = PlanOptions(
+        time_limit=values.time_limit, method="ilp", backend=values.backend, gap=values.gap
+    )
     console = shared.console()
     with Progress() as progress:
         progress.stage("the order")
@@ -80,7 +83,9 @@ def run(values: flags.FlagValues) -> int:
             plan = plan_module(own, options, target=platform, progress=progress)
             module, proofs = apply_plan(own, plan), plan.proofs
         progress.stage("places by the integer program")
-        rows = list(arenas(module, platform, values.backend, values.time_limit, progress))
+        rows = list(
+            arenas(module, platform, values.backend, values.time_limit, progress, values.gap)
+        )
     if proofs:
         proofs_table(proofs).print(console)
     title = "places in one arena, under the planned order; XLA places by its own rule"

@@ -54,13 +54,14 @@ def arenas(
     backend: str,
     time_limit: float,
     progress: Callable[[str], None] | None = None,
+    gap: float = 0.0,
 ) -> Iterator[PlacedBy]:
     """Arenas of a scheduled module's entry computation.
 
     Args:
       module: serialized HloModuleProto with the order. platform: "cpu" or "cuda".
       backend: of the programs. time_limit: seconds for each way.
-      progress: called with incumbents and bounds, in one line.
+      progress: called with incumbents and bounds, in one line. gap: of order and places at once.
 
     Raises:
       CheckError: a referee rejected what was found (a bug).
@@ -90,7 +91,8 @@ def arenas(
             packing.seconds,
             f"by {packing.source}",
         )
-    yield _joint(graph, backend, time_limit, progress)
+    limits = SolverLimits(time_limit=time_limit, gap=gap, apart=True)
+    yield _joint(graph, backend, limits, progress)
 
 
 _MIB = 2**20
@@ -109,14 +111,17 @@ def _watch(way: str, progress: Callable[[str], None] | None) -> Watch | None:
 
 
 def _joint(
-    graph: TensorGraph, backend: str, time_limit: float, progress: Callable[[str], None] | None
+    graph: TensorGraph,
+    backend: str,
+    limits: SolverLimits,
+    progress: Callable[[str], None] | None,
 ) -> PlacedBy:
     """Order and places at once; nothing is in place by choice."""
     way, started = f"joint, {backend}", time.monotonic()
     try:
         found = joint_program(
             graph,
-            limits=SolverLimits(time_limit=time_limit, apart=True, watch=_watch(way, progress)),
+            limits=dataclasses.replace(limits, watch=_watch(way, progress)),
             backend=backend,
         )
     except (InputError, SolverError) as error:

@@ -97,7 +97,7 @@ def place(
     ) -> PartPacking:
         if method != "ilp":
             return _place_part(part, bound, target_height, capacity, method, budget)
-        with budget.portion(BEGIN):
+        with budget.portion(BEGIN if programs.buildable(part, budget.seconds()) else 1.0):
             begin = _place_part(part, bound, target_height, None, "auto", budget)
         return _by_program(begin, part, target_height, capacity, budget, backend, limits)
 

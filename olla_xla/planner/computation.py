@@ -35,8 +35,9 @@ _NESTED_SHARE = 0.4
 """Part of the time limit that bodies of loops and branches may use together; each of them half of
 what is left of it."""
 
-_ILP_START, _ILP = 0.25, 0.7
-"""Part of the time for the order that the integer program starts from; of the rest, for itself."""
+_ILP_START, _ILP, _ILP_OF_SOME = 0.25, 0.7, 0.2
+"""Part of the time for the order that the integer program starts from; of the rest, for itself; and
+for itself where values may be recomputed, so that there is another order to find."""
 
 _SMALL, _NEAR = 1 << 16, 1e-3
 """Bytes of results that come early on a TPU, and by which part of it that may raise the total."""
@@ -161,7 +162,8 @@ def _least_peak(
         progress=limits.progress,
     )
     if by_ilp:
-        return _by_ilp(work, found, (deadline - clock.now()) * _ILP, limits)
+        part = _ILP_OF_SOME if options.recomputes else _ILP
+        return _by_ilp(work, found, (deadline - clock.now()) * part, limits)
     return found, None
 
 

@@ -163,6 +163,8 @@ def recomputation_limit(
     """
     if not options.in_proportion or schedule_seconds is None:
         longest = LONGEST if options.step_limit is None else _BY_STEPS
+        if options.method == "ilp" and options.time_limit is None:
+            return spent + longest
         return longest if options.time_limit is None else options.time_limit
     if total - least < _LITTLE_BYTES:
         return spent + _SHORTEST

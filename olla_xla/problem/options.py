@@ -58,7 +58,7 @@ class PlanOptions:
         activations in tensor parallelism; their predicted time counts like any other.
       method: "search", or "ilp": orders by the OLLA paper's integer program, started from the
         search's (`solvers.programs`); it takes seconds to hours, and `Plan.proofs` says what it
-        proved. Nothing is recomputed then.
+        proved. What is recomputed is chosen for that order, and then the order again.
       backend: what solves the program: "highs", "cpsat" or "gurobi".
       gap: the program may end at a peak so much above its bound: 0.005 is 0.5 %.
       placement: "xla", or "own": on a CPU, buffers lie where we place them, not where XLA would
@@ -155,11 +155,6 @@ class PlanOptions:
             value = getattr(self, name)
             if value and self.method != "ilp":
                 raise InputError(f"{name}={value} needs method='ilp'; give it, or leave {name} out")
-        if self.method == "ilp" and self.recomputes:
-            raise InputError(
-                "method='ilp' only reorders operators; leave out max_overhead and memory_budget, "
-                "or use method='search'"
-            )
 
     def _check_overhead(self) -> None:
         value = self.max_overhead

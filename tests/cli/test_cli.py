@@ -239,7 +239,7 @@ def test_an_objection_that_cannot_be_read(capsys, tmp_path):
     [
         (["paln"], "no command 'paln' (did you mean plan?); commands are plan"),
         (["plan"], "give either --model=NAME or --hlo=FILE"),
-        (["plan", "--model=mlp", "--method=ilp", "--max_overhead=0.1"], "only reorders operators"),
+        (["plan", "--model=mlp", "--gap=0.1"], "needs method='ilp'"),
         (["plan", "--model=mlp", "--hlo=x"], "give either --model=NAME or --hlo=FILE"),
         (["plan", "--modle=mlp"], "--help"),
         (["plan", "mlp"], "unexpected argument 'mlp'; give flags as --name=value"),

@@ -14,6 +14,7 @@ from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.planner import plan_module
+from olla_xla.planner.effort import recomputation_limit
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import dumps, loads
 from olla_xla.schedule.search import phases
@@ -126,8 +127,19 @@ def test_a_platform_is_jits():
         olla_xla.plan(branches, method="lp")
     with pytest.raises(InputError, match="backend='scip'"):
         PlanOptions(backend="scip")
-    with pytest.raises(InputError, match="only reorders operators"):
-        PlanOptions(method="ilp", max_overhead=0.1)
+
+
+def test_a_budget_is_met_by_recomputation_for_the_programs_order():
+    step, shapes, options = STEPS["lenet"]()
+    module = xla_schedule(jax.jit(step, **options).lower(*shapes))
+    order = plan_module(module, PlanOptions(**LIMITS, method="ilp"), target="cpu")
+    budget = order.predicted_bytes - 100_000
+    within = PlanOptions(**LIMITS, method="ilp", memory_budget=budget)
+    plan = plan_module(module, within, target="cpu")
+    assert plan.predicted_bytes <= budget and plan.clones and not order.clones
+    assert plan.proofs and plan.lower_bound_bytes <= plan.predicted_bytes
+    endless = PlanOptions(method="ilp", memory_budget=budget)  # the program may take a minute first
+    assert recomputation_limit(endless, None, 60.0, 2 * budget, 0) > 60
 
 
 def test_control_edges_make_the_program_smaller():
