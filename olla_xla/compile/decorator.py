@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -19,14 +20,15 @@ from olla_xla.compile.jax_private import (
 )
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import InputError, JitError, VersionError
-from olla_xla.problem.options import KNEE, SOLVERS, PlanOptions, parse_overhead
+from olla_xla.problem.options import KNEE, SOLVERS, PlanOptions, parse_overhead, parse_positive
 from olla_xla.problem.plan import Plan
 from olla_xla.version import OLDEST_JAX, TOO_NEW_JAX
 
 if TYPE_CHECKING:
-    from olla_xla.pieces import in_pieces
+    from olla_xla.pieces import chosen, in_pieces, on_host
 else:
     in_pieces = late("olla_xla.pieces.in_pieces")  # changes JAX's configuration
+    on_host = late("olla_xla.pieces.on_host")
 
 _logger = logging.getLogger("olla_xla")
 
@@ -74,6 +76,7 @@ def plan(
     plan: Plan | None = None,
     enabled: bool = True,
     fission: Literal[False] = False,
+    host_budget: None = None,
     **options: Unpack[PlanKeywords],
 ) -> PlannedFunction: ...
 @overload
@@ -82,9 +85,10 @@ def plan(
     /,
     *,
     verify: bool | None = None,
-    fission: Literal[True],
+    fission: bool = False,
+    host_budget: int | str | None = None,
     **options: Unpack[PlanKeywords],
-) -> in_pieces.FissionFunction: ...
+) -> chosen.ChosenFunction: ...
 @overload
 def plan(
     *,
@@ -92,6 +96,7 @@ def plan(
     plan: Plan | None = None,
     enabled: bool = True,
     fission: bool = False,
+    host_budget: int | str | None = None,
     **options: Unpack[PlanKeywords],
 ) -> Callable[[Callable[..., Any]], Any]: ...
 def plan(
@@ -102,6 +107,7 @@ def plan(
     plan: Plan | None = None,
     enabled: bool = True,
     fission: bool = False,
+    host_budget: int | str | None = None,
     **options: Any,
 ) -> Any:
     """Plans the memory of a JAX function: like `jax.jit`, with less memory.
@@ -124,6 +130,9 @@ def plan(
       fission: with `memory_budget`: operators that make the largest values may run a piece at a
         time, as by `olla_xla.fission`, in the fewest pieces with which a plan meets the budget in
         no more predicted time. Results then differ from those of `jax.jit` by rounding.
+      host_budget: the most bytes of host memory, on all devices, that scan residuals may take: they
+        are kept, recomputed or spilled (`olla_xla.spill`; rounding may change), with
+        `memory_budget` in the least time, else in the least memory within `max_overhead`.
       **options: fields of `PlanOptions` (`time_limit`, `step_limit`, `seed`, `tolerance`,
         `in_place`, `memory_budget`, `max_overhead`, `loops`, `collectives`, `method`, `backend`),
         and `jax.jit`'s own arguments. By default nothing is recomputed that adds predicted time.
@@ -153,13 +162,7 @@ def plan(
       >>> again = olla_xla.plan(train_step, plan=olla_xla.Plan.load("step.plan"))
     """
     _check_jax()
-    if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
-        near = difflib.get_close_matches(unknown[0], [*_OPTION_NAMES, *_JIT_NAMES], 1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        raise JitError(
-            f"olla_xla.plan has no option {unknown[0]!r}{meant}; it takes "
-            f"{', '.join(_OPTION_NAMES)}, and all options of jax.jit"
-        )
+    _check_names(options)
     ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
     jit_options = {n: v for n, v in options.items() if n not in ours}
     _check_own(plan, enabled=enabled, fission=fission)
@@ -167,13 +170,32 @@ def plan(
         ours["max_overhead"] = parse_overhead(ours["max_overhead"])
     plan_settings = PlanSettings(PlanOptions(**ours), verification.wanted(verify), plan, enabled)
     given = bool(ours) or verify is not None or plan is not None or not enabled
+    make = _maker(fission, host_budget)
 
     def planned(function: Any) -> Any:
-        jitted = _to_jit(function, jit_options, plan_settings if given or fission else None)
-        make = in_pieces.fission_function if fission else planned_function
-        return make(*jitted, plan_settings)
+        new = given or make is not planned_function
+        return make(*_to_jit(function, jit_options, plan_settings if new else None), plan_settings)
 
     return planned if fn is None else planned(fn)
+
+
+def _maker(fission: bool, host_budget: int | str | None) -> Callable[..., Any]:
+    """What makes the planned function of a function, `jax.jit`'s options and settings."""
+    if host_budget is not None:
+        most = parse_positive(host_budget, "host_budget")
+        return functools.partial(on_host.HostFunction, most=most, fission=fission)
+    return in_pieces.fission_function if fission else planned_function
+
+
+def _check_names(options: dict[str, Any]) -> None:
+    """Raises JitError for an option that neither we nor `jax.jit` have."""
+    if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
+        near = difflib.get_close_matches(unknown[0], [*_OPTION_NAMES, *_JIT_NAMES], 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise JitError(
+            f"olla_xla.plan has no option {unknown[0]!r}{meant}; it takes "
+            f"{', '.join(_OPTION_NAMES)}, and all options of jax.jit"
+        )
 
 
 def _check_own(plan: Any, **switches: Any) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 from olla_xla.compile import extensions
 from olla_xla.compile.environment import log_is_json, report_at_exit
@@ -24,6 +26,9 @@ _KEPT = 1000
 _events: collections.deque[PlanEvent] = collections.deque(maxlen=_KEPT)
 _listeners: list[Callable[[PlanEvent], None]] = []
 _lock = threading.Lock()
+
+
+_withheld: ContextVar[list[PlanEvent] | None] = ContextVar("withheld", default=None)
 
 
 def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
@@ -49,8 +54,21 @@ def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
     return stop
 
 
+@contextlib.contextmanager
+def withheld() -> Iterator[list[PlanEvent]]:
+    """A context whose events, of this thread, go to a list alone: of plans that are only tried."""
+    events: list[PlanEvent] = []
+    before = _withheld.set(events)
+    try:
+        yield events
+    finally:
+        _withheld.reset(before)
+
+
 def tell(event: PlanEvent) -> None:
     """Logs an event, as JSON if OLLA_XLA_LOG=json, keeps it for the report and calls listeners."""
+    if (kept := _withheld.get()) is not None:
+        return kept.append(event)
     text = json.dumps(dataclasses.asdict(event)) if log_is_json() else str(event)
     _logger.info("%s", text)
     with _lock:

@@ -13,6 +13,7 @@ from olla_xla.check.graph import lifetime_peak
 from olla_xla.compile import loading
 from olla_xla.compile.accounting import (
     assigned_bytes,
+    host_bytes,
     temporary_bytes,
 )
 from olla_xla.compile.captured import Captured
@@ -23,8 +24,9 @@ from olla_xla.problem.plan import Plan
 from olla_xla.problem.plan_parts import PlanStatus
 
 if TYPE_CHECKING:
-    from olla_xla.compile import own_places, refused
+    from olla_xla.compile import host_memory, own_places, refused
 else:
+    host_memory = late("olla_xla.compile.host_memory")
     own_places = late("olla_xla.compile.own_places")
     refused = late("olla_xla.compile.refused")
 
@@ -64,6 +66,13 @@ class Outcome:
     objection: str = ""
     members: tuple[int, ...] = ()
     accepted: str = ""
+
+    def described(self) -> Outcome:
+        """Itself, with a plan that says what its executable keeps in host memory."""
+        if self.plan is None or not (size := host_bytes(self.compiled)):
+            return self
+        plan = host_memory.described(self.compiled, self.plan, size)
+        return dataclasses.replace(self, plan=plan)
 
     @property
     def fell_back(self) -> bool:

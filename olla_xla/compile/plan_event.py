@@ -28,6 +28,8 @@ class PlanEvent:
       search_seconds: that the search for the plan took, maybe in another process or run.
       processes: how many processes agreed on it; 1 where only this one was concerned.
       help: what would help where the plan saves little: recomputation, donation; or "".
+      host_bytes: XLA's total in host memory. host_reason: why nothing is spilled there although
+        `host_budget` allows it; or "".
       proposed, refused: choices of the planner, and those that the referee refused, as in `Plan`.
     """
 
@@ -45,6 +47,8 @@ class PlanEvent:
     proposed: int = 0
     refused: int = 0
     help: str = ""
+    host_bytes: int = 0
+    host_reason: str = ""
 
     @classmethod
     def of(cls, function: str, outcome: Outcome, seconds: float, hint: str = "") -> PlanEvent:
@@ -72,7 +76,15 @@ class PlanEvent:
             proposed=0 if plan is None else plan.proposed,
             refused=0 if plan is None else plan.refused,
             help="; ".join(filter(None, (more, hint))),
+            host_bytes=0 if plan is None else plan.host_bytes,
         )
+
+    @property
+    def host(self) -> str:
+        """What is in host memory, or why nothing is; "" where that was not asked for."""
+        if self.host_bytes:
+            return f"{self.host_bytes / 2**20:,.1f} MB in host memory"
+        return f"nothing in host memory: {self.host_reason}" if self.host_reason else ""
 
     @property
     def saved(self) -> float:
@@ -86,6 +98,7 @@ class PlanEvent:
         together = f" in {self.processes} processes" if self.processes > 1 else ""
         took = f"{self.seconds:.1f} s with XLA's compile"
         took += f"; {of_refusals(self.refused, self.proposed)}" if self.refused else ""
+        took += f"; {self.host}" if self.host else ""
         took += f"; what would help: {self.help}" if self.help else ""
         if not self.planned or self.bytes is None or self.xla_bytes is None:
             total = "" if self.bytes is None else f"{self.bytes / 2**20:,.1f} MB, "

@@ -360,7 +360,7 @@ class PlannedFunction:
             outcomes = known.by_variant
             if variant not in outcomes:
                 started = time.monotonic()
-                outcome = self._compiled(lowered, device_key, **compile_kwargs)
+                outcome = self._compiled(lowered, device_key, **compile_kwargs).described()
                 hint = ""
                 if outcome.plan is not None:
                     hint = extensions.donation_hint(outcome.compiled, self._static)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,16 +12,13 @@ import jax
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module, temporary_bytes
-from olla_xla.compile.jax_private import devices_of, plain_jit, under_trace
+from olla_xla.compile.jax_private import devices_of, plain_jit
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
-from olla_xla.compile.stages import PlannedLowered
 from olla_xla.errors import BudgetError, InputError
 from olla_xla.pieces.across import cost_in_pieces
+from olla_xla.pieces.chosen import ChosenFunction
 from olla_xla.pieces.sharded import leaf_shardings
 from olla_xla.pieces.transform import FissionPlan, in_pieces
-from olla_xla.problem.function_name import function_name
-
-_logger = logging.getLogger("olla_xla")
 
 _LITTLE = 0.01
 """Part of the total that doubling the pieces must save, or no more pieces are tried."""
@@ -63,7 +58,7 @@ class FissionChoice:
     reason: str
 
 
-class FissionFunction:
+class FissionFunction(ChosenFunction):
     """A planned function that is cut into the fewest pieces that meet its memory budget.
 
     Each new signature is compiled in XLA's own order with 1, 2, 4, ... pieces, until one meets the
@@ -71,63 +66,14 @@ class FissionFunction:
     the budget and are predicted to take no longer than with more pieces.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        jit_options: Mapping[str, Any],
-        plan_settings: PlanSettings,
-    ) -> None:
-        functools.update_wrapper(self, function)
-        self.__wrapped__ = function
-        self.__name__: str = function_name(function)
-        self._jit_options, self._plan_settings = dict(jit_options), plan_settings
-        self._by_signature: dict[Any, tuple[FissionChoice, PlannedFunction]] = {}
-        self._plain = planned_function(function, self._jit_options, plan_settings)
+    _word = "in {} pieces"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function; for a new signature its pieces are chosen first."""
-        return self._for(args, kwargs)(*args, **kwargs)
+    def _search(self, args: Any, kwargs: Any) -> tuple[FissionChoice, PlannedFunction]:
+        search = _Search(self.__wrapped__, self._jit_options, self._plan_settings, args, kwargs)
+        return search.run()
 
-    def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
-        """As `jax.jit`'s: lowers for these arguments, in the chosen number of pieces."""
-        return self._for(args, kwargs).lower(*args, **kwargs)
-
-    def choice(self, *args: Any, **kwargs: Any) -> FissionChoice:
-        """The number of pieces for these arguments, arrays or shapes; found by compiling at first.
-
-        Raises:
-          BudgetError: no number of pieces meets the budget; it says why no more can be cut.
-        """
-        return self._chosen(args, kwargs)[0]
-
-    @property
-    def jit_options(self) -> dict[str, Any]:
-        """The arguments of `jax.jit` that the function was made with."""
-        return dict(self._jit_options)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Binds as a function does, so methods can be planned."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __repr__(self) -> str:
-        chosen = ", ".join(str(c.pieces) for c, _ in self._by_signature.values())
-        return f"<olla_xla.plan of {self.__name__}: in {chosen or 'no'} pieces so far>"
-
-    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedFunction:
-        # Inside another function's trace nothing is planned, and it is inlined as by jax.jit.
-        return self._plain if under_trace(args, kwargs) else self._chosen(args, kwargs)[1]
-
-    def _chosen(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[FissionChoice, PlannedFunction]:
-        key = _signature(args, kwargs)
-        if key not in self._by_signature:
-            found = _Search(
-                self.__wrapped__, self._jit_options, self._plan_settings, args, kwargs
-            ).run()
-            _logger.info("%s runs in %d pieces", self.__name__, found[0].pieces)
-            self._by_signature[key] = found
-        return self._by_signature[key]
+    def _named(self, choice: FissionChoice) -> str:
+        return str(choice.pieces)
 
 
 def fission_function(
@@ -154,16 +100,6 @@ def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
     module = module_from_bytes(final_module(compiled))
     cost = cost_in_pieces(target, chip.device_kind, module)
     return assigned_bytes(compiled), cost.run_seconds(module, temporary_bytes(compiled))
-
-
-def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    return tree, tuple(
-        (x.shape, x.dtype, getattr(x, "sharding", None), getattr(x, "weak_type", False))
-        if hasattr(x, "shape") and hasattr(x, "dtype")
-        else (type(x), x if isinstance(x, bool | str | None) else None)
-        for x in leaves
-    )
 
 
 class _Search:

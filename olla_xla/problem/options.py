@@ -137,8 +137,8 @@ class PlanOptions:
             raise LimitError(
                 f"step_limit={self.step_limit} must be a positive number of search steps"
             )
-        if self.budget_bytes is not None and self.budget_bytes <= 0:
-            raise LimitError(f"memory_budget={self.memory_budget!r} must be positive: {_FORM}")
+        if self.memory_budget is not None:
+            parse_positive(self.memory_budget, "memory_budget")
         if self.collectives and not self.loops:
             raise InputError("collectives=True needs loops=True; leave out one of the two options")
         self._check_overhead()
@@ -195,6 +195,14 @@ def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
         if found and found[2].lower() in units:
             return int(float(found[1]) * units[found[2].lower()])
     raise InputError(f"{name}={text!r} is not {_FORM}")
+
+
+def parse_positive(text: int | str, name: str) -> int:
+    """As `parse_bytes`; LimitError where that is not above 0."""
+    size = parse_bytes(text, name)
+    if size <= 0:
+        raise LimitError(f"{name}={text!r} must be positive: {_FORM}")
+    return size
 
 
 def parse_overhead(value: float | str, name: str = "max_overhead") -> float:

@@ -1,6 +1,6 @@
 """The answer: a Plan for one module, and plan files, which keep it without loss.
 
-A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 18, "plan": {...}}`, where
+A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 19, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; an infinite time limit is
 null.
 """
@@ -63,7 +63,7 @@ class Plan(PlanFields):
         return loads(text, str(path))
 
 
-VERSION = 18
+VERSION = 19
 """Of the format; raised whenever a field is added, removed or changes its meaning, `loops` too."""
 
 _FORMAT = "olla_xla.plan"
@@ -87,6 +87,8 @@ _FIELDS = (
     "assigned_bytes",
     "recomputed_bytes",
     "recovered_bytes",
+    "host_bytes",
+    "host_arrays",
     "results",
     "status",
     "stopped_by",

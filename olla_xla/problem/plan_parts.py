@@ -186,6 +186,22 @@ class PlanEdits:
         return sum(len(record.kept) for record in self.loops)
 
 
+class HostArray(NamedTuple):
+    """A scan residual that waits in host memory, on one device's part.
+
+    Attributes:
+      array: XLA's shape, such as "bf16[16,8,2048,7168]". bytes: of it. line: "file:line" that makes
+        its slices, or "".
+      writer, reader: the loops, of which each iteration sends one slice, and fetches one.
+    """
+
+    array: str
+    bytes: int
+    line: str
+    writer: str
+    reader: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFigures:
     """The memory that a plan takes, in bytes. Totals are arguments + outputs - aliases + temp.
@@ -207,6 +223,8 @@ class PlanFigures:
         not estimated: the plan saves much, or recomputes already, or hardly anything could go.
       recovered_bytes: of `assigned_bytes`, what XLA's places for this order would take more; 0 with
         XLA's places.
+      host_bytes: XLA's total in host memory, which no other total counts; 0 before it is compiled.
+      host_arrays: the scan residuals in it, largest first.
     """
 
     xla_bytes: int
@@ -218,6 +236,8 @@ class PlanFigures:
     assigned_bytes: int | None = None
     recomputed_bytes: int = 0
     recovered_bytes: int = 0
+    host_bytes: int = 0
+    host_arrays: tuple[HostArray, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

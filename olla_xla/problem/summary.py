@@ -43,7 +43,7 @@ def table(plan: PlanFields) -> str:
             ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak, over the bound"),
             ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over the least peak"),
         ]
-    rows += of_the_places(plan)
+    rows += [*of_the_places(plan), *of_the_host(plan)]
     quiet = plan.without_rematerialization
     rows += [("XLA's rematerialization", "off", "it would act, but this fits")] if quiet else []
     bound = sum(map(len, plan.aliases.values()))
@@ -138,6 +138,16 @@ def of_the_places(plan: PlanFields) -> list[tuple[str, str, str]]:
     if plan.placement != "own":
         return []
     return [("placement", "own", f"saves {plan.recovered_bytes:,} bytes of XLA's for this order")]
+
+
+def of_the_host(plan: PlanFields) -> list[tuple[str, str, str]]:
+    """Table rows on host memory: its total, and the three largest scan residuals; none without."""
+    rows = [
+        (f"  {array}", f"{_mb(size)} MB", f"{line}, sent in {writer}, fetched in {reader}")
+        for array, size, line, writer, reader in plan.host_arrays[:3]
+    ]
+    total = ("in host memory", f"{_mb(plan.host_bytes)} MB", "assigned, in no other total")
+    return [total, *rows] if plan.host_bytes else []
 
 
 def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:

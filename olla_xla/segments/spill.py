@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import primitives
 
-from olla_xla.errors import InputError, LimitError
+from olla_xla.errors import InputError
 from olla_xla.problem.function_name import function_name
-from olla_xla.problem.options import parse_bytes
+from olla_xla.problem.options import parse_positive
 from olla_xla.segments import host_state
 from olla_xla.segments.beside import Beside
 from olla_xla.segments.trace import (
@@ -32,7 +32,7 @@ from olla_xla.segments.trace import (
 
 _logger = logging.getLogger("olla_xla")
 
-_LEAST = 2**20
+LEAST = 2**20
 """Bytes of an array below which the copies' own costs outweigh what it frees."""
 
 _OF_THE_LINK = 7_500.0
@@ -79,7 +79,7 @@ def spill(
     fun: Callable[..., Any],
     *,
     state: str | Collection[str] = (),
-    least_bytes: int | str = _LEAST,
+    least_bytes: int | str = LEAST,
     host_budget: int | str | None = None,
 ) -> Callable[..., Any]:
     """Keeps in host memory what one `lax.scan` stores for another, such as scan residuals.
@@ -128,33 +128,60 @@ def spill(
     """
     if not callable(fun):
         raise InputError(f"olla_xla.spill takes a function, not {type(fun).__name__}")
-    least = _positive("least_bytes", least_bytes)
-    most = None if host_budget is None else _positive("host_budget", host_budget)
+    least = parse_positive(least_bytes, "least_bytes")
+    most = None if host_budget is None else parse_positive(host_budget, "host_budget")
     if state:
         if most is not None:
             raise InputError("host_budget= is not for state: only what is in host memory is moved")
         return _of_state(fun, (state,) if isinstance(state, str) else tuple(state), least)
-    return _of_scans(fun, least, most)
+    return of_scans(fun, least, most)
 
 
-def _of_scans(fun: Callable[..., Any], least: int, most: int | None) -> Callable[..., Any]:
-    """`spill` of what scans store."""
+def of_scans(
+    fun: Callable[..., Any], least: int, most: int | None, share: float = math.inf
+) -> Callable[..., Any]:
+    """`spill` of what scans store, of which computation hides at least 1 / share by estimate."""
 
     @functools.wraps(fun)
     def spilling(*args: Any, **kwargs: Any) -> Any:
         call = traced_call(fun, args, kwargs)
-        spiller = _Spiller(call.jaxpr, least, most)
+        spiller = _Spiller(call.jaxpr, least, most, share)
         if not spiller.chosen:
             _logger.info("%s: no scan stores anything to spill", function_name(fun))
         return jax.tree.unflatten(call.result, spiller.run(call.values))
 
     def explain(*args: Any, **kwargs: Any) -> SpillPlan:
         """What is spilled for these arguments, arrays or shapes."""
-        spiller = _Spiller(traced_call(fun, args, kwargs).jaxpr, least, most)
+        spiller = _Spiller(traced_call(fun, args, kwargs).jaxpr, least, most, share)
         return SpillPlan(tuple(spiller.chosen.values()))
 
     spilling.explain = explain  # pyright: ignore[reportAttributeAccessIssue]
     return spilling
+
+
+def spilled_by_share(
+    fun: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    most: int,
+    shares: Sequence[float],
+    link_bytes: float,
+) -> dict[float, SpillPlan]:
+    """The shares for `of_scans` with which it spills different arrays, and those arrays.
+
+    Args:
+      fun, args, kwargs: the call. most: bytes that may be spilled.
+      shares: multiples of what computation hides, rising.
+      link_bytes: that the link copies in the time that a run is predicted to take.
+    """
+    jaxpr = traced_call(fun, args, kwargs).jaxpr
+    work = _Program(jaxpr).beside.work
+    found: dict[SpillPlan, float] = {}
+    for share in shares:
+        share *= link_bytes * _OF_THE_LINK / max(work, 1.0)
+        spiller = _Spiller(jaxpr, LEAST, most, share)
+        found.setdefault(SpillPlan(tuple(spiller.chosen.values())), share)
+    return {share: plan for plan, share in found.items() if plan.arrays}
 
 
 def _of_state(fun: Callable[..., Any], names: tuple[str, ...], least: int) -> Callable[..., Any]:
@@ -172,13 +199,6 @@ def _of_state(fun: Callable[..., Any], names: tuple[str, ...], least: int) -> Ca
 
     spilling.explain = lambda *args, **kwargs: traced(args, kwargs)[1]  # pyright: ignore
     return spilling
-
-
-def _positive(name: str, value: int | str) -> int:
-    size = parse_bytes(value, name)
-    if size <= 0:
-        raise LimitError(f"{name}={value!r} must be positive")
-    return size
 
 
 class _Use(NamedTuple):
@@ -210,6 +230,14 @@ class _Found(NamedTuple):
     def work(self) -> float:
         """What can run beside a copy, for each byte, where there is the least of it."""
         return min(use.length * use.work for use in self.uses) / max(self.array.bytes, 1)
+
+    def fills_link(self, copied: Mapping[_Program, int]) -> float:
+        """How many times as long as a scan that copies it the link takes; `copied`: as below."""
+        shares = (
+            use.hides(use.body.beside.work, copied[use.body] + self.array.bytes)
+            for use in self.uses
+        )
+        return 1 / max(min(shares), 1e-9)
 
     def runs_apart(self, copied: Mapping[_Program, int]) -> bool:
         """Whether an iteration would wait for its copy, of which a neighbouring one hides most.
@@ -294,14 +322,14 @@ class _Spiller:
     So entry i of the array in host memory is slice i - 1, and the last slice stays on the device.
     """
 
-    def __init__(self, jaxpr: Any, least: int, most: int | None) -> None:
+    def __init__(self, jaxpr: Any, least: int, most: int | None, share: float = math.inf) -> None:
         self._program = _Program(jaxpr)
         found = [one for one in self._program.arrays() if one.array.bytes >= least]
         left, chosen = math.inf if most is None else most, []
         copied: collections.Counter[_Program] = collections.Counter()
         self._apart: set[Any] = set()
         for one in sorted(found, key=lambda one: -one.work):
-            if one.array.bytes <= left:
+            if one.array.bytes <= left and one.fills_link(copied) <= share:
                 left -= one.array.bytes
                 chosen.append(one)
                 if one.runs_apart(copied):

@@ -59,7 +59,8 @@ class Report:
         )
         if refused := sum(event.refused for event in self.events):
             lines.append(of_refusals(refused, sum(event.proposed for event in self.events)))
-        help = [f"{e.function}: what would help: {e.help}" for e in ordered if e.help]
+        help = [f"{e.function}: {e.host}" for e in ordered if e.host]
+        help += [f"{e.function}: what would help: {e.help}" for e in ordered if e.help]
         for text in list(dict.fromkeys(help))[:_HELP]:
             lines += _wrapped(text)
         reasons = collections.Counter(e.reason for e in self.events if not e.planned)

@@ -53,6 +53,7 @@ class PlannedModel:
       program: the step, for `analysis.remedies.remedy`.
       refused: whether XLA refuses its own order, which takes more memory than there is.
       devices: that run the step; sizes are of one of them.
+      host: with a host budget, what lies in host memory, and what else was tried.
       ran_again: what XLA's own rematerialization adds to its own order, or None.
     """
 
@@ -69,6 +70,7 @@ class PlannedModel:
     refused: bool = False
     devices: int = 1
     ran_again: RanAgain | None = None
+    host: str = ""
 
 
 def plan_model(
@@ -80,6 +82,7 @@ def plan_model(
     progress: Progress,
     compare: bool = True,
     given: Plan | None = None,
+    host_budget: int | str | None = None,
 ) -> PlannedModel:
     """Plans and compiles a model's step.
 
@@ -87,7 +90,7 @@ def plan_model(
       model: the step. target: what to compile it for. options: limits and seed.
       stage: called with one line at each stage. progress: at each improvement.
       compare: also compile with XLA's scheduler for memory, where it has one.
-      given: a plan to apply instead of looking for one.
+      given: a plan to apply instead of looking for one. host_budget: as of `olla_xla.plan`.
 
     Raises:
       InputError: the step cannot be traced.
@@ -100,11 +103,12 @@ def plan_model(
 
     started = time.monotonic()
     arguments = target.place(model.arguments)
-    settings = dataclasses.asdict(options)
+    settings = {**dataclasses.asdict(options), "host_budget": host_budget}
     with tracing(model.name):
-        planned = decorator.plan(model.step, plan=given, **settings, **model.jit_options)
-        stage("tracing")
+        planned: Any = decorator.plan(model.step, plan=given, **settings, **model.jit_options)
+        stage("tracing" if host_budget is None else "planning with parts in host memory")
         lowered = planned.lower(*arguments)
+        choice = None if host_budget is None else planned.choice(*arguments)
     stage("XLA compiles the step")
     with plan_progress(progress), warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)  # raised below
@@ -129,8 +133,8 @@ def plan_model(
     left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
     program = JittedFunction(model.step, model.jit_options, arguments, {}, left)
     result = _beside(outcome, target, stage, started, lambda: _own(jitted(), target), optimized)
-    devices = device_count(compiled.stage)
-    return dataclasses.replace(result, program=program, devices=devices)
+    devices, host = device_count(compiled.stage), "" if choice is None else str(choice)
+    return dataclasses.replace(result, program=program, devices=devices, host=host)
 
 
 def plan_dump(

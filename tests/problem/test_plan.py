@@ -147,7 +147,7 @@ def damaged(**fields):
         ("[]", "is not a plan file"),
         ('{"format": "other", "version": 1}', "is not a plan file"),
         (document_of(version=99), "version 99"),
-        (document_of(version=3), "version 3, but this olla_xla reads 18; plan again"),
+        (document_of(version=3), "version 3, but this olla_xla reads 19; plan again"),
         (document_of(plan=None), "contains no plan"),
         (damaged(bogus=1), "unknown field bogus"),
         (damaged(xla_bytes=1.5), r"malformed field .*\$\.xla_bytes"),

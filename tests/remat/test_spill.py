@@ -1,5 +1,6 @@
 """`olla_xla.spill`: what is kept in host memory, with the same results as without."""
 
+import math
 from types import SimpleNamespace
 
 import jax
@@ -143,7 +144,8 @@ def test_random_scans_keep_their_bits(data):
         return jax.value_and_grad(of)(w)
 
     w, x = arrays(WEIGHTS, X)
-    spilled = olla_xla.spill(function, least_bytes=1, host_budget=budget)
+    share = data.draw(st.sampled_from((0.3, 1.0, math.inf)))  # as `plan(host_budget=)` tries them
+    spilled = spilling.of_scans(function, 1, budget, share)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spilling, "_OF_THE_LINK", speed)
         got = jax.jit(spilled)(w, x)

@@ -69,6 +69,12 @@ def define_flags(values: flags.FlagValues) -> None:
         "target", "cpu", list(targets.TARGETS), "Device to plan for.", flag_values=values
     )
     shared.define_recomputation(values)
+    flags.DEFINE_string(
+        "host_budget",
+        None,
+        'Most bytes of host memory that scan residuals may take, such as "64GiB", with --model.',
+        flag_values=values,
+    )
     flags.DEFINE_string("plan", None, "A plan file to apply.", flag_values=values)
     flags.DEFINE_string(
         "plan_out", None, "File for the plan, which --plan can apply.", flag_values=values
@@ -103,6 +109,8 @@ def run(values: flags.FlagValues) -> int:
     plan_out = values.plan_out
     if (values.model is None) == (values.hlo is None):
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla plan --help")
+    if values.host_budget is not None and values.model is None:
+        raise InputError("--host_budget spills in a traced function; give --model, not --hlo")
     # Fails before planning, which may take minutes.
     if plan_out is not None and not Path(plan_out).absolute().parent.is_dir():
         raise PlanFileError(f"cannot write {plan_out}: there is no such folder; create it first")
@@ -123,7 +131,13 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
         target = targets.target(values.target)
         model = models.build(name, batch_size=values.batch_size, optimizer=values.optimizer)
         result = plan_model(
-            model, target, options, stage=progress.stage, progress=progress, given=given
+            model,
+            target,
+            options,
+            stage=progress.stage,
+            progress=progress,
+            given=given,
+            host_budget=values.host_budget,
         )
         report = _assignment(result, values, progress)
         view = _view(result.module, target.platform, result.assignment)
@@ -188,6 +202,8 @@ def _print_compiled(
         result.plan, planned=result.planned, reason=result.reason, refused=result.refused
     )
     console.print(line, markup=False)
+    if result.host:
+        console.print(f"{result.host}.", markup=False)
     if result.ran_again is not None:
         console.print(f"In its own order {result.ran_again}.", markup=False)
     if other is not None:

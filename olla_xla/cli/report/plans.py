@@ -80,7 +80,9 @@ def plan_table(
     if plan.assigned_bytes is not None:
         ours = more(plan.predicted_bytes, plan.assigned_bytes)
         theirs = more(plan.xla_predicted_bytes, plan.xla_bytes)
-        note = f"of the planned total; {percent(theirs)} % of XLA's"
+        note = "of the planned total"
+        if not plan.host_arrays:  # else that is of the step with nothing spilled
+            note += f"; {percent(theirs)} % of XLA's"
         rows.append(("prediction error", f"{percent(ours)} %", note))
     for name, size in elsewhere.items():
         if size >= _WORTH_TELLING:

@@ -1,0 +1,27 @@
+"""What of an executable lies in host memory: its bytes, and the scan residuals."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import final_module
+from olla_xla.memory.sources import source_line
+from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import HostArray
+from olla_xla.remat.loops.pairs import pairs
+
+
+def described(compiled: jax.stages.Compiled, plan: Plan, size: int) -> Plan:
+    """A plan that says what its executable keeps in host memory, `size` bytes."""
+    found = []
+    for pair in pairs(module_from_bytes(final_module(compiled)), plan.target):
+        loops = pair.writer.i.name, pair.reader.i.name
+        for residual in (r for r in pair.scan_residuals if r.whole.is_host):
+            line = source_line(residual.value.i) or source_line(residual.update.i)
+            line = line.rpartition("/")[2]
+            found.append(HostArray(residual.whole.text, residual.whole.bytes, line, *loops))
+    found.sort(key=lambda a: -a.bytes)
+    return dataclasses.replace(plan, host_bytes=size, host_arrays=tuple(found))

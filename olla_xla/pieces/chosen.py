@@ -1,0 +1,109 @@
+"""A planned function that is written in one of several ways, chosen for each signature."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from olla_xla.compile.events import tell, withheld
+from olla_xla.compile.jax_private import under_trace
+from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
+from olla_xla.compile.stages import PlannedLowered
+from olla_xla.problem.function_name import function_name
+
+_logger = logging.getLogger("olla_xla")
+
+
+class ChosenFunction:
+    """A planned function whose way is chosen for each new signature, by compiling several.
+
+    Args:
+      function: the plain function. jit_options: of `jax.jit`. plan_settings: of every way's plan.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        jit_options: Mapping[str, Any],
+        plan_settings: PlanSettings,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+        self.__name__: str = function_name(function)
+        self._jit_options, self._plan_settings = dict(jit_options), plan_settings
+        self._by_signature: dict[Any, tuple[Any, PlannedFunction]] = {}
+        self._plain = planned_function(function, self._jit_options, plan_settings)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function; for a new signature its way is chosen first."""
+        return self._for(args, kwargs)(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
+        """As `jax.jit`'s: lowers for these arguments, in the chosen way."""
+        return self._for(args, kwargs).lower(*args, **kwargs)
+
+    def choice(self, *args: Any, **kwargs: Any) -> Any:
+        """What is chosen for these arguments, arrays or shapes; found by compiling at first.
+
+        Raises:
+          BudgetError: no way meets the budget; it says why.
+        """
+        return self._chosen(args, kwargs)[0]
+
+    @property
+    def jit_options(self) -> dict[str, Any]:
+        """The arguments of `jax.jit` that the function was made with."""
+        return dict(self._jit_options)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Binds as a function does, so methods can be planned."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        chosen = ", ".join(self._named(choice) for choice, _ in self._by_signature.values())
+        return f"<olla_xla.plan of {self.__name__}: {self._word.format(chosen or 'no')} so far>"
+
+    _word: str
+    """Of the choices so far, which stand in its braces."""
+
+    def _search(self, args: Any, kwargs: Any) -> tuple[Any, PlannedFunction]:
+        """(The choice, the planned function) for a new signature."""
+        raise NotImplementedError
+
+    def _named(self, choice: Any) -> str:
+        """A choice in a word or two."""
+        raise NotImplementedError
+
+    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedFunction:
+        # Inside another function's trace nothing is planned, and it is inlined as by jax.jit.
+        return self._plain if under_trace(args, kwargs) else self._chosen(args, kwargs)[1]
+
+    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, PlannedFunction]:
+        key = _signature(args, kwargs)
+        if key not in self._by_signature:
+            with withheld() as events:
+                found = choice, function = self._search(args, kwargs)
+            _logger.info("%s: %s", self.__name__, self._word.format(self._named(choice)))
+            ran = [(plan.assigned_bytes, plan.host_bytes) for plan in function.plans[-1:]]
+            if kept := [e for e in events if [(e.bytes, e.host_bytes)] == ran] or events[:1]:
+                seconds = round(sum(e.seconds for e in events), 3)
+                reason = getattr(choice, "host_reason", "")
+                tell(dataclasses.replace(kept[-1], seconds=seconds, host_reason=reason))
+            self._by_signature[key] = found
+        return self._by_signature[key]
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    return tree, tuple(
+        (x.shape, x.dtype, getattr(x, "sharding", None), getattr(x, "weak_type", False))
+        if hasattr(x, "shape") and hasattr(x, "dtype")
+        else (type(x), x if isinstance(x, bool | str | None) else None)
+        for x in leaves
+    )

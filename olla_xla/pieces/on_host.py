@@ -1,0 +1,237 @@
+"""`olla_xla.plan(..., host_budget=)`: what is kept, recomputed or spilled to host memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from hlo.backend import platform_of_jax
+from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import assigned_bytes, final_module, host_bytes
+from olla_xla.compile.jax_private import devices_of, plain_jit
+from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
+from olla_xla.errors import BudgetError, InputError, OllaError
+from olla_xla.pieces.chosen import ChosenFunction
+from olla_xla.problem.options import KNEE
+from olla_xla.problem.plan import Plan
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.path import run_seconds
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.segments.spill import LEAST, SpillPlan, of_scans, spilled_by_share
+
+_logger = logging.getLogger("olla_xla")
+
+_SHARES = (1.0, 3.0, math.inf)
+"""Copies that are tried, as multiples of what computation is estimated to hide. Of those that take
+longer than computing again, plans make few."""
+
+_WORTH = 0.01
+"""Part of a step's time that it may take longer, for which it is planned again."""
+
+_ALIKE = 1.001
+"""Times the best up to which the other figure decides."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HostTrial:
+    """A function planned with a part of what its scans store written for host memory.
+
+    Attributes:
+      spilled: that part, before the plan computes some of it again; bytes on all devices together.
+      bytes: XLA's total on a device; if the budget is not met, the least that was reached.
+      host_bytes: XLA's total in host memory, of a device. seconds: predicted time of a step.
+      fits: whether it is within the budget and the time.
+    """
+
+    spilled: SpillPlan
+    bytes: int
+    host_bytes: int = 0
+    seconds: float = math.inf
+    fits: bool = False
+
+    def __str__(self) -> str:
+        there = f"{_mb(self.spilled.host_bytes)} spilled" if self.spilled.arrays else "none spilled"
+        if math.isinf(self.seconds):
+            return f"{_mb(self.bytes)} with {there}"
+        size = f"{_mb(self.bytes)} and {_mb(self.host_bytes)} on the host"
+        return f"{size} in {1e3 * self.seconds:.3f} ms with {there}"
+
+
+@dataclasses.dataclass(frozen=True)
+class HostChoice:
+    """The part that is spilled for one signature, and what was tried.
+
+    Attributes:
+      chosen: the trial that is run. trials: all, from nothing spilled to most.
+      host_reason: why nothing is spilled, or "".
+    """
+
+    chosen: HostTrial
+    trials: tuple[HostTrial, ...]
+    host_reason: str
+
+    def __str__(self) -> str:
+        why = self.host_reason or "; ".join(
+            f"{t}{', not in time' * (not t.fits)}" for t in self.trials
+        )
+        return f"{_mb(self.chosen.host_bytes)} in host memory: {why}"
+
+
+class HostFunction(ChosenFunction):
+    """A planned function of which a part waits in host memory, as much as makes the best plan."""
+
+    _word = "with {} in host memory"
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        jit_options: Any,
+        settings: PlanSettings,
+        most: int,
+        fission: bool,
+    ) -> None:
+        knee = settings.options.max_overhead == KNEE
+        if fission or settings.plan is not None or not settings.enabled or knee:
+            raise InputError(
+                "host_budget= tries several plans; leave out fission=, plan=, enabled=False and "
+                'max_overhead="knee", or plan a function of olla_xla.spill with them'
+            )
+        super().__init__(function, jit_options, settings)
+        self._most = most
+
+    def _named(self, choice: HostChoice) -> str:
+        return _mb(choice.chosen.host_bytes)
+
+    def _search(self, args: Any, kwargs: Any) -> tuple[HostChoice, PlannedFunction]:
+        return _Search(self._plain, self._plan_settings, self._most, args, kwargs).run()
+
+
+class _Search:
+    """The search for what one signature spills."""
+
+    def __init__(
+        self, plain: PlannedFunction, settings: PlanSettings, most: int, args: Any, kwargs: Any
+    ) -> None:
+        self._function, self._jit_options = plain.__wrapped__, plain.jit_options
+        self._settings, self._most, self._args, self._kwargs = settings, most, args, kwargs
+        chip = devices_of(plain.lower(*args, **kwargs).stage)[0]
+        self._platform = platform_of_jax(chip.platform)
+        name = self._platform.name
+        self._cost = CostModel(device(name, chip.device_kind), name)
+        self._trials: list[tuple[HostTrial, PlannedFunction]] = []
+        self._own_seconds = math.nan
+        self._tried(plain, SpillPlan(()))
+
+    def run(self) -> tuple[HostChoice, PlannedFunction]:
+        """The choice, and its planned function. Raises BudgetError."""
+        options, parts = self._settings.options, {}
+        first = self._trials[0][0]
+        enough = self._is_enough(first)
+        reason = "the budget is met without, in no more time" if enough else ""
+        if self._platform.is_host:
+            reason = "this device's memory is the host's"
+        elif not enough:
+            link_bytes = self._allowed(0.0) * self._cost.device.host_bytes_per_second
+            given = self._function, self._args, self._kwargs, self._most
+            parts = spilled_by_share(*given, _SHARES, link_bytes)
+            reason = "" if parts else "no scan stores anything for another that the budget holds"
+        for share, part in parts.items():
+            self._try_spilled(of_scans(self._function, LEAST, self._most, share), part)
+            if self._is_enough(self._best()[0]):
+                break
+        best, function = self._best()
+        trials = tuple(trial for trial, _ in self._trials)
+        if not best.fits:
+            least = min(t.bytes for t in trials)
+            why = reason and f"nothing can be spilled: {reason}" or "; ".join(map(str, trials))
+            raise BudgetError(options.budget_bytes or least, least, why)
+        if parts and not best.host_bytes:
+            reason = f"no better plan has any: {'; '.join(map(str, trials))}"
+        return HostChoice(best, trials, reason), function
+
+    def _best(self) -> tuple[HostTrial, PlannedFunction]:
+        """The best trial so far: of the least time with a budget, of the least memory without."""
+        order = -1 if self._settings.options.budget_bytes is None else 1
+        fitting = [found for found in self._trials if found[0].fits] or self._trials[:1]
+        least = min((t.seconds, t.bytes)[::order][0] for t, _ in fitting)
+
+        def key(found: tuple[HostTrial, PlannedFunction]) -> tuple[float, float, int]:
+            first, second = (found[0].seconds, found[0].bytes)[::order]
+            return first > _ALIKE * least, second, found[0].host_bytes
+
+        return min(fitting, key=key)
+
+    def _is_enough(self, trial: HostTrial) -> bool:
+        """Whether a trial meets a memory budget, in no more time than XLA's own order takes."""
+        fits = self._settings.options.budget_bytes is not None and trial.fits
+        return fits and trial.seconds <= self._allowed(0.0)
+
+    def _allowed(self, overhead: float) -> float:
+        """The seconds that a step may take: XLA's own and more, or those of a plan alone."""
+        if math.isnan(self._own_seconds):
+            own = plain_jit(functools.partial(self._function), **self._jit_options)
+            self._own_seconds = self._seconds(own.lower(*self._args, **self._kwargs).compile())
+        return (1 + overhead) * self._own_seconds
+
+    def _seconds(self, compiled: Any) -> float:
+        return run_seconds(module_from_bytes(final_module(compiled)), self._cost)
+
+    def _try_spilled(self, spilled: Callable[..., Any], part: SpillPlan) -> None:
+        """Plans a function that spills; again where it may take longer by our measure of time."""
+        settings, options = self._settings, self._settings.options
+        plan = self._tried(planned_function(spilled, self._jit_options, settings), part)
+        own = plan and (plan.xla_path_seconds or plan.step_seconds)
+        if not own or options.budget_bytes is not None:
+            return
+        more = self._allowed(self._overhead) / own - 1
+        if more > self._overhead + _WORTH:
+            options = dataclasses.replace(options, max_overhead=more)
+            settings = settings._replace(options=options)
+            self._tried(planned_function(spilled, self._jit_options, settings), part)
+
+    def _tried(self, function: PlannedFunction, spilled: SpillPlan) -> Plan | None:
+        """Plans and compiles a way, and adds its trial; the plan."""
+        try:
+            compiled = function.lower(*self._args, **self._kwargs).compile()
+        except BudgetError as error:
+            self._trials.append((HostTrial(spilled, error.least_bytes), function))
+            return None
+        except (OllaError, jax.errors.JaxRuntimeError) as error:
+            if not spilled.arrays:
+                raise
+            _logger.warning("with %s spilled: %s", _mb(spilled.host_bytes), error)
+            return None
+        plan, stage = compiled.plan, compiled.stage
+        seconds = self._seconds(stage)
+        if not spilled.arrays:
+            self._own_seconds = plan and (plan.xla_path_seconds or plan.step_seconds) or seconds
+        size = assigned_bytes(stage), host_bytes(stage)
+        trial = HostTrial(spilled, *size, seconds, self._in_time(seconds))
+        _logger.info("tried: %s", trial)
+        self._trials.append((trial, function))
+        return plan
+
+    def _in_time(self, seconds: float) -> bool:
+        """Whether a step takes no longer than asked for, or than planned with nothing spilled."""
+        options = self._settings.options
+        if not self._trials or (options.budget_bytes is not None and options.max_overhead is None):
+            return True
+        alone = self._trials[0][0].seconds
+        most = 0.0 if math.isinf(alone) else alone
+        return seconds <= max(self._allowed(self._overhead), most)
+
+    @property
+    def _overhead(self) -> float:
+        overhead = self._settings.options.max_overhead or 0.0
+        assert not isinstance(overhead, str)  # `HostFunction` refuses it
+        return overhead
+
+
+def _mb(size: int) -> str:
+    return f"{size / 2**20:,.1f} MB"

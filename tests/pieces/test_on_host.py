@@ -1,0 +1,118 @@
+"""`olla_xla.plan(..., host_budget=)`: kept, recomputed or spilled, as the best plan has it."""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import olla_xla
+from olla_xla import targets
+from olla_xla.cli.main import main
+from olla_xla.errors import BudgetError, InputError, LimitError
+from olla_xla.problem.plan import dumps, loads
+from tests.support.plugins import mark
+
+
+def layer(h, w):
+    x = h
+    for k in "abcd":
+        x = jnp.tanh(x @ w[k])
+    return h + x, None
+
+
+def step(w, x):
+    g = jax.grad(lambda w: jnp.square(jax.lax.scan(layer, x, w)[0]).mean())(w)
+    return jax.tree.map(lambda a, b: a - b, w, g)
+
+
+def shapes(width, rows):
+    weights = {k: jax.ShapeDtypeStruct((8, width, width), "bfloat16") for k in "abcd"}
+    return weights, jax.ShapeDtypeStruct((rows, width), "bfloat16")
+
+
+def on_h100():
+    targets.prepare_environment("h100")
+    return targets.target("h100").place(list(shapes(4096, 8192)))
+
+
+@mark("cuda13")
+def test_it_takes_less_of_the_device_than_a_plan_alone_in_no_more_time():
+    given = on_h100()
+    function = olla_xla.plan(step, host_budget="64GiB", donate_argnums=0, step_limit=1000)
+    found = function.choice(*given)
+    alone, best = found.trials[0], found.chosen
+    assert alone.host_bytes == 0 and best.fits and not found.host_reason
+    assert best.bytes <= alone.bytes - 2**29 and best.seconds <= alone.seconds
+    assert best.bytes == min(trial.bytes for trial in found.trials if trial.fits)
+    plan = function.lower(*given).compile().plan
+    assert (plan.assigned_bytes, plan.host_bytes) == (best.bytes, best.host_bytes)
+    assert sum(a.bytes for a in plan.host_arrays) == plan.host_bytes <= best.spilled.host_bytes
+    assert all("test_on_host.py" in a.line and a.writer != a.reader for a in plan.host_arrays)
+    assert loads(dumps(plan)) == plan
+    assert re.search(r"in host memory +512\.0 MB +assigned, in no other total", plan.summary())
+    event = olla_xla.report().events[-1]  # one for all that was tried
+    assert (event.bytes, event.host_bytes) == (best.bytes, best.host_bytes)
+    assert "step: 512.0 MB in host memory" in str(olla_xla.report())
+
+
+@mark("cuda13")
+def test_a_budget_is_met_in_the_least_time_or_both_totals_are_told():
+    given, options = on_h100(), {"donate_argnums": 0, "host_budget": "512MiB", "step_limit": 1000}
+    found = olla_xla.plan(step, memory_budget="4GiB", **options).choice(*given)
+    assert found.chosen.bytes <= 2**32
+    assert found.chosen.seconds < 0.99 * found.trials[0].seconds
+    with pytest.raises(BudgetError, match="MB with none spilled; .* MB with 512.0 MB spilled"):
+        olla_xla.plan(step, memory_budget="1GiB", **options).choice(*given)
+
+
+@mark("cuda13")
+def test_nothing_is_spilled_where_that_is_not_needed_or_not_possible():
+    given = on_h100()
+    enough = olla_xla.plan(step, memory_budget="64GiB", host_budget="1GiB").choice(*given)
+    assert enough.host_reason == "the budget is met without, in no more time"
+    assert len(enough.trials) == 1
+    doubled = olla_xla.plan(lambda x: jnp.sin(x) * 2, host_budget="1GiB")
+    assert doubled.choice(given[1]).host_reason.startswith("no scan stores anything for another")
+
+
+def test_on_a_cpu_it_says_why_nothing_is_spilled(capsys):
+    given = [jnp.full(s.shape, 0.1, s.dtype) for s in jax.tree.leaves(shapes(16, 8))]
+    given = dict(zip("abcd", given, strict=False)), given[-1]
+    function = olla_xla.plan(step, host_budget="1MiB")
+    jax.tree.map(np.testing.assert_array_equal, function(*given), jax.jit(step)(*given))
+    reason = function.choice(*given).host_reason
+    assert reason == "this device's memory is the host's"
+    assert f"step: nothing in host memory: {reason}" in str(olla_xla.report())
+    assert repr(function) == "<olla_xla.plan of step: with 0.0 MB in host memory so far>"
+    assert function.lower(*given).compile().plan.host_bytes == 0
+    flags = ["--model=mlp", "--batch_size=8", "--host_budget=1GiB", "--noadvice", "--largest=0"]
+    assert main(["olla_xla", "plan", *flags, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["plan"]["host_arrays"] == []
+    assert f"0.0 MB in host memory: {reason}." in shown.err
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"host_budget": "much"}, InputError),
+        ({"host_budget": 0}, LimitError),
+        ({"fission": True, "memory_budget": 10}, InputError),
+        ({"enabled": False}, InputError),
+        ({"max_overhead": "knee"}, InputError),
+    ],
+)
+def test_what_does_not_go_with_it_is_said_in_a_line(options, error):
+    with pytest.raises(error, match="host_budget=") as raised:
+        olla_xla.plan(step, **{"host_budget": "1GiB", **options})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.quick
+def test_the_command_spills_in_traced_functions_alone(capsys):
+    assert main(["olla_xla", "plan", "--hlo=module.txt", "--host_budget=1GiB"]) == 2
+    assert "--host_budget spills in a traced function; give --model" in capsys.readouterr().err
