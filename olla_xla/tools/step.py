@@ -108,7 +108,7 @@ def plan_model(
         planned: Any = decorator.plan(model.step, plan=given, **settings, **model.jit_options)
         stage("tracing" if host_budget is None else "planning with parts in host memory")
         lowered = planned.lower(*arguments)
-        choice = None if host_budget is None else planned.choice(*arguments)
+        host = "" if host_budget is None else str(planned.choice(*arguments))
     stage("XLA compiles the step")
     with plan_progress(progress), warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)  # raised below
@@ -122,18 +122,15 @@ def plan_model(
     def jitted() -> jax.stages.Lowered:
         return jax.jit(model.step, **model.jit_options).lower(*arguments)
 
-    def with_options(given: dict[str, Any]) -> jax.stages.Compiled:
-        return jitted().compile(compiler_options=given)
-
     outcome = _Outcome(
         compiled.plan, compiled.planned, compiled.reason, compiled.stage, report, assignment
     )
-    optimized = with_options if compare else None
+    optimized = (lambda options: jitted().compile(options)) if compare else None
     static = model.jit_options.get("static_argnums") or ()
     left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
     program = JittedFunction(model.step, model.jit_options, arguments, {}, left)
     result = _beside(outcome, target, stage, started, lambda: _own(jitted(), target), optimized)
-    devices, host = device_count(compiled.stage), "" if choice is None else str(choice)
+    devices = device_count(compiled.stage)
     return dataclasses.replace(result, program=program, devices=devices, host=host)
 
 

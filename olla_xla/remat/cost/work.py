@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING
 
 from hlo.async_collective_fusion import own_part
 from hlo.backend import platform
-from hlo.convolution import multiply_adds
 from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
+from hlo.late import late
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 from hlo.trip_count import trip_count
 
 if TYPE_CHECKING:
+    from hlo import convolution
     from olla_xla.remat.cost.on_chip import Array
+else:
+    convolution = late("hlo.convolution")
 
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "
@@ -273,7 +276,7 @@ def _arithmetic(i: Instruction, target: str) -> Work:
         return sum((w for w in inside if w is not _NOTHING), _NOTHING)
     if i.opcode in ("dot", "convolution", "custom-call"):
         windowed = i.opcode == "convolution" and not platform(target).has_dots
-        count = 2 * multiply_adds(i) if windowed else _matrix(i)
+        count = 2 * convolution.multiply_adds(i) if windowed else _matrix(i)
         if _is_depthwise(i):
             return Work(depthwise=count)
         is_narrow = count and all(o.shape.element_bits <= 16 for o in i.operands[:2])
