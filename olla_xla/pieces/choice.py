@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from olla_xla.errors import InputError
 from olla_xla.pieces.calls import CHECKPOINTS, called_by
 from olla_xla.pieces.estimate import bytes_inside, peaks
-from olla_xla.pieces.factors import REDUCTIONS
+from olla_xla.pieces.factors import REDUCTIONS, SUM
 from olla_xla.pieces.graph import Blocked, Graph, Spread, forbidding, spread
 from olla_xla.pieces.region import (
     LIGHT,
@@ -32,6 +32,9 @@ _GAIN = 0.02
 """The part of the peak that a cut must save at least."""
 _TWICE = 0.1
 """Peaks are compared in steps of this ratio: a cut that runs something twice must leave less."""
+_REPEATS = 12
+"""How often an equation may run before its last time. The gradient of a loss of forces runs one of
+an edge three times, and six times where two rounds of messages make the energy."""
 _REGIONS = 4
 """The most regions that are cut of one function."""
 
@@ -171,7 +174,8 @@ def _cut_of(
         k = max(range(len(found)), key=found.__getitem__, default=0)
         if not found or not isinstance(cut.steps[k], Graph):
             break
-        more = _one_more(cut, k, seeds, part, ends if cut is best else None, seeds is None)
+        repeats = _REPEATS if seeds is None else 0
+        more = _one_more(cut, k, seeds, part, ends if cut is best else None, repeats)
         if seeds is None and (more is None or more.peak(part) > max(found) - _GAIN * whole):
             more = cut.within(k, part) or more
         if more is None:
@@ -189,13 +193,13 @@ def _one_more(
     seeds: Mapping[Any, int] | None,
     part: int,
     ends: _Ends | None,
-    may_repeat: bool,
+    repeats: int,
 ) -> Cut | None:
     """The cut with one more region in step k, that which lowers its peaks most; None if none does.
 
     Args:
-      k: of the step. ends: extended by what ends the cuts that are tried. may_repeat: whether
-        equations may run twice; their first run is then cut as well.
+      k: of the step. ends: extended by what ends the cuts that are tried. repeats: how many times
+        more equations may run that have run before; their runs before are then cut as well.
     """
     step, whole = cut.steps[k], cut.peaks(part)[k]
     assert isinstance(step, Graph)
@@ -211,11 +215,13 @@ def _one_more(
             ends.blocked.extend(b for b in s.blocked if b.dim >= 0)
             ends.sums.extend(_sum_before(s, i) for i in ended)
         for region in regions:
-            if region.twice and not may_repeat:
+            if region.twice and not repeats:
                 continue
             tried = cut.with_step(k, region)
             if region.twice:
-                first = _one_more(tried, k, None, part, None, False)
+                first = _one_more(tried, k, None, part, None, 0)
+                if repeats > 1 and (first is None or first.peak(part) > (1 - _GAIN) * whole):
+                    first = _one_more(tried, k, _along(s, tried.steps[k]), part, None, repeats - 1)
                 if first is None:
                     continue
                 tried = first
@@ -228,6 +234,13 @@ def _one_more(
             if max(left) <= whole and (best is None or new.key < best.key):
                 best = new
     return None if best is None else best.cut
+
+
+def _along(s: Spread, step: AnyStep) -> Mapping[Any, int]:
+    """The largest value of a step that is cut, and the dimension."""
+    assert isinstance(step, Graph)
+    made = [v for e in step.equations for v in e.outvars if s.cut.get(v, SUM) >= 0]
+    return {v: s.cut[v] for v in sorted(made, key=nbytes)[-1:]}
 
 
 def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
