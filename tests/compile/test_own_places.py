@@ -14,7 +14,6 @@ from hlo.cpu_executable import CpuExecutable
 from hlo.module import HloError
 from hlo.wire import Message, read_varint, varint
 from olla_xla.compile import own_places, planned
-from olla_xla.place import placer
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import Proof
 from tests.compile.test_sharded import printed
@@ -89,28 +88,35 @@ def test_models_are_identical(name):
     assert own_total <= plan(step, **options).lower(*shapes).compile().plan.assigned_bytes
 
 
-def test_places_by_the_integer_program(monkeypatch):
-    """Where the order comes from one; a stored plan solves nothing that search finds again."""
+def test_places_by_the_integer_program():
+    """Where the order comes from one."""
     state, batch = layer_arguments()
-    asked = []
-    real = placer._by_program
-    monkeypatch.setattr(placer, "_by_program", lambda *a: asked.append(a[5:]) or real(*a))
-    for solves in (True, False):
-        step = own(layers, donate_argnums=0, method="ilp", backend="cpsat", time_limit=5)
-        assert_same(jax.jit(layers)(copied(state), batch), step(copied(state), batch))
-        (found,) = step.plans
-        order, places = found.proofs
-        assert (order.what, places.what, places.backend) == ("order", "places", "cpsat")
-        assert places.bound_bytes <= places.peak_bytes < places.start_bytes
-        assert found.placement == "own" and found.assigned_bytes <= 1.001 * found.peak_bytes
-        assert bool(asked) == solves
-        asked.clear()
+    step = own(layers, donate_argnums=0, method="ilp", backend="cpsat", time_limit=5)
+    assert_same(jax.jit(layers)(copied(state), batch), step(copied(state), batch))
+    (found,) = step.plans
+    order, places = found.proofs
+    assert (order.what, places.what, places.backend) == ("order", "places", "cpsat")
+    assert places.bound_bytes <= places.peak_bytes < places.start_bytes
+    assert found.placement == "own" and found.assigned_bytes <= 1.001 * found.peak_bytes
+
+
+def proof(what, message):
+    return Proof("t", "highs", "optimal", 1, 1, 1, 1, 0, 0, 2.0, message, what)
+
+
+def test_a_stored_plan_solves_nothing_that_search_finds_again():
+    order, given = proof("order", ""), SimpleNamespace(time_limit=8, seconds=3, tolerance=0.001)
+    assert own_places._how(given, []) == {}
+    for earlier, solves in (("", True), ("by ilp, highs", True), ("by search", False)):
+        proofs = [order, proof("places", earlier)] if earlier else [order]
+        how = own_places._how(given, proofs)
+        assert bool(how) == solves and len(proofs) == 2 - solves
+        assert not how or (how["time_limit"], how["backend"]) == (5, "highs")
 
 
 def test_the_second_order_has_what_is_left_of_the_time():
     options = PlanOptions(method="ilp", placement="own", gap=0.01, time_limit=8)
-    spent = Proof("t", "highs", "optimal", 1, 1, 1, 1, 0, 0, 2.0, "by search", "places")
-    plan = SimpleNamespace(seconds=4.0, proofs=(spent,))
+    plan = SimpleNamespace(seconds=4.0, proofs=(proof("places", "by search"),))
     other = planned._for_xlas_places(options, plan)
     assert (other.method, other.placement, other.time_limit) == ("search", "xla", 2)
     plan.seconds = 9.0

@@ -8,10 +8,11 @@ from hypothesis import given
 
 from olla_xla.cli.main import main
 from olla_xla.errors import InputError, LimitError, SolverError
-from olla_xla.place import PlacementProblem, place, placer
+from olla_xla.place import PlacementProblem, place, placer, programs
+from olla_xla.place.items import independent, items_of
 from olla_xla.place.trace import read_trace
 from olla_xla.problem.plan_parts import StopReason
-from olla_xla.solvers.linear import Status
+from olla_xla.solvers.linear import SolverLimits, Status
 from tests.place.test_place import brute_force, constrained
 
 
@@ -66,7 +67,23 @@ def test_a_program_that_is_not_built_in_time_is_not_begun():
     problem = blocks(40)
     packing = place(problem, method="ilp", time_limit=1e-3)
     assert (packing.status, packing.stopped_by) == (Status.FEASIBLE, StopReason.SIZE_LIMIT)
-    assert packing.height == place(problem, method="greedy_size").height
+    tall = place(problem, method="greedy_size").height
+    assert packing.height == tall > packing.bound
+    within = dataclasses.replace(problem, capacity={0: tall - 1})
+    packing = place(within, method="ilp", time_limit=1e-3)
+    assert (packing.status, packing.stopped_by) == (Status.UNKNOWN, StopReason.SIZE_LIMIT)
+    assert packing.offsets is None
+
+
+def test_a_height_of_no_use_is_no_bound():
+    """Another part is as high: that no packing below it is looked for proves nothing."""
+    items, _ = items_of(blocks(24), 0)
+    part = max(independent(items), key=len)
+    tall = np.cumsum(part.size) - part.size
+    for least, proves in ((int((tall + part.need).max()) - 1, False), (0, True)):
+        offsets, proven, size = programs.lowered(part, tall, least, SolverLimits(), "cpsat")
+        assert (proven == int((offsets + part.need).max())) == proves == (proven > 0)
+        assert min(size) > 0
 
 
 def test_bad_arguments_and_licences():
