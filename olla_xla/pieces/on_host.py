@@ -19,7 +19,7 @@ from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, pla
 from olla_xla.errors import BudgetError, InputError, OllaError
 from olla_xla.pieces.chosen import ChosenFunction
 from olla_xla.problem.options import KNEE
-from olla_xla.problem.plan import Plan
+from olla_xla.problem.plan_parts import LONGEST_PATH
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
@@ -185,9 +185,8 @@ class _Search:
     def _try_spilled(self, spilled: Callable[..., Any], part: SpillPlan) -> None:
         """Plans a function that spills; again where it may take longer by our measure of time."""
         settings, options = self._settings, self._settings.options
-        plan = self._tried(planned_function(spilled, self._jit_options, settings), part)
-        own = plan and (plan.xla_path_seconds or plan.step_seconds)
-        if not own or options.budget_bytes is not None:
+        own = self._tried(planned_function(spilled, self._jit_options, settings), part)
+        if own is None or options.budget_bytes is not None:
             return
         more = self._allowed(self._overhead) / own - 1
         if more > self._overhead + _WORTH:
@@ -195,8 +194,8 @@ class _Search:
             settings = settings._replace(options=options)
             self._tried(planned_function(spilled, self._jit_options, settings), part)
 
-    def _tried(self, function: PlannedFunction, spilled: SpillPlan) -> Plan | None:
-        """Plans and compiles a way, and adds its trial; the plan."""
+    def _tried(self, function: PlannedFunction, spilled: SpillPlan) -> float | None:
+        """Plans and compiles a way, and adds its trial; the seconds in XLA's own order."""
         try:
             compiled = function.lower(*self._args, **self._kwargs).compile()
         except BudgetError as error:
@@ -208,14 +207,16 @@ class _Search:
             _logger.warning("with %s spilled: %s", _mb(spilled.host_bytes), error)
             return None
         plan, stage = compiled.plan, compiled.stage
-        seconds = self._seconds(stage)
+        own = seconds = self._seconds(stage)
+        if plan is not None and plan.path_seconds:  # before what XLA:TPU does after its scheduler
+            own *= plan.xla_path_seconds / plan.path_seconds
         if not spilled.arrays:
-            self._own_seconds = plan and (plan.xla_path_seconds or plan.step_seconds) or seconds
+            self._own_seconds = own
         size = assigned_bytes(stage), host_bytes(stage)
         trial = HostTrial(spilled, *size, seconds, self._in_time(seconds))
         _logger.info("tried: %s", trial)
         self._trials.append((trial, function))
-        return plan
+        return own
 
     def _in_time(self, seconds: float) -> bool:
         """Whether a step takes no longer than asked for, or than planned with nothing spilled."""
@@ -224,7 +225,7 @@ class _Search:
             return True
         alone = self._trials[0][0].seconds
         most = 0.0 if math.isinf(alone) else alone
-        return seconds <= max(self._allowed(self._overhead), most)
+        return seconds <= max(self._allowed(max(self._overhead, LONGEST_PATH - 1)), most)
 
     @property
     def _overhead(self) -> float:
