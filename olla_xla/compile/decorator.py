@@ -50,6 +50,7 @@ class PlanKeywords(TypedDict, total=False):
     loops: bool
     collectives: bool
     method: str
+    gap: float
     early_updates: bool
     placement: str
 

@@ -62,8 +62,6 @@ _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
 
 
 _BENCHMARK = "benchmarks of this machine are not planned"
-
-
 _DISABLED = "enabled=False"
 
 

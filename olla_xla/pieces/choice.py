@@ -220,8 +220,11 @@ def _one_more(
             tried = cut.with_step(k, region)
             if region.twice:
                 first = _one_more(tried, k, None, part, None, 0)
-                if repeats > 1 and (first is None or first.peak(part) > (1 - _GAIN) * whole):
-                    first = _one_more(tried, k, _along(s, tried.steps[k]), part, None, repeats - 1)
+                left = math.inf if first is None else first.peak(part)
+                if repeats > 1 and min(left, math.inf if best is None else best.peak) > whole / 2:
+                    along = _along(s, tried.steps[k])
+                    deeper = _one_more(tried, k, along, part, None, repeats - 1)
+                    first = first if deeper is None or left <= deeper.peak(part) else deeper
                 if first is None:
                     continue
                 tried = first

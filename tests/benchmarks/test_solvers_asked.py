@@ -77,10 +77,12 @@ def test_a_plan_s_order(monkeypatch, early, bound):
     assert (proof.computation, proof.backend) == (GRAPH.name, "cpsat")
     assert proof.message == ("broken" if early else "said")
     assert order.tolist() == found.order.tolist()
-    # Without seconds, a moment; without a watch, none; too large, the search's.
+    # Without a watch, none; without the seconds to build it, or too large, the search's.
     monkeypatch.setattr(ilp, "least_peak", lambda graph, **o: asked.append(o) or found)
-    ilp.order_by_ilp(GRAPH, *start, options, -1.0, None)
-    assert (asked[-1]["limits"].time_limit, asked[-1]["limits"].watch) == (0.01, None)
+    ilp.order_by_ilp(GRAPH, *start, options, 1.0, None)
+    assert (asked[-1]["limits"].time_limit, asked[-1]["limits"].watch) == (1.0, None)
+    same, proof = ilp.order_by_ilp(GRAPH, *start, options, -1.0, None)
+    assert same is start[0] and "0 at most are built in 0.0 s" in proof.message
     larger = dataclasses.replace(options, seed=2**31 - 1)  # the most that every solver takes
     ilp.order_by_ilp(GRAPH, *start, larger, 1.0, None)
     assert asked[-1]["limits"].seed == 2**31 - 1

@@ -59,7 +59,7 @@ def order_by_ilp(
     Raises:
       CheckError: the referee rejected an order (a bug).
     """
-    began = time.monotonic()
+    began, seconds = time.monotonic(), max(seconds, 0.0)
     proof = _of_search(graph.name, options.backend, start_bytes, bound_bytes)
     if start_bytes <= (1 + options.gap) * bound_bytes:
         return start, proof
@@ -75,7 +75,7 @@ def order_by_ilp(
         graph,
         backends=[options.backend],
         limits=SolverLimits(
-            time_limit=max(seconds, 0.01),
+            time_limit=seconds,
             seed=options.seed % 2**31,
             watch=None if progress is None else _watch(graph.name, options.backend, progress),
             gap=options.gap,
