@@ -45,7 +45,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_string("case", None, "model/batch_size/optimizer/target.", flag_values=values)
     flags.DEFINE_string("hlo", None, "A scheduled module, of a CPU.", flag_values=values)
     flags.DEFINE_float("time_limit", 10.0, "Seconds of each way.", flag_values=values)
-    shared.define_gap(values)
+    flags.DEFINE_float(
+        "gap", 0.0, "Part of its bound above which the program may end.", flag_values=values
+    )
     flags.DEFINE_enum("backend", "highs", BACKENDS, "Solves the programs.", flag_values=values)
     flags.DEFINE_enum(
         "form", None, list(FORMS),

@@ -11,7 +11,6 @@ from __future__ import annotations
 from absl import flags
 
 from olla_xla.cli import files
-from olla_xla.cli.commands import shared
 from olla_xla.errors import InputError
 from olla_xla.place import METHODS, Packing, PlacementProblem, place
 from olla_xla.place.trace import read_trace, write_trace
@@ -39,7 +38,9 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "backend", "highs", SOLVERS, "The solver for --method=ilp.", flag_values=values
     )
-    shared.define_gap(values)
+    flags.DEFINE_float(
+        "gap", 0.0, "Part of its bound above which --method=ilp may end.", flag_values=values
+    )
 
 
 def run(values: flags.FlagValues) -> int:

@@ -152,7 +152,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
 
 
 def define_method(values: flags.FlagValues) -> None:
-    """Defines --method, --backend and --early_updates."""
+    """Defines --method, --backend, --gap and --early_updates."""
     flags.DEFINE_enum(
         "method",
         "search",
@@ -163,20 +163,15 @@ def define_method(values: flags.FlagValues) -> None:
     flags.DEFINE_enum(
         "backend", "highs", SOLVERS, "The solver for --method=ilp.", flag_values=values
     )
-    define_gap(values)
+    flags.DEFINE_float(
+        "gap", 0.0, "Part of its bound above which the integer program may end.", flag_values=values
+    )
     flags.DEFINE_bool(
         "early_updates",
         False,
         "Add the OLLA paper's control edges to the integer programs of --method=ilp, for early "
         "weight updates. The programs become smaller, but may exclude the best order.",
         flag_values=values,
-    )
-
-
-def define_gap(values: flags.FlagValues) -> None:
-    """Defines --gap."""
-    flags.DEFINE_float(
-        "gap", 0.0, "Part of its bound above which the integer program may end.", flag_values=values
     )
 
 
