@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import logging
@@ -20,7 +21,7 @@ from olla_xla.problem.function_name import function_name
 _logger = logging.getLogger("olla_xla")
 
 
-class ChosenFunction:
+class ChosenFunction(abc.ABC):
     """A planned function whose way is chosen for each new signature, by compiling several.
 
     Args:
@@ -72,13 +73,13 @@ class ChosenFunction:
     _word: str
     """Of the choices so far, which stand in its braces."""
 
+    @abc.abstractmethod
     def _search(self, args: Any, kwargs: Any) -> tuple[Any, PlannedFunction]:
         """(The choice, the planned function) for a new signature."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _named(self, choice: Any) -> str:
         """A choice in a word or two."""
-        raise NotImplementedError
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedFunction:
         # Inside another function's trace nothing is planned, and it is inlined as by jax.jit.

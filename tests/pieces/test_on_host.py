@@ -13,24 +13,8 @@ from olla_xla import targets
 from olla_xla.cli.main import main
 from olla_xla.errors import BudgetError, InputError, LimitError
 from olla_xla.problem.plan import dumps, loads
+from tests.support.four_products import shapes, step
 from tests.support.plugins import mark
-
-
-def layer(h, w):
-    x = h
-    for k in "abcd":
-        x = jnp.tanh(x @ w[k])
-    return h + x, None
-
-
-def step(w, x):
-    g = jax.grad(lambda w: jnp.square(jax.lax.scan(layer, x, w)[0]).mean())(w)
-    return jax.tree.map(lambda a, b: a - b, w, g)
-
-
-def shapes(width, rows):
-    weights = {k: jax.ShapeDtypeStruct((8, width, width), "bfloat16") for k in "abcd"}
-    return weights, jax.ShapeDtypeStruct((rows, width), "bfloat16")
 
 
 def on_h100():
@@ -50,7 +34,7 @@ def test_it_takes_less_of_the_device_than_a_plan_alone_in_no_more_time():
     plan = function.lower(*given).compile().plan
     assert (plan.assigned_bytes, plan.host_bytes) == (best.bytes, best.host_bytes)
     assert sum(a.bytes for a in plan.host_arrays) == plan.host_bytes <= best.spilled.host_bytes
-    assert all("test_on_host.py" in a.line and a.writer != a.reader for a in plan.host_arrays)
+    assert all("four_products.py" in a.line and a.writer != a.reader for a in plan.host_arrays)
     assert loads(dumps(plan)) == plan
     assert re.search(r"in host memory +512\.0 MB +assigned, in no other total", plan.summary())
     event = olla_xla.report().events[-1]  # one for all that was tried

@@ -22,6 +22,7 @@ from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.loops import selection
 from olla_xla.segments import spill as spilling
 from olla_xla.segments.spill import Spilled, SpillPlan
+from tests.support import four_products
 from tests.support.plugins import H100, mark
 
 WEIGHTS, X = (4, 16, 16), (8, 16)
@@ -269,21 +270,9 @@ def test_copies_that_an_iteration_would_wait_for_get_a_whole_one(monkeypatch):
 def test_a_plan_computes_from_what_is_fetched_from_the_host():
     """Copies that computation hides stay: to drop them would save no memory of the device."""
 
-    def wide(h, w):
-        x = h
-        for k in "abcd":
-            x = jnp.tanh(x @ w[k])
-        return h + x, None
-
-    def step(w, x):
-        g = jax.grad(lambda w: jnp.square(jax.lax.scan(wide, x, w)[0]).mean())(w)
-        return jax.tree.map(lambda a, b: a - b, w, g)
-
     targets.prepare_environment("h100")
-    weights = {k: jax.ShapeDtypeStruct((8, 4096, 4096), "bfloat16") for k in "abcd"}
-    x = jax.ShapeDtypeStruct((8192, 4096), "bfloat16")
-    given = targets.target("h100").place([weights, x])
-    spilled = olla_xla.spill(step, host_budget="513MiB")
+    given = targets.target("h100").place(list(four_products.shapes(4096, 8192)))
+    spilled = olla_xla.spill(four_products.step, host_budget="513MiB")
     allowed = {"max_overhead": 0.35, "donate_argnums": 0}
     planned = olla_xla.plan(spilled, **allowed).lower(*given).compile()
     assert planned.memory_analysis().host_temp_size_in_bytes == 2**29
