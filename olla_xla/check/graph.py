@@ -81,16 +81,17 @@ def _steps(graph: TensorGraph, order: Sequence[int]) -> list[int]:
     return steps
 
 
-def _last(graph: TensorGraph, t: int, steps: Sequence[int]) -> int:
-    """The last step at which a tensor is defined or read, or the last step of all."""
-    tensor = graph.tensors[t]
-    if tensor.live_out:
-        return len(steps) - 1
-    return max(steps[k] for k in (tensor.source, *tensor.sinks))
+def _last_steps(graph: TensorGraph, steps: Sequence[int]) -> list[int]:
+    """Tensor -> the last step at which it is defined or read, or the last step of all."""
+    return [
+        len(steps) - 1 if t.live_out else max(map(steps.__getitem__, (t.source, *t.sinks)))
+        for t in graph.tensors
+    ]
 
 
 def _check_aliases(graph: TensorGraph, steps: Sequence[int]) -> None:
     """Checks that no tensor is read after the next tensor of its buffer takes the buffer over."""
+    last = _last_steps(graph, steps)
     buffers: dict[int, list[int]] = {}
     for t, tensor in enumerate(graph.tensors):
         buffers.setdefault(tensor.buffer, []).append(t)
@@ -102,14 +103,14 @@ def _check_aliases(graph: TensorGraph, steps: Sequence[int]) -> None:
             first, second = graph.tensors[a], graph.tensors[b]
             if first.source == second.source:
                 continue
-            if _last(graph, a, steps) > steps[second.source] and not first.live_out:
+            if last[a] > steps[second.source] and not first.live_out:
                 raise CheckError(
-                    f"{first.name} is still read at step {_last(graph, a, steps)}, after "
+                    f"{first.name} is still read at step {last[a]}, after "
                     f"{second.name} takes its buffer at step {steps[second.source]}"
                 )
 
 
-def _handed(graph: TensorGraph, steps: Sequence[int]) -> dict[int, int]:
+def _handed(graph: TensorGraph, steps: Sequence[int], last: Sequence[int]) -> dict[int, int]:
     """Tensors whose memory passes on at their last step: tensor -> the tensor that takes it."""
     taken: dict[int, int] = {}
     given: set[int] = set()
@@ -124,7 +125,7 @@ def _handed(graph: TensorGraph, steps: Sequence[int]) -> dict[int, int]:
             out, dying = graph.tensors[b], graph.tensors[a]
             if a in taken or b in given or dying.live_out or out.live_in:
                 continue
-            if out.source != dying.source and _last(graph, a, steps) == steps[out.source]:
+            if out.source != dying.source and last[a] == steps[out.source]:
                 taken[a] = b
                 given.add(b)
     return taken
@@ -132,11 +133,12 @@ def _handed(graph: TensorGraph, steps: Sequence[int]) -> dict[int, int]:
 
 def _intervals(graph: TensorGraph, steps: Sequence[int]) -> list[tuple[int, int]]:
     """[start, stop) steps of every tensor; at a hand-over only the new tensor counts."""
-    handed = _handed(graph, steps)
+    last = _last_steps(graph, steps)
+    handed = _handed(graph, steps, last)
     result = []
     for t, tensor in enumerate(graph.tensors):
         start = 0 if tensor.live_in else steps[tensor.source]
-        stop = _last(graph, t, steps) + (t not in handed)
+        stop = last[t] + (t not in handed)
         result.append((start, stop))
     return result
 
@@ -159,7 +161,7 @@ def _peak(graph: TensorGraph, steps: Sequence[int]) -> int:
 
 
 def _passes_on(
-    graph: TensorGraph, steps: list[int], a: int, b: int, step: int, paired: bool
+    graph: TensorGraph, last: Sequence[int], a: int, b: int, step: int, paired: bool
 ) -> bool:
     """Whether tensor `b`, which begins at a step, may lie in the memory of tensor `a`.
 
@@ -169,10 +171,10 @@ def _passes_on(
     old, new = graph.tensors[a], graph.tensors[b]
 
     def dies(t: int) -> bool:
-        return not graph.tensors[t].live_out and _last(graph, t, steps) == step
+        return not graph.tensors[t].live_out and last[t] == step
 
     # A callee may overwrite an operand after its last read there, where it is checked.
-    calls = new.source < len(steps) and graph.operators[new.source].opcode in _CALLING
+    calls = new.source < len(graph.operators) and graph.operators[new.source].opcode in _CALLING
     inside = calls and (old.live_in or old.source != new.source)
     # A callee's tensor and its caller's result begin at one step, in any order here; the callee's
     # dies in it.
@@ -203,7 +205,8 @@ def check_placement(
         at its operator, if both begin at one offset.
     """
     steps = _steps(graph, order)
-    handed = _handed(graph, steps)
+    lasts = _last_steps(graph, steps)
+    handed = _handed(graph, steps, lasts)
     pairs = {frozenset(p) for p in graph.inplace}
     places = []
     for t, tensor in enumerate(graph.tensors):
@@ -211,14 +214,14 @@ def check_placement(
             continue
         offset, size = _place_of(tensor.name, tensor.bytes, offsets, arena_bytes)
         start = 0 if tensor.live_in else steps[tensor.source]
-        places.append((start, _last(graph, t, steps), offset, offset + size, t))
+        places.append((start, lasts[t], offset, offset + size, t))
     places.sort()
     met = _Occupied()
     for start, last, offset, end, t in places:
         for o in met.overlapping(start, offset, end):
             a, b = graph.tensors[o], graph.tensors[t]
             other_offset, size = offsets[a.name]
-            passes_on = _passes_on(graph, steps, o, t, start, frozenset((t, o)) in pairs)
+            passes_on = _passes_on(graph, lasts, o, t, start, frozenset((t, o)) in pairs)
             if a.buffer == b.buffer or handed.get(o) == t or passes_on:
                 if other_offset == offset or not one_offset:
                     continue
