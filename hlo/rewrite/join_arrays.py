@@ -20,9 +20,13 @@ from hlo.rewrite.loop_edit import LoopEdit
 from hlo.rewrite.loop_module import LoopModule, LoopSite
 from hlo.rewrite.loop_states import States
 from hlo.rewrite.placing import operands_first
-from hlo.rewrite.slots import shorten_reads
+from hlo.rewrite.slots import shorten_reads, update_of
+from hlo.rewrite.trim import sweep_fusion
+from hlo.shapes import shape_from_proto
+from hlo.strides import same_dimension
 
 _Instruction = xla_pb2.HloInstructionProto
+_Shape = xla_pb2.ShapeProto
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,12 +95,56 @@ def _read_first(module: LoopModule, join: Join) -> None:
     """Lets the body read the array that it writes, each iteration before it writes."""
     body, put = module.forward, module.forward.named(join.update)
     read, written = body.element(join.read), body.element(join.written)
+    if read.id in put.operand_ids and put.opcode == "fusion":
+        _write_part(module.called(put), put, read, written)
     if read.id in put.operand_ids:
         _slice_first(module, join, put, read)
     body.replace(read, written, but=body.root)
     over = [i for r in body.readers(written) if r.id != put.id for i in _ends(body, r)]
     known = {*put.control_predecessor_ids, *put.operand_ids}
     put.control_predecessor_ids.extend(sorted({i.id for i in over if i.id != body.root.id} - known))
+
+
+def _write_part(
+    body: MutableComputation, put: _Instruction, read: _Instruction, written: _Instruction
+) -> None:
+    """Lets a fusion that puts a part into the slice that it reads write the part alone.
+
+    As a cache does, which gets one row: what it writes over has the slice's other rows already.
+
+    Args:
+      body: of the fusion `put`. read: the operand of which it reads the slice that it writes.
+      written: that into which it writes the slice, and which is to be the same array.
+    """
+    first, last = (body.parameter(list(put.operand_ids).index(i.id)) for i in (read, written))
+    whole = update_of(put, body, last.parameter_number)
+    piece, *places = body.operands(whole)[1:]
+    inner = _uncast(body, piece)
+    if inner.opcode != "dynamic-update-slice" or put.output_operand_aliasing:
+        return
+    base, part, *within = body.operands(inner)
+    base = _uncast(body, base)
+    if base.opcode != "dynamic-slice" or _uncast(body, body.operands(base)[0]) is not first:
+        return
+    old, new = shape_from_proto(inner.shape), _Shape()
+    new.CopyFrom(piece.shape)
+    for k, extent in enumerate(part.shape.dimensions):
+        if extent != old.dimensions[k]:
+            axis = same_dimension(old, k, shape_from_proto(piece.shape))
+            if axis is None or within[k].shape != places[axis].shape:
+                return
+            new.dimensions[axis], places[axis] = extent, within[k]
+    whole.operand_ids[1:] = [body.cast(part, new).id, *(i.id for i in places)]
+    whole.ClearField("backend_config")  # where in memory XLA:GPU found the slice
+    sweep_fusion(put, body)
+    body.reorder()
+
+
+def _uncast(body: MutableComputation, i: _Instruction) -> _Instruction:
+    """What an instruction is a bitcast of."""
+    while i.opcode == "bitcast":
+        (i,) = body.operands(i)
+    return i
 
 
 def _slice_first(module: LoopModule, join: Join, put: _Instruction, read: _Instruction) -> None:

@@ -84,7 +84,7 @@ def _trim(
     ):
         return set()
     _keep_outputs(fusion, body, used)
-    _sweep(fusion, body)
+    sweep_fusion(fusion, body)
     if len(used) == 1:
         for reader in readers:
             computation.replace(reader, fusion)
@@ -97,7 +97,7 @@ def _trim(
 def _keep_outputs(fusion: _Instruction, body: MutableComputation, used: Sequence[int]) -> None:
     """Leaves a fusion with several results with those of some numbers; with one, without a tuple.
 
-    Its body keeps what only the others needed: see `_sweep`.
+    Its body keeps what only the others needed: see `sweep_fusion`.
     """
     result = body.root
     if len(used) == 1:
@@ -198,11 +198,11 @@ def without_transfer(
     fusion.operand_ids[:] = range(len(fusion.operand_ids))
     fusion.backend_config = b""  # it says which results are the transfer's
     _keep_outputs(fusion, body, results)
-    _sweep(fusion, body)
+    sweep_fusion(fusion, body)
     return list(fusion.operand_ids)
 
 
-def _sweep(fusion: _Instruction, body: MutableComputation) -> None:
+def sweep_fusion(fusion: _Instruction, body: MutableComputation) -> None:
     """Removes from a fusion's body what its result does not need, and the operands with it."""
     by_id = {i.id: i for i in body.instructions()}
     needed: set[int] = set()

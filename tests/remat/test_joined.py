@@ -16,6 +16,8 @@ from hlo.rewrite.join_arrays import join_arrays
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import facts_of
+from olla_xla.remat.cost.path import run_seconds
+from olla_xla.remat.cost.roofline import H100, CostModel
 from olla_xla.remat.loops.joined import joins
 from tests.support.compiles import on_h100, xla_schedule
 from tests.support.steps import assert_same
@@ -240,10 +242,23 @@ def test_the_referee_finds_another_slice_and_one_that_is_not_written(function):
         check_rewrite(module.data, data, "cpu", loops=True)
 
 
-@pytest.mark.cuda13
-def test_a_kernel_that_reads_and_writes_gets_a_copy_of_the_slice():
-    """On a GPU the fusion that writes a slice takes it from the first array itself."""
-    lowered = jax.jit(once, donate_argnums=0).lower(*on_h100((CACHE, X)))
+def turned(c, x):
+    return jax.lax.scan(lambda x, c: (jnp.maximum(-c.max(0), x), c[::-1]), x, c)
+
+
+def a_block(c, x):
+    """Some rows of each slice."""
+
+    def layer(x, c):
+        c = jax.lax.dynamic_update_slice(c, jnp.stack([x, -x, x]), (jnp.int32(x[0]), 0))
+        return jnp.maximum(-c.max(0), x), c
+
+    return jax.lax.scan(layer, x, c)
+
+
+def _on_h100(function):
+    """The module, its one join, the module with it, and the slices that are copied for it."""
+    lowered = jax.jit(function, donate_argnums=0).lower(*on_h100((CACHE, X)))
     module = module_from_bytes(xla_schedule(lowered))
     (join,) = joins(module, "cuda")
     after = Edit(module).rewrite(join_arrays, [join], "cuda").module()
@@ -252,6 +267,38 @@ def test_a_kernel_that_reads_and_writes_gets_a_copy_of_the_slice():
     taken = [
         i for c in after.control_computations for i in c.instructions if i.name.endswith(".read")
     ]
+    return module, join, after, taken
+
+
+@pytest.mark.parametrize("function", [once, a_block])
+@pytest.mark.cuda13
+def test_rows_of_a_slice_are_written_alone(function):
+    """Without the slice's other rows, which are there; anywhere else the referee objects."""
+    module, join, after, taken = _on_h100(function)
+    rows = 1 if function is once else 3
+    proto = xla_pb2.HloModuleProto.FromString(after.data)
+    ((body, put),) = (
+        (c, i)
+        for c in proto.computations
+        for i in c.instructions
+        if i.opcode == "dynamic-update-slice" and list(i.shape.dimensions) == list(CACHE.shape)
+    )
+    by_id = {i.id: i for i in body.instructions}
+    assert not taken and list(by_id[put.operand_ids[1]].shape.dimensions) == [1, rows, WIDTH]
+    cost = CostModel(H100, "cuda")
+    assert run_seconds(after, cost) <= run_seconds(module, cost)
+    for swapped in ([2, 4, 3], [4, 3, 2]):
+        wrong = xla_pb2.HloModuleProto.FromString(after.data)
+        (other,) = (i for c in wrong.computations for i in c.instructions if i.id == put.id)
+        other.operand_ids[2:] = [put.operand_ids[k] for k in swapped]
+        with pytest.raises(CheckError, match="results are not those"):
+            check_rewrite(module.data, wrong.SerializeToString(), "cuda", loops=True)
+
+
+@pytest.mark.cuda13
+def test_a_kernel_that_reads_and_writes_gets_a_copy_of_the_slice():
+    """On a GPU the fusion that writes a slice takes it from the first array itself."""
+    module, join, after, taken = _on_h100(turned)
     assert len(taken) == 1 and taken[0].shape.dimensions == (1, ROWS, WIDTH)
     wrong = dataclasses.replace(join, place=(-1, LAYERS - 1))
     other = Edit(module).rewrite(join_arrays, [wrong], "cuda").module()

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 
 from hlo.device_groups import participants
 from hlo.shapes import Shape
@@ -32,6 +33,7 @@ from olla_xla.check.executable.element_order import (
     as_row,
     digits,
     joined,
+    of_dimensions,
     permuted,
     row_major,
     typed,
@@ -204,18 +206,46 @@ class ElementExpressions(ElementNumbering):
         if part.element_type != whole.element_type:
             before, part = part, typed(part, whole)
             value = converted(self, value, before, part)
-        if self.shape(whole) == self.shape(part):
-            return {(): value}
-        axis = sliced_axis(part, whole)
-        if axis is None:
+        if whole.element_bits < 8:
             numbers = array, value, *indices
             return {(): self.updated(Update(self.attributes(op), numbers, whole, part))}
-        row = self.arranged(value, part, permuted(part), as_row(part))
-        numbers = array, row, indices[axis]
+        return {(): self._put(array, value, indices, whole, part)}
+
+    def _put(
+        self, array: bytes, value: bytes, indices: Sequence[bytes], whole: Shape, part: Shape
+    ) -> bytes:
+        """The value number of an array with a part of it replaced; of whole rows, or in one slice.
+
+        A part of one slice is put into that slice, which then replaces the old one.
+        """
+        both = zip(part.dimensions, whole.dimensions, strict=True)
+        cut = [k for k, (some, every) in enumerate(both) if some != every]
+        if not cut:
+            return value
+        axis = next((k for k in cut if part.dimensions[k] == 1), None)
+        if axis is None:
+            left = [k for k, extent in enumerate(whole.dimensions) if extent != 1]
+            shapes = [of_dimensions(s, [s.dimensions[k] for k in left]) for s in (whole, part)]
+            array, value = (
+                self.arranged(n, old, permuted(old), new)
+                for n, old, new in zip((array, value), (whole, part), shapes, strict=True)
+            )
+            made = hashed(b"".join((_PART, *map(self.shape, shapes))))
+            update = Update(made, (array, value, *(indices[k] for k in cut)), *shapes)
+            return self.arranged(self.updated(update), shapes[0], permuted(shapes[0]), whole)
         digit = sliced_digit(whole, axis)
-        if digit[0] == 1:
-            return {(): self.arranged(row, as_row(part), permuted(whole), whole)}
-        return {(): self.updated(Update.of_slice(numbers, row_major(whole), digit))}
+        row = self.arranged(value, part, permuted(part), as_row(part))
+        if len(cut) > 1:
+            others = [k for k in range(len(whole.dimensions)) if k != axis]
+            inner, small = (
+                of_dimensions(s, [s.dimensions[k] for k in others]) for s in (whole, part)
+            )
+            old = self.taken(array, indices[axis], whole, digit)
+            old = self.arranged(old, as_row(inner), permuted(inner), inner)
+            row = self.arranged(row, as_row(small), permuted(small), small)
+            row = self._put(old, row, [indices[k] for k in others], inner, small)
+            row = self.arranged(row, inner, permuted(inner), as_row(inner))
+        return self.updated(Update.of_slice((array, row, indices[axis]), row_major(whole), digit))
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Value numbers of a fusion's results; with a hash of its code if that may change bits."""
@@ -291,7 +321,7 @@ ElementExpressions.handlers = {
 # plainly. XLA clamps the indices of an update and of a slice alike.
 
 
-_SLICE = hashed(b"slice")
+_SLICE, _PART = hashed(b"slice"), hashed(b"part")
 
 
 def slice_of(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,13 @@ def row_major(shape: Shape) -> Shape:
     """The same shape in a row-major layout."""
     order = tuple(reversed(range(len(shape.dimensions))))
     return dataclasses.replace(shape, minor_to_major=order, key=b"")
+
+
+def of_dimensions(shape: Shape, dimensions: Sequence[int]) -> Shape:
+    """The shape of an array of the same type, with these extents in a row-major layout."""
+    order = tuple(reversed(range(len(dimensions))))
+    given = tuple(dimensions)
+    return dataclasses.replace(shape, dimensions=given, minor_to_major=order, key=b"")
 
 
 @_cached
