@@ -225,14 +225,13 @@ class ElementExpressions(ElementNumbering):
         axis = next((k for k in cut if part.dimensions[k] == 1), None)
         if axis is None:
             left = [k for k, extent in enumerate(whole.dimensions) if extent != 1]
-            shapes = [of_dimensions(s, [s.dimensions[k] for k in left]) for s in (whole, part)]
-            array, value = (
-                self.arranged(n, old, permuted(old), new)
-                for n, old, new in zip((array, value), (whole, part), shapes, strict=True)
-            )
-            made = hashed(b"".join((_PART, *map(self.shape, shapes))))
-            update = Update(made, (array, value, *(indices[k] for k in cut)), *shapes)
-            return self.arranged(self.updated(update), shapes[0], permuted(shapes[0]), whole)
+            new, small = (of_dimensions(s, [s.dimensions[k] for k in left]) for s in (whole, part))
+            array = self.arranged(array, whole, permuted(whole), new)
+            value = self.arranged(value, part, permuted(part), small)
+            made = hashed(b"".join((_PART, self.shape(new), self.shape(small))))
+            numbers = array, value, *(indices[k] for k in cut)
+            number = self.updated(Update(made, numbers, new, small))
+            return self.arranged(number, new, permuted(new), whole)
         digit = sliced_digit(whole, axis)
         row = self.arranged(value, part, permuted(part), as_row(part))
         if len(cut) > 1:
