@@ -369,9 +369,10 @@ def _searched(
     quota, tried = _FIRST_NODES, target_height - 1
     while (best is None or height_of(part, best) > target_height) and budget.left() > 0:
         top = height_of(part, best) if best is not None else ceiling + part.grain
+        narrow = max(part.grain, top // 512)
         if tried < target_height:
             aim, most = target_height, 4 * quota
-        elif top - tried > max(part.grain, top // 512):
+        elif top - tried > narrow:
             aim, most = (tried + top) // 2, quota
         else:
             quota, tried = 2 * quota, target_height - 1
@@ -382,8 +383,12 @@ def _searched(
             continue
         tried = max(tried, aim)
         if outcome == EXHAUSTED:
-            bound = max(bound, aim + 1)
+            # No other height is possible: offsets are multiples of the grain.
+            ends = part.need + np.maximum(part.fixed, 0)
+            bound = max(bound, aim + 1 + int(np.min((ends - aim - 1) % part.grain)))
             target_height = max(target_height, bound)
+            if top - target_height > narrow:
+                tried = target_height  # halve what is left, rather than climb
     if best is None:
         return PartPacking(bound, Status.UNKNOWN, budget.stopped_by, "search", None)
     met = height_of(part, best) <= target_height

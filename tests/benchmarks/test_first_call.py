@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import olla_xla
-from benchmarks import dropout_steps
+from benchmarks import dropout_steps, first_call
 from benchmarks.__main__ import main
 from benchmarks.commands.first_call import first_call_table
 from benchmarks.first_call import Row, measure
@@ -16,11 +16,19 @@ from olla_xla.tools import models
 
 
 def test_a_step_is_timed_with_and_without_a_plan():
-    row = measure(Case("mlp", 64, "adam", "cpu"), turns=1, cached=True)
+    row = measure(Case("mlp", 64, "adam", "cpu"), turns=1)
     assert row.turns == 1 and row.jit_seconds > 0 and row.plan_seconds > 0
     assert 0 < row.planned_bytes <= row.xla_bytes
     table = first_call_table([row])
     assert [line[0] for line in table.rows] == ["mlp/64/adam/cpu", "median"]
+
+
+def test_caches_are_filled_before(monkeypatch):
+    turns, found = [], {"seconds": 1.0, "bytes": 2, "search_seconds": 0.0}
+    monkeypatch.setattr(first_call, "_turn", lambda *turn: turns.append(turn) or found)
+    measure(Case("mlp", 64, "adam", "cpu"), turns=1, cached=True)
+    assert [planned for _, planned, _, _ in turns] == [True, True, False, False, True]
+    assert len({folder for _, _, folder, _ in turns}) == 1 and turns[0][2]
 
 
 def test_what_a_process_says_last_is_the_error():

@@ -307,7 +307,7 @@ def test_what_fails_is_shrunk(monkeypatch):
 
     monkeypatch.setattr(check, "check_case", fails)
     events = []
-    share = search.Share(seed=0, number=0, count=60, shrinks=1, shrink_seconds=5)
+    share = search.Share(seed=0, number=0, count=17, shrinks=1, shrink_seconds=5)
     search.run_share(share, events.append)
     (failure,) = [event["failure"] for event in events if "failure" in event]
     small = from_text(failure["case"])

@@ -16,7 +16,7 @@ from benchmarks.random_programs.text import from_text
 from tests.support.steps import assert_same
 from tests.support.unrolled_nets import llama, lstm
 
-pytestmark = [pytest.mark.optimized, pytest.mark.usefixtures("any_choices_will_do")]
+pytestmark = pytest.mark.usefixtures("any_choices_will_do")
 
 plan = functools.partial(olla_xla.plan, donate_argnums=0, time_limit=120)
 
@@ -26,6 +26,7 @@ CASES = {
 }
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", CASES)
 def test_two_steps_are_those_of_jit(name):
     build, limits = CASES[name]
@@ -51,6 +52,7 @@ Node(op='top', reads=(-1, 7, -4, 1, 49,)),)),)), donate=(0,)),
 plans=(Settings(step_limit=1000, time_limit=60.0, in_place=False, max_overhead=2.0),))"""
 
 
+@pytest.mark.optimized
 def test_what_a_loop_computes_again_is_rounded_alike():
     """A copy of an elementwise fusion that also took slices was compiled by other rules."""
     (outcome,) = check_case(from_text(SCANNED))
@@ -108,6 +110,6 @@ the referee took what is the same for another thing."""
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_have_the_memory_that_was_simulated(name):
     case = from_text(KERNELS[name])
-    plans = [dataclasses.replace(p, time_limit=8.0, step_limit=1000) for p in case.plans]
+    plans = {dataclasses.replace(p, time_limit=8.0, step_limit=1000) for p in case.plans}
     for outcome in check_case(dataclasses.replace(case, plans=tuple(plans))):
         assert outcome.kind == "identical" and outcome.planned, outcome

@@ -69,11 +69,6 @@ def test_losses_are_those_of_jit(name):
     """Each loss depends on all states before it, to the last bit."""
     assert run(name, plan=False, steps=40).losses == planned(name).losses[:40]
     assert len(planned(name).losses) == TRAINERS[name][1].steps
-
-
-@pytest.mark.parametrize("name", TRAINERS)
-def test_the_step_is_planned(name):
-    planned(name)
     step = jit_step(task(name).train_step, plan=True)
     assert isinstance(step, PlannedFunction) and step.plans
 

@@ -306,3 +306,13 @@ def test_peak_first_proves_what_greedy_misses():
     assert place(problem, method="greedy_size").height == 17
     packing = place(problem, method="peak_first")
     assert packing.status is Status.OPTIMAL and packing.height == packing.bound == 15
+
+
+def test_possible_heights_are_halved_where_a_pinned_block_is_in_the_way():
+    """The least packing is far above the bound; one byte more at a time would never end."""
+    size = np.array([1, 7, 7, 3, 6, 7, 7, 7]) * 2**14 + 1
+    lower, upper = [0, 1, 1, 5, 4, 3, 0, 2], [12, 3, 4, 9, 6, 7, 3, 3]
+    fixed = [13 * 2**14, *[-1] * 7]
+    problem = PlacementProblem.of(lower, upper, size, fixed=fixed, alignment=64)
+    packing = place(problem, node_limit=400)
+    assert packing.status is Status.OPTIMAL and packing.height == packing.bound == 573_633

@@ -1,7 +1,6 @@
 """Every choice for the loops of many small programs: the referee agrees, and bits are the same."""
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +41,12 @@ def captured(name):
 
 
 @functools.cache
+def expected(name):
+    """What XLA's own code gives, LLVM's optimization in it."""
+    return lowered(name).compile()(*PROGRAMS[name]()[1])
+
+
+@functools.cache
 def choices(module, target):
     cost = CostModel(CPU if target == "cpu" else H100, target)
     return ResidualChoices(module_from_bytes(module), target, cost)
@@ -78,12 +83,11 @@ def test_every_choice_is_right(name):
         check_rewrite(module, data, "cpu", loops=True)
         check_executable(data, "cpu")
     arguments = PROGRAMS[name]()[1]
-    expected = lowered(name).compile()(*arguments)
     found = choices(module, "cpu")
     least = [found.choice(len(found) - 1).module.data] if len(found) else []
     for data in dict.fromkeys([*least, modules[-1]]):
         compiled = compile_rewritten(lowered(name), lambda _, data=data: data)
-        assert_same(expected, compiled(*arguments))
+        assert_same(expected(name), compiled(*arguments))
 
 
 @pytest.mark.cuda13
@@ -113,15 +117,12 @@ def test_loops_in_calls_are_pairs(name):
 @pytest.mark.optimized
 def test_a_cpu_gets_what_a_gpu_gets():
     step, arguments = PROGRAMS["called_sums"]()
-    lowest = [
-        olla_xla.plan(step).lower(*given).compile().plan.predicted_bytes
-        for given in (arguments, on_h100(arguments))
-    ]
+    on_gpu = olla_xla.plan(step).lower(*on_h100(arguments)).compile().plan.predicted_bytes
     compiled = olla_xla.plan(step).lower(*arguments).compile()
     assert not compiled.reason and compiled.plan.loops
     assert compiled.check().assigned_bytes == compiled.plan.predicted_bytes
-    assert lowest[0] < 1.01 * lowest[1]
-    assert_same(jax.jit(step)(*arguments), compiled(*arguments))
+    assert compiled.plan.predicted_bytes < 1.01 * on_gpu
+    assert_same(expected("called_sums"), compiled(*arguments))
     with pytest.raises(BudgetError) as refused:
         olla_xla.plan(step, memory_budget=1).lower(*arguments).compile()
     assert refused.value.least_bytes <= compiled.plan.predicted_bytes
@@ -138,23 +139,17 @@ def small_sums(x, ys):
     return jax.lax.scan(lambda d, q: (jnp.sin(d + q), None), c, p)[0]
 
 
-def test_small_sums_of_products_in_calls_are_left_alone():
-    for shape, found in (((4,), 0), ((96, 96), 1)):
-        x, ys = jnp.ones(shape), jnp.ones((9, *shape))
-        module = xla_schedule(jax.jit(small_sums).lower(x, ys))
-        assert len(pairs(module_from_bytes(module), "cpu")) == found
-
-
 def products_then_sums(x, ys):
     """Neither function has both a product and a sum; with a copy in it the second has."""
     c, p = jax.lax.scan(lambda c, y: (jnp.cos(c), x * y), x, ys)
     return jax.lax.scan(lambda d, q: (d + q, None), c, p)[0]
 
 
-def test_small_products_are_not_copied_to_sums_in_another_call():
+@pytest.mark.parametrize("function", [small_sums, products_then_sums])
+def test_small_products_stay_apart_from_sums(function):
     for shape, found in (((4,), 0), ((96, 96), 1)):
         x, ys = jnp.ones(shape), jnp.ones((9, *shape))
-        module = xla_schedule(jax.jit(products_then_sums).lower(x, ys))
+        module = xla_schedule(jax.jit(function).lower(x, ys))
         assert len(pairs(module_from_bytes(module), "cpu")) == found
 
 
@@ -216,18 +211,17 @@ def test_an_index_that_is_not_the_turns_own_is_refused(written, turns):
         ]
 
 
-@pytest.mark.parametrize("overhead", [None, 0.5, 2.0])
+@pytest.mark.parametrize("overhead", [0.5, 2.0])
 @pytest.mark.parametrize("name", ["cond", "switch_on_several_arguments", "counted_optimizer"])
 @pytest.mark.optimized
 def test_a_plan_is_right_and_nothing_is_refused(name, overhead):
     step, arguments = PROGRAMS[name]()
-    options = {} if overhead is None else {"max_overhead": overhead}
-    planned = olla_xla.plan(step, step_limit=1_000, **options)
+    planned = olla_xla.plan(step, step_limit=1_000, max_overhead=overhead)
     with collected() as refused:
         compiled = planned.lower(*arguments).compile()
     assert compiled.plan.refused == 0
     assert not refused and "object" not in compiled.reason
-    assert_same(jax.jit(step)(*arguments), compiled(*arguments))
+    assert_same(expected(name), compiled(*arguments))
 
 
 def test_more_time_never_takes_more_memory(monkeypatch):
@@ -273,10 +267,10 @@ def test_integers_of_two_types_are_not_one_value():
         expected = traced.compile()(*arguments)
         modules = list(changed(module))
         assert modules
-        for data in itertools.islice(modules, 6):
-            compiled = compile_rewritten(traced, lambda module, data=data: data)
-            assert_same(expected, compiled(*arguments))
+        for data in modules:
             check_rewrite(module, data, "cpu", loops=True)
+        compiled = compile_rewritten(traced, lambda _: modules[-1])
+        assert_same(expected, compiled(*arguments))
 
 
 @pytest.mark.optimized

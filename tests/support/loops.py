@@ -173,8 +173,7 @@ STEPS = {
     "half": functools.partial(layers, "half"),
     "cast": functools.partial(layers, "cast"),
     "cast_behind_barriers": functools.partial(layers, "cast_behind_barriers"),
-    "gated_twice": functools.partial(layers, "gated", count=6, unroll=2),
-    "attention_twice": functools.partial(layers, "attention", count=4, unroll=2, reverse=True),
+    "gated_twice": functools.partial(layers, "gated", count=4, unroll=2, reverse=True),
     "plain_thrice": functools.partial(layers, "plain", rows=33, width=64, count=9, unroll=3),
     "lstm_fourfold": functools.partial(recurrent, unroll=4),
 }
