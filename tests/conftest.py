@@ -11,6 +11,7 @@ import weakref
 import pytest
 from hypothesis import HealthCheck, settings
 
+gc.disable()  # until all is collected, which imports what stays
 # A busy machine draws examples slowly; that says nothing of a strategy.
 settings.register_profile(
     "here",
@@ -74,8 +75,8 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """What was imported stays; Python's collector need not look through it again and again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures of any scope

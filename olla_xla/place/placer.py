@@ -224,19 +224,12 @@ def _place_part(
     best, source = by_rules(part, target_height, heuristics(part, method), budget)
     if best is not None and height_of(part, best) <= target_height:
         return PartPacking(bound, Status.FEASIBLE, enough(capacity), source, best)
-    if method not in ("auto", "search"):
+    searching = method in ("auto", "search")
+    if not (searching and searchable(part)):
         over = best is None or (capacity is not None and height_of(part, best) > capacity)
         status = Status.UNKNOWN if over else Status.FEASIBLE
-        return PartPacking(bound, status, StopReason.HEURISTIC, source, None if over else best)
-    if not searchable(part):
-        over = best is None or capacity is not None
-        return PartPacking(
-            bound,
-            Status.UNKNOWN if over else Status.FEASIBLE,
-            StopReason.SIZE_LIMIT,
-            source,
-            None if over else best,
-        )
+        reason = StopReason.SIZE_LIMIT if searching else StopReason.HEURISTIC
+        return PartPacking(bound, status, reason, source, None if over else best)
     few = len(part) < _MANY or not repairable(part)
     if method == "search" or capacity is not None or best is None or few:
         return _searched(Search(part), bound, target_height, capacity, best, source, budget)

@@ -19,8 +19,7 @@ def test_a_step_is_timed_with_and_without_a_plan():
     row = measure(Case("mlp", 64, "adam", "cpu"), turns=1)
     assert row.turns == 1 and row.jit_seconds > 0 and row.plan_seconds > 0
     assert 0 < row.planned_bytes <= row.xla_bytes
-    table = first_call_table([row])
-    assert [line[0] for line in table.rows] == ["mlp/64/adam/cpu", "median"]
+    assert [line[0] for line in first_call_table([row]).rows] == ["mlp/64/adam/cpu", "median"]
 
 
 def test_caches_are_filled_before(monkeypatch):

@@ -42,7 +42,6 @@ def captured(name):
 
 @functools.cache
 def expected(name):
-    """What XLA's own code gives, LLVM's optimization in it."""
     return lowered(name).compile()(*PROGRAMS[name]()[1])
 
 
