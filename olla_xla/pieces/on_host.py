@@ -120,7 +120,8 @@ class _Search:
     ) -> None:
         self._function, self._jit_options = plain.__wrapped__, plain.jit_options
         self._settings, self._most, self._args, self._kwargs = settings, most, args, kwargs
-        chip = devices_of(plain.lower(*args, **kwargs).stage)[0]
+        chips = devices_of(plain.lower(*args, **kwargs).stage)
+        chip, self._devices = chips[0], len(chips)
         self._platform = platform_of_jax(chip.platform)
         name = self._platform.name
         self._cost = CostModel(device(name, chip.device_kind), name)
@@ -138,6 +139,7 @@ class _Search:
             reason = "this device's memory is the host's"
         elif not enough:
             link_bytes = self._allowed(0.0) * self._cost.device.host_bytes_per_second
+            link_bytes *= self._devices  # each has a link
             given = self._function, self._args, self._kwargs, self._most
             parts = spilled_by_share(*given, _SHARES, link_bytes)
             reason = "" if parts else "no scan stores anything for another that the budget holds"

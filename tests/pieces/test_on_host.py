@@ -17,9 +17,11 @@ from tests.support.four_products import shapes, step
 from tests.support.plugins import mark
 
 
-def on_h100():
-    targets.prepare_environment("h100")
-    return targets.target("h100").place(list(shapes(4096, 8192)))
+def on_h100(devices=1):
+    targets.prepare_environment("h100", devices)
+    weights, rows = shapes(4096, 8192 * devices)
+    split = [dict.fromkeys(weights, -1), 0]
+    return targets.target("h100", devices).place([weights, rows], split)
 
 
 @mark("cuda13")
@@ -40,6 +42,12 @@ def test_it_takes_less_of_the_device_than_a_plan_alone_in_no_more_time():
     event = olla_xla.report().events[-1]  # one for all that was tried
     assert (event.bytes, event.host_bytes) == (best.bytes, best.host_bytes)
     assert "step: 512.0 MB in host memory" in str(olla_xla.report())
+
+
+@mark("cuda13")
+def test_every_device_has_a_link_of_its_own():
+    function = olla_xla.plan(step, host_budget="64GiB", donate_argnums=0, step_limit=1000)
+    assert function.choice(*on_h100(devices=2)).trials[1].host_bytes == 2**29
 
 
 @mark("cuda13")
