@@ -20,7 +20,10 @@ def described(compiled: jax.stages.Compiled, plan: Plan, size: int) -> Plan:
     for pair in pairs(module_from_bytes(final_module(compiled)), plan.target):
         loops = pair.writer.i.name, pair.reader.i.name
         for residual in (r for r in pair.scan_residuals if r.whole.is_host):
-            line = source_line(residual.value.i) or source_line(residual.update.i)
+            made = residual.value
+            if made.i.opcode == "parameter":  # sent in the iteration after the one that makes it
+                made = pair.writer.body.leaves(made.i.computation.root)[made.index].behind
+            line = source_line(made.i) or source_line(residual.update.i)
             line = line.rpartition("/")[2]
             found.append(HostArray(residual.whole.text, residual.whole.bytes, line, *loops))
     found.sort(key=lambda a: -a.bytes)

@@ -23,13 +23,13 @@ from olla_xla.problem.plan_parts import LONGEST_PATH
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
-from olla_xla.segments.spill import LEAST, SpillPlan, of_scans, spilled_by_share
+from olla_xla.segments.spill import SpillPlan, spilled_by_waits
 
 _logger = logging.getLogger("olla_xla")
 
-_SHARES = (1.0, 3.0, math.inf)
-"""Copies that are tried, as multiples of what computation is estimated to hide. Of those that take
-longer than computing again, plans make few."""
+_LITTLE, _MUCH = 0.005, 0.1
+"""Parts of a step's time that scans may wait for copies in the first trial with some, and in the
+second, where no overhead is given. In the last all copies are made; of those plans make few."""
 
 _WORTH = 0.01
 """Part of a step's time that it may take longer, for which it is planned again."""
@@ -131,7 +131,7 @@ class _Search:
 
     def run(self) -> tuple[HostChoice, PlannedFunction]:
         """The choice, and its planned function. Raises BudgetError."""
-        options, parts = self._settings.options, {}
+        options, ways = self._settings.options, []
         first = self._trials[0][0]
         enough = self._is_enough(first)
         reason = "the budget is met without, in no more time" if enough else ""
@@ -141,10 +141,11 @@ class _Search:
             link_bytes = self._allowed(0.0) * self._cost.device.host_bytes_per_second
             link_bytes *= self._devices  # each has a link
             given = self._function, self._args, self._kwargs, self._most
-            parts = spilled_by_share(*given, _SHARES, link_bytes)
-            reason = "" if parts else "no scan stores anything for another that the budget holds"
-        for share, part in parts.items():
-            self._try_spilled(of_scans(self._function, LEAST, self._most, share), part)
+            waits = _LITTLE, max(self._overhead or _MUCH, _LITTLE), math.inf
+            ways = spilled_by_waits(*given, waits, link_bytes)
+            reason = "" if ways else "no scan stores anything for another that the budget holds"
+        for way in ways:
+            self._try_spilled(*way)
             if self._is_enough(self._best()[0]):
                 break
         best, function = self._best()
@@ -153,7 +154,7 @@ class _Search:
             least = min(t.bytes for t in trials)
             why = reason and f"nothing can be spilled: {reason}" or "; ".join(map(str, trials))
             raise BudgetError(options.budget_bytes or least, least, why)
-        if parts and not best.host_bytes:
+        if ways and not best.host_bytes:
             reason = f"no better plan has any: {'; '.join(map(str, trials))}"
         return HostChoice(best, trials, reason), function
 

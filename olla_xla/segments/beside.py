@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -38,24 +39,18 @@ class Beside:
         return math.fsum(step.work for step in self._steps)
 
     def after(self, result: Any) -> float:
-        """The work that is not needed for a result, so that it can run while that is copied."""
-        needed, work = {self._named(result)}, 0.0
+        """The work of the equations behind the one that makes a result, beside which it is sent."""
+        name, work = self._named(result), 0.0
         for step in reversed(self._steps):
-            if needed.isdisjoint(step.makes):
-                work += step.work
-            else:
-                needed |= step.reads
+            if name in step.makes:
+                break
+            work += step.work
         return work
 
     def before(self, argument: Any) -> float:
-        """The work that does not need an argument, so that it can run until that is there."""
-        reached, work = {argument}, 0.0
-        for step in self._steps:
-            if reached.isdisjoint(step.reads):
-                work += step.work
-            else:
-                reached |= step.makes
-        return work
+        """The work of the equations before the first that reads an argument, as it is fetched."""
+        ahead = itertools.takewhile(lambda step: argument not in step.reads, self._steps)
+        return math.fsum(step.work for step in ahead)
 
     def _named(self, atom: Any) -> Any:
         return self._names.get(atom, atom) if is_variable(atom) else None

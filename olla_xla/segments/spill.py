@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +38,10 @@ LEAST = 2**20
 _OF_THE_LINK = 7_500.0
 """Operations of matrix products in the time in which a byte is copied: an H100 runs about
 375e12 in a second, and its link copies 50e9 bytes."""
+
+
+_WORTH_APART = 0.25
+"""Part of an array's copies that an iteration of their own must hide: it takes two slices more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +114,7 @@ def spill(
       state: names of arguments, or of attributes or keys inside them, such as "opt_state".
       least_bytes: smaller arrays stay on the device; a number or a string such as "1MiB".
       host_budget: the most bytes of host memory that spilled arrays may take, on all devices
-        together; first those are spilled whose copies most computation hides. None: any number.
+        together; first the largest whose copies computation hides. None: any number.
 
     Returns:
       A function of `fun`'s signature. Its `explain(*args, **kwargs)`, on arrays or shapes, is the
@@ -138,50 +142,64 @@ def spill(
 
 
 def of_scans(
-    fun: Callable[..., Any], least: int, most: int | None, share: float = math.inf
+    fun: Callable[..., Any],
+    least: int,
+    most: int | None,
+    waits: float = math.inf,
+    hidden: float | None = None,
 ) -> Callable[..., Any]:
-    """`spill` of what scans store, of which computation hides at least 1 / share by estimate."""
+    """`spill` of what scans store.
+
+    Args:
+      fun, least, most: as of `spill`.
+      waits: part of a run's time that scans may wait for copies, by estimate.
+      hidden: bytes that the link copies while an operation of a matrix product runs. None: as on an
+        H100.
+    """
+    hidden = 1 / _OF_THE_LINK if hidden is None else hidden
 
     @functools.wraps(fun)
     def spilling(*args: Any, **kwargs: Any) -> Any:
         call = traced_call(fun, args, kwargs)
-        spiller = _Spiller(call.jaxpr, least, most, share)
+        spiller = _Spiller(call.jaxpr, least, most, waits, hidden)
         if not spiller.chosen:
             _logger.info("%s: no scan stores anything to spill", function_name(fun))
         return jax.tree.unflatten(call.result, spiller.run(call.values))
 
     def explain(*args: Any, **kwargs: Any) -> SpillPlan:
         """What is spilled for these arguments, arrays or shapes."""
-        spiller = _Spiller(traced_call(fun, args, kwargs).jaxpr, least, most, share)
+        spiller = _Spiller(traced_call(fun, args, kwargs).jaxpr, least, most, waits, hidden)
         return SpillPlan(tuple(spiller.chosen.values()))
 
     spilling.explain = explain  # pyright: ignore[reportAttributeAccessIssue]
     return spilling
 
 
-def spilled_by_share(
+def spilled_by_waits(
     fun: Callable[..., Any],
     args: Any,
     kwargs: Any,
     most: int,
-    shares: Sequence[float],
+    waits: Sequence[float],
     link_bytes: float,
-) -> dict[float, SpillPlan]:
-    """The shares for `of_scans` with which it spills different arrays, and those arrays.
+) -> list[tuple[Callable[..., Any], SpillPlan]]:
+    """The functions by `of_scans` that spill different arrays, and those arrays.
 
     Args:
-      fun, args, kwargs: the call. most: bytes that may be spilled.
-      shares: multiples of what computation hides, rising.
-      link_bytes: that the link copies in the time that a run is predicted to take.
+      fun, args, kwargs: the call. most: bytes that may be spilled. waits: of `of_scans`, rising.
+      link_bytes: that the links copy in the time that a run is predicted to take.
     """
     jaxpr = traced_call(fun, args, kwargs).jaxpr
-    work = _Program(jaxpr).beside.work
+    hidden = link_bytes / max(_Program(jaxpr).beside.work, 1.0)
     found: dict[SpillPlan, float] = {}
-    for share in shares:
-        share *= link_bytes * _OF_THE_LINK / max(work, 1.0)
-        spiller = _Spiller(jaxpr, LEAST, most, share)
-        found.setdefault(SpillPlan(tuple(spiller.chosen.values())), share)
-    return {share: plan for plan, share in found.items() if plan.arrays}
+    for part in waits:
+        spiller = _Spiller(jaxpr, LEAST, most, part, hidden)
+        found.setdefault(SpillPlan(tuple(spiller.chosen.values())), part)
+    return [
+        (of_scans(fun, LEAST, most, part, hidden), plan)
+        for plan, part in found.items()
+        if plan.arrays
+    ]
 
 
 def _of_state(fun: Callable[..., Any], names: tuple[str, ...], least: int) -> Callable[..., Any]:
@@ -205,18 +223,17 @@ class _Use(NamedTuple):
     """A scan that makes or reads an array.
 
     Attributes:
-      body, length: of the scan. work: of an iteration, that can run beside the copy of a slice.
+      body, length: of the scan. runs: how often it runs. makes: whether it makes the array.
+      work: of an iteration, that can run beside the copy of a slice.
       turned: whether it runs in the other direction than the scan that makes the array, or is it.
     """
 
     body: _Program
     length: int
+    runs: int
+    makes: bool
     work: float
     turned: bool
-
-    def hides(self, work: float, copied: int) -> float:
-        """How many times as long as copying so many bytes so much work of each iteration takes."""
-        return self.length * work / (_OF_THE_LINK * copied)
 
 
 class _Found(NamedTuple):
@@ -227,29 +244,52 @@ class _Found(NamedTuple):
     uses: tuple[_Use, ...]
 
     @property
-    def work(self) -> float:
-        """What can run beside a copy, for each byte, where there is the least of it."""
-        return min(use.length * use.work for use in self.uses) / max(self.array.bytes, 1)
+    def is_turned(self) -> bool:
+        """Whether copies can have an iteration of their own."""
+        return all(use.turned for use in self.uses)
 
-    def fills_link(self, copied: Mapping[_Program, int]) -> float:
-        """How many times as long as a scan that copies it the link takes; `copied`: as below."""
-        shares = (
-            use.hides(use.body.beside.work, copied[use.body] + self.array.bytes)
-            for use in self.uses
-        )
-        return 1 / max(min(shares), 1e-9)
+    def is_hidden(self, hidden: float) -> float:
+        """The part of its copies that can run beside computation, were they alone."""
+        works = ((use.body.beside.work if self.is_turned else use.work, use) for use in self.uses)
+        least = min(use.length * work for work, use in works)
+        return min(1.0, hidden * least / max(self.array.bytes, 1))
 
-    def runs_apart(self, copied: Mapping[_Program, int]) -> bool:
-        """Whether an iteration would wait for its copy, of which a neighbouring one hides most.
 
-        Args:
-          copied: bytes of the other arrays that share the link, by the scan's body.
-        """
-        shares = [(use, copied[use.body] + self.array.bytes) for use in self.uses]
-        waits = any(use.hides(use.work, size) <= 0.75 for use, size in shares)
-        return waits and all(
-            use.turned and use.hides(use.body.beside.work, size) > 0.5 for use, size in shares
-        )
+def _apart(chosen: Sequence[_Found], hidden: float) -> set[Any]:
+    """Variables whose copies get an iteration of their own, as scans wait for them otherwise."""
+    apart: set[Any] = set()
+    left = [one for one in chosen if one.is_turned]
+    while left:
+        now = _waits(chosen, apart, hidden)
+        then = [_waits(chosen, {*apart, one.variable}, hidden) for one in left]
+        least = min(range(len(left)), key=then.__getitem__)
+        if now - then[least] < _WORTH_APART * left[least].array.bytes:
+            break
+        apart.add(left.pop(least).variable)
+    return apart
+
+
+def _waits(chosen: Sequence[_Found], apart: Set[Any], hidden: float) -> float:
+    """The bytes that links copy while scans wait; for variables in `apart` an iteration is there.
+
+    What is sent to the host and what is fetched has a link each, in the order of an iteration.
+    """
+    copies: dict[tuple[_Program, bool, int], list[tuple[float, int]]]
+    copies = collections.defaultdict(list)
+    for one in chosen:
+        for use in one.uses:
+            beside = use.body.beside.work if one.variable in apart else use.work
+            time = use.length * hidden * beside
+            copies[use.body, use.makes, use.runs].append((time, one.array.bytes))
+    waited = 0.0
+    for (_, _, runs), found in copies.items():
+        # A copy must have ended when what is beside it has; one that is sent, backwards in time.
+        end = most = 0.0
+        for time, size in sorted(found):
+            end += size
+            most = max(most, end - time)
+        waited += runs * most
+    return waited
 
 
 class _Program:
@@ -277,8 +317,8 @@ class _Program:
         """What can run beside copies, if this is the body of a scan."""
         return Beside(self.equations)
 
-    def arrays(self) -> Iterator[_Found]:
-        """The arrays that scans alone touch, slice by slice."""
+    def arrays(self, runs: int = 1) -> Iterator[_Found]:
+        """The arrays that scans alone touch, slice by slice; `runs`: how often the program runs."""
         made: dict[Any, tuple[str, bool]] = {}
         used: dict[Any, list[_Use]] = collections.defaultdict(list)
         others = {v for v in self.outputs if is_variable(v)}
@@ -290,14 +330,16 @@ class _Program:
                 length, reverse = e.params["length"], e.params["reverse"]
                 for v, w in list(zip(e.outvars, body.outputs, strict=True))[carries:]:
                     made[v] = (body.line(w) or user_line(e) or "", reverse)
-                    used[v].append(_Use(body, length, body.beside.after(w), True))
+                    used[v].append(_Use(body, length, runs, True, body.beside.after(w), True))
                 for v, w in zip(
                     e.invars[sliced:], body.inputs[body._first + sliced :], strict=False
                 ):
                     if is_variable(v) and v in made:
                         turned = reverse != made[v][1]
-                        used[v].append(_Use(body, length, body.beside.before(w), turned))
-                yield from body.arrays()
+                        used[v].append(
+                            _Use(body, length, runs, False, body.beside.before(w), turned)
+                        )
+                yield from body.arrays(length * runs)
             others.update(v for v in e.invars[:sliced] if is_variable(v))
         for v, (line, _) in made.items():
             if len(used[v]) > 1 and v not in others:
@@ -322,20 +364,20 @@ class _Spiller:
     So entry i of the array in host memory is slice i - 1, and the last slice stays on the device.
     """
 
-    def __init__(self, jaxpr: Any, least: int, most: int | None, share: float = math.inf) -> None:
+    def __init__(
+        self, jaxpr: Any, least: int, most: int | None, waits: float, hidden: float
+    ) -> None:
         self._program = _Program(jaxpr)
         found = [one for one in self._program.arrays() if one.array.bytes >= least]
         left, chosen = math.inf if most is None else most, []
-        copied: collections.Counter[_Program] = collections.Counter()
-        self._apart: set[Any] = set()
-        for one in sorted(found, key=lambda one: -one.work):
-            if one.array.bytes <= left and one.fills_link(copied) <= share:
-                left -= one.array.bytes
-                chosen.append(one)
-                if one.runs_apart(copied):
-                    self._apart.add(one.variable)
-                for body in {use.body for use in one.uses}:
-                    copied[body] += one.array.bytes
+        most_waits = waits * hidden * self._program.beside.work
+        for one in sorted(found, key=lambda one: (-one.is_hidden(hidden), -one.array.bytes)):
+            more = [*chosen, one]
+            if one.array.bytes <= left and (
+                math.isinf(most_waits) or _waits(more, _apart(more, hidden), hidden) <= most_waits
+            ):
+                left, chosen = left - one.array.bytes, more
+        self._apart = _apart(chosen, hidden)
         chosen.sort(key=lambda one: -one.array.bytes)
         self.chosen: dict[Any, Spilled] = {one.variable: one.array for one in chosen}
 

@@ -22,6 +22,7 @@ from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.loops import selection
 from olla_xla.segments import spill as spilling
 from olla_xla.segments.spill import Spilled, SpillPlan
+from olla_xla.segments.trace import scan_counts
 from tests.support import four_products
 from tests.support.plugins import H100, mark
 
@@ -205,6 +206,20 @@ def test_a_budget_goes_to_copies_that_computation_hides(wrapped):
     budget = every[0].bytes + every[-1].bytes - 1
     chosen = olla_xla.spill(function, least_bytes=1, host_budget=budget).explain(*given).arrays
     assert chosen and "float32[4,16,16]" not in {a.array for a in chosen}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("copied", "filled"), [(6, [2, 3, 8]), (12, [5, 6, 8])])
+def test_copies_fill_the_link_and_wait_as_long_as_they_may(copied, filled):
+    """The forward scan, of 0.46 of the work, makes 8 arrays; links copy `copied` in all of it."""
+    given = four_products.shapes(64, 4096)
+    size = 8 * 4096 * 64 * 2
+    waits = [0.01, 0.1, math.inf]
+    found = spilling.spilled_by_waits(four_products.step, given, {}, 99 * size, waits, copied * size)
+    assert [plan.host_bytes // size for _, plan in found] == filled
+    # What the last layer stores waits in the scans' states for an iteration to be copied in.
+    scans = [e for e in jax.make_jaxpr(found[1][0])(*given).eqns if e.primitive.name == "scan"]
+    assert [scan_counts(e)[1] for e in scans] == [1 + copied // 6, 1 + copied // 6]
 
 
 @pytest.mark.parametrize(
