@@ -215,7 +215,9 @@ def test_copies_fill_the_link_and_wait_as_long_as_they_may(copied, filled):
     given = four_products.shapes(64, 4096)
     size = 8 * 4096 * 64 * 2
     waits = [0.01, 0.1, math.inf]
-    found = spilling.spilled_by_waits(four_products.step, given, {}, 99 * size, waits, copied * size)
+    found = spilling.spilled_by_waits(
+        four_products.step, given, {}, 99 * size, waits, copied * size
+    )
     assert [plan.host_bytes // size for _, plan in found] == filled
     # What the last layer stores waits in the scans' states for an iteration to be copied in.
     scans = [e for e in jax.make_jaxpr(found[1][0])(*given).eqns if e.primitive.name == "scan"]
