@@ -22,7 +22,7 @@ def described(compiled: jax.stages.Compiled, plan: Plan, size: int) -> Plan:
         for residual in (r for r in pair.scan_residuals if r.whole.is_host):
             made = residual.value
             if made.i.opcode == "parameter":  # sent in the iteration after the one that makes it
-                made = pair.writer.body.leaves(made.i.computation.root)[made.index].behind
+                made = pair.writer.body.root[made.index].behind
             line = source_line(made.i) or source_line(residual.update.i)
             line = line.rpartition("/")[2]
             found.append(HostArray(residual.whole.text, residual.whole.bytes, line, *loops))
