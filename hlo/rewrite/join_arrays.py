@@ -133,6 +133,8 @@ def _write_part(
             axis = same_dimension(old, k, shape_from_proto(piece.shape))
             if axis is None or within[k].shape != places[axis].shape:
                 return
+            if piece.shape.dimensions[axis] != whole.shape.dimensions[axis]:
+                return  # the part's place in the array is not that in the slice
             new.dimensions[axis], places[axis] = extent, within[k]
     whole.operand_ids[1:] = [body.cast(part, new).id, *(i.id for i in places)]
     whole.ClearField("backend_config")  # where in memory XLA:GPU found the slice

@@ -135,12 +135,10 @@ def _intervals(graph: TensorGraph, steps: Sequence[int]) -> list[tuple[int, int]
     """[start, stop) steps of every tensor; at a hand-over only the new tensor counts."""
     last = _last_steps(graph, steps)
     handed = _handed(graph, steps, last)
-    result = []
-    for t, tensor in enumerate(graph.tensors):
-        start = 0 if tensor.live_in else steps[tensor.source]
-        stop = last[t] + (t not in handed)
-        result.append((start, stop))
-    return result
+    return [
+        (0 if tensor.live_in else steps[tensor.source], last[t] + (t not in handed))
+        for t, tensor in enumerate(graph.tensors)
+    ]
 
 
 def _peak(graph: TensorGraph, steps: Sequence[int]) -> int:
