@@ -248,7 +248,7 @@ class _Found(NamedTuple):
         """Whether copies can have an iteration of their own."""
         return all(use.turned for use in self.uses)
 
-    def is_hidden(self, hidden: float) -> float:
+    def hidden_part(self, hidden: float) -> float:
         """The part of its copies that can run beside computation, were they alone."""
         works = ((use.body.beside.work if self.is_turned else use.work, use) for use in self.uses)
         least = min(use.length * work for work, use in works)
@@ -371,7 +371,7 @@ class _Spiller:
         found = [one for one in self._program.arrays() if one.array.bytes >= least]
         left, chosen = math.inf if most is None else most, []
         most_waits = waits * hidden * self._program.beside.work
-        for one in sorted(found, key=lambda one: (-one.is_hidden(hidden), -one.array.bytes)):
+        for one in sorted(found, key=lambda one: (-one.hidden_part(hidden), -one.array.bytes)):
             more = [*chosen, one]
             if one.array.bytes <= left and (
                 math.isinf(most_waits) or _waits(more, _apart(more, hidden), hidden) <= most_waits

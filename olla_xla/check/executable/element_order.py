@@ -31,8 +31,7 @@ Places = npt.NDArray[np.int64]
 @_cached
 def row_major(shape: Shape) -> Shape:
     """The same shape in a row-major layout."""
-    order = tuple(reversed(range(len(shape.dimensions))))
-    return dataclasses.replace(shape, minor_to_major=order, key=b"")
+    return of_dimensions(shape, shape.dimensions)
 
 
 def of_dimensions(shape: Shape, dimensions: Sequence[int]) -> Shape:
