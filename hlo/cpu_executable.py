@@ -86,6 +86,8 @@ _KIND, _INFO = 1, 2  # of ThunkProto
 _SLICE_FIELDS = {1, 2, 3, 4}  # offset, size, allocation, element type
 _RESULT_FIELDS = {1, 2, 3, 5, 6, 7, 8, 9, 10}  # of CompilationResultProto
 _KERNELS = 2  # CompilationResultProto.ObjFileKind
+_DEFINES = {"constant", "copy", "custom-call", "dot", "fusion"}
+"""Opcodes whose value is their own and no operand's; others may pass on what they are given."""
 
 
 class CpuExecutable:
@@ -138,37 +140,51 @@ class CpuExecutable:
         """(thunk's number, access) of reads that find what their thunk itself wrote, nothing else.
 
         A kernel that runs a whole computation lists all of the computation's memory among what it
-        reads. Where every value that lies in exactly these bytes is defined inside, none is an
-        operand. Tables of tuples are none either: no thunk writes one.
+        reads. Where none of its operands lies in exactly these bytes, they are memory of its own.
+        Tables of tuples are no operands: no thunk writes one.
         """
-        calls: dict[str, set[int]] = {}
-        within: dict[str, int] = {}
-        below: dict[int, set[int]] = {}
-        tables: set[str] = set()
-        for c in self._module.computations:  # callees first
-            below[c.id] = {c.id}
-            for i in c.instructions:
-                within[i.name] = c.id
-                called = set().union(*(below[k] for k in i.called_computation_ids))
-                below[c.id] |= called
-                if i.opcode == "call":
-                    calls[i.name] = called
-                elif i.opcode == "tuple":
-                    tables.add(i.name)
-        holders: dict[Slice, set[int | None]] = {}
+        given = self._operands()
+        holders: dict[Slice, set[str]] = {}
         for b in self.assignment.buffer_allocations:
             if not (b.is_constant or b.is_entry_computation_parameter):
                 for a in b.assigned:
                     found = holders.setdefault(Slice(b.index, a.offset, a.size), set())
-                    if (name := self.names[a.logical_buffer_id]) not in tables:
-                        found.add(within.get(name))
+                    found.add(self.names[a.logical_buffer_id])
         return frozenset(
             (thunk.number, k)
             for thunk in self.flat
-            if thunk.name in calls and thunk.flow is Flow.NONE
+            if thunk.name in given and thunk.flow is Flow.NONE
             for k, a in enumerate(thunk.accesses)
-            if a.reads and a.slice in holders and holders[a.slice] <= calls[thunk.name]
+            if a.reads and a.slice in holders and holders[a.slice].isdisjoint(given[thunk.name])
         )
+
+    def _operands(self) -> dict[str, set[str]]:
+        """Call -> all instructions whose values its operands may be, through whatever passes them
+        on."""
+        every = {i.id: i for c in self._module.computations for i in c.instructions}
+        roots = {c.id: c.root_id for c in self._module.computations}
+        home = {i.id: c.id for c in self._module.computations for i in c.instructions}
+        callers: dict[int, list[int]] = {}
+        for i in every.values():
+            for called in i.called_computation_ids:
+                callers.setdefault(called, []).extend(i.operand_ids)
+        found: dict[str, set[str]] = {}
+        for call in (i for i in every.values() if i.opcode == "call"):
+            names, seen, left = set[str](), set[int](), list(call.operand_ids)
+            while left:
+                i = every[left.pop()]
+                if i.id in seen or seen.add(i.id):
+                    continue
+                if i.opcode != "tuple":
+                    names.add(i.name)
+                if i.opcode in _DEFINES:
+                    continue
+                left += i.operand_ids
+                left += (roots[called] for called in i.called_computation_ids)
+                if i.opcode == "parameter":
+                    left += callers.get(home[i.id], ())
+            found[call.name] = names
+        return found
 
     def _sequence(self, sequence: Message) -> tuple[CpuThunk, ...]:
         """The thunks of a ThunkSequenceProto. Resources that they share are no memory."""
