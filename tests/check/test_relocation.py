@@ -206,7 +206,7 @@ def test_scratch_may_lie_where_a_dead_value_was():
 
 
 def test_scratch_of_a_kernel_with_a_loop_in_it_is_told():
-    """XLA puts it where a counter's copy lay, or what the next kernel reads, which need not move."""
+    """XLA puts it where a counter was, or what the next kernel reads, which need not move along."""
 
     def turned(a):
         return jax.lax.fori_loop(0, 3, lambda _, a: jnp.sin(a) * 1.5 + a[::-1], a)
