@@ -159,7 +159,7 @@ class CpuExecutable:
         )
 
     def _operands(self) -> dict[str, set[str]]:
-        """Call -> all instructions whose values its operands may be, also through tuples and loops."""
+        """Call -> all instructions whose values it may be given, also through tuples and loops."""
         every = {i.id: i for c in self._module.computations for i in c.instructions}
         roots = {c.id: c.root_id for c in self._module.computations}
         home = {i.id: c.id for c in self._module.computations for i in c.instructions}
