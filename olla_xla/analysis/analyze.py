@@ -21,7 +21,6 @@ from olla_xla.analysis.remedies import JittedFunction, Plannable, remedy
 from olla_xla.compile import outcomes
 from olla_xla.compile.assignment import read_assignment
 from olla_xla.compile.decorator import plan
-from olla_xla.compile.foreign import jax_stage
 from olla_xla.compile.jax_private import device_bytes, jit_parameters, plain_jit
 from olla_xla.compile.planned import compile_planned
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
@@ -199,3 +198,19 @@ def _platform(args: Any, where: Target | None) -> str:
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
     devices = [d for s in shardings if s is not None for d in s.device_set]
     return platform_of_jax((devices or jax.devices())[0].platform).name
+
+
+def jax_stage(stage: Any) -> Any:
+    """The `jax.stages.Lowered` in another library's wrapper; our own and JAX's are returned as is.
+
+    Libraries that split objects into arrays and the rest (Flax's nnx, equinox) wrap the result of
+    `lower()`; the wrappers have only some of JAX's attributes.
+
+    Raises:
+      InputError: it holds none.
+    """
+    ours = stage if isinstance(stage, jax.stages.Lowered) else getattr(stage, "lowered", None)
+    if not isinstance(ours, jax.stages.Lowered):
+        kind = f"{type(stage).__module__}.{type(stage).__qualname__}"
+        raise InputError(f"lower() gave a {kind}, without a jax.stages.Lowered in it; use jax.jit")
+    return ours

@@ -19,7 +19,7 @@ from olla_xla.compile.jax_private import (
     plain_jit,
 )
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
-from olla_xla.errors import InputError, JitError, VersionError
+from olla_xla.errors import InputError, JitError, OllaError, VersionError
 from olla_xla.problem.options import KNEE, SOLVERS, PlanOptions, parse_overhead, parse_positive
 from olla_xla.problem.plan import Plan
 from olla_xla.version import OLDEST_JAX, TOO_NEW_JAX
@@ -162,30 +162,51 @@ def plan(
       >>> smaller = olla_xla.plan(train_step, memory_budget="10GiB", donate_argnums=0)
       >>> again = olla_xla.plan(train_step, plan=olla_xla.Plan.load("step.plan"))
     """
+    try:
+        make = _maker((verify, plan, enabled, fission, host_budget), options)
+        return make if fn is None else make(fn)
+    except Exception as error:
+        return _without_plan(error, options, fn)
+
+
+def _without_plan(error: Exception, options: dict[str, Any], function: Any) -> Any:
+    """`jax.jit` of a function that a bug keeps from being planned; raises errors that are none."""
+    needed = environment.strict() or options.get("memory_budget") is not None
+    if needed or isinstance(error, OllaError):
+        raise error
+    if function is None:
+        return functools.partial(_without_plan, error, options)
+    jitted = plain_jit(function, **{n: v for n, v in options.items() if _is_jits(n, v)})
+    name, kind = getattr(function, "__name__", "a function"), type(error).__name__
+    _logger.warning("%s is not planned, by a bug: %s: %s", name, kind, error)
+    return jitted
+
+
+def _maker(own: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any]:
+    """From a function to what `plan` makes of it; `own` are the arguments that it names."""
+    verify, plan, enabled, fission, host_budget = own
     _check_jax()
     _check_names(options)
-    ours = {n: v for n, v in options.items() if n in _OPTION_NAMES and not _is_jits(n, v)}
+    ours = {n: v for n, v in options.items() if not _is_jits(n, v)}
     jit_options = {n: v for n, v in options.items() if n not in ours}
     _check_own(plan, enabled=enabled, fission=fission)
     if isinstance(o := ours.get("max_overhead"), int | float | str) and o != KNEE:
         ours["max_overhead"] = parse_overhead(ours["max_overhead"])
     plan_settings = PlanSettings(PlanOptions(**ours), verification.wanted(verify), plan, enabled)
-    given = bool(ours) or verify is not None or plan is not None or not enabled
-    make = _maker(fission, host_budget)
-
-    def planned(function: Any) -> Any:
-        new = given or make is not planned_function
-        return make(*_to_jit(function, jit_options, plan_settings if new else None), plan_settings)
-
-    return planned if fn is None else planned(fn)
-
-
-def _maker(fission: bool, host_budget: int | str | None) -> Callable[..., Any]:
-    """What makes the planned function of a function, `jax.jit`'s options and settings."""
+    make = in_pieces.fission_function if fission else planned_function
     if host_budget is not None:
         most = parse_positive(host_budget, "host_budget")
-        return functools.partial(on_host.HostFunction, most=most, fission=fission)
-    return in_pieces.fission_function if fission else planned_function
+        make = functools.partial(on_host.HostFunction, most=most, fission=fission)
+    given = bool(ours) or verify is not None or plan is not None or not enabled
+    new = plan_settings if given or make is not planned_function else None
+
+    def planned(function: Any) -> Any:
+        try:
+            return make(*_to_jit(function, jit_options, new), plan_settings)
+        except Exception as error:
+            return _without_plan(error, options, function)
+
+    return planned
 
 
 def _check_names(options: dict[str, Any]) -> None:
@@ -210,7 +231,7 @@ def _check_own(plan: Any, **switches: Any) -> None:
 
 def _is_jits(name: str, value: Any) -> bool:
     """Whether an option that `jax.jit` has too is meant for it: `backend` may name a solver."""
-    return name in _JIT_NAMES and value not in SOLVERS
+    return name in _JIT_NAMES and (name not in _OPTION_NAMES or value not in SOLVERS)
 
 
 def _check_jax() -> None:

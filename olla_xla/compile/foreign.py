@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-
-from olla_xla.errors import InputError
-
 _CAUTIONS = {
     "flax.nnx": (
         "as under jax.jit, what an nnx.jit function changes in its arguments is lost; plan the "
@@ -42,19 +38,3 @@ def caution(fn: Any) -> str:
             if f"{kind.__module__}.".startswith(f"{library}.") and "Jit" in kind.__name__:
                 return text
     return ""
-
-
-def jax_stage(stage: Any) -> Any:
-    """The `jax.stages.Lowered` in another library's wrapper; our own and JAX's are returned as is.
-
-    Libraries that split objects into arrays and the rest (Flax's nnx, equinox) wrap the result of
-    `lower()`; the wrappers have only some of JAX's attributes.
-
-    Raises:
-      InputError: it holds none.
-    """
-    ours = stage if isinstance(stage, jax.stages.Lowered) else getattr(stage, "lowered", None)
-    if not isinstance(ours, jax.stages.Lowered):
-        kind = f"{type(stage).__module__}.{type(stage).__qualname__}"
-        raise InputError(f"lower() gave a {kind}, without a jax.stages.Lowered in it; use jax.jit")
-    return ours

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from olla_xla.memory.jit import inner, loop
 
 _UNSEEN = -1
-"""Level of a node from which the sink cannot be reached."""
+"""Level of a node that no path leads to."""
 
 
 class _Residual(NamedTuple):
@@ -35,7 +35,7 @@ class _Scratch(NamedTuple):
     """Scratch arrays of a search.
 
     Attributes:
-      level: int64 [nodes], arcs from here to the sink. next: int64 [nodes], first arc to try.
+      level: int64 [nodes], arcs to or from an end. next: int64 [nodes], first arc to try.
       queue: int64 [nodes]. path: int64 [nodes], arcs from the source on.
     """
 
@@ -74,7 +74,7 @@ def min_cut(
     scratch = _Scratch(*np.empty((4, nodes), np.int64))
     scratch.next[:] = ptr[:-1]
     flow = _solve(tails, heads, capacities, residual, scratch, source, sink)
-    return flow, np.flatnonzero(scratch.level)
+    return flow, np.flatnonzero(scratch.level != _UNSEEN)
 
 
 @loop
@@ -87,7 +87,7 @@ def _solve(
     source: int,
     sink: int,
 ) -> int:
-    """The maximum flow. Leaves in `scratch.level` 1 for what the source still reaches, else 0.
+    """The maximum flow. Leaves in `scratch.level` what the source still reaches; `_UNSEEN` else.
 
     `scratch.next` is where each node's arcs begin.
     """
@@ -100,30 +100,33 @@ def _solve(
         residual.to[a], residual.left[a], residual.back[a] = heads[k], capacities[k], b
         residual.to[b], residual.left[b], residual.back[b] = tails[k], 0, a
     flow = 0
-    while _levels(residual, scratch, source, sink):
+    while _levels(residual, scratch, sink, source, True):
         flow += _blocking(residual, scratch, source, sink)
-    _reach(residual, scratch, source)
+    _levels(residual, scratch, source, sink, False)
     return flow
 
 
 @inner
-def _levels(residual: _Residual, scratch: _Scratch, source: int, sink: int) -> bool:
-    """Whether the source reaches the sink; sets `level`, and resets `next`."""
+def _levels(residual: _Residual, scratch: _Scratch, root: int, end: int, back: bool) -> bool:
+    """Sets `level`, arcs with room from `root`, or if `back` to it, and resets `next`.
+
+    Returns whether there is a path between `root` and `end`.
+    """
     for v in range(len(scratch.level)):
         scratch.level[v] = _UNSEEN
         scratch.next[v] = residual.ptr[v]
-    scratch.level[sink], scratch.queue[0] = 0, sink
+    scratch.level[root], scratch.queue[0] = 0, root
     first, last = 0, 1
     while first < last:
         u = scratch.queue[first]
         first += 1
         for k in range(residual.ptr[u], residual.ptr[u + 1]):
-            v = residual.to[k]
-            if scratch.level[v] == _UNSEEN and residual.left[residual.back[k]] > 0:
+            v, arc = residual.to[k], residual.back[k] if back else k
+            if scratch.level[v] == _UNSEEN and residual.left[arc] > 0:
                 scratch.level[v] = scratch.level[u] + 1
                 scratch.queue[last] = v
                 last += 1
-    return scratch.level[source] != _UNSEEN
+    return scratch.level[end] != _UNSEEN
 
 
 @inner
@@ -161,21 +164,3 @@ def _blocking(residual: _Residual, scratch: _Scratch, source: int, sink: int) ->
             depth -= 1
             u = residual.to[residual.back[scratch.path[depth]]]
             scratch.next[u] += 1
-
-
-@inner
-def _reach(residual: _Residual, scratch: _Scratch, source: int) -> None:
-    """Sets level 1 for nodes that the source reaches, 0 for all others."""
-    for v in range(len(scratch.level)):
-        scratch.level[v] = 0
-    scratch.level[source], scratch.queue[0] = 1, source
-    first, last = 0, 1
-    while first < last:
-        u = scratch.queue[first]
-        first += 1
-        for k in range(residual.ptr[u], residual.ptr[u + 1]):
-            v = residual.to[k]
-            if scratch.level[v] == 0 and residual.left[k] > 0:
-                scratch.level[v] = 1
-                scratch.queue[last] = v
-                last += 1

@@ -16,7 +16,7 @@ from flax.training.train_state import TrainState
 
 import olla_xla
 from olla_xla import planner
-from olla_xla.compile import planned_function
+from olla_xla.compile import decorator, planned_function
 from tests.support.compiles import on_h100, total_bytes
 from tests.support.steps import (
     STEPS,
@@ -245,6 +245,24 @@ def test_no_better_order_costs_one_compile_and_no_search(caplog):
     assert found.assigned_bytes == found.xla_bytes == total_bytes(compiled)
     executable = compiled.runtime_executable().hlo_modules()[0]
     assert planner.module_order(executable.as_serialized_hlo_module_proto()) == found.order
+
+
+@pytest.mark.parametrize("name", ["_check_names", "PlanOptions", "planned_function"])
+def test_a_bug_where_a_function_is_decorated_leaves_it_to_jit(monkeypatch, caplog, name):
+    def bug(*_, **__):
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr(decorator, name, bug)
+    expected = jax.jit(branches)(weights(), rows(10))
+    for make in (plan, plan(donate_argnums=0), plan(max_overhead=0.1)):
+        caplog.clear()
+        assert_same(expected, make(branches)(weights(), rows(10)))
+        assert "branches is not planned, by a bug: ZeroDivisionError: of ours" in caplog.text
+    with pytest.raises(ZeroDivisionError):
+        plan(branches, memory_budget="1GiB")
+    monkeypatch.setenv("OLLA_XLA_STRICT", "1")
+    with pytest.raises(ZeroDivisionError):
+        plan(branches)
 
 
 def test_debug_nans_is_said_to_disable_donation(caplog):

@@ -13,9 +13,9 @@ from hlo.gpu_executable import GpuExecutable, read_gpu_executable
 from hlo.invariant_loads import invariant_loads
 from hlo.module import HloError, module_from_bytes
 from hlo.shapes import ShapeIndex
+from olla_xla.analysis.analyze import jax_stage
 from olla_xla.check.executable.survey import survey
 from olla_xla.compile.accounting import assignment_proto, final_module
-from olla_xla.compile.foreign import jax_stage
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.compile.jax_private import kept_arguments, plain_jit, platform_of
 from olla_xla.errors import InputError, ModuleFormatError
