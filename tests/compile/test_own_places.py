@@ -18,6 +18,7 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import Proof
 from tests.compile.test_sharded import printed
 from tests.support import loop_programs
+from tests.support.drawn import normals
 from tests.support.steps import STEPS, arrays, assert_same
 
 plan = functools.partial(olla_xla.plan, step_limit=2000)
@@ -44,9 +45,8 @@ def layers(state, x):
 
 def layer_arguments():
     shapes = [(256, 512), (512, 512), (512, 512), (512, 64)]
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    weights = [jax.random.normal(k, s) / 16 for k, s in zip(keys, shapes, strict=True)]
-    return (weights, [jnp.zeros(s) for s in shapes]), jnp.ones((128, 256)) / 16
+    state = normals(*shapes, scale=1 / 16), [jnp.zeros(s) for s in shapes]
+    return state, jnp.ones((128, 256)) / 16
 
 
 def own(function, **options):
@@ -75,8 +75,9 @@ def test_a_step_is_identical_and_meets_its_bound():
     assert "placement" in found.summary() and "placement" not in xla.summary()
 
 
-@pytest.mark.parametrize("name", ("lenet", "resnet"))
-def test_models_are_identical(name):
+@pytest.mark.parametrize(("name", "most"), [("lenet", 1.037), ("resnet", 1.002)])
+def test_models_are_identical(name, most):
+    """And nearer to their bound than with XLA's places, which take 1.0374 and 1.016 times it."""
     step, shapes, options = STEPS[name]()
     compiled = own(step, **options).lower(*shapes).compile()
     args = arrays(shapes)
@@ -84,8 +85,7 @@ def test_models_are_identical(name):
     assert_same(expected, compiled(*copied(args)))
     assert not compiled.plan.placement_note
     assert compiled.plan.predicted_bytes == compiled.plan.peak_bytes  # not what was assigned
-    own_total = compiled.plan.assigned_bytes
-    assert own_total <= plan(step, **options).lower(*shapes).compile().plan.assigned_bytes
+    assert compiled.plan.assigned_bytes <= most * compiled.plan.peak_bytes
 
 
 def test_places_by_the_integer_program():

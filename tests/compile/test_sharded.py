@@ -1,5 +1,6 @@
 """Steps over several devices: loops with collectives in them do without stacks too."""
 
+import functools
 import json
 import os
 import subprocess
@@ -23,8 +24,32 @@ def printed(module, *arguments):
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
+@functools.cache
+def on_cpu():
+    """What is told of each module of tests.support, all run by one process."""
+    names = "sharded", "sharded_mlp", "gathered", "unrolled", "tensor_parallel"
+    return _told(printed("tests.support.sharded", *names))
+
+
+@functools.cache
+def on_cards():
+    """The same of those that are compiled for cards that are not there."""
+    h100_device()
+    return _told(printed("tests.support.sharded", "h100", "unrolled", "tensor_parallel"))
+
+
+def _told(rows):
+    found = {}
+    for row in rows:
+        if "module" in row:
+            told = found[row["module"]] = []
+        else:
+            told.append(row)
+    return found
+
+
 def test_a_scan_over_sharded_layers_is_planned_bit_identically():
-    rows = printed("tests.support.sharded")
+    rows = on_cpu()["sharded"]
     assert len(rows) == 2
     for row in rows:
         assert row["same"], row
@@ -35,29 +60,28 @@ def test_a_scan_over_sharded_layers_is_planned_bit_identically():
 
 def test_bytes_are_predicted_exactly_where_devices_exchange_tables_and_sums():
     """All-to-alls and all-reduces of several arrays have tables, which XLA puts behind its heap."""
-    (row,) = printed("tests.support.sharded_mlp")
+    (row,) = on_cpu()["sharded_mlp"]
     assert row["planned"] and row["same"], row
     assert row["predicted"] == row["assigned"] < row["xla"] == row["predicted_xla"]
 
 
 def test_what_the_backward_loop_gathers_again_is_there_for_nothing():
     """A layer's weights: with them what was kept of the layer can be computed again."""
-    (row,) = printed("tests.support.gathered")
+    (row,) = on_cpu()["gathered"]
     assert row["same"] and row["planned"] and row["stacks"] > 0, row
     assert row["predicted"] == row["assigned"] < row["xla"]
 
 
 def test_what_the_backward_pass_gathers_again_is_there_for_nothing():
     """Beside loops: of layers one after the other, of which products were kept."""
-    (row,) = printed("tests.support.unrolled")
+    (row,) = on_cpu()["unrolled"]
     assert row["same"], row
     assert row["predicted"] == row["assigned"] < 0.6 * row["xla"]
 
 
 @pytest.mark.cuda13
 def test_gathers_of_cards_that_are_not_there_run_as_often_as_before():
-    h100_device()
-    (row,) = printed("tests.support.unrolled", "h100")
+    (row,) = on_cards()["unrolled"]
     assert row["planned"] and not row["reason"], row
     assert row["clones"] and row["gathers"] == row["gathers_of_xla"]
     assert row["predicted"] == row["assigned"] < 0.52 * row["predicted_xla"]  # 0.55, weights kept
@@ -66,7 +90,7 @@ def test_gathers_of_cards_that_are_not_there_run_as_often_as_before():
 
 def test_collectives_run_again_where_that_is_asked_for():
     """A layer's activations lie behind what devices exchange: without that nothing goes."""
-    kept, gone = rows = printed("tests.support.tensor_parallel")
+    kept, gone = rows = on_cpu()["tensor_parallel"]
     for row in rows:
         assert row["same"], row
         assert row["predicted"] == row["assigned"] <= row["xla"]
@@ -80,8 +104,7 @@ def test_collectives_of_loops_for_cards_that_are_not_there():
 
     Where no collective may run again, what one gives is kept in place of what is made of it.
     """
-    h100_device()
-    kept, gone, bare = printed("tests.support.tensor_parallel", "h100")
+    kept, gone, bare = on_cards()["tensor_parallel"]
     for row in (kept, gone, bare):
         assert row["planned"] and not row["reason"], row
         assert row["predicted"] == row["assigned"] < row["predicted_xla"]

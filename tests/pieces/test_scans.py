@@ -8,14 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import olla_xla
+from tests.support.drawn import normal
 
 B, S, D, L = 8, 4, 6, 3
-KEYS = jax.random.split(jax.random.key(0), 3)
-ARGUMENTS = (
-    0.5 * jax.random.normal(KEYS[0], (L, D, D)),
-    jax.random.normal(KEYS[1], (L, D)),
-    jax.random.normal(KEYS[2], (B, S, D)),
-)
+ARGUMENTS = (normal(L, D, D, scale=0.5), normal(L, D, seed=1), normal(B, S, D, seed=2))
 """Weights, biases and activations."""
 
 WEIGHTS = {

@@ -14,6 +14,7 @@ from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import xla_schedule
+from tests.support.drawn import normal
 
 _DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 _LAYERS, _WIDTH = 6, 512
@@ -87,9 +88,8 @@ def test_a_constant_array_is_not_held_while_the_backward_loop_runs():
 def test_bits_stay(layer):
     found = chosen(layer)
     check_rewrite(choices(layer).module.data, found.module.data, "cpu", loops=True)
-    keys = jax.random.split(jax.random.key(0))
-    weights = jax.random.normal(keys[0], (_LAYERS, _WIDTH, _WIDTH)) / _WIDTH**0.5
-    x = jax.random.normal(keys[1], (_WIDTH, _WIDTH))
+    weights = normal(_LAYERS, _WIDTH, _WIDTH, scale=_WIDTH**-0.5)
+    x = normal(_WIDTH, _WIDTH, seed=1)
     step = lowered(layer)
     planned = compile_rewritten(step, lambda _: found.module.data)
     np.testing.assert_array_equal(planned(weights, x), step.compile()(weights, x))

@@ -1,5 +1,6 @@
 """`olla_xla.spill(step, state=...)`: an optimizer's state waits in host memory between steps."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from flax.training.train_state import TrainState
 import olla_xla
 from olla_xla import targets
 from olla_xla.errors import InputError
+from tests.support.drawn import normal
 from tests.support.plugins import H100, mark
 
 HOST = jax.memory.Space.Host
@@ -41,9 +43,8 @@ def train_step(state, x):
 
 
 def trained(rule, sizes=(96, 64, 8), layers=None):
-    keys = jax.random.split(jax.random.key(0), len(sizes))
-    shapes = zip(keys, sizes, sizes[1:], strict=False)
-    params = layers or [jax.random.normal(k, (a, b)) / a**0.5 for k, a, b in shapes]
+    shapes = enumerate(itertools.pairwise(sizes))
+    params = layers or [normal(a, b, seed=k, scale=a**-0.5) for k, (a, b) in shapes]
     return TrainState.create(apply_fn=apply, params=params, tx=rule)
 
 
@@ -53,7 +54,7 @@ def on_host(state):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_results_are_those_of_the_step_and_the_state_goes_back(rule):
-    plain, x = trained(RULES[rule]), jax.random.normal(jax.random.key(1), (32, 96))
+    plain, x = trained(RULES[rule]), normal(32, 96, seed=9)
     spilled = on_host(jax.tree.map(jnp.copy, plain))
     step = olla_xla.spill(train_step, state="opt_state", least_bytes=1024)
     usual, step = jax.jit(train_step, donate_argnums=0), jax.jit(step, donate_argnums=0)
@@ -73,7 +74,7 @@ def test_fetches_in_turns_keep_the_values(rule, monkeypatch):
     monkeypatch.setattr(
         jax.lax, "optimization_barrier", lambda given: barriers.append(len(given)) or barrier(given)
     )
-    plain, x = trained(RULES[rule], (96, 64, 32, 8)), jax.random.normal(jax.random.key(1), (32, 96))
+    plain, x = trained(RULES[rule], (96, 64, 32, 8)), normal(32, 96, seed=9)
     step = jax.jit(olla_xla.spill(train_step, state="opt_state", least_bytes=128))
     got, want = step(on_host(plain), x), jax.jit(train_step)(plain, x)
     assert len(barriers) >= 3, "a fetch waits for its gradient or for the fetch before"
@@ -111,7 +112,7 @@ def test_a_state_that_is_not_in_host_memory_is_refused():
 @pytest.mark.parametrize("target", [H100, pytest.param("v5e", marks=mark("tpu"))])
 def test_the_device_holds_a_few_arrays_of_the_state(target):
     targets.prepare_environment(target)
-    size, count = 512 * 2048 * 4, 8
+    size, count = 512 * 2048 * 4, 4
     layers = [jax.ShapeDtypeStruct((512, 2048)[:: 1 - k % 2 * 2], "float32") for k in range(count)]
     state = jax.eval_shape(lambda w: trained(optax.adam(1e-3), layers=w), layers)
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
@@ -120,17 +121,17 @@ def test_the_device_holds_a_few_arrays_of_the_state(target):
     )
     x = jax.ShapeDtypeStruct((256, 512), "float32")
     step, place = olla_xla.spill(train_step, state="opt_state"), targets.target(target).place
-    usual: Any = jax.jit(train_step, donate_argnums=0).lower(*place((state, x))).compile()
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((state, x)))
     given = place((state.replace(opt_state=waits), x))
     planned: Any = olla_xla.plan(step, donate_argnums=0).lower(*given).compile()
     assert 2 * count * size < step.explain(*given).host_bytes < 2 * count * size + 2**10
-    memory, before = planned.memory_analysis(), usual.memory_analysis().argument_size_in_bytes
+    memory = planned.memory_analysis()
     assert memory.host_alias_size_in_bytes == pytest.approx(2 * count * size, rel=0.001)
-    assert memory.argument_size_in_bytes == pytest.approx(before - 2 * count * size, rel=0.001)
+    assert memory.argument_size_in_bytes == pytest.approx(whole - 2 * count * size, rel=0.001)
     plan = planned.plan
     # A TPU's values may lie in VMEM, which is known only after the hook.
-    close = (1 - 0.005 if target == "h100" else 0.75) * plan.predicted_bytes
+    close = (1 - 0.005 if target == "h100" else 0.7) * plan.predicted_bytes
     assert close <= plan.assigned_bytes <= 1.005 * plan.predicted_bytes
     analysis: Any = olla_xla.analyze(jax.jit(step, donate_argnums=0), *given)
     assert analysis.xla.elsewhere["host memory"] == pytest.approx(2 * count * size, rel=0.005)
-    assert plan.assigned_bytes < (count + 8) * size  # parameters, a pair of the state, activations
+    assert plan.assigned_bytes < (count + 7) * size  # parameters, a pair of the state, activations

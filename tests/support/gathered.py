@@ -1,7 +1,4 @@
-"""A scan over sharded layers whose backward loop gathers the weights again; run as a program.
-
-Prints a line of JSON, as tests.support.sharded does.
-"""
+"""A scan over sharded layers whose backward loop gathers the weights again."""
 
 import functools
 
@@ -41,5 +38,5 @@ def arguments():
     return params, jax.tree.map(jnp.zeros_like, params), made((BATCH, WIDTH), "d")
 
 
-if __name__ == "__main__":
+def main():
     report(step, arguments, {"max_overhead": 2.0})

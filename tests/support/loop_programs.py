@@ -4,8 +4,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
+
+from tests.support.drawn import normal
 
 TURNS, WIDTH, ROWS = 9, 32, 48
 
@@ -13,8 +14,7 @@ PROGRAMS = {}
 """Name -> what gives a step and its arguments."""
 
 
-def _array(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32) / 4)
+_array = functools.partial(normal, scale=1 / 4)
 
 
 def _program(make):

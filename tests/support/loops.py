@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.support.drawn import normal
+
 LAYERS = 5
 
 
@@ -73,13 +75,12 @@ BODIES |= {"cast": (_cast(False), 2), "cast_behind_barriers": (_cast(True), 2)}
 def layers(name, rows=31, width=45, hidden=45, reverse=False, count=LAYERS, unroll=1):
     """(step, arguments) of a net whose layers are one scanned body; sizes are odd on purpose."""
     body, parts = BODIES[name]
-    keys = jax.random.split(jax.random.key(0), 3)
     inner = width if name == "plain" or name == "doubled" else hidden
     params = {
-        "a": jax.random.normal(keys[0], (count, width, parts * inner)) / width**0.5,
-        "b": jax.random.normal(keys[1], (count, inner, width)) / width**0.5,
+        "a": normal(count, width, parts * inner, seed=1, scale=width**-0.5),
+        "b": normal(count, inner, width, seed=2, scale=width**-0.5),
     }
-    x = jax.random.normal(keys[2], (rows, width))
+    x = normal(rows, width)
     if name == "half":
         params, x = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, x))
     if "cast" in name:
@@ -94,9 +95,8 @@ def layers(name, rows=31, width=45, hidden=45, reverse=False, count=LAYERS, unro
 
 def recurrent(length=12, rows=7, width=19, unroll=1):
     """(step, arguments) of an LSTM over time."""
-    keys = jax.random.split(jax.random.key(1), 2)
-    params = {"a": jax.random.normal(keys[0], (2 * width, 4 * width)) / width**0.5}
-    x = jax.random.normal(keys[1], (length, rows, width))
+    params = {"a": normal(2 * width, 4 * width, seed=1, scale=width**-0.5)}
+    x = normal(length, rows, width)
 
     def loss(params, x):
         start = (jnp.zeros((rows, width)), jnp.zeros((rows, width)))
@@ -108,9 +108,8 @@ def recurrent(length=12, rows=7, width=19, unroll=1):
 
 def moved(rows=24, width=40):
     """(step, arguments) of two loops; between them the stack of the first one is transposed."""
-    keys = jax.random.split(jax.random.key(2), 2)
-    params = {"b": jax.random.normal(keys[0], (LAYERS, width, width)) / width**0.5}
-    x = jax.random.normal(keys[1], (rows, width))
+    params = {"b": normal(LAYERS, width, width, seed=1, scale=width**-0.5)}
+    x = normal(rows, width)
 
     def step(params, x):
         def write(h, w):
@@ -130,9 +129,8 @@ def moved(rows=24, width=40):
 
 def inside(rows=24, width=40):
     """(step, arguments) of two loops; the slices between them lie along the second dimension."""
-    keys = jax.random.split(jax.random.key(3), 2)
-    params = {"b": jax.random.normal(keys[0], (LAYERS, width, width)) / width**0.5}
-    x = jax.random.normal(keys[1], (rows, width))
+    params = {"b": normal(LAYERS, width, width, seed=1, scale=width**-0.5)}
+    x = normal(rows, width)
 
     def step(params, x):
         def put(stack, value, i):

@@ -5,8 +5,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
+
+from tests.support.drawn import normal
 
 BATCH, WIDTH, HIDDEN = 8, 4, 16
 
@@ -17,9 +18,7 @@ NOT_ON_A_CPU = ("lorenz", "noisy")
 """Loops that stay as they are there: what XLA makes one function of, where what is added could
 change rounding; and a turn that runs loops itself."""
 
-
-def _array(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32) / 4)
+_array = functools.partial(normal, scale=1 / 4)
 
 
 def _program(make):

@@ -9,6 +9,7 @@ from olla_xla.compile import hook, plan_store, planned
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
+from tests.support.drawn import normal, normals
 
 OPTIONS = PlanOptions(time_limit=2.0, step_limit=200)
 
@@ -36,9 +37,7 @@ def chain(weights, x):
 
 
 def arguments(count=6, rows=WIDTH):
-    keys = jax.random.split(jax.random.key(count), count + 1)
-    weights = [jax.random.normal(k, (WIDTH, WIDTH)) for k in keys[:-1]]
-    return weights, jax.random.normal(keys[-1], (rows, WIDTH))
+    return normals(*[(WIDTH, WIDTH)] * count), normal(rows, WIDTH, seed=count)
 
 
 def fresh(function, **kwargs):

@@ -1,11 +1,15 @@
 """A step that scans over sharded layers, on 8 devices of this machine's CPU; run as a program.
 
-Prints a line of JSON for each plan: whether it was planned, totals, stacks that went,
-and whether three steps gave the same bits as jit's.
+`python -m tests.support.sharded NAME...` runs `main` of these modules of tests.support, with
+"h100" among the names for cards that are not there. It prints a line of JSON for each module, and
+after it one for each plan: whether it was planned, totals, stacks that went, and whether three
+steps gave the same bits as jit's.
 """
 
+import importlib
 import json
 import os
+import sys
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
@@ -20,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 import olla_xla
 
+H100 = "h100" in sys.argv
 LAYERS, WIDTH, BATCH = 4, 64, 32
 MESH = Mesh(np.array(jax.devices()), ("d",))
 
@@ -114,5 +119,12 @@ def report(step, arguments, *plans):
         tell(found, same=all(map(np.array_equal, expected, _run(found, arguments))))
 
 
-if __name__ == "__main__":
+def main():
     report(step, arguments, {}, {"max_overhead": 2.0})
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        if name != "h100":
+            print(json.dumps({"module": name}))
+            importlib.import_module(f"tests.support.{name}").main()

@@ -1,4 +1,4 @@
-"""Plans an MLP whose weights are split over two devices, and runs it: a line of JSON."""
+"""Plans an MLP whose weights are split over two devices, and runs it (tests.support.sharded)."""
 
 import jax
 import jax.numpy as jnp
@@ -27,5 +27,5 @@ def arguments():
     return params, jax.tree.map(jnp.zeros_like, params), make((BATCH, WIDTH), "d")
 
 
-if __name__ == "__main__":
+def main():
     sharded.report(step, arguments, {})

@@ -9,6 +9,7 @@ import numpy as np
 import olla_xla
 from examples.zoo import common, load, resnet
 from olla_xla import planner
+from tests.support.drawn import normal, normals
 
 plan = functools.partial(olla_xla.plan, time_limit=20, step_limit=50_000)
 WIDTH = 64
@@ -43,11 +44,11 @@ def branches(weights, x):
 
 
 def weights(count=6):
-    return [w / 8 for w in jax.random.normal(jax.random.key(0), (count, WIDTH, WIDTH))]
+    return normals(*[(WIDTH, WIDTH)] * count, scale=1 / 8)
 
 
 def rows(count=WIDTH):
-    return jax.random.normal(jax.random.key(1), (count, WIDTH))
+    return normal(count, WIDTH, seed=9)
 
 
 def assert_same(expected, got):

@@ -1,17 +1,14 @@
-"""A scan over layers whose activations devices exchange in it; run as a program.
+"""A scan over layers whose activations devices exchange in it.
 
 Two by four devices: features are split over "m", as matrices are (tensor parallelism), examples and
 weights over "d" (FSDP). A norm sums over all features, its result is gathered, and what the second
 matrix gives is summed and scattered; weights are gathered as bfloat16. Where it is "bare", what is
 gathered needs no sum, and the backward loop gathers it again as well.
 
-It prints tests.support.sharded's lines of JSON, without and with collectives that run again; with
-"h100" a line for each of both and for "bare", compiled for eight cards
-that are not there.
+It is planned without and with collectives that run again; for cards that are not there also "bare".
 """
 
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +20,9 @@ from olla_xla import targets
 from tests.support import sharded
 
 LAYERS, WIDTH, BATCH, LENGTH = 6, 64, 8, 32
-H100 = sys.argv[1:] == ["h100"]
-DEVICES = targets.target("h100", 8).devices if H100 else jax.devices()
+DEVICES = targets.target("h100", 8).devices if sharded.H100 else jax.devices()
 MESH = Mesh(np.array(DEVICES).reshape(2, 4), ("m", "d"))
-SCALE = 16 if H100 else 1
+SCALE = 16 if sharded.H100 else 1
 
 
 on = functools.partial(sharded.on, mesh=MESH)
@@ -88,8 +84,8 @@ def _compiled_only():
         )
 
 
-if __name__ == "__main__":
-    if H100:
+def main():
+    if sharded.H100:
         _compiled_only()
     else:
         kept, gone = ({"max_overhead": 2.0, "collectives": again} for again in (False, True))

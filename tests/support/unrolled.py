@@ -1,11 +1,9 @@
-"""Layers one after the other, whose weights the backward pass gathers again; run as a program.
+"""Layers one after the other, whose weights the backward pass gathers again.
 
-Prints a line of JSON, as tests.support.sharded does; with "h100" one of
-a plan for eight cards that are not there, with how many arrays are gathered.
+For cards that are not there it tells how many arrays are gathered.
 """
 
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +14,9 @@ from jax.sharding import PartitionSpec as P
 from olla_xla import targets
 from tests.support import sharded
 
-H100 = sys.argv[1:] == ["h100"]
-DEVICES = targets.target("h100", 8).devices if H100 else jax.devices()
+DEVICES = targets.target("h100", 8).devices if sharded.H100 else jax.devices()
 MESH = Mesh(np.array(DEVICES), ("d",))
-LAYERS, WIDTH, BATCH = (8, 1024, 32768) if H100 else (6, 128, 6144)
+LAYERS, WIDTH, BATCH = (8, 1024, 32768) if sharded.H100 else (6, 128, 6144)
 
 
 on = functools.partial(sharded.on, mesh=MESH)
@@ -36,7 +33,7 @@ def step(params, moments, x):
     block = jax.checkpoint(_block, policy=jax.checkpoint_policies.dots_saveable)
 
     def loss(params):
-        y = x.astype(jnp.bfloat16) if H100 else x
+        y = x.astype(jnp.bfloat16) if sharded.H100 else x
         for w in params:
             y = block(y, w)
         return jnp.mean(y.astype(jnp.float32) ** 2)
@@ -66,8 +63,8 @@ def _compiled_only():
     sharded.tell(found, slower=slower, gathers=gathers[0], gathers_of_xla=gathers[1])
 
 
-if __name__ == "__main__":
-    if H100:
+def main():
+    if sharded.H100:
         _compiled_only()
     else:
         sharded.report(step, lambda: arguments(sharded.maker()), {"max_overhead": 2.0})
