@@ -87,7 +87,7 @@ def library_decoder(*, batch_size: int, optimizer: str) -> Built:
     return trained(optimizer, loss, weights, tokens, shapes=True)
 
 
-def cached_decoder(*, batch_size: int, optimizer: str) -> Built:
+def cached_decoder(*, batch_size: int, optimizer: str, over: Any = jax.lax.scan) -> Built:
     """One token through a scan over 16 layers, which takes keys and values and gives them anew."""
     del optimizer
     layers, width, heads, length = 16, 512, 8, 2048
@@ -109,11 +109,24 @@ def cached_decoder(*, batch_size: int, optimizer: str) -> Built:
             mixed = jnp.einsum("bht,bthd->bhd", scores.astype(x.dtype), values)
             return x + mixed.reshape(x.shape) @ out, (keys, values)
 
-        return jax.lax.scan(layer, x, (caches, weights))
+        return over(layer, x, (caches, weights))
 
     x = jax.ShapeDtypeStruct((batch_size, width), jnp.bfloat16)
     at = jax.ShapeDtypeStruct((), jnp.int32)
     return step, ((cache, cache), weights, x, at), {"donate_argnums": 0}
+
+
+def stacked_decoder(*, batch_size: int, optimizer: str) -> Built:
+    """The same without a scan: each layer's keys and values are sliced, and stacked again."""
+
+    def over(layer: Any, x: jax.Array, given: Any) -> Any:
+        made = []
+        for n in range(16):
+            x, new = layer(x, jax.tree.map(lambda a, n=n: a[n], given))
+            made.append(new)
+        return x, jax.tree.map(lambda *new: jnp.stack(new), *made)
+
+    return cached_decoder(batch_size=batch_size, optimizer=optimizer, over=over)
 
 
 def fsdp_transformer(devices: Sequence[Any]) -> Built:

@@ -171,7 +171,7 @@ class Module:
       aliases: donation, output index -> (parameter number, parameter index).
       donors: donated parameters without a fixed output (parameter number, index).
       fingerprint: digest of the module without schedule, ids and frontend attributes.
-      frames: resolves call stacks; see `stack`.
+      frames: resolves call stacks; see `Instruction.stack`.
       proto: as it was read; only `hlo` looks into it.
       facts: kept here by `olla_xla.memory.module_state`, which finds them once for each module.
     """
@@ -191,11 +191,6 @@ class Module:
         """The module as a serialized HloModuleProto."""
         return self.proto.SerializeToString(deterministic=True)
 
-    def stack(self, instruction: Instruction) -> tuple[SourceFrame, ...]:
-        """The Python calls under which an instruction was traced, innermost first; else ()."""
-        proto = instruction.proto
-        return () if proto is None else self.frames.stack(proto.metadata)
-
     @functools.cached_property
     def donated(self) -> frozenset[tuple[int, ShapeIndex]]:
         """(parameter number, index) of every argument that an output overwrites."""
@@ -211,9 +206,12 @@ class Module:
         }
 
     @property
-    def has_loops(self) -> bool:
-        """Whether a computation that runs step by step has a while loop."""
-        return any(i.opcode == "while" for c in self.control_computations for i in c.instructions)
+    def may_spare(self) -> bool:
+        """Whether it has a loop, or a concatenate of as many bytes as a donated array has."""
+        given = {self.entry.parameters[k].shape.at(index).bytes for k, index in self.donated}
+        every = (i for c in self.computations for i in c.instructions)
+        makes = ("while", "concatenate")
+        return any(i.opcode in makes and (i.called or i.shape.bytes in given) for i in every)
 
     @functools.cached_property
     def control_computations(self) -> list[Computation]:

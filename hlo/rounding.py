@@ -38,7 +38,7 @@ _NO_PRODUCT = frozenset(
 _UNROLLED = 1 << 13
 """Elements; code for a larger array stays a loop, separate from the loops of other arrays."""
 
-_MOVED = _HANDED_ON - {"convert", "negate", "select"} | {"parameter", "constant", "iota"}
+MOVED = _HANDED_ON - {"convert", "negate", "select"} | {"parameter", "constant", "iota"}
 """Opcodes that compute nothing, of complex numbers neither."""
 
 
@@ -98,7 +98,7 @@ def _is_small(i: Instruction) -> bool:
 def _is_complex(i: Instruction) -> bool:
     """Whether it computes with complex numbers, whose products are sums of products."""
     shapes = (i.shape, *(o.shape for o in i.operands))
-    return i.opcode not in _MOVED and any(s.element_type in _COMPLEX for s in shapes)
+    return i.opcode not in MOVED and any(s.element_type in _COMPLEX for s in shapes)
 
 
 class _Products:

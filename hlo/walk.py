@@ -12,23 +12,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hlo import xla_pb2
 
 
-def after_needs(
-    numbers: Iterable[int],
-    needs: Callable[[int], Iterable[int]],
-    cycle: Callable[[int], Exception] | None = None,
-) -> list[int]:
+def after_needs[K](
+    numbers: Iterable[K],
+    needs: Callable[[K], Iterable[K]],
+    cycle: Callable[[K], Exception] | None = None,
+) -> list[K]:
     """Post-order of a depth-first walk: each number after all that it needs, which are included.
 
     Args:
       numbers: where the walk begins. needs: what each needs, in the order in which it is visited.
       cycle: makes the error to raise where a number needs itself; None: such needs are ignored.
     """
-    done: dict[int, None] = {}
-    begun: set[int] = set()
+    done: dict[K, None] = {}
+    begun: set[K] = set()
     for first in numbers:
-        path: list[tuple[int, Iterator[int]]] = (
-            [] if first in done else [(first, iter(needs(first)))]
-        )
+        path: list[tuple[K, Iterator[K]]] = [] if first in done else [(first, iter(needs(first)))]
         begun.add(first)
         while path:
             number, left = path[-1]

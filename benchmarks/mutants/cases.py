@@ -144,6 +144,7 @@ CASES: dict[str, Case] = {
     "recurrent": Case(lambda: _program("recurrent"), share=2),
     "scanned": Case(lambda: _program("scanned"), share=2),
     "cached": Case(lambda: _program("cached"), share=2),
+    "stacked": Case(lambda: _program("stacked"), share=2),
     "unrolled": Case(lambda: _program("unrolled"), 0.3, share=2),
     "branched": Case(lambda: _program("branched"), 0.5, share=2),
     "looped": Case(lambda: _program("looped"), share=2),

@@ -98,6 +98,21 @@ def cached() -> Built:
     return step, ((cache, cache), _f32(32), jax.ShapeDtypeStruct((), jnp.int32)), _DONATED
 
 
+def stacked() -> Built:
+    """A decode step of unrolled layers: slices of a cache get rows, and are stacked again."""
+
+    def step(cache: Any, x: Any, at: Any) -> Any:
+        new = []
+        for layer in range(4):
+            c = jax.lax.dynamic_update_slice(cache[layer], x[None], (at + layer, 0))
+            x = jnp.tanh(x + jax.nn.softmax(c @ x) @ c)
+            new.append(c)
+        return jnp.stack(new), x
+
+    given = _f32(4, 1024, 64), _f32(64), jax.ShapeDtypeStruct((), jnp.int32)
+    return step, given, _DONATED
+
+
 def unrolled() -> Built:
     """A scan that runs two layers in each iteration."""
 

@@ -12,6 +12,7 @@ from benchmarks.random_programs.spec import Update, Updates
 
 UPDATES = (
     "set", "set_rows", "add", "scatter", "swap", "decay", "copy", "read", "shift", "write", "scan",
+    "stack",
 )  # fmt: skip
 """What an update may do."""
 
@@ -19,7 +20,10 @@ UPDATES = (
 def updates_parameters(body: Updates, random: np.random.Generator) -> dict[str, Any]:
     """The state."""
     shape = (body.rows, body.cols)
-    return {f"array{k}": random.standard_normal(shape) for k in range(max(body.arrays, 1))}
+    found = {f"array{k}": random.standard_normal(shape) for k in range(max(body.arrays, 1))}
+    if any(update.op == "stack" for update in body.updates):
+        found["cache"] = random.standard_normal((4, *shape))
+    return found
 
 
 def updates_batch(body: Updates, random: np.random.Generator) -> dict[str, Any]:
@@ -32,7 +36,10 @@ def updates_batch(body: Updates, random: np.random.Generator) -> dict[str, Any]:
 
 def updates_next(body: Updates, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
     """The next state, and values for additional results."""
-    names = [f"array{k}" for k in range(max(body.arrays, 1))]
+    names = [
+        *(name for name in params if name != "cache"),
+        *(["cache"] if "cache" in params else []),
+    ]
     arrays = [params[name] for name in names]
     x, at = batch["x"].astype(arrays[0].dtype), batch["at"]
 
@@ -49,8 +56,9 @@ def updates_next(body: Updates, params: Any, batch: Any, key: Any) -> tuple[Any,
 
 
 def _apply(update: Update, arrays: list[Any], x: Any, at: Any) -> Any:
-    """Changes `arrays`; returns what was read."""
-    to, other = update.to % len(arrays), update.other % len(arrays)
+    """Changes `arrays`, of which the last one may be a cache of layers; returns what was read."""
+    count = sum(array.ndim == 2 for array in arrays)
+    to, other = update.to % count, update.other % count
     a, b, k = arrays[to], arrays[other], update.k % 8
     if update.op == "set":
         row = jnp.tanh(b[k % b.shape[0]])[None]
@@ -73,9 +81,28 @@ def _apply(update: Update, arrays: list[Any], x: Any, at: Any) -> Any:
         arrays[to] = jnp.tanh(x + b)
     elif update.op == "scan":
         return _scanned(arrays, to, other, x[0], k)
+    elif update.op == "stack":
+        arrays[-1], total = _stacked(arrays[-1], b[k % b.shape[0]], at, k)
+        return total
     else:
         return (a * b).astype(jnp.float32).mean()
     return jnp.float32(0)
+
+
+def _stacked(cache: Any, h: Any, at: Any, k: int) -> tuple[Any, Any]:
+    """A cache of which each layer takes a slice, writes rows into it and reads it; stacked again.
+
+    By the bits of `k`: layers along another axis, two rows, and other layers' old rows are read.
+    """
+    axis, new = k & 1, []
+    turned = cache.swapaxes(0, axis)
+    slices = [jax.lax.index_in_dim(turned, n, axis, keepdims=False) for n in range(len(cache))]
+    for n, one in enumerate(slices):
+        rows = jnp.stack([h, h[::-1]]) if k & 2 else h[None]
+        one = jax.lax.dynamic_update_slice(one, rows.astype(one.dtype), (at[n], jnp.int32(0)))
+        h = jnp.tanh(h + one.max(0) * (1 if k & 4 else slices[n - 1][n]))
+        new.append(one)
+    return jnp.stack(new, axis).swapaxes(0, axis), h.astype(jnp.float32).sum()
 
 
 def _scanned(arrays: list[Any], to: int, other: int, x: Any, k: int) -> Any:

@@ -20,10 +20,9 @@ from hlo.rewrite.loop_edit import LoopEdit
 from hlo.rewrite.loop_module import LoopModule, LoopSite
 from hlo.rewrite.loop_states import States
 from hlo.rewrite.placing import operands_first
-from hlo.rewrite.slots import shorten_reads, update_of
+from hlo.rewrite.slots import row_axes, shorten_reads, update_of
 from hlo.rewrite.trim import sweep_fusion
 from hlo.shapes import shape_from_proto
-from hlo.strides import same_dimension
 
 _Instruction = xla_pb2.HloInstructionProto
 _Shape = xla_pb2.ShapeProto
@@ -126,16 +125,13 @@ def _write_part(
     base = _uncast(body, base)
     if base.opcode != "dynamic-slice" or _uncast(body, body.operands(base)[0]) is not first:
         return
-    old, new = shape_from_proto(inner.shape), _Shape()
+    axes = row_axes(*(shape_from_proto(i.shape) for i in (inner, part, piece, whole)))
+    if axes is None or any(within[k].shape != places[axis].shape for k, axis in axes.items()):
+        return
+    new = _Shape()
     new.CopyFrom(piece.shape)
-    for k, extent in enumerate(part.shape.dimensions):
-        if extent != old.dimensions[k]:
-            axis = same_dimension(old, k, shape_from_proto(piece.shape))
-            if axis is None or within[k].shape != places[axis].shape:
-                return
-            if piece.shape.dimensions[axis] != whole.shape.dimensions[axis]:
-                return  # the part's place in the array is not that in the slice
-            new.dimensions[axis], places[axis] = extent, within[k]
+    for k, axis in axes.items():
+        new.dimensions[axis], places[axis] = part.shape.dimensions[k], within[k]
     whole.operand_ids[1:] = [body.cast(part, new).id, *(i.id for i in places)]
     whole.ClearField("backend_config")  # where in memory XLA:GPU found the slice
     sweep_fusion(put, body)

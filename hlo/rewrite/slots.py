@@ -10,6 +10,8 @@ from hlo import xla_pb2
 from hlo.graph import MutableComputation, MutableModule
 from hlo.module import HloError
 from hlo.rewrite.loop_edit import SLOTS
+from hlo.shapes import Shape
+from hlo.strides import same_dimension
 
 _Instruction = xla_pb2.HloInstructionProto
 _Shape = xla_pb2.ShapeProto
@@ -62,6 +64,25 @@ def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _
     if len(readers) != 1 or readers[0].opcode != "dynamic-update-slice":
         raise HloError(f"{fusion.name} does more than write a result into a scan residual")
     return readers[0]
+
+
+def row_axes(old: Shape, rows: Shape, part: Shape, whole: Shape) -> dict[int, int] | None:
+    """The dimensions along which an update has some rows of a slice -> those of an array.
+
+    Args:
+      old: what is updated, a bitcast of `part`. rows: with what. part: a slice of `whole`.
+
+    Returns:
+      None where the rows' place in the array is not that in the slice.
+    """
+    found: dict[int, int] = {}
+    for k, extent in enumerate(rows.dimensions):
+        if extent != old.dimensions[k]:
+            axis = same_dimension(old, k, part)
+            if axis is None or part.dimensions[axis] != whole.dimensions[axis]:
+                return None
+            found[k] = axis
+    return found if rows.minor_to_major == old.minor_to_major else None
 
 
 def counts_slices(body: MutableComputation, update: _Instruction) -> int:

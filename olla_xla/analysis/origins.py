@@ -45,7 +45,6 @@ class Origins:
     """Finds the op names and source lines of a module's values; results are cached."""
 
     def __init__(self, dataflow: Dataflow) -> None:
-        self._module = dataflow.module
         self._callers: dict[Computation, Instruction] = {
             callee: i
             for computation in dataflow.module.control_computations
@@ -69,7 +68,7 @@ class Origins:
         for candidate, via in self._candidates(i, index):
             if candidate.opcode != "parameter":  # whose name is its path
                 op_name = op_name or candidate.op_name.split(";")[0]
-            source = source_of(self._module.stack(candidate), candidate.op_name)
+            source = source_of(candidate.stack, candidate.op_name)
             if source is None:
                 continue
             if source.is_own:

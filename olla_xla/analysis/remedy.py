@@ -118,7 +118,7 @@ def by_hand(module: Module) -> str:
     files: set[str] = set()
     for computation in module.control_computations:
         for i in computation.instructions:
-            files |= {frame.file for frame in module.stack(i)}
+            files |= {frame.file for frame in i.stack}
     found = "\n".join(files).lower()
     return next((switch for folder, switch in _SWITCHES if folder in found), "jax.checkpoint")
 

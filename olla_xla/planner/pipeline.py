@@ -173,7 +173,7 @@ def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
 def _free_edits(start: ModuleState, joins: bool) -> Iterable[ModuleState]:
     """The module with edits that cost nothing, from most of them to none."""
     options = start.request.options
-    if not options.loops or not (options.recomputes or start.module.has_loops):
+    if not options.loops or not (options.recomputes or start.module.may_spare):
         return [start]
     return rewriting.free_edits(start, joins=joins)
 

@@ -146,7 +146,8 @@ class PlanEdits:
         removed: the loop slices the array where it was. `order`, `loops`, `clones` and all figures
         but XLA's are of the module without them; the fingerprint is of the module with them.
       joined: pairs of arrays that become one: (name of a loop, element of its state that it reads
-        slice by slice, element that it writes so), in the module without `sunk`.
+        slice by slice, element that it writes so), in the module without `sunk`; before these, for
+        each array that is updated and no longer sliced and stacked: (what stacked it, 0, 0).
       step_seconds: predicted time of one run without clones; 0 if it was not computed.
       added_seconds: predicted time added by clones, and by transfers that overlap with less.
       least_added_seconds: no choice of clones that the integer program knows adds less at the

@@ -49,9 +49,7 @@ def table(plan: PlanFields) -> str:
     bound = sum(map(len, plan.aliases.values()))
     rows += [("results bound in place", f"{bound:,}", "")] if bound else []
     rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []
-    rows += (
-        [("second arrays of loops left out", f"{len(plan.joined):,}", "")] if plan.joined else []
-    )
+    rows += [("second arrays left out", f"{len(plan.joined):,}", "")] if plan.joined else []
     stacks = plan.recomputed_residuals
     rows += [("scan residuals recomputed", f"{stacks:,}", "")] if stacks else []
     new = plan.added_residuals

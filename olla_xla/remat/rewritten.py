@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from hlo.late import late
 from hlo.module import Module
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
@@ -11,6 +14,11 @@ from hlo.rewrite.sink import sink_moves
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.joined import joins
 from olla_xla.remat.loops.recipe import edits
+
+if TYPE_CHECKING:
+    from hlo.rewrite import restack
+else:
+    restack = late("hlo.rewrite.restack")
 
 
 def rewritten(module: Module, plan: Plan) -> Edit:
@@ -23,8 +31,12 @@ def rewritten(module: Module, plan: Plan) -> Edit:
     if plan.sunk:
         module = edit.rewrite(sink_moves, plan.sunk, plan.target).module()
         edit = Edit(module)
-    if plan.joined:
-        found = joins(module, plan.target, plan.joined)
+    stacks = [name for name, read, written in plan.joined if read == written]
+    if stacks:
+        module = edit.rewrite(restack.restack, stacks, plan.target).module()
+        edit = Edit(module)
+    if len(plan.joined) > len(stacks):
+        found = joins(module, plan.target, plan.joined[len(stacks) :])
         module = edit.rewrite(join_arrays, found, plan.target).module()
         edit = Edit(module)
     if plan.loops:

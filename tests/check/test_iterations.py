@@ -318,3 +318,56 @@ def test_a_loop_in_a_loop(k):
         for text in (NESTED.replace("@", str(k)), plain)
     ]
     assert digests[0] == digests[1]
+
+
+def test_no_number_is_made_of_itself_where_an_array_is_turned_and_turned_back():
+    """Of an array all of whose slices were written: an iteration is made again from its terms."""
+    numbering, shape = ElementExpressions("cpu"), array_of((2, 3))
+    numbering.terms = {}
+    array, digit = hashed(b"array"), sliced_digit(shape, 0)
+    for k in range(2):
+        row = numbering.term(hashed(b"row"), hashed(bytes([k])))
+        at = numbering.integers.number(k)
+        array = numbering.updated(Update.of_slice((array, row, at), shape, digit))
+    turned = numbering.arranged(array, shape, permuted(shape, (1, 0)), array_of((3, 2)))
+    back = numbering.arranged(turned, array_of((3, 2)), permuted(array_of((3, 2)), (1, 0)), shape)
+    assert back == array and turned != array
+    for first in (array, turned):
+        seen, waiting = set(), list(numbering.terms[first].operands)
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                seen.add(number)
+                waiting += numbering.terms[number].operands if number in numbering.terms else ()
+        assert first not in seen
+
+
+def test_a_stack_of_slices_is_the_array_in_which_each_was_written():
+    """And its static slices are these, as those at constant indices are; in another order, not."""
+
+    def text(stacked):
+        return f"""
+HloModule m, is_scheduled=true
+
+ENTRY e {{
+  a = f32[2,8]{{1,0}} parameter(0)
+  x = f32[1,3]{{1,0}} parameter(1)
+  at = s32[] parameter(2)
+  zero = s32[] constant(0)
+  one = s32[] constant(1)
+  first = f32[1,8]{{1,0}} slice(a), slice={{[0:1], [0:8]}}
+  second = f32[1,8]{{1,0}} dynamic-slice(a, one, zero), dynamic_slice_sizes={{1,8}}
+  new = f32[1,8]{{1,0}} dynamic-update-slice(first, x, zero, at)
+  last = f32[1,8]{{1,0}} dynamic-update-slice(second, x, zero, at)
+  b = f32[2,8]{{1,0}} dynamic-update-slice(a, x, zero, at)
+  {stacked}
+}}
+"""
+
+    def digest(stacked):
+        return results_digest(from_hlo_text(text(f"ROOT r = f32[2,8]{{1,0}} {stacked}")))
+
+    expected = digest("dynamic-update-slice(b, x, one, at)")
+    assert digest("concatenate(new, last), dimensions={0}") == expected
+    assert digest("concatenate(last, new), dimensions={0}") != expected
+    assert digest("concatenate(new, second), dimensions={0}") != expected

@@ -133,8 +133,13 @@ class ElementExpressions(ElementNumbering):
         axis = sliced_axis(op.shape, whole.shape)
         if axis is None:
             return self.plain(op, operands, effects)
-        ((number,), (index,)) = operands[0].values(), operands[1 + axis].values()
-        row = self.taken(number, index, whole.shape, sliced_digit(whole.shape, axis))
+        (index,) = operands[1 + axis].values()
+        return self._slice(op, operands[0][()], index, axis)
+
+    def _slice(self, op: Op, number: bytes, index: bytes, axis: int) -> Numbers:
+        """Value number of an operation that takes one slice along `axis` of its operand."""
+        whole = op.operands[0].shape
+        row = self.taken(number, index, whole, sliced_digit(whole, axis))
         return {(): self.arranged(row, as_row(op.shape), permuted(op.shape), op.shape)}
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
@@ -151,7 +156,11 @@ class ElementExpressions(ElementNumbering):
         (dimension,) = op.proto.dimensions
         extents = (o.shape.dimensions[dimension] for o in op.operands)
         starts = (0, *itertools.accumulate(extents))
-        return {(): self.joined(Concatenation(self.attributes(op), numbers, dimension, starts))}
+        part, slices = op.operands[0].shape, None
+        if len(numbers) == starts[-1] > 1 and sliced_axis(part, op.shape) == dimension:
+            slices = row_major(op.shape), part, sliced_digit(op.shape, dimension)
+        made = self.attributes(op), numbers, dimension, starts, slices
+        return {(): self.joined(Concatenation(*made))}
 
     def part(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Value number of a static slice; it is the operand's if the slice takes all of it."""
@@ -159,18 +168,21 @@ class ElementExpressions(ElementNumbering):
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
         made = self.concatenations.get(number)
+        ranges, whole = slice_ranges(op.proto), op.operands[0].shape
+        if made is not None:
+            start, limit, step = ranges[made.dimension]
+            others = [r for k, r in enumerate(ranges) if k != made.dimension]
+            full = [(0, n, 1) for k, n in enumerate(whole.dimensions) if k != made.dimension]
+            if others == full and step == 1 and start in made.starts:
+                k = made.starts.index(start)
+                if made.starts[k + 1 : k + 2] == (limit,):
+                    return {(): made.numbers[k]}
+        axis = sliced_axis(op.shape, whole)
+        if axis is not None:
+            return self._slice(op, number, self.integers.number(ranges[axis][0]), axis)
         numbers = self.plain(op, operands, effects)
         if made is None:
             self._note_operation(op, operands, numbers)
-            return numbers
-        ranges, whole = slice_ranges(op.proto), op.operands[0].shape.dimensions
-        start, limit, _ = ranges[made.dimension]
-        others = [r for k, r in enumerate(ranges) if k != made.dimension]
-        full = [(0, n, 1) for k, n in enumerate(whole) if k != made.dimension]
-        if others == full and ranges[made.dimension][2] == 1 and start in made.starts:
-            k = made.starts.index(start)
-            if made.starts[k + 1 : k + 2] == (limit,):
-                return {(): made.numbers[k]}
         return numbers
 
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:

@@ -186,7 +186,7 @@ class ElementNumbering(Numbering):
             if found is None:
                 break
             number, shape, steps = inner.base, inner.shape, found
-        if number in self._slices and (whole := self._moved_within(number, shape, steps, new)):
+        if number in self._slices and (whole := self._moved_within(number, steps, new)):
             return whole
         first, said = number, repr(steps).encode()
         if number in self.moves and new.num_elements <= _MOST_PLACES:
@@ -242,20 +242,21 @@ class ElementNumbering(Numbering):
                 rows = self.written.note(number, array, update.digit, at, value)
                 if rows is not None:
                     whole = self._complete(update.shape, update.digit, rows)
-                    self.note_term(whole, _updated, update, *update.numbers)
                     self.updates[whole] = update
                     self.note_moved(number, whole)
                     return whole
         return number
 
     def _complete(self, shape: Shape, digit: Digit, rows: list[bytes]) -> bytes:
-        """The number of an array all of whose slices along `digit` were written: of these alone."""
+        """The number of an array all of whose slices along `digit` are known: of these alone."""
         whole = hashed(b"".join((_COMPLETE, sliced(shape, digit), *rows)))
+        again = shape, digit
+        self.note_term(whole, lambda it, of, *rows: it._complete(*of, list(rows)), again, *rows)
         self._slices[whole] = digit, rows
         self.written.note_complete(whole, digit, rows)
         return whole
 
-    def _moved_within(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes | None:
+    def _moved_within(self, number: bytes, steps: Steps, new: Shape) -> bytes | None:
         """As `arranged`, of a complete array that still has the same slices; else None."""
         digit, rows = self._slices[number]
         for outer in digits(new):
@@ -264,15 +265,22 @@ class ElementNumbering(Numbering):
                 flat = as_row(new, new.num_elements // digit[0])
                 moved = [self.arranged(row, flat, found[1], flat) for row in rows]
                 whole = self._complete(new, outer, moved)
-                again = shape, steps, new
-                self.note_term(whole, lambda it, of, base: it.arranged(base, *of), again, number)
                 self.note_moved(number, whole)
                 return whole
         return None
 
     def joined(self, made: Concatenation) -> bytes:
-        """The value number of a concatenate's result; records it in `concatenations`."""
-        number = self.term(made.made, END, *made.numbers)
+        """The value number of a concatenate's result; records it in `concatenations`.
+
+        One of an array's slices has the number of an array in which each was written.
+        """
+        if made.slices is None:
+            number = self.term(made.made, END, *made.numbers)
+        else:
+            whole, part, digit = made.slices
+            row, steps = as_row(part), permuted(part)
+            rows = [self.arranged(number, part, steps, row) for number in made.numbers]
+            number = self._complete(whole, digit, rows)
         self.note_term(number, _joined, made, *made.numbers)
         self.concatenations[number] = made
         return number

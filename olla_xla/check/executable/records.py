@@ -61,12 +61,15 @@ class Concatenation(NamedTuple):
     Attributes:
       made: hash of its attributes. numbers: value numbers of its operands.
       dimension: along which. starts: of each operand in it; and the end of the last one.
+      slices: if each operand is one slice: the result's shape, theirs, and the digit that counts
+        them; else None.
     """
 
     made: bytes
     numbers: tuple[bytes, ...]
     dimension: int
     starts: tuple[int, ...]
+    slices: tuple[Shape, Shape, Digit] | None = None
 
 
 class Rounded(NamedTuple):

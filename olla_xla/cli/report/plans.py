@@ -147,7 +147,7 @@ def clones_line(plan: Plan) -> str:
     """One line on recomputation: what is computed again, and the predicted time that it adds."""
     what = []
     if plan.joined:
-        what.append(f"{len(plan.joined)} arrays are written over those that loops read")
+        what.append(f"{len(plan.joined)} arrays are written over those that they are made of")
     if plan.sunk:
         what.append(f"{len(plan.sunk)} copies of arrays that loops read are not made")
     if stacks := plan.recomputed_residuals:

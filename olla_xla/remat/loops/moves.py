@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hlo.late import late
 from hlo.module import HloError, Module
 from hlo.rewrite.edit import Edit
 from hlo.rewrite.join_arrays import join_arrays
@@ -25,6 +26,11 @@ from olla_xla.problem.plan_parts import JoinRecord
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.joined import joins, record
+
+if TYPE_CHECKING:
+    from hlo.rewrite import restack
+else:
+    restack = late("hlo.rewrite.restack")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,16 +59,18 @@ class Spared:
 def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0) -> list[Spared]:
     """A module without arrays that its loops need not have: with both edits, and with the first.
 
-    Each of the two edits is made only if the module then takes less memory and no more time, but
-    for the `allowance` of the second: where a slice is read and written by one fusion, it takes a
-    copy of the slice.
+    Each edit is made only if the module then takes less memory and no more time, but for the
+    `allowance` of the second: where a slice is read and written by one fusion, it takes a copy of
+    the slice, and rows that are written into an array take a kernel each.
 
     Args:
       module: a scheduled one, without optimization barriers. target: such as "cpu".
       cost: prices operators. allowance: predicted seconds that a run may take longer.
     """
     names, without = _without_moves(module, target, cost)
-    joined, after = _joined(without, target, cost, allowance)
+    updated, once = _restacked(without, target, cost, allowance)
+    joined, after = _joined(once, target, cost, allowance)
+    joined = *((name, 0, 0) for name in updated), *joined
     found = [(joined, after)] * bool(joined) + [((), without)] * bool(names)
     if not found:
         return []
@@ -75,6 +83,20 @@ def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0)
         )
         for arrays, changed in found
     ]  # fmt: skip
+
+
+def _restacked(
+    module: Module, target: str, cost: CostModel, allowance: float
+) -> tuple[tuple[str, ...], Module]:
+    """The names of fusions that join slices anew, and the module that updates arrays instead."""
+    if any(i.opcode == "concatenate" for c in module.computations for i in c.instructions):
+        names = tuple(found.stack.name for found in restack.restacks(module, target))
+        change = (restack.restack, names)
+        if names and (
+            after := _cheaper(module, target, cost, "second arrays of slices", *change, allowance)
+        ):
+            return names, after
+    return (), module
 
 
 def _joined(
