@@ -76,6 +76,7 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """What was imported stays; Python's collector need not look through it again and again."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # traced functions are many small objects, few of them waste
     gc.enable()
 
 

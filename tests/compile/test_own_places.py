@@ -75,17 +75,16 @@ def test_a_step_is_identical_and_meets_its_bound():
     assert "placement" in found.summary() and "placement" not in xla.summary()
 
 
-@pytest.mark.parametrize(("name", "most"), [("lenet", 1.037), ("resnet", 1.002)])
-def test_models_are_identical(name, most):
-    """And nearer to their bound than with XLA's places, which take 1.0374 and 1.016 times it."""
-    step, shapes, options = STEPS[name]()
+def test_a_model_is_identical():
+    """And nearer to its bound than with XLA's places, which take 1.016 times it."""
+    step, shapes, options = STEPS["resnet"]()
     compiled = own(step, **options).lower(*shapes).compile()
     args = arrays(shapes)
     expected = jax.jit(step, **options)(*copied(args))
     assert_same(expected, compiled(*copied(args)))
     assert not compiled.plan.placement_note
     assert compiled.plan.predicted_bytes == compiled.plan.peak_bytes  # not what was assigned
-    assert compiled.plan.assigned_bytes <= most * compiled.plan.peak_bytes
+    assert compiled.plan.assigned_bytes <= 1.002 * compiled.plan.peak_bytes
 
 
 def test_places_by_the_integer_program():

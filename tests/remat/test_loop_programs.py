@@ -209,8 +209,10 @@ def test_an_index_that_is_not_the_turns_own_is_refused(written, turns):
         ]
 
 
-@pytest.mark.parametrize("overhead", [0.5, 2.0])
-@pytest.mark.parametrize("name", ["cond", "switch_on_several_arguments", "counted_optimizer"])
+@pytest.mark.parametrize(
+    ("name", "overhead"),
+    [("cond", 0.5), ("switch_on_several_arguments", 2.0), ("counted_optimizer", 0.5)],
+)
 @pytest.mark.optimized
 def test_a_plan_is_right_and_nothing_is_refused(name, overhead):
     step, arguments = PROGRAMS[name]()
