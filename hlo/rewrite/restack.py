@@ -98,17 +98,17 @@ def _restack(module: Module, stack: Instruction) -> Restack | None:
             return None
         if i.proto.slice_dimensions[at].start != n:
             return None
-        array, fusion = _source(i.operands[0], fusion, between, enters=False)
-        arrays.add(array)
+        inner, (i, fusion) = fusion, _source(i.operands[0], fusion, between)
+        if fusion is not None and fusion is inner:
+            return None
+        arrays.add(fusion or i)
     (array, *others), between = arrays, {i: None for i in between if i is not stack}
     given = array.opcode == "parameter" and array.computation is not module.entry
-    if others or given or array.computation is not stack.computation:
+    if others or given or not chains[0] or len({*map(len, chains)}) > 1:
         return None
     readers = [i for i in _readers(array, between) if i is not stack]
     first = after_needs(readers, lambda i: (*i.operands, *i.control_predecessors))
     if stack in first or any(i.called_control or i.opcode in _LATER for i in readers):
-        return None
-    if not chains[0] or len({*map(len, chains)}) > 1:
         return None
     rows = [one for several in zip(*chains, strict=True) for one in several]
     return Restack(stack, array, whole, rows, list(between), readers)
@@ -119,18 +119,14 @@ _LATER = frozenset({"tuple", "copy-start"})
 
 
 def _source(
-    i: Instruction,
-    fusion: Instruction | None,
-    between: dict[Instruction, None],
-    *,
-    enters: bool = True,
+    i: Instruction, fusion: Instruction | None, between: dict[Instruction, None]
 ) -> tuple[Instruction, Instruction | None]:
     """What makes a value that is handed on, and the fusion that it is in; notes what is passed."""
     while True:
         if i.opcode == "parameter" and fusion is not None:
             between[fusion] = None
             i, fusion = fusion.operands[i.parameter_number], None
-        elif i.opcode == "fusion" and fusion is None and i.called[0].root is not None and enters:
+        elif i.opcode == "fusion" and fusion is None and i.called[0].root is not None:
             i, fusion = i.called[0].root, i
         elif i.opcode == "bitcast" or (
             i.opcode == "copy" and i.shape.key == i.operands[0].shape.key

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hlo.late import late
 from hlo.module import Module
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit
 from hlo.rewrite.join_arrays import join_arrays
 from hlo.rewrite.loops import change_loops
+from hlo.rewrite.restack import restack
 from hlo.rewrite.sink import sink_moves
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.joined import joins
 from olla_xla.remat.loops.recipe import edits
-
-if TYPE_CHECKING:
-    from hlo.rewrite import restack
-else:
-    restack = late("hlo.rewrite.restack")
 
 
 def rewritten(module: Module, plan: Plan) -> Edit:
@@ -31,12 +24,11 @@ def rewritten(module: Module, plan: Plan) -> Edit:
     if plan.sunk:
         module = edit.rewrite(sink_moves, plan.sunk, plan.target).module()
         edit = Edit(module)
-    stacks = [name for name, read, written in plan.joined if read == written]
-    if stacks:
-        module = edit.rewrite(restack.restack, stacks, plan.target).module()
+    if again := [name for name, read, written in plan.joined if read == written]:
+        module = edit.rewrite(restack, again, plan.target).module()
         edit = Edit(module)
-    if len(plan.joined) > len(stacks):
-        found = joins(module, plan.target, plan.joined[len(stacks) :])
+    if joined := plan.joined[len(again) :]:
+        found = joins(module, plan.target, joined)
         module = edit.rewrite(join_arrays, found, plan.target).module()
         edit = Edit(module)
     if plan.loops:

@@ -50,6 +50,12 @@ def _block(c, x, at):
     return c, jnp.tanh(x + jax.nn.softmax(c @ x) @ c)
 
 
+def _rounded(c, x, at):
+    """Rows of another type."""
+    c = jax.lax.dynamic_update_slice(c, x[None].astype(c.dtype), (at, 0))
+    return c, jnp.tanh(x + jax.nn.softmax(c @ x.astype(c.dtype)).astype(x.dtype) @ c)
+
+
 def read_after(c, x, at):
     """A new slice is read after the others were written, and so is the stack."""
     c, x = _stacked(c, x, at)
@@ -107,6 +113,7 @@ STEPS = {
     "written twice": (functools.partial(_stacked, layer=_twice), CACHE, 1),
     "blocks": (functools.partial(_stacked, layer=_block), CACHE, 1),
     "one head": (one_head, CACHE[:, None], 1),
+    "rounded": (functools.partial(_stacked, layer=_rounded), CACHE.astype(jnp.bfloat16), 1),
     "two": (two, (CACHE, CACHE * 2), 2),
     "turned": (functools.partial(_stacked, order=-1), CACHE, 0),
 }
@@ -118,7 +125,7 @@ def _copies(arguments):
 
 def _step(name, in_tokens=False):
     step, cache, count = STEPS[name]
-    arguments = cache, X.astype(jax.tree.leaves(cache)[0].dtype), AT
+    arguments = cache, X if name == "rounded" else X.astype(jax.tree.leaves(cache)[0].dtype), AT
     return functools.partial(_in_tokens, step) if in_tokens else step, arguments, count
 
 

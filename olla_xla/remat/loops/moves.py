@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hlo.late import late
 from hlo.module import HloError, Module
 from hlo.rewrite.edit import Edit
 from hlo.rewrite.join_arrays import join_arrays
+from hlo.rewrite.restack import restack, restacks
 from hlo.rewrite.sink import sink_moves
 from hlo.rewrite.sinkable import Sink, sinks
 from olla_xla.check.executable import check_executable, check_rewrite
@@ -26,11 +26,6 @@ from olla_xla.problem.plan_parts import JoinRecord
 from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 from olla_xla.remat.loops.joined import joins, record
-
-if TYPE_CHECKING:
-    from hlo.rewrite import restack
-else:
-    restack = late("hlo.rewrite.restack")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,9 +63,15 @@ def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0)
       cost: prices operators. allowance: predicted seconds that a run may take longer.
     """
     names, without = _without_moves(module, target, cost)
-    updated, once = _restacked(without, target, cost, allowance)
-    joined, after = _joined(once, target, cost, allowance)
-    joined = *((name, 0, 0) for name in updated), *joined
+
+    def once(module: Module, what: str, change: Any, found: Sequence[Any]) -> Any:
+        after = _cheaper(module, target, cost, what, change, found, allowance) if found else None
+        return ((), module) if after is None else (found, after)
+
+    again = [found.stack.name for found in restacks(without, target)]
+    again, after = once(without, "second arrays of slices", restack, again)
+    pairs, after = once(after, "second arrays of loops", join_arrays, joins(after, target))
+    joined = *((name, 0, 0) for name in again), *map(record, pairs)
     found = [(joined, after)] * bool(joined) + [((), without)] * bool(names)
     if not found:
         return []
@@ -83,33 +84,6 @@ def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0)
         )
         for arrays, changed in found
     ]  # fmt: skip
-
-
-def _restacked(
-    module: Module, target: str, cost: CostModel, allowance: float
-) -> tuple[tuple[str, ...], Module]:
-    """The names of fusions that join slices anew, and the module that updates arrays instead."""
-    if any(i.opcode == "concatenate" for c in module.computations for i in c.instructions):
-        names = tuple(found.stack.name for found in restack.restacks(module, target))
-        change = (restack.restack, names)
-        if names and (
-            after := _cheaper(module, target, cost, "second arrays of slices", *change, allowance)
-        ):
-            return names, after
-    return (), module
-
-
-def _joined(
-    module: Module, target: str, cost: CostModel, allowance: float
-) -> tuple[tuple[JoinRecord, ...], Module]:
-    """The arrays that become one, and the module in which they are."""
-    found = joins(module, target)
-    if found:
-        change = (join_arrays, found)
-        after = _cheaper(module, target, cost, "second arrays of loops", *change, allowance)
-        if after is not None:
-            return tuple(map(record, found)), after
-    return (), module
 
 
 def _without_moves(module: Module, target: str, cost: CostModel) -> tuple[tuple[str, ...], Module]:
