@@ -105,6 +105,15 @@ def loops_are_compiled(monkeypatch):
 
 
 @pytest.fixture
+def same_rates_everywhere(monkeypatch):
+    """Plans are priced by `tests.support.rates`."""
+    from tests.support import rates
+
+    monkeypatch.setattr("olla_xla.planner.pipeline.device", rates.device)
+    monkeypatch.setattr("olla_xla.tools.variants.device", rates.device)
+
+
+@pytest.fixture
 def any_choices_will_do(monkeypatch):
     """Integer programs of recomputation end early, or are left out: for tests of what follows."""
     limits = SolverLimits(time_limit=0.5, node_limit=50)

@@ -23,15 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
-from hlo.module import module_from_bytes
 from olla_xla.check.executable import check_rewrite
 from olla_xla.errors import CheckError
-from olla_xla.remat.cost.roofline import CostModel, Device
-from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import xla_schedule
-
-_DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+from tests.support.rates import priced_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +81,7 @@ def outcomes(layers: Layers) -> list[str]:
     lowered = jax.jit(layers.step).lower(*arguments)
     expected = _bits(lowered.compile()(*arguments))
     module = xla_schedule(lowered)
-    choices = ResidualChoices(module_from_bytes(module), "cpu", CostModel(_DEVICE, "cpu"))
+    choices = priced_choices(module)
     found = []
     for k in range(len(choices)):
         data = choices.choice(k).module.data

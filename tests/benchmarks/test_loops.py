@@ -12,13 +12,12 @@ from benchmarks.commands.loops import loops_summary, loops_table
 from benchmarks.loops import checkpointed_scans
 from benchmarks.schedule import Case
 from olla_xla.analysis.checkpointed import POLICIES
-from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
-from olla_xla.remat.cost.roofline import Device
-from olla_xla.tools import models, variants
+from olla_xla.tools import models
 from olla_xla.tools.variants import StepVariant
 
-CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+pytestmark = pytest.mark.usefixtures("same_rates_everywhere")
+
 LAYERS, WIDTH = 16, 64
 NAME = "tests.benchmarks.test_loops:gated"
 
@@ -38,12 +37,6 @@ def gated(*, batch_size, optimizer):
     shapes = (LAYERS, WIDTH, WIDTH), (batch_size, WIDTH)
     arguments = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
     return step, arguments, {"donate_argnums": (0,)}
-
-
-@pytest.fixture(autouse=True)
-def _same_rates_everywhere(monkeypatch):
-    for module in (pipeline, variants):
-        monkeypatch.setattr(module, "device", lambda *_: CPU)
 
 
 def test_policies_reach_the_bodies_of_scans():

@@ -4,13 +4,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hlo.module import module_from_bytes, parse_module_proto
+from hlo.module import parse_module_proto
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
-from olla_xla.remat.cost.roofline import H100, CostModel
-from olla_xla.remat.loops.residual_choices import ResidualChoices
 from tests.remat.test_loop_programs import captured, changed, choices
 from tests.support.compiles import on_h100, xla_schedule
+from tests.support.rates import priced_choices
 
 LAYERS, WIDTH = 12, 128
 
@@ -34,13 +33,13 @@ def totals(predicate):
     """Bytes as XLA has it, with the least residuals, and with a checkpoint by hand."""
     step, arguments = gradient(predicate)
     module = xla_schedule(jax.jit(step).lower(*on_h100(arguments)))
-    found = ResidualChoices(module_from_bytes(module), "cuda", CostModel(H100, "cuda"))
+    found = priced_choices(module, "cuda")
     least = found.choice(found.thin - 1)
     check_rewrite(module, least.module.data, "cuda", loops=True)
     check_executable(least.module.data, "cuda")
     step, arguments = gradient(predicate, checkpointed=True)
     module = xla_schedule(jax.jit(step).lower(*on_h100(arguments)))
-    by_hand = ResidualChoices(module_from_bytes(module), "cuda", CostModel(H100, "cuda"))
+    by_hand = priced_choices(module, "cuda")
     return found.total, least.total, by_hand.total
 
 

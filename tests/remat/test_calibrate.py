@@ -12,9 +12,7 @@ import pytest
 
 import olla_xla
 from olla_xla.remat.cost import calibrate, cpu_benchmarks
-from olla_xla.remat.cost.roofline import Device
-
-CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+from tests.support.rates import CPU
 
 
 def test_rates_are_measured(monkeypatch):

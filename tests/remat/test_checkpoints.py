@@ -17,12 +17,10 @@ from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
-from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops.recipe import edits
-from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.tools.capture import compile_rewritten
 from olla_xla.tools.residual_rows import residual_rows
-from tests.support import ode_programs
+from tests.support import ode_programs, rates
 from tests.support.compiles import on_h100, total_bytes, xla_schedule
 from tests.support.ode_programs import PROGRAMS
 from tests.support.plugins import CUDA
@@ -30,8 +28,6 @@ from tests.support.rewrites import with_loops_changed
 from tests.support.steps import assert_same
 
 pytestmark = pytest.mark.slow
-
-CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 
 @functools.cache
@@ -55,8 +51,7 @@ def expected(name, turns):
 @functools.cache
 def thin(name, turns, target="cpu"):
     """The choices whose turns run again."""
-    cost = CostModel(CPU if target == "cpu" else H100, target)
-    found = ResidualChoices(module_from_bytes(module_of(name, turns, target)), target, cost)
+    found = rates.priced_choices(module_of(name, turns, target), target)
     return [found.choice(k) for k in range(found.thin, len(found))]
 
 
@@ -110,7 +105,7 @@ def test_a_long_scan_takes_as_little_as_with_checkpoints_by_hand(target):
         choice.total
         <= 1.1 * PlannedModule(scheduled_module(by_hand), target).simulate().total_bytes
     )
-    cost = CostModel(CPU if target == "cpu" else H100, target)
+    cost = rates.cost(target)
     first, second = (
         cost.step_seconds(module_from_bytes(module)) for module in (by_hand, choice.module.data)
     )

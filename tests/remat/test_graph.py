@@ -6,11 +6,9 @@ from hlo.dumps.read import with_program_order
 from hlo.module import module_from_bytes
 from hlo.text import from_hlo_text
 from olla_xla.memory.module_state import PlannedModule
-from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import remat_graph
-
-CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+from tests.support import rates
 
 
 def problem(text, runs=1, kernels=None, *, stay=False, header=""):
@@ -18,7 +16,7 @@ def problem(text, runs=1, kernels=None, *, stay=False, header=""):
     view = module_from_bytes(with_program_order(from_hlo_text(f"HloModule m{header}\n{text}")))
     planned = PlannedModule(view, "cpu")
     lowered = planned.charge_all()
-    cost = CostModel(CPU, "cpu")
+    cost = rates.cost()
     graph = remat_graph(planned.dataflow, lowered, cost, kernels, runs)
     graph = graph.with_arguments_held() if stay else graph
     names = [i.name for i in graph.instructions]

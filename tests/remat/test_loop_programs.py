@@ -11,22 +11,19 @@ from benchmarks.refused import collected
 from hlo.module import module_from_bytes
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import BudgetError, CheckError, PlanMismatchError
-from olla_xla.planner import pipeline, plan_module
+from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
-from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops import pairs as loop_pairs
 from olla_xla.remat.loops import selection
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
-from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import on_h100, xla_schedule
 from tests.support.loop_programs import CALLED, INDEXED, PROGRAMS
+from tests.support.rates import priced_choices
 from tests.support.rewrites import record, with_loops_changed
 from tests.support.steps import assert_same
-
-CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 
 @functools.cache
@@ -47,8 +44,7 @@ def expected(name):
 
 @functools.cache
 def choices(module, target):
-    cost = CostModel(CPU if target == "cpu" else H100, target)
-    return ResidualChoices(module_from_bytes(module), target, cost)
+    return priced_choices(module, target)
 
 
 def changed(module, target="cpu"):
@@ -224,9 +220,9 @@ def test_a_plan_is_right_and_nothing_is_refused(name, overhead):
     assert_same(expected(name), compiled(*arguments))
 
 
-def test_more_time_never_takes_more_memory(monkeypatch):
+@pytest.mark.usefixtures("same_rates_everywhere")
+def test_more_time_never_takes_more_memory():
     """Arrays that are joined within a larger allowance are no residuals that could be dropped."""
-    monkeypatch.setattr(pipeline, "device", lambda *_: CPU)
     some, more = (
         plan_module(
             captured("called_of_integers"),

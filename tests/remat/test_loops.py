@@ -24,30 +24,24 @@ from olla_xla.errors import CheckError, PlanMismatchError
 from olla_xla.memory.kernels import leaves
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions
-from olla_xla.remat.cost.roofline import H100, CostModel, Device
 from olla_xla.remat.loops import residual_choices
 from olla_xla.remat.loops.counted_loops import instructions_run
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits, recipe
-from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.selection import is_right
 from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import QUICK, on_h100, xla_schedule
 from tests.support.loops import STEPS
 from tests.support.plugins import CUDA
+from tests.support.rates import priced_choices
 from tests.support.rewrites import compiled_quickly, record, with_loops_changed
 from tests.support.steps import assert_same
 
-pytestmark = [pytest.mark.optimized, pytest.mark.slow]
-
-CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
-
-
-@pytest.fixture(autouse=True)
-def _same_rates_everywhere(monkeypatch):
-    monkeypatch.setattr(
-        "olla_xla.planner.pipeline.device", lambda target, _: CPU if target == "cpu" else H100
-    )
+pytestmark = [
+    pytest.mark.optimized,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("same_rates_everywhere"),
+]
 
 
 @functools.cache
@@ -71,14 +65,13 @@ def expected(name, quick=False):
 
 @functools.cache
 def rungs(name, target):
-    cost = CostModel(CPU if target == "cpu" else H100, target)
-    found = ResidualChoices(module_from_bytes(scheduled(name, target)), target, cost)
+    found = priced_choices(scheduled(name, target), target)
     return [found.choice(k) for k in range(len(found))]
 
 
 def test_loops_too_long_for_the_check_stay_as_they_are(monkeypatch):
     """No choice is offered that the check, which follows every iteration, could only refuse."""
-    module, cost = module_from_bytes(scheduled("gated")), CostModel(CPU, "cpu")
+    module = module_from_bytes(scheduled("gated"))
     run = instructions_run(module)
     steps = iterations.Loops()
     monkeypatch.setattr(element_expressions, "Loops", lambda: steps)
@@ -86,9 +79,9 @@ def test_loops_too_long_for_the_check_stay_as_they_are(monkeypatch):
     results_digest(scheduled("gated"), "cpu", loops=True)
     assert 0 < steps._steps < run
     monkeypatch.setattr(residual_choices, "_MOST_RUN", run)
-    assert len(ResidualChoices(module, "cpu", cost))
+    assert len(priced_choices(module))
     monkeypatch.setattr(residual_choices, "_MOST_RUN", run - 1)
-    assert not len(ResidualChoices(module, "cpu", cost))
+    assert not len(priced_choices(module))
 
 
 @pytest.mark.parametrize("target", ["cpu", CUDA])
@@ -330,8 +323,7 @@ def test_a_copy_has_operands_in_the_order_of_its_original():
     angles = (jax.ShapeDtypeStruct((512, 64), jnp.bfloat16),) * 2
     arguments = on_h100((weights, angles, jax.ShapeDtypeStruct((2, 512, 512), jnp.bfloat16)))
     module = module_from_bytes(xla_schedule(jax.jit(rotary).lower(*arguments)))
-    cost = CostModel(H100, "cuda")
-    choices = ResidualChoices(module, "cuda", cost)
+    choices = priced_choices(module, "cuda")
     before, compared = arrays_by_name(module), 0
     for k in range(len(choices)):
         for name, found in arrays_by_name(choices.choice(k).module).items():
@@ -378,7 +370,7 @@ def test_what_is_summed_where_it_is_put_can_go_on_a_gpu():
         if i.opcode == "fusion" and {"reduce", "dynamic-update-slice"} <= opcodes(i)
     ]
     assert summed, "the product is divided along what it sums"
-    choices = ResidualChoices(module, "cuda", CostModel(H100, "cuda"))
+    choices = priced_choices(module, "cuda")
     found = [choices.choice(k) for k in range(len(choices))]
     lowest = min(found, key=lambda choice: choice.total)
     assert is_right(choices, lowest)

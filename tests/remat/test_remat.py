@@ -22,27 +22,20 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.options import PlanOptions, parse_bytes
 from olla_xla.remat.clones import clones
-from olla_xla.remat.cost.roofline import H100, CostModel, Device, module_work
+from olla_xla.remat.cost.roofline import module_work
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.front import Front
 from olla_xla.remat.purity import recomputable
 from olla_xla.solvers.linear import SolverLimits
 from olla_xla.solvers.programs.recomputation import choose_exactly
 from tests.support.compiles import on_h100, total_bytes, xla_schedule
+from tests.support.rates import CPU, cost
 from tests.support.rewrites import check_cloned, with_aliases, with_clones
 from tests.support.steps import STEPS, arrays, assert_same
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("same_rates_everywhere")]
 
-CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 MIB = 2**20
-
-
-@pytest.fixture(autouse=True)
-def _same_rates_everywhere(monkeypatch):
-    monkeypatch.setattr(
-        "olla_xla.planner.pipeline.device", lambda target, _: CPU if target == "cpu" else H100
-    )
 
 
 def small_gpt(layers=2, optimizer="adam"):
@@ -66,7 +59,7 @@ def scheduled(name):
 
 @functools.cache
 def front(name):
-    return Front(module_from_bytes(scheduled(name)), "cpu", CostModel(CPU, "cpu"), 60, {})
+    return Front(module_from_bytes(scheduled(name)), "cpu", cost(), 60, {})
 
 
 def module(body, extra=""):
@@ -199,7 +192,7 @@ ENTRY e { x = f32[4096] parameter(0)
   d = f32[4096] sine(c)
   ROOT r = f32[4096] add(d, a) }"""
     data = with_program_order(from_hlo_text(text))
-    f = Front(module_from_bytes(data), "cpu", CostModel(CPU, "cpu"), 10, {})
+    f = Front(module_from_bytes(data), "cpu", cost(), 10, {})
     (tensor,) = [
         t for t, v in enumerate(f.graph.values) if f.planned.dataflow.values[v].index == (0,)
     ]
@@ -307,7 +300,7 @@ ENTRY e { x = f32[4096] parameter(0)
 @functools.cache
 def every_choice():
     """The graph of `small_chain`, and (peak, seconds) of whatever can be evicted from it."""
-    g = Front(module_from_bytes(small_chain()), "cpu", CostModel(CPU, "cpu"), 10, {}).graph
+    g = Front(module_from_bytes(small_chain()), "cpu", cost(), 10, {}).graph
     gaps = [
         (t, (2 * first + 1) * g.arrays.n + 1)
         for t in np.flatnonzero(g.evictable)
@@ -365,7 +358,7 @@ def test_the_program_agrees_with_the_evaluator(name):
 
 def test_more_overhead_never_takes_more_memory():
     f = front("gpt")
-    step = CostModel(CPU, "cpu").step_seconds(f.planned.module)
+    step = cost().step_seconds(f.planned.module)
     peaks = [f.within(part * step)[0].peak for part in (0.0, 0.02, 0.05, 0.2)]
     assert peaks == sorted(peaks, reverse=True) and peaks[-1] < peaks[0]
 

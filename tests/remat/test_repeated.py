@@ -12,11 +12,9 @@ from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.remat.clones import clones
-from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.evictions import expand
 from olla_xla.remat.graph import remat_graph, repeated_results
-
-DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
+from tests.support.rates import cost
 
 GATHER = (
     "replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}, channel_id={}, use_global_device_ids=true"
@@ -57,7 +55,7 @@ def step(second="w", groups="0,1,2,3", before="q"):
 def graph_of(module):
     planned = PlannedModule(module, "cpu")
     lowered = planned.charge_all()
-    return planned, remat_graph(planned.dataflow, lowered, CostModel(DEVICE, "cpu"))
+    return planned, remat_graph(planned.dataflow, lowered, cost())
 
 
 def groups_of(module):

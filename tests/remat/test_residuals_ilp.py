@@ -12,21 +12,20 @@ import pytest
 
 from hlo.module import module_from_bytes
 from olla_xla.problem.plan_parts import LoopRecord
-from olla_xla.remat.cost.roofline import CostModel, Device
 from olla_xla.remat.loops.choice import Choice, run_of
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits
 from olla_xla.remat.loops.recipe_table import RecipeTable
-from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.remat.loops.selection import to_try
 from olla_xla.solvers.programs.residuals import least, quickest
+from tests.support import rates
 from tests.support.compiles import xla_schedule
 from tests.support.loops import STEPS
+from tests.support.rates import priced_choices
 
 pytestmark = pytest.mark.slow
 
 MOST = 14  # stacks, and values that could be kept, of which all sets are tried
-DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 
 
 @functools.cache
@@ -36,7 +35,7 @@ def _module(name):
 
 
 def _choices(module):
-    cost = CostModel(DEVICE, "cpu")
+    cost = rates.cost()
     return [
         Choice(RecipeTable(pair, collectives=False), cost)
         for pair in pairs(module_from_bytes(module), "cpu")
@@ -147,7 +146,7 @@ def test_no_subset_of_stacks_is_smaller_in_the_same_time_or_quicker_in_the_same_
 @pytest.mark.parametrize("name", ["gated", "lstm", "held inside"])
 def test_a_budget_is_met_at_no_more_time_than_prices_find(name):
     module = _held() if name == "held inside" else _module(name)
-    steps = ResidualChoices(module_from_bytes(module), "cpu", CostModel(DEVICE, "cpu"))
+    steps = priced_choices(module)
     priced = [steps.choice(k) for k in range(steps.thin)]
     quicker = 0
     for part in range(1, 10):
@@ -166,7 +165,7 @@ def test_a_budget_is_met_at_no_more_time_than_prices_find(name):
 
 def test_the_time_of_the_module_itself_keeps_the_allowance():
     module = _module(next(iter(STEPS)))
-    steps = ResidualChoices(module_from_bytes(module), "cpu", CostModel(DEVICE, "cpu"))
+    steps = priced_choices(module)
     seconds = sorted(steps.choice(k).seconds for k in range(len(steps)))
     for allowance in (0.0, seconds[-1] / 2, seconds[-1]):
         choice = steps.within(allowance)
@@ -181,7 +180,7 @@ def test_what_takes_longer_than_was_thought_leaves_what_does_not(monkeypatch, na
     for; more time never leaves less to find.
     """
     module = module_from_bytes(_module(name))
-    choices = ResidualChoices(module, "cpu", CostModel(DEVICE, "cpu"))
+    choices = priced_choices(module)
     written = choices._written
     most = max(written(records).seconds for records in choices._priced)
     assert most > 0
@@ -222,7 +221,7 @@ def test_at_the_highest_price_the_fewest_bytes_are_kept(name):
 @pytest.mark.parametrize("name", ["gated", "lstm"])
 def test_a_budget_is_offered_what_time_alone_would_find(name):
     """Choices between those on the lower hull of bytes and time too."""
-    steps = ResidualChoices(module_from_bytes(_module(name)), "cpu", CostModel(DEVICE, "cpu"))
+    steps = priced_choices(_module(name))
     most = max(steps.choice(k).seconds for k in range(len(steps)))
     compared = 0
     for allowance in (most * k / 20 for k in range(1, 20)):
@@ -255,7 +254,7 @@ def _held():
 def test_more_time_never_offers_more_bytes(name):
     """The least of what is allowed is offered, however many residuals another one drops."""
     module = _held() if name == "held inside" else _module(name)
-    steps = ResidualChoices(module_from_bytes(module), "cpu", CostModel(DEVICE, "cpu"))
+    steps = priced_choices(module)
     choices = [steps.choice(k) for k in range(len(steps))]
     for allowance in {c.path_seconds for c in choices}:
         least = min(c.total for c in choices if c.path_seconds <= allowance)

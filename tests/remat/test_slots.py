@@ -10,13 +10,11 @@ import pytest
 from hlo.module import module_from_bytes
 from hlo.rewrite.loop_edit import SLOTS
 from olla_xla.check.executable import check_rewrite
-from olla_xla.remat.cost.roofline import CostModel, Device
-from olla_xla.remat.loops.residual_choices import ResidualChoices
 from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import xla_schedule
 from tests.support.drawn import normal
+from tests.support.rates import priced_choices
 
-_DEVICE = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
 _LAYERS, _WIDTH = 6, 512
 
 
@@ -50,7 +48,7 @@ def lowered(layer):
 @functools.cache
 def choices(layer):
     module = module_from_bytes(xla_schedule(lowered(layer)))
-    return ResidualChoices(module, "cpu", CostModel(_DEVICE, "cpu"))
+    return priced_choices(module)
 
 
 def chosen(layer):

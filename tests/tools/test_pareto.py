@@ -8,18 +8,10 @@ from olla_xla import targets
 from olla_xla.analysis.checkpointed import checkpointed_loss, sublinear_loss
 from olla_xla.cli.main import main
 from olla_xla.cli.report.sweeps import pareto_table
-from olla_xla.planner import pipeline
 from olla_xla.problem.options import PlanOptions
-from olla_xla.remat.cost.roofline import Device
 from olla_xla.tools import models, variants
 
-CPU = Device("CPU", 2e10, 2e10, 5e8, 5e10, 2e-6)
-
-
-@pytest.fixture(autouse=True)
-def _same_rates_everywhere(monkeypatch):
-    for module in (pipeline, variants):
-        monkeypatch.setattr(module, "device", lambda *_: CPU)
+pytestmark = pytest.mark.usefixtures("same_rates_everywhere")
 
 
 def small(batch_size, optimizer):
