@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 import olla_xla.schedule as schedule
 from hlo.backend import platform
 from hlo.exchange import is_transfer
+from hlo.late import late
 from olla_xla.memory import clock
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.planner.effort import Effort
@@ -24,9 +26,13 @@ from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem import extensions
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import Proof, StopReason
-from olla_xla.schedule.rules import small_first
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.run import SearchResult
+
+if TYPE_CHECKING:
+    from olla_xla.schedule import early
+else:
+    early = late("olla_xla.schedule.early")  # for a TPU, and for places of our own
 
 Progress = Callable[[str], None]
 AlternativeOrders = Callable[[], Mapping[str, Sequence[str]]]
@@ -41,6 +47,9 @@ for itself where values may be recomputed, so that there is another order to fin
 
 _SMALL, _NEAR = 1 << 16, 1e-3
 """Bytes of results that come early on a TPU, and by which part of it that may raise the total."""
+
+_HOSTS = 0.05
+"""Arguments of at least this part of the lifetime peak are read early: others may lie in them."""
 
 _MORE = 0.01  # a total this much above the bound is worth asking another scheduler
 
@@ -123,6 +132,8 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
     name = min(ours.scores, key=lambda n: (*(ours.scores[n][k] for k in ranks), n != "xla"))
     if name != "xla" and platform(ours.planned.target).places_as_they_come:
         name = _small_first(ours, name)
+    if lifetimes_count and ours.is_entry:
+        name = _arguments_first(ours, name)
     stopped_by = found.stopped_by
     gain = work.scores["xla"][ranks[0]] - ours.scores[name][ranks[0]]
     # A callee's lower peak may serve its caller even if it alone lowers no total.
@@ -195,9 +206,16 @@ def _small_first(ours: Candidates, name: str) -> str:
     """
     instructions = ours.lowered.instructions
     movable = np.array([not i.called_control and not is_transfer(i) for i in instructions])
-    order = small_first(ours.arrays, ours.starts[name], movable, _SMALL)
+    order = early.small_first(ours.arrays, ours.starts[name], movable, _SMALL)
     ours.add({"small": order})
     return "small" if ours.scores["small"][0] <= (1 + _NEAR) * ours.scores[name][0] else name
+
+
+def _arguments_first(ours: Candidates, name: str) -> str:
+    """The name of an order of the named one's lifetime peak in which large arguments die early."""
+    peak = ours.scores[name][1]
+    ours.add({"arguments": early.arguments_first(ours.arrays, ours.starts[name], _HOSTS * peak)})
+    return "arguments" if ours.scores["arguments"][1] <= peak else name
 
 
 def _towards_the_total(

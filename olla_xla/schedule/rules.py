@@ -43,26 +43,6 @@ def by_priority(g: GraphArrays, priority: NDArray[np.int64]) -> NDArray[np.int64
     return order
 
 
-def small_first(
-    g: GraphArrays, order: NDArray[np.int64], movable: NDArray[np.bool_], most: int
-) -> NDArray[np.int64]:
-    """Changes an order so that operators with small results run as soon as they can.
-
-    A small value that is placed above large ones, and outlives them, divides the gap that they
-    leave. Only small values live longer than in the given order; operands do not.
-
-    Args:
-      g: the graph. order: of its operators, int64 [n].
-      movable: bool [n], the operators that may run earlier.
-      most: bytes of all the buffers that an operator of small results writes.
-    """
-    buffers = np.zeros(int(g.buffer.max(initial=-1)) + 1, np.int64)
-    np.maximum.at(buffers, g.buffer, g.bytes)
-    written = sum_by(g.source, buffers[g.buffer], g.n)
-    small = movable & (written > 0) & (written <= most)
-    return by_priority(g, g.positions(order) + np.where(small, 0, g.n))
-
-
 def list_order(g: GraphArrays) -> NDArray[np.int64]:
     """Order, int64 [n]: always the ready operator that frees most bytes, less those it makes."""
     state = _state(g)

@@ -16,6 +16,7 @@ from hlo.wire import Message, read_varint, varint
 from olla_xla.compile import own_places, planned
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import Proof
+from olla_xla.tools import models
 from tests.compile.test_sharded import printed
 from tests.support import loop_programs
 from tests.support.drawn import normals
@@ -85,6 +86,15 @@ def test_a_model_is_identical():
     assert not compiled.plan.placement_note
     assert compiled.plan.predicted_bytes == compiled.plan.peak_bytes  # not what was assigned
     assert compiled.plan.assigned_bytes <= 1.002 * compiled.plan.peak_bytes
+
+
+def test_large_arguments_make_room_for_what_comes_later():
+    """XLA copies each weight into another layout, first the smallest, which then fits nowhere."""
+    model = models.build("lenet", batch_size=4, optimizer="sgd")
+    with models.tracing(model.name):
+        compiled = own(model.step, **model.jit_options).lower(*model.arguments).compile()
+    assert compiled.plan.placement == "own"
+    assert compiled.plan.assigned_bytes <= 1.001 * compiled.plan.peak_bytes
 
 
 def test_places_by_the_integer_program():

@@ -1,4 +1,4 @@
-"""Small values first, where memory is given out as values come."""
+"""What comes early where that helps the packing: small values, ends of large arguments."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,9 @@ from olla_xla.check.graph import check_schedule
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.assignment.heap import pack
 from olla_xla.memory.lifetimes import peak_bytes
+from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.schedule import by_priority
-from olla_xla.schedule.rules import small_first
+from olla_xla.schedule.early import arguments_first, small_first
 from tests.support.graphs import tensor_graphs
 
 pytestmark = pytest.mark.quick
@@ -56,3 +57,25 @@ def test_small_results_come_early_and_nothing_else_moves(graph, data):
     assert [k for k in found if k not in small] == others
     added = sum(written[k] for k in small)
     assert peak_bytes(g, found) <= peak_bytes(g, order) + added
+
+
+def test_large_arguments_die_first():
+    """Each is copied; the copy of the largest leaves room for the others, those before it none."""
+    sizes = [3, 40, 20, 50]
+    n = len(sizes)
+    operators = [Operator(f"p{k}", "parameter", 0, True) for k in range(n)]
+    operators += [Operator(f"copy{k}", "copy", 0, False) for k in range(n)]
+    operators.append(Operator("sum", "fusion", 0, False))
+    given_ones = [Tensor(f"p{k}", sizes[k], k, (n + k,), k, live_in=True) for k in range(n)]
+    copies = [Tensor(f"copy{k}", sizes[k], n + k, (2 * n,), n + k) for k in range(n)]
+    g = GraphArrays.of(TensorGraph("copies", tuple(operators), (*given_ones, *copies), (), (), ()))
+    found = arguments_first(g, np.arange(g.n), 10)
+    assert [k for k in found.tolist() if k >= n] == [n + 3, n + 1, n + 2, n, 2 * n]
+
+
+@given(tensor_graphs(), st.data())
+def test_orders_in_which_arguments_die_early_are_legal(graph, data):
+    g = GraphArrays.of(graph)
+    order = by_priority(g, np.array(data.draw(st.permutations(range(g.n)))))
+    found = arguments_first(g, order, data.draw(st.integers(0, 8)))
+    check_schedule(graph, found.tolist(), peak_bytes(g, found))
