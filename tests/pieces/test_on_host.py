@@ -46,7 +46,7 @@ def test_it_takes_less_of_the_device_than_a_plan_alone_in_no_more_time():
 
 @mark("cuda13")
 def test_every_device_has_a_link_of_its_own():
-    function = olla_xla.plan(step, host_budget="64GiB", donate_argnums=0, step_limit=1000)
+    function = olla_xla.plan(step, host_budget="1GiB", donate_argnums=0, step_limit=1000)
     assert function.choice(*on_h100(devices=2)).trials[1].host_bytes == 2**29
 
 
