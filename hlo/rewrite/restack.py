@@ -64,7 +64,7 @@ class Restack(NamedTuple):
 def restacks(module: Module, target: str) -> Iterator[Restack]:
     """The arrays of a scheduled module that can be updated in place instead of stacked again."""
     together = one_function(module) if platform(target).joins_calls else {}
-    for c in module.control_computations:
+    for c in module.control_computations if platform(target).emits_any_fusion else ():
         if c not in together or not may_depend_on_others(together[c]):  # else it is other code
             for i in c.instructions:
                 if i.opcode == "fusion" and (found := _restack(module, i)):
