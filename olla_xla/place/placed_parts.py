@@ -26,6 +26,7 @@ class Shapes(NamedTuple):
       ptr: int64 [items + 1], item -> parts.
       first, last, height: int64 [parts], sections, both inclusive, and bytes.
       size: int64 [items], the largest height of an item's parts.
+      fixed: int64 [items], the offset of an item that must not move, else -1.
     """
 
     ptr: NDArray[np.int64]
@@ -33,6 +34,7 @@ class Shapes(NamedTuple):
     last: NDArray[np.int64]
     height: NDArray[np.int64]
     size: NDArray[np.int64]
+    fixed: NDArray[np.int64]
 
 
 @inner

@@ -38,7 +38,8 @@ _PEAK_FIRST = 0.2
 """Fraction of the time limit after which no other `peak_first` order is tried."""
 
 _MANY = 500
-"""Parts of this many items are repaired; for fewer the search is better, and may prove a bound."""
+"""Parts of this many items are repaired; for fewer the search is better, and may prove a bound, but
+where items are pinned: the search does not look around them."""
 
 _FIRST_REPAIR = 0.1
 """Fraction of the time limit in which packings are repaired before the search."""
@@ -230,7 +231,7 @@ def _place_part(
         status = Status.UNKNOWN if over else Status.FEASIBLE
         reason = StopReason.SIZE_LIMIT if searching else StopReason.HEURISTIC
         return PartPacking(bound, status, reason, source, None if over else best)
-    few = len(part) < _MANY or not repairable(part)
+    few = (len(part) < _MANY and bool((part.fixed < 0).all())) or not repairable(part)
     if method == "search" or capacity is not None or best is None or few:
         return _searched(Search(part), bound, target_height, capacity, best, source, budget)
     best, source = repair(part, target_height, best, source, budget, _FIRST_REPAIR, 0)

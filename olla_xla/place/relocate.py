@@ -176,7 +176,7 @@ def _take(
     if m == 0:
         return count, ANYWHERE
     if way == _SWAP:
-        return _take_place(target, m, offset, shapes.size, target_height, trial, count)
+        return _take_place(target, m, offset, shapes, target_height, trial, count)
     if way == _BAND:
         return _take_band(target, m, most, offset, shapes, trial, count), ANYWHERE
     return _take_few(target, m, most, offset, shapes, trial, count), ANYWHERE
@@ -195,7 +195,7 @@ def _take_place(
     target: int,
     m: int,
     offset: NDArray[np.int64],
-    size: NDArray[np.int64],
+    shapes: Shapes,
     target_height: int,
     trial: Scratch,
     count: int,
@@ -203,12 +203,14 @@ def _take_place(
     """Chooses an offset for the target at an end of a neighbour; takes out what overlaps it there.
 
     Args:
-      target: the item. m: of the items near it. offset, size: int64 [items]. target_height: bytes.
+      target: the item. m: of the items near it. offset: int64 [items] bytes. shapes: of all items.
+        target_height: bytes.
       trial: is filled. count: items taken out.
 
     Returns:
       (items taken out, the offset at which the target is to go).
     """
+    size, fixed = shapes.size, shapes.fixed
     j = trial.near[np.random.randint(m)]
     side = np.random.randint(3)  # on its foot, on top of it, or below its top
     at = offset[j] if side == 0 else offset[j] + size[j]
@@ -217,6 +219,8 @@ def _take_place(
     at = min(max(at, np.int64(0)), target_height - size[target])
     for j in trial.near[:m]:
         meets = offset[j] < at + size[target] and at < offset[j] + size[j]
+        if meets and fixed[j] >= 0:
+            return count, ANYWHERE
         if not trial.mark[j] and meets:
             count = _take_out(trial, count, j)
     return count, int(at)
@@ -246,7 +250,7 @@ def _take_band(
     for k in range(m):
         j = near[(first + k) % m]
         meets = offset[j] < middle + half and middle - half < offset[j] + size[j]
-        if not trial.mark[j] and meets:
+        if not trial.mark[j] and meets and shapes.fixed[j] < 0:
             count = _take_out(trial, count, j)
             if count >= 3 * most:
                 break
@@ -276,7 +280,11 @@ def _take_few(
         if count >= most:
             break
         j = near[np.random.randint(m)]
-        if not trial.mark[j] and (anywhere or abs(offset[j] - middle) <= half):
+        if (
+            not trial.mark[j]
+            and shapes.fixed[j] < 0
+            and (anywhere or abs(offset[j] - middle) <= half)
+        ):
             count = _take_out(trial, count, j)
     return count
 

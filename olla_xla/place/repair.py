@@ -4,7 +4,8 @@ Two compiled loops, both of many cheap tries. The first repeats first fit, each 
 that exceeded it moved forward in the order (squeaky wheels; Joslin and Clements 1999). The second
 keeps most items where they are and repacks a few (relocate.py). All randomness is seeded.
 
-Items live in all sections are placed below the others, which lowers the target height for these.
+What is pinned stays. Where nothing is, items live in all sections are placed below the others,
+which lowers the target height for these.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ _MAX_ITEMS = 20_000
 
 
 def repairable(items: Items) -> bool:
-    """Whether `repaired` can handle these items: no pinned ones, one alignment, not too many."""
-    same = bool((items.align == items.grain).all())
-    return same and bool((items.fixed < 0).all()) and 0 < len(items) <= _MAX_ITEMS
+    """Whether `repaired` can handle these items: one alignment, not too many."""
+    return bool((items.align == items.grain).all()) and 0 < len(items) <= _MAX_ITEMS
 
 
 def repaired(
@@ -50,7 +50,7 @@ def repaired(
     """
     length = np.add.reduceat(items.part_last - items.part_first + 1, items.part_ptr[:-1])
     level = np.minimum.reduceat(items.part_height, items.part_ptr[:-1]) == items.size
-    always = (length == items.count) & level
+    always = (length == items.count) & level & bool((items.fixed < 0).all())
     below = np.flatnonzero(always)
     floor = int(items.size[below].sum())
     rest = np.flatnonzero(~always)
@@ -60,7 +60,7 @@ def repaired(
     offsets = best.copy()
     offsets[below] = np.cumsum(items.size[below]) - items.size[below]
     height = target_height - target_height % items.grain - floor
-    if height < int(core.size.max()):
+    if height < int((np.maximum(core.fixed, 0) + core.size).max()):
         return best
     tries = _Repair(core, height, budget)
     top = int(np.max(best + items.size))
@@ -80,7 +80,12 @@ class _Repair:
         self.items, self.target_height = items, target_height
         self.budget = budget
         self.shapes = Shapes(
-            items.part_ptr, items.part_first, items.part_last, items.part_height, items.size
+            items.part_ptr,
+            items.part_first,
+            items.part_last,
+            items.part_height,
+            items.size,
+            items.fixed,
         )
         self.rate = 1e-3
 
@@ -172,14 +177,18 @@ def _squeaky(
     np.random.seed(seed)
     n = len(shapes.size)
     placed = np.empty((5, len(shapes.first)), np.int64)
-    offset = np.zeros(n, np.int64)
-    best = np.zeros(n, np.int64)
+    offset = np.maximum(shapes.fixed, 0)
+    best = offset.copy()
     least = np.int64(-1)
     for step in range(rounds):
         order = np.argsort(rank, kind="mergesort")
-        count = 0
-        top = np.int64(0)
+        count, top = np.int64(0), np.int64(0)
         for i in order:
+            if shapes.fixed[i] >= 0:
+                count = put(i, offset[i], shapes, placed, count)
+        for i in order:
+            if shapes.fixed[i] >= 0:
+                continue
             x = fit(i, shapes, target_height, LOWEST, placed, count)
             offset[i] = x
             top = max(top, x + shapes.size[i])

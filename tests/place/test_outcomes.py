@@ -79,7 +79,9 @@ def part_of(name):
 def mended(name):
     """Repairs of a part from a poor start, for some seeds."""
     part = part_of(name)
-    shapes = Shapes(part.part_ptr, part.part_first, part.part_last, part.part_height, part.size)
+    shapes = Shapes(
+        part.part_ptr, part.part_first, part.part_last, part.part_height, part.size, part.fixed
+    )
     begin = first_fit(part, np.arange(len(part)))
     target = least_height(part)
     told = [begin]

@@ -26,7 +26,8 @@ _ROWS = st.lists(
 )
 
 
-def _problem(rows):
+def _problem(rows, pin):
+    """The rows as blocks, the first of them pinned at `pin`, or free where that is -1."""
     lower, upper, size, group = [], [], [], []
     for k, (first, length, height, gap, again) in enumerate(rows):
         lower.append(first)
@@ -38,12 +39,13 @@ def _problem(rows):
             upper.append(first + length + gap + again)
             size.append(64 * height)
             group.append(k)
-    return PlacementProblem.of(lower, upper, size, alignment=64, group=group)
+    fixed = [-1 if k else pin for k in group]
+    return PlacementProblem.of(lower, upper, size, alignment=64, group=group, fixed=fixed)
 
 
-@given(_ROWS, st.integers(0, 3))
-def test_repair_is_sound_and_never_worse(rows, seed):
-    problem = _problem(rows)
+@given(_ROWS, st.integers(0, 3), st.sampled_from([-1, 0, 64, 256]))
+def test_repair_is_sound_and_never_worse(rows, seed, pin):
+    problem = _problem(rows, pin)
     items, item = items_of(problem, 0)
     least = place(problem, method="search", time_limit=20)
     assert least.status is Status.OPTIMAL
@@ -54,7 +56,7 @@ def test_repair_is_sound_and_never_worse(rows, seed):
         found = repaired(part, load_bound(part), start, Budget(5.0, 3000), seed)
         assert (found + part.size).max() <= (start + part.size).max()
         offsets[part.ids] = found
-    heights = problem.check(offsets[item])
+    heights = problem.check(offsets[item])  # also that what is pinned has stayed
     assert heights[0] >= least.height >= least.bound
 
 
@@ -65,6 +67,17 @@ def test_repair_mends_a_bad_start():
     start = np.array([128, 0, 256, 192], np.int64)
     found = repaired(part, load_bound(part), start, Budget(5.0, 5000))
     assert (found + part.size).max() == load_bound(part) == 192
+
+
+def test_repair_goes_around_what_is_pinned():
+    # As above, and 128 bytes pinned on top of it all; the last fits below.
+    lower, upper, size = [0, 2, 0, 4, 0], [4, 8, 2, 8, 8], [64, 128, 128, 64, 128]
+    fixed = [-1, -1, -1, -1, 192]
+    problem = PlacementProblem.of(lower, upper, size, alignment=64, fixed=fixed)
+    (part,) = independent(items_of(problem, 0)[0])
+    start = np.array([128, 0, 320, 320, 192], np.int64)
+    found = repaired(part, 320, start, Budget(5.0, 5000))
+    assert (found + part.size).max() == 320 and found[4] == 192
 
 
 def test_equal_seeds_give_equal_packings():
@@ -81,8 +94,6 @@ def test_equal_seeds_give_equal_packings():
     assert (one == two).all()
 
 
-def test_pins_and_mixed_alignments_are_left_to_the_search():
-    pinned = PlacementProblem.of([0, 0], [1, 1], [64, 64], alignment=64, fixed=[64, -1])
+def test_mixed_alignments_are_left_to_the_search():
     mixed = PlacementProblem.of([0, 0], [1, 1], [64, 64], alignment=[64, 128])
-    for problem in (pinned, mixed):
-        assert not repairable(items_of(problem, 0)[0])
+    assert not repairable(items_of(mixed, 0)[0])

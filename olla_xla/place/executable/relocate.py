@@ -34,7 +34,7 @@ _SMALLEST, _SHARES = 512, (1000, 100, 20)
 """Arguments and outputs below so many bytes, or below this part of temp, host nothing. The parts
 are tried one after the other, as fewer arenas may be packed more tightly."""
 
-_NODES = 20_000
+_NODES = 100_000
 """Placements that a search may try; they end it, so that equal executables get equal places."""
 
 
