@@ -24,7 +24,7 @@ from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import SolverLimits, Status
 
 if TYPE_CHECKING:
-    from olla_xla.place import programs
+    import olla_xla.place.programs as programs
 else:
     programs = late("olla_xla.place.programs")
 
@@ -38,8 +38,7 @@ _PEAK_FIRST = 0.2
 """Fraction of the time limit after which no other `peak_first` order is tried."""
 
 _MANY = 500
-"""Parts of this many items are repaired; for fewer the search is better, and may prove a bound, but
-where items are pinned: the search does not look around them."""
+"""Parts of this many items are repaired; for fewer the search is better, and may prove a bound."""
 
 _FIRST_REPAIR = 0.1
 """Fraction of the time limit in which packings are repaired before the search."""
@@ -231,7 +230,7 @@ def _place_part(
         status = Status.UNKNOWN if over else Status.FEASIBLE
         reason = StopReason.SIZE_LIMIT if searching else StopReason.HEURISTIC
         return PartPacking(bound, status, reason, source, None if over else best)
-    few = (len(part) < _MANY and bool((part.fixed < 0).all())) or not repairable(part)
+    few = len(part) < _MANY or not repairable(part)
     if method == "search" or capacity is not None or best is None or few:
         return _searched(Search(part), bound, target_height, capacity, best, source, budget)
     best, source = repair(part, target_height, best, source, budget, _FIRST_REPAIR, 0)

@@ -30,8 +30,8 @@ from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel, module_work
 
 if TYPE_CHECKING:
+    import olla_xla.planner.knee as knee
     from hlo.rewrite.clones import Clone
-    from olla_xla.planner import knee
     from olla_xla.remat.loops.moves import Spared
     from olla_xla.remat.loops.residual_choices import ResidualChoices
 else:
