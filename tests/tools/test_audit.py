@@ -13,14 +13,17 @@ import jax.numpy as jnp
 import pytest
 
 import olla_xla
+import olla_xla.targets as targets
 from benchmarks.mutants.kinds import mutated
+from hlo.dumps.lowered import read_lowered
 from hlo.module import module_from_bytes, parse_module_proto
 from olla_xla.cli.main import main
 from olla_xla.errors import InputError
-from olla_xla.tools.audit.audit import audit_parts
+from olla_xla.tools.audit.audit import audit_compiled, audit_parts, promises_of
 from olla_xla.tools.audit.every_compile import every_compile
 from olla_xla.tools.audit.reduce import reduced
 from olla_xla.tools.audit.report import saved_parts
+from olla_xla.tools.dumped import DumpedStage
 
 
 def step(state, batch, unused):
@@ -121,6 +124,18 @@ def test_a_promise_that_is_not_kept():
     parts = whole.parts._replace(module=proto.SerializeToString())
     found = audit_parts(parts, lowered.compiler_ir()).findings
     assert "take over the memory" in found[0].message
+
+
+def test_promises_of_a_module_that_was_made_from_hlo(tmp_path):
+    lowered = jax.jit(step, donate_argnums=0).lower(*arguments())
+    path = tmp_path / "step.pb"
+    path.write_bytes(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
+    dump = read_lowered(path)
+    assert dump is not None
+    stage = DumpedStage(dump, targets.target("cpu")).lowered
+    promised = promises_of(stage.compiler_ir(), 4)
+    assert promised == promises_of(lowered.compiler_ir(), 4) != (frozenset(), {})
+    assert audit_compiled(stage.compile(), stage.compiler_ir())
 
 
 def test_every_compile_of_a_block():

@@ -25,8 +25,9 @@ from olla_xla.tools.audit.report import Audit, ExecutableParts, located
 Promises = tuple[frozenset[int], dict[ShapeIndex, int]]
 """Numbers of the donated arguments; index of a result -> the argument that it is to take over."""
 
-_TAKEN, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
-"""JAX's attributes of a donated argument: with the result that takes it over, or without."""
+_TAKEN, _DONOR, _ALIASES = "tf.aliasing_output", "jax.buffer_donor", "mhlo.input_output_alias"
+"""JAX's attributes of a donated argument: with the result that takes it over, or without; and that
+of a module that was made from HLO, with all such pairs."""
 
 
 def audit(fn: Any, *args: Any, **kwargs: Any) -> Audit:
@@ -169,6 +170,11 @@ def promises_of(lowered: Any, arguments: int) -> Promises | None:
         if _TAKEN in attributes:
             k = int(attributes[_TAKEN].value)
             taken[(k,) if results > 1 else ()] = number
+    attributes = lowered.operation.attributes
+    for pair in attributes[_ALIASES] if _ALIASES in attributes else ():
+        number = pair["alias"]["parameter_number"].value
+        donated.add(number)
+        taken[tuple(pair["output_index"])] = number
     return frozenset(donated), taken
 
 
