@@ -164,9 +164,11 @@ def plan(
     """
     try:
         make = _maker((verify, plan, enabled, fission, host_budget), options)
-        return make if fn is None else make(fn)
+    except OllaError:
+        raise
     except Exception as error:
-        return _without_plan(error, options, fn)
+        make = functools.partial(_without_plan, error, options)
+    return make if fn is None else make(fn)
 
 
 def _without_plan(error: Exception, options: dict[str, Any], function: Any) -> Any:
@@ -174,8 +176,6 @@ def _without_plan(error: Exception, options: dict[str, Any], function: Any) -> A
     needed = environment.strict() or options.get("memory_budget") is not None
     if needed or isinstance(error, OllaError):
         raise error
-    if function is None:
-        return functools.partial(_without_plan, error, options)
     jitted = plain_jit(function, **{n: v for n, v in options.items() if _is_jits(n, v)})
     name, kind = getattr(function, "__name__", "a function"), type(error).__name__
     _logger.warning("%s is not planned, by a bug: %s: %s", name, kind, error)
