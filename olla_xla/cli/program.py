@@ -170,7 +170,7 @@ def _define_json(values: flags.FlagValues) -> None:
         None,
         "Write the results as JSON: with --json to standard output, and all other output to "
         "standard error; with --json=FILE to that file.",
-        flag_values=values,
+        values,
     )
 
 

@@ -37,7 +37,7 @@ def analyze_model(
             *model.arguments,
             target=target,
             plan=False if options is None else vars(options),
-            title=_title(model, target),
+            title=model.titled(target.name),
             advice=False if advice is None else vars(advice),
         )
 
@@ -72,10 +72,6 @@ def analyze_dump(
     return analyze_module(own, target.platform, title=title, planned=planned, plan=plan)
 
 
-def _title(model: BuiltModel, target: Target) -> str:
-    return f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
-
-
 def compare_with(
     baseline: Snapshot, model: BuiltModel, target: Target, options: PlanOptions, stage: Progress
 ) -> Difference:
@@ -92,7 +88,7 @@ def compare_with(
     if baseline.of_plan:
         result = plan_model(model, target, options, stage=stage, progress=stage, compare=False)
         return difference(baseline, Snapshot.of_plan_file(result.plan, "now"))
-    title = _title(model, target)
+    title = model.titled(target.name)
     if title != baseline.title:
         raise InputError(
             f"{baseline.name} was made for {baseline.title}, not for {title}; give the same flags"

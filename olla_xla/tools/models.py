@@ -46,6 +46,10 @@ class BuiltModel:
     jit_options: Mapping[str, Any]
     make: Callable[..., Any] = dataclasses.field(repr=False)
 
+    def titled(self, where: str) -> str:
+        """The title of its tables: model, batch size, optimizer, and the device."""
+        return f"{self.name}, batch {self.batch_size}, {self.optimizer}, {where}"
+
     def arrays(self, seed: int = 0) -> tuple[Any, ...]:
         """Real arguments that depend on `seed` alone.
 

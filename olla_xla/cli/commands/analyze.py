@@ -22,16 +22,13 @@ from typing import Any
 from absl import flags
 
 import olla_xla.targets as targets
-from hlo.dumps.read import read_module
-from hlo.module import HloError
 from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.analysis.terminal import text
 from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.errors import InputError
 from olla_xla.planner import apply_plan, plan_module
-from olla_xla.tools import models
 from olla_xla.tools.baseline import analyze_dump, analyze_model
 from olla_xla.tools.step import plan_progress
 
@@ -41,24 +38,14 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)
-    flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
-    )
-    flags.DEFINE_boolean(
-        "plan", False, "Also show the step's memory with a plan.", flag_values=values
-    )
+    shared.define_target(values)
+    flags.DEFINE_boolean("plan", False, "Also show the step's memory with a plan.", values)
     shared.define_recomputation(values)
     shared.define_limits(values)
     shared.define_advice(values)
-    flags.DEFINE_integer(
-        "largest",
-        15,
-        "How many tensors, modules and source lines to list.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_string("html", None, "File for the HTML report.", flag_values=values)
-    flags.DEFINE_string("figure", None, "File for a drawing: PNG, SVG or PDF.", flag_values=values)
+    shared.define_largest(values, 15, "How many tensors, modules and source lines to list.")
+    flags.DEFINE_string("html", None, "File for the HTML report.", values)
+    flags.DEFINE_string("figure", None, "File for a drawing: PNG, SVG or PDF.", values)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -88,9 +75,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _of_model(values: flags.FlagValues, options: Any, progress: Progress) -> Analysis:
-    progress.stage("loading JAX and the model")
-    target = targets.target(values.target)
-    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+    model, target = shared.loaded_model(values, progress)
     progress.stage("tracing, compiling")
     advice = options if values.advice else None
     with plan_progress(progress.stage):
@@ -103,11 +88,7 @@ def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analy
     if lowered is not None:
         target = targets.target(values.target, lowered.devices, values.topology)
         return analyze_dump(lowered, target, options if values.plan else None, progress.stage)
-    platform = targets.TARGETS[values.target]
-    try:
-        module = read_module(values.hlo, platform)
-    except HloError as error:
-        raise ModuleFormatError(str(error)) from error
+    platform, module = targets.TARGETS[values.target], shared.scheduled_module(values, values.hlo)
     plan = planned = None
     if values.plan:
         progress.stage("planning")

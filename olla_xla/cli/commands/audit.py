@@ -22,14 +22,13 @@ from absl import flags
 
 import olla_xla.targets as targets
 from hlo.buffer_assignment import dumped_parts
-from hlo.dumps.read import read_module
 from hlo.late import late
 from hlo.module import HloError
 from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.commands.run import script_code, script_start
 from olla_xla.cli.report.progress import Progress
-from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.errors import InputError
 from olla_xla.tools import models
 from olla_xla.tools.after_jax import after_jax
 from olla_xla.tools.audit.every_compile import every_compile
@@ -52,19 +51,14 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)
+    flags.DEFINE_string("script", None, "A script, or -m MODULE, with its arguments.", values)
+    shared.define_target(values)
     flags.DEFINE_string(
-        "script", None, "A script, or -m MODULE, with its arguments.", flag_values=values
-    )
-    flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "zip", None, "File for the executable, or the first with a finding.", flag_values=values
+        "zip", None, "File for the executable, or the first with a finding.", values
     )
     flags.DEFINE_bool(
-        "reduce", False, "Whether the file has only what the first finding needs.",
-        flag_values=values,
-    )  # fmt: skip
+        "reduce", False, "Whether the file has only what the first finding needs.", values
+    )
 
 
 def run(values: flags.FlagValues) -> int:
@@ -106,7 +100,7 @@ def _of_script(script: str, found: list[report.Audit], failed: list[str]) -> int
 
 def _of_model(values: flags.FlagValues) -> report.Audit:
     targets.prepare_environment(values.target)
-    model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+    model = shared.built_model(values)
     with models.tracing(values.model):
         jitted = jax.jit(model.step, **model.jit_options)
         lowered = jitted.lower(*targets.target(values.target).place(model.arguments))
@@ -128,10 +122,7 @@ def _of_hlo(values: flags.FlagValues) -> report.Audit:
     except HloError:
         module = assignment = b""
     if not assignment:  # a module alone, perhaps as text
-        try:
-            module = read_module(path, platform)
-        except HloError as error:
-            raise ModuleFormatError(str(error)) from error
+        module = shared.scheduled_module(values, path)
     return audit.audit_parts(report.ExecutableParts(platform, module, assignment))
 
 

@@ -22,16 +22,18 @@ from olla_xla.errors import InputError
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla cache`."""
     flags.DEFINE_string(
-        "directory", None, "Folder of the stored plans; by default in JAX's persistent cache.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_bool(
-        "verify", False, "Exit with code 1 if a stored plan cannot be used.", flag_values=values
+        "directory",
+        None,
+        "Folder of the stored plans; by default in JAX's persistent cache.",
+        values,
     )
+    flags.DEFINE_bool("verify", False, "Exit with code 1 if a stored plan cannot be used.", values)
     flags.DEFINE_bool(
-        "prune", False, "Remove plans that are damaged, older than --days or exceed --megabytes.",
-        flag_values=values,
-    )  # fmt: skip
+        "prune",
+        False,
+        "Remove plans that are damaged, older than --days or exceed --megabytes.",
+        values,
+    )
     flags.DEFINE_float(
         "days",
         30.0,

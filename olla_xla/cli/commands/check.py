@@ -9,32 +9,24 @@ from __future__ import annotations
 
 from absl import flags
 
-import olla_xla.targets as targets
 from olla_xla.analysis.difference import load_snapshot
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.plans import difference_line, difference_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
-from olla_xla.tools import models
 from olla_xla.tools.baseline import compare_with
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla check`."""
     shared.define_model(values)
-    flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
-    )
+    shared.define_target(values)
     flags.DEFINE_string(
-        "baseline", None, "Plan or analysis file to compare the memory with.", flag_values=values
+        "baseline", None, "Plan or analysis file to compare the memory with.", values
     )
-    flags.DEFINE_string(
-        "tolerance", "0%", 'How much the memory may grow, such as "1%".', flag_values=values
-    )
-    flags.DEFINE_integer(
-        "largest", 10, "How many differences to list.", lower_bound=1, flag_values=values
-    )
+    flags.DEFINE_string("tolerance", "0%", 'How much the memory may grow, such as "1%".', values)
+    shared.define_largest(values, 10, "How many differences to list.")
     shared.define_limits(values)
 
 
@@ -54,11 +46,8 @@ def run(values: flags.FlagValues) -> int:
     baseline = load_snapshot(values.baseline)
     if baseline is None:
         raise InputError(f"{values.baseline} is neither a plan nor an analysis file")
-    targets.prepare_environment(values.target)
-    target = targets.target(values.target)
     with Progress() as progress:
-        progress.stage("loading JAX and the model")
-        model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+        model, target = shared.loaded_model(values, progress)
         found = compare_with(baseline, model, target, options, progress.stage)
     document.add(before_bytes=baseline.total_bytes, more_bytes=found.bytes, tolerance=tolerance)
     console = shared.console()

@@ -21,13 +21,11 @@ from absl import flags
 
 import olla_xla.targets as targets
 from hlo.backend import platform
-from hlo.dumps.read import read_module
-from hlo.module import HloError
 from olla_xla.analysis.analysis import Executable, analyze_module
 from olla_xla.analysis.difference import Snapshot, difference, load_snapshot
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.plans import difference_line, difference_table
-from olla_xla.errors import InputError, ModuleFormatError, OllaError
+from olla_xla.errors import InputError, OllaError
 
 OPERANDS = ("A", "B")
 
@@ -35,16 +33,8 @@ OPERANDS = ("A", "B")
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla diff`."""
     shared.define_model(values)
-    flags.DEFINE_enum(
-        "target",
-        "cpu",
-        list(targets.TARGETS),
-        "Device for which dumped modules and models are analysed.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "largest", 15, "How many differences to list.", lower_bound=1, flag_values=values
-    )
+    shared.define_target(values, "Device for which dumped modules and models are analysed.")
+    shared.define_largest(values, 15, "How many differences to list.")
     shared.define_format(values)
 
 
@@ -69,11 +59,8 @@ def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
         return Snapshot.of_analysis(analysis_under(version, arguments, gpu=gpu), text)
     if found := load_snapshot(text):
         return found
-    try:
-        module = read_module(text, targets.TARGETS[values.target])
-    except HloError as error:
-        raise ModuleFormatError(str(error)) from error
-    analysis = analyze_module(Executable(module), targets.TARGETS[values.target])
+    module = Executable(shared.scheduled_module(values, text))
+    analysis = analyze_module(module, targets.TARGETS[values.target])
     return Snapshot.of_analysis(analysis, text)
 
 

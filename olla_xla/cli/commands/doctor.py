@@ -29,21 +29,18 @@ from olla_xla.tools.doctor.probe import ROWS, Examination, RunRow
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla doctor`."""
-    flags.DEFINE_list(
-        "models", None, "Example models to run; by default all.",
-        flag_values=values,
-    )  # fmt: skip
+    flags.DEFINE_list("models", None, "Example models to run; by default all.", values)
     flags.DEFINE_enum(
         "target",
         "gpu",
         ["gpu", "cpu"],
         "Device that runs the models: this machine's GPU or its CPU.",
-        flag_values=values,
+        values,
     )
     flags.DEFINE_integer(
         "steps", 10, "Steps that each run takes.", lower_bound=2, flag_values=values
     )
-    flags.DEFINE_string("out", ".", "Folder for the report.", flag_values=values)
+    flags.DEFINE_string("out", ".", "Folder for the report.", values)
 
 
 def run(values: flags.FlagValues) -> int:

@@ -19,12 +19,10 @@ from absl import flags
 
 import olla_xla.schedule as schedule
 import olla_xla.targets as targets
-from hlo.dumps.read import read_module
-from hlo.module import HloError
 from olla_xla.check.graph import check_schedule
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
-from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes
@@ -41,20 +39,15 @@ _PICTURES = (".png", ".svg", ".pdf")
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla graph`."""
     shared.define_hlo(values)
-    flags.DEFINE_string("graph", None, "A GraphML file to read.", flag_values=values)
+    flags.DEFINE_string("graph", None, "A GraphML file to read.", values)
     flags.DEFINE_string(
         "computation",
         None,
         "Computation of the module to write; by default its entry computation.",
-        flag_values=values,
+        values,
     )
-    flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "Device for which XLA compiled the module.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_string(
-        "out", None, "File for the graph: .graphml, .png, .svg or .pdf.", flag_values=values
-    )
+    shared.define_target(values, "Device for which XLA compiled the module.")
+    flags.DEFINE_string("out", None, "File for the graph: .graphml, .png, .svg or .pdf.", values)
     shared.define_limits(values)
 
 
@@ -105,10 +98,7 @@ def _given(values: flags.FlagValues) -> TensorGraph:
 
 
 def _of_module(values: flags.FlagValues) -> TensorGraph:
-    try:
-        module = read_module(values.hlo, targets.TARGETS[values.target])
-    except HloError as error:
-        raise ModuleFormatError(str(error)) from error
+    module = shared.scheduled_module(values, values.hlo)
     found = {graph.name: graph for graph in graphs(module, targets.TARGETS[values.target])}
     name = values.computation or list(found)[-1]
     if name not in found:

@@ -22,7 +22,6 @@ from olla_xla.cli.report.tables import Table, change, megabytes, percent
 from olla_xla.errors import InputError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
-from olla_xla.tools import models
 from olla_xla.tools.measure.processes import gpu_kind, measure
 from olla_xla.tools.measure.records import Comparison, Measured, Recomputation, RunRequest
 from olla_xla.tools.step import plan_model
@@ -41,7 +40,7 @@ def define_flags(values: flags.FlagValues) -> None:
             *(name for name, kind in targets.TARGETS.items() if not platform(kind).is_host),
         ],
         "Device to run on (cpu, gpu), or a card for which to compile only.",
-        flag_values=values,
+        values,
     )
     flags.DEFINE_integer(
         "steps", 10, "Steps that each process runs.", lower_bound=2, flag_values=values
@@ -108,16 +107,12 @@ def run(values: flags.FlagValues) -> int:
 
 def _compile_only(values: flags.FlagValues, options: PlanOptions) -> int:
     """Plans and compiles for a card that is not here; prints totals that were not measured."""
-    targets.prepare_environment(values.target)
     with Progress() as progress:
-        progress.stage("loading JAX and the model")
-        target = targets.target(values.target)
-        model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+        model, target = shared.loaded_model(values, progress)
         result = plan_model(
             model, target, options, stage=progress.stage, progress=progress, compare=False
         )
-    title = f"{values.model}, batch {values.batch_size}, {values.optimizer}, {target.kind}"
-    unmeasured_table(result.plan, title).print(shared.console())
+    unmeasured_table(result.plan, model.titled(target.kind)).print(shared.console())
     print(f"Not measured: nothing runs for a target that is not there ({values.target}).")
     return 0
 

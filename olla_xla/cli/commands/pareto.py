@@ -16,21 +16,17 @@ import math
 
 from absl import flags
 
-import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.sweeps import pareto_table
 from olla_xla.errors import InputError
-from olla_xla.tools import models
 from olla_xla.tools.variants import pareto
 
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla pareto`."""
     shared.define_model(values)
-    flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
-    )
+    shared.define_target(values)
     shared.define_overheads(values, "0,0.01,0.02,0.05,0.1,0.2")
     flags.DEFINE_float(
         "seconds",
@@ -49,16 +45,11 @@ def run(values: flags.FlagValues) -> int:
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla pareto --help")
     overheads = shared.overheads(values)
-    targets.prepare_environment(values.target)
-
     with Progress() as progress:
-        progress.stage("loading JAX and the model")
-        target = targets.target(values.target)
-        model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+        model, target = shared.loaded_model(values, progress)
         seconds = values.seconds or math.inf
         rows, left = pareto(model, target, options, overheads, progress.stage, seconds)
-    title = f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
-    shared.print_table(values, pareto_table(rows, title))
+    shared.print_table(values, pareto_table(rows, model.titled(target.name)))
     if left:
         print(
             f"Left out after {values.seconds:,.0f} s: {', '.join(left)}. --seconds=0 compiles all."

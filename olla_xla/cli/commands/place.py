@@ -20,10 +20,8 @@ from olla_xla.solvers.linear import Status
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla place`."""
-    flags.DEFINE_string("trace", None, "CSV file with the memory blocks.", flag_values=values)
-    flags.DEFINE_string(
-        "out", None, "CSV file for the blocks with their offsets.", flag_values=values
-    )
+    flags.DEFINE_string("trace", None, "CSV file with the memory blocks.", values)
+    flags.DEFINE_string("out", None, "CSV file for the blocks with their offsets.", values)
     flags.DEFINE_integer("capacity", None, "Most bytes to use.", flag_values=values)
     flags.DEFINE_float("time_limit", 10.0, "Seconds of search, at most.", flag_values=values)
     flags.DEFINE_integer(
@@ -33,11 +31,9 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_enum(
-        "method", "auto", METHODS, "Algorithm that chooses the blocks' offsets.", flag_values=values
+        "method", "auto", METHODS, "Algorithm that chooses the blocks' offsets.", values
     )
-    flags.DEFINE_enum(
-        "backend", "highs", SOLVERS, "The solver for --method=ilp.", flag_values=values
-    )
+    flags.DEFINE_enum("backend", "highs", SOLVERS, "The solver for --method=ilp.", values)
     flags.DEFINE_float(
         "gap", 0.0, "Part of its bound above which --method=ilp may end.", flag_values=values
     )

@@ -27,8 +27,7 @@ import olla_xla.targets as targets
 from hlo.backend import PLATFORMS
 from hlo.buffer_assignment import BufferAssignment
 from hlo.dumps.lowered import LoweredModule
-from hlo.dumps.read import read_module
-from hlo.module import HloError, module_from_bytes
+from hlo.module import module_from_bytes
 from olla_xla.analysis.memory_view import MemoryView, memory_view
 from olla_xla.analysis.remedies import remedy
 from olla_xla.analysis.remedy import Remedy
@@ -48,13 +47,12 @@ from olla_xla.cli.report.plans import (
 )
 from olla_xla.cli.report.progress import Progress
 from olla_xla.compile import loading
-from olla_xla.errors import InputError, ModuleFormatError, PlanFileError
+from olla_xla.errors import InputError, PlanFileError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps
-from olla_xla.tools import models
 from olla_xla.tools.assignment_report import FullReport, full_report
 from olla_xla.tools.residual_rows import residual_rows
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model, plan_progress
@@ -65,32 +63,22 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)
-    flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "Device to plan for.", flag_values=values
-    )
+    shared.define_target(values, "Device to plan for.")
     shared.define_recomputation(values)
     flags.DEFINE_string(
         "host_budget",
         None,
         'Most bytes of host memory that scan residuals may take, such as "64GiB", with --model.',
-        flag_values=values,
+        values,
     )
-    flags.DEFINE_string("plan", None, "A plan file to apply.", flag_values=values)
-    flags.DEFINE_string(
-        "plan_out", None, "File for the plan, which --plan can apply.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "largest",
-        10,
-        "How many of the largest tensors at the peak to list.",
-        lower_bound=0,
-        flag_values=values,
-    )
+    flags.DEFINE_string("plan", None, "A plan file to apply.", values)
+    flags.DEFINE_string("plan_out", None, "File for the plan, which --plan can apply.", values)
+    shared.define_largest(values, 10, "How many of the largest tensors at the peak to list.", 0)
     flags.DEFINE_bool(
         "assignment",
         False,
         "List XLA's allocations, their unused bytes, and the largest tensors' addresses.",
-        flag_values=values,
+        values,
     )
     shared.define_advice(values)
     shared.define_limits(values)
@@ -125,11 +113,8 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:
-    name = values.model
     with Progress() as progress:
-        progress.stage("loading JAX and the model")
-        target = targets.target(values.target)
-        model = models.build(name, batch_size=values.batch_size, optimizer=values.optimizer)
+        model, target = shared.loaded_model(values, progress)
         result = plan_model(
             model,
             target,
@@ -142,8 +127,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
         report = _assignment(result, values, progress)
         view = _view(result.module, target.platform, result.assignment)
         other = _remedy(result, view, options, values, given, progress)
-    title = f"{name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
-    return _print_compiled(result, view, title, values, other, report)
+    return _print_compiled(result, view, model.titled(target.name), values, other, report)
 
 
 def _view(module: bytes, platform: str, assignment: BufferAssignment | None = None) -> MemoryView:
@@ -245,10 +229,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     platform = targets.TARGETS[values.target]
     with Progress() as progress:
         progress.stage(f"reading {values['hlo'].value}")
-        try:
-            module = read_module(values.hlo, platform)
-        except HloError as error:
-            raise ModuleFormatError(str(error)) from error
+        module = shared.scheduled_module(values, values.hlo)
         progress.stage(loading.what())
         loaded()
         progress.stage("planning")

@@ -9,10 +9,15 @@ from rich.console import Console
 
 import olla_xla.targets as targets
 from hlo.dumps.lowered import LoweredModule, read_lowered
+from hlo.dumps.read import read_module
 from hlo.module import HloError
+from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.problem.options import KNEE, METHODS, PLACEMENTS, SOLVERS, PlanOptions, parse_overhead
+from olla_xla.targets.target import Target
+from olla_xla.tools import models
+from olla_xla.tools.models import BuiltModel
 
 
 def define_hlo(values: flags.FlagValues) -> None:
@@ -21,7 +26,7 @@ def define_hlo(values: flags.FlagValues) -> None:
         "hlo",
         None,
         "File with a dumped module: HLO text or proto, StableHLO; also gzipped.",
-        flag_values=values,
+        values,
     )
 
 
@@ -31,7 +36,7 @@ def define_topology(values: flags.FlagValues) -> None:
         "topology",
         "",
         "TPU chips in each direction, such as 2x4; by default the usual topology for the devices.",
-        flag_values=values,
+        values,
     )
 
 
@@ -43,7 +48,7 @@ def define_compile(values: flags.FlagValues) -> None:
         True,
         "Compile an unscheduled module of --hlo with XLA's own pipeline first; with --nocompile "
         "it is planned in the order of the file.",
-        flag_values=values,
+        values,
     )
 
 
@@ -67,13 +72,25 @@ def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
     return module
 
 
+def scheduled_module(values: flags.FlagValues, path: str) -> bytes:
+    """A dumped module for --target, with the order of the file; a serialized HloModuleProto.
+
+    Raises:
+      ModuleFormatError: the file cannot be read as a module.
+    """
+    try:
+        return read_module(path, targets.TARGETS[values.target])
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
+
+
 def define_advice(values: flags.FlagValues) -> None:
     """Defines --advice: whether other remedies are tried; on by default."""
     flags.DEFINE_bool(
         "advice",
         True,
         "If the plan saves little: try other remedies, each with one more compile.",
-        flag_values=values,
+        values,
     )
 
 
@@ -83,10 +100,33 @@ def define_model(values: flags.FlagValues) -> None:
         "model",
         None,
         "An example model (in a checkout), or your own as package.module:function.",
-        flag_values=values,
+        values,
     )
     flags.DEFINE_integer("batch_size", 4, "Examples in a batch.", lower_bound=1, flag_values=values)
-    flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
+    flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", values)
+
+
+def define_target(values: flags.FlagValues, what: str = "Device to compile for.") -> None:
+    """Defines --target, the CPU by default, with the text of its help."""
+    flags.DEFINE_enum("target", "cpu", list(targets.TARGETS), what, values)
+
+
+def loaded_model(values: flags.FlagValues, progress: Progress) -> tuple[BuiltModel, Target]:
+    """The model of --model, and the device of --target; loads JAX, which takes seconds."""
+    targets.prepare_environment(values.target)
+    progress.stage("loading JAX and the model")
+    target = targets.target(values.target)
+    return built_model(values), target
+
+
+def built_model(values: flags.FlagValues) -> BuiltModel:
+    """The step of --model, --batch_size and --optimizer."""
+    return models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+
+
+def define_largest(values: flags.FlagValues, default: int, what: str, least: int = 1) -> None:
+    """Defines --largest, how many rows of a table to print, with the text of its help."""
+    flags.DEFINE_integer("largest", default, what, least, flag_values=values)
 
 
 def define_limits(values: flags.FlagValues) -> None:
@@ -158,11 +198,9 @@ def define_method(values: flags.FlagValues) -> None:
         "search",
         METHODS,
         'How to order operators: "search", or "ilp", the OLLA paper\'s integer program.',
-        flag_values=values,
+        values,
     )
-    flags.DEFINE_enum(
-        "backend", "highs", SOLVERS, "The solver for --method=ilp.", flag_values=values
-    )
+    flags.DEFINE_enum("backend", "highs", SOLVERS, "The solver for --method=ilp.", values)
     flags.DEFINE_float(
         "gap", 0.0, "Part of its bound above which the integer program may end.", flag_values=values
     )
@@ -171,7 +209,7 @@ def define_method(values: flags.FlagValues) -> None:
         False,
         "Add the OLLA paper's control edges to the integer programs of --method=ilp, for early "
         "weight updates. The programs become smaller, but may exclude the best order.",
-        flag_values=values,
+        values,
     )
 
 
@@ -182,7 +220,7 @@ def define_placement(values: flags.FlagValues) -> None:
         "xla",
         PLACEMENTS,
         'Who chooses the addresses of buffers: XLA, or "own": olla_xla, on a CPU.',
-        flag_values=values,
+        values,
     )
 
 
@@ -192,14 +230,14 @@ def define_overheads(values: flags.FlagValues, default: str) -> None:
         "overheads",
         default,
         "Predicted times to add, as fractions of the step's; one plan for each; 0: reorder only.",
-        flag_values=values,
+        values,
     )
 
 
 def define_format(values: flags.FlagValues) -> None:
     """Defines --format."""
     flags.DEFINE_enum(
-        "format", "text", ["text", "markdown"], "Format of the printed table.", flag_values=values
+        "format", "text", ["text", "markdown"], "Format of the printed table.", values
     )
 
 

@@ -38,12 +38,10 @@ def define_flags(values: flags.FlagValues) -> None:
         ),
         ("modes", "order", "What plans may do: order, only reorder; overhead, also recompute."),
     ):
-        flags.DEFINE_list(name, default, text, flag_values=values)
-    flags.DEFINE_enum(
-        "executor", "local", ["local", "dask"], "What runs the sweep.", flag_values=values
-    )
+        flags.DEFINE_list(name, default, text, values)
+    flags.DEFINE_enum("executor", "local", ["local", "dask"], "What runs the sweep.", values)
     flags.DEFINE_string(
-        "scheduler", None, "Address of Dask's scheduler, for --executor=dask.", flag_values=values
+        "scheduler", None, "Address of Dask's scheduler, for --executor=dask.", values
     )
     define_shared_flags(values, "sweep.csv")
 
@@ -55,20 +53,25 @@ def define_shared_flags(values: flags.FlagValues, out: str) -> None:
         ("batch_sizes", "1,32", "Examples in a batch."),
         ("optimizers", "adam", "The models' optimizers."),
     ):
-        flags.DEFINE_list(name, default, text, flag_values=values)
-    flags.DEFINE_string("out", out, "CSV file for the rows.", flag_values=values)
+        flags.DEFINE_list(name, default, text, values)
+    flags.DEFINE_string("out", out, "CSV file for the rows.", values)
     flags.DEFINE_integer(
-        "workers", os.cpu_count() or 1, "Most processes at a time.", lower_bound=1,
+        "workers",
+        os.cpu_count() or 1,
+        "Most processes at a time.",
+        lower_bound=1,
         flag_values=values,
-    )  # fmt: skip
+    )
     flags.DEFINE_string(
-        "worker_memory", "4GiB", "Free memory that is needed to start one more process.",
-        flag_values=values,
-    )  # fmt: skip
+        "worker_memory", "4GiB", "Free memory that is needed to start one more process.", values
+    )
     flags.DEFINE_float(
-        "cell_timeout", 3600.0, "Most seconds to plan a row of the table.", lower_bound=1.0,
+        "cell_timeout",
+        3600.0,
+        "Most seconds to plan a row of the table.",
+        lower_bound=1.0,
         flag_values=values,
-    )  # fmt: skip
+    )
     shared.define_format(values)
     shared.define_limits(values)
     shared.define_placement(values)
