@@ -1,4 +1,4 @@
-"""What `PlannedFunction.as_policy` returns: the scan residuals that a plan keeps, by name."""
+"""What `as_policy` returns: the scan residuals that a plan keeps or spills, by name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from olla_xla.memory.sources import short_line
 
 
 class Unnamed(NamedTuple):
-    """A scan residual that a plan keeps and that no `checkpoint_name` names.
+    """A scan residual that a plan keeps or spills and that no `checkpoint_name` names.
 
     Attributes:
       bytes: of all its slices. operation: that makes it, such as "dot_general", or "".
-      line: "file:line" of the operation, or "".
+      line: "file:line" of the operation, or "". spilled: whether it is kept in host memory.
     """
 
     bytes: int
     operation: str
     line: str
+    spilled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,28 +36,43 @@ class CheckpointPolicy:
       recomputed: names of residuals that are recomputed.
       unnamed: residuals that are kept and have no name, largest first. Unless they get names, the
         policy recomputes them, and its total differs from the plan's.
+      offloaded: names of residuals that are kept in host memory.
     """
 
     names: tuple[str, ...]
     recomputed: tuple[str, ...]
     unnamed: tuple[Unnamed, ...]
+    offloaded: tuple[str, ...] = ()
 
     def policy(self) -> Callable[..., Any]:
         """The policy itself, for `jax.checkpoint(body, policy=...)` around the body of the scan."""
-        return jax.checkpoint_policies.save_only_these_names(*self.names)
+        if not self.offloaded:
+            return jax.checkpoint_policies.save_only_these_names(*self.names)
+        return jax.checkpoint_policies.save_and_offload_only_these_names(**self._offloading())
+
+    def _offloading(self) -> dict[str, Any]:
+        return {
+            "names_which_can_be_saved": list(self.names),
+            "names_which_can_be_offloaded": list(self.offloaded),
+            "offload_src": "device",
+            "offload_dst": "pinned_host",
+        }
 
     def maxtext(self) -> str:
-        """MaxText's flags for it: "remat_policy=custom", and "NAME=device" or "NAME=remat"."""
-        kept = [f"{name}=device" for name in self.names]
-        made = [f"{name}=remat" for name in self.recomputed]
-        return " ".join(["remat_policy=custom", *kept, *made])
+        """MaxText's flags for it: "remat_policy=custom", and "NAME=device", "=offload" or "=remat"."""
+        places = {"device": self.names, "offload": self.offloaded, "remat": self.recomputed}
+        flags = [f"{name}={place}" for place, names in places.items() for name in names]
+        return " ".join(["remat_policy=custom", *flags])
 
     def __str__(self) -> str:
         """As code, with a line for each residual that has no name."""
-        given = ", ".join(map(repr, self.names))
-        lines = [f"jax.checkpoint_policies.save_only_these_names({given})"]
+        called, given = "save_only_these_names", ", ".join(map(repr, self.names))
+        if self.offloaded:
+            called = "save_and_offload_only_these_names"
+            given = ", ".join(f"{name}={value!r}" for name, value in self._offloading().items())
+        lines = [f"jax.checkpoint_policies.{called}({given})"]
         lines += [
-            f"# no name: {one.bytes / 2**20:,.1f} MB of {one.operation or 'a value'}"
+            f"# no name{', spilled' * one.spilled}: {one.bytes / 2**20:,.1f} MB of {one.operation or 'a value'}"
             f"{f' at {short_line(one.line)}' * bool(one.line)}"
             for one in self.unnamed
         ]

@@ -6,12 +6,21 @@ import dataclasses
 
 import jax
 
-from hlo.module import module_from_bytes
+from hlo.module import Instruction, module_from_bytes
 from olla_xla.compile.accounting import final_module
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.plan_parts import HostArray
-from olla_xla.remat.loops.pairs import pairs
+from olla_xla.remat.loops.pairs import ScanPair, pairs
+from olla_xla.remat.loops.scan_residuals import ScanResidual
+
+
+def maker(pair: ScanPair, residual: ScanResidual) -> Instruction:
+    """What makes a residual's slices; they may be sent in the iteration after that."""
+    made = residual.value
+    if residual.whole.is_host and made.i.opcode == "parameter":
+        made = pair.writer.body.root[made.index].behind
+    return made.i
 
 
 def described(compiled: jax.stages.Compiled, plan: Plan, size: int) -> Plan:
@@ -20,10 +29,7 @@ def described(compiled: jax.stages.Compiled, plan: Plan, size: int) -> Plan:
     for pair in pairs(module_from_bytes(final_module(compiled)), plan.target):
         loops = pair.writer.i.name, pair.reader.i.name
         for residual in (r for r in pair.scan_residuals if r.whole.is_host):
-            made = residual.value
-            if made.i.opcode == "parameter":  # sent in the iteration after the one that makes it
-                made = pair.writer.body.root[made.index].behind
-            line = source_line(made.i) or source_line(residual.update.i)
+            line = source_line(maker(pair, residual)) or source_line(residual.update.i)
             line = line.rpartition("/")[2]
             found.append(HostArray(residual.whole.text, residual.whole.bytes, line, *loops))
     found.sort(key=lambda a: -a.bytes)

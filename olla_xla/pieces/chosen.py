@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from olla_xla.compile.checkpoint_policy import CheckpointPolicy
 from olla_xla.compile.events import tell, withheld
 from olla_xla.compile.jax_private import under_trace
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
@@ -56,6 +57,10 @@ class ChosenFunction(abc.ABC):
           BudgetError: no way meets the budget; it says why.
         """
         return self._chosen(args, kwargs)[0]
+
+    def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        """The scan residuals that are kept or spilled, as `PlannedFunction.as_policy` has it."""
+        return self._for(args, kwargs).as_policy(*args, **kwargs)
 
     @property
     def jit_options(self) -> dict[str, Any]:

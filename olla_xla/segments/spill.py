@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import primitives
 
 from olla_xla.errors import InputError
@@ -23,6 +24,7 @@ from olla_xla.segments.trace import (
     TracedCall,
     as_written,
     bytes_of,
+    checkpoint_names,
     inlined,
     is_variable,
     scan_counts,
@@ -55,12 +57,14 @@ class Spilled:
       line: "file:line" where a slice is made, or "" where only libraries' lines are known; of
         state, its name, such as "opt_state[0].mu['w']".
       readers: how many scans read it. Each copies it back to the device once.
+      name: of what it is, or follows from elementwise, by `checkpoint_name`; or "".
     """
 
     array: str
     bytes: int
     line: str
     readers: int
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,9 +321,14 @@ class _Program:
         """What can run beside copies, if this is the body of a scan."""
         return Beside(self.equations)
 
+    @functools.cached_property
+    def names(self) -> dict[int, str]:
+        """Variable's id -> its name by `checkpoint_name`."""
+        return checkpoint_names(self.equations)
+
     def arrays(self, runs: int = 1) -> Iterator[_Found]:
         """The arrays that scans alone touch, slice by slice; `runs`: how often the program runs."""
-        made: dict[Any, tuple[str, bool]] = {}
+        made: dict[Any, tuple[str, str, bool]] = {}
         used: dict[Any, list[_Use]] = collections.defaultdict(list)
         others = {v for v in self.outputs if is_variable(v)}
         for i, e in enumerate(self.equations):
@@ -329,23 +338,25 @@ class _Program:
                 carries, body = scan_counts(e)[1], self.bodies[i]
                 length, reverse = e.params["length"], e.params["reverse"]
                 for v, w in list(zip(e.outvars, body.outputs, strict=True))[carries:]:
-                    made[v] = (body.line(w) or user_line(e) or "", reverse)
+                    line = body.line(w) or user_line(e) or ""
+                    made[v] = line, body.names.get(id(w), ""), reverse
                     used[v].append(_Use(body, length, runs, True, body.beside.after(w), True))
                 for v, w in zip(
                     e.invars[sliced:], body.inputs[body._first + sliced :], strict=False
                 ):
                     if is_variable(v) and v in made:
-                        turned = reverse != made[v][1]
+                        turned = reverse != made[v][2]
                         used[v].append(
                             _Use(body, length, runs, False, body.beside.before(w), turned)
                         )
                 yield from body.arrays(length * runs)
             others.update(v for v in e.invars[:sliced] if is_variable(v))
-        for v, (line, _) in made.items():
+        for v, (line, name, _) in made.items():
             if len(used[v]) > 1 and v not in others:
                 shape = v.aval.str_short(short_dtypes=False)
                 readers = len({use.body for use in used[v][1:]})
-                yield _Found(v, Spilled(shape, bytes_of(v.aval), line, readers), tuple(used[v]))
+                array = Spilled(shape, bytes_of(v.aval), line, readers, name)
+                yield _Found(v, array, tuple(used[v]))
 
     def line(self, result: Any) -> str | None:
         """The user's "file:line" that makes a result, if an equation does."""
@@ -410,6 +421,7 @@ class _Spiller:
         read, made = e.invars[first:], e.outvars[carries:]
         fetched = [is_variable(v) and v in self.chosen for v in read]
         sent = [v in self.chosen for v in made]
+        names = [self.chosen[v].name if s else "" for v, s in zip(made, sent, strict=True)]
         early = [k for k, v in enumerate(read) if fetched[k] and v in self._apart]
         late = [k for k, v in enumerate(made) if v in self._apart]
         consts = p["jaxpr"].consts
@@ -419,6 +431,7 @@ class _Spiller:
             xs, following = _exchanged(_moved(xs, fetched, jax.memory.Space.Device), early, here)
             results = self._run(body, [*consts, *values[:constants], *carry, *xs])
             ys, last = _exchanged(results[carries:], late, before)
+            ys = [checkpoint_name(y, n) if n else y for y, n in zip(ys, names, strict=True)]
             ys = _moved(ys, sent, jax.memory.Space.Host)
             return (results[:carries], following, last), ys
 

@@ -172,6 +172,35 @@ def is_variable(atom: Any) -> bool:
     return not isinstance(atom, core.Literal)
 
 
+def checkpoint_names(equations: Sequence[Any]) -> dict[int, str]:
+    """Variable's id -> its name, or that of the one named value it follows from elementwise.
+
+    A factor of a derivative, such as cos(x) for sin(x), follows from the named x at no fewer bytes:
+    if x is kept, the factor need not be. The operand of `checkpoint_name` itself has no name: a
+    policy does not keep it for other readers, such as tanh's derivative.
+    """
+    named = {
+        id(equation.outvars[0]): equation.params["name"]
+        for equation in equations
+        if equation.primitive.name == "name"
+    }
+    sources: dict[int, frozenset[int]] = {}
+    for equation in equations:
+        taken = [v for v in equation.invars if is_variable(v)]
+        arrays = [v for v in taken if getattr(v.aval, "shape", ())]
+        for out in equation.outvars:
+            alike = all(v.aval.shape == getattr(out.aval, "shape", None) for v in arrays)
+            found = frozenset([id(out)])
+            if alike and arrays and id(out) not in named and len(equation.outvars) == 1:
+                found = frozenset().union(*(sources.get(id(v), {id(v)}) for v in arrays))
+            sources[id(out)] = found
+    return {
+        variable: named[next(iter(found))]
+        for variable, found in sources.items()
+        if len(found) == 1 and next(iter(found)) in named
+    }
+
+
 class _Sizes:
     """Bytes that equations make, those inside their calls included."""
 

@@ -16,20 +16,25 @@ from numpy.typing import NDArray
 
 from hlo.module import Module
 from olla_xla.compile.checkpoint_policy import CheckpointPolicy, Unnamed
+from olla_xla.compile.host_memory import maker
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.plan import Plan
 from olla_xla.remat.loops.pairs import ScanPair, pairs
-from olla_xla.segments.trace import inlined
+from olla_xla.segments.trace import checkpoint_names, inlined
 from olla_xla.tools.capture import capture
 from olla_xla.tools.residual_rows import residual_rows
 
 
+_RECOMPUTED, _KEPT, _SPILLED = range(3)
+"""What a plan does with a residual; a name's is the largest of its residuals'."""
+
+
 class _Residual(NamedTuple):
-    """A stacked output of a scan: its bytes, primitive, names; whether it is the body's input."""
+    """A stacked output of a scan: its bytes, primitive, name; whether it is the body's input."""
 
     bytes: int
     primitive: str
-    names: tuple[str, ...]
+    name: str
     enters: bool
 
 
@@ -58,13 +63,13 @@ class _Scan(NamedTuple):
 class _Kept(NamedTuple):
     """A scan residual of one of XLA's loops: its bytes, the operation that makes it, and its line.
 
-    kept: whether the plan keeps it.
+    how: whether the plan has it _RECOMPUTED, _KEPT or _SPILLED.
     """
 
     bytes: int
     operation: str
     line: str
-    kept: bool
+    how: int
 
 
 def checkpoint_policy(
@@ -82,7 +87,7 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
       module: as XLA scheduled it. plan: of that module.
     """
     scans = list(_scans(jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr))
-    names: dict[str, bool] = {}
+    names: dict[str, int] = {}
     unnamed: list[Unnamed] = []
     found_for: dict[str, _Scan] = {}
     for loop, iterations, kept in _loops(module, plan):
@@ -93,13 +98,13 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
         scans.remove(best)
         found_for[loop] = best
         for row, residual in _aligned(kept, best.stacked):
-            if residual is not None and residual.enters:
+            if residual is not None and residual.enters and row.how != _SPILLED:
                 continue
-            found = () if residual is None else residual.names
-            for name in found:
-                names[name] = names.get(name, False) or row.kept
-            if row.kept and not found:
-                unnamed.append(Unnamed(row.bytes, row.operation, row.line))
+            if residual is not None and residual.name:
+                names[residual.name] = max(names.get(residual.name, _RECOMPUTED), row.how)
+            elif row.how:
+                spilled = row.how == _SPILLED
+                unnamed.append(Unnamed(row.bytes, row.operation, row.line, spilled))
     for row in residual_rows(module, plan):
         if row.new:
             one = Unnamed(row.bytes, row.op_name.rpartition("/")[2], row.location)
@@ -107,12 +112,13 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
             if name is None:
                 unnamed.append(one)
             else:
-                names[name] = True
-    return CheckpointPolicy(
-        tuple(name for name, kept in names.items() if kept),
-        tuple(name for name, kept in names.items() if not kept),
-        tuple(sorted(unnamed, key=lambda one: -one.bytes)),
+                names[name] = max(names.get(name, _RECOMPUTED), _KEPT)
+    made, kept, spilled = (
+        tuple(name for name, how in names.items() if how == one)
+        for one in (_RECOMPUTED, _KEPT, _SPILLED)
     )
+    unnamed.sort(key=lambda one: -one.bytes)
+    return CheckpointPolicy(kept, made, tuple(unnamed), spilled)
 
 
 def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
@@ -137,11 +143,13 @@ def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]
 def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_Kept]:
     found = []
     for residual in sorted(pair.scan_residuals, key=lambda residual: residual.written):
-        made = residual.value.i
+        made = maker(pair, residual)
         op_name = made.op_name or residual.update.i.op_name
         line = source_line(made) or source_line(residual.update.i)
         operation = op_name.rpartition("/")[2]
-        found.append(_Kept(residual.bytes, operation, line, residual.written not in gone))
+        how = _SPILLED if residual.whole.is_host else _KEPT
+        how = _RECOMPUTED if residual.written in gone else how
+        found.append(_Kept(residual.whole.bytes, operation, line, how))
     return found
 
 
@@ -163,7 +171,7 @@ def _scan(scan: Any) -> _Scan:
     body = getattr(body, "jaxpr", body)
     equations, outputs, _ = inlined(body)
     made = {id(out): equation for equation in equations for out in equation.outvars}
-    names, named = _names(equations), []
+    names, named = checkpoint_names(equations), []
     for equation in equations:
         if equation.primitive.name == "name":
             maker, aval = made.get(id(equation.invars[0])), equation.outvars[0].aval
@@ -175,10 +183,10 @@ def _scan(scan: Any) -> _Scan:
         if tuple(outer.aval.shape) != (length, *inner.aval.shape):
             continue  # a carry
         maker = made.get(id(inner))
-        while maker is not None and maker.primitive.name == "name":
+        while maker is not None and maker.primitive.name in ("name", "device_put"):
             maker = made.get(id(maker.invars[0]))
         primitive = "" if maker is None else maker.primitive.name
-        own = names.get(id(inner), ())
+        own = names.get(id(inner), "")
         found.append(_Residual(_bytes(outer.aval), primitive, own, maker is None and not own))
     return _Scan(length, found, named)
 
@@ -192,35 +200,6 @@ def _lines(equation: Any) -> frozenset[str]:
     traceback = None if equation is None else equation.source_info.traceback
     frames = () if traceback is None else traceback.frames
     return frozenset(f"{frame.file_name}:{frame.line_num}" for frame in frames)
-
-
-def _names(equations: Sequence[Any]) -> dict[int, tuple[str, ...]]:
-    """Variable's id -> its name, or that of the one named value it follows from elementwise.
-
-    A factor of a derivative, such as cos(x) for sin(x), follows from the named x at no fewer bytes:
-    if x is kept, the factor need not be. The operand of `checkpoint_name` itself has no name: a
-    policy does not keep it for other readers, such as tanh's derivative.
-    """
-    named = {
-        id(equation.outvars[0]): equation.params["name"]
-        for equation in equations
-        if equation.primitive.name == "name"
-    }
-    sources: dict[int, frozenset[int]] = {}
-    for equation in equations:
-        taken = [v for v in equation.invars if not hasattr(v, "val")]  # literals have values
-        arrays = [v for v in taken if getattr(v.aval, "shape", ())]
-        for out in equation.outvars:
-            alike = all(v.aval.shape == getattr(out.aval, "shape", None) for v in arrays)
-            found = frozenset([id(out)])
-            if alike and arrays and id(out) not in named and len(equation.outvars) == 1:
-                found = frozenset().union(*(sources.get(id(v), {id(v)}) for v in arrays))
-            sources[id(out)] = found
-    return {
-        variable: (named[next(iter(found))],)
-        for variable, found in sources.items()
-        if len(found) == 1 and next(iter(found)) in named
-    }
 
 
 def _fit(row: _Kept, residual: _Residual) -> float:

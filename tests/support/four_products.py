@@ -11,9 +11,15 @@ def layer(h, w):
     return h + x, None
 
 
-def step(w, x):
-    g = jax.grad(lambda w: jnp.square(jax.lax.scan(layer, x, w)[0]).mean())(w)
-    return jax.tree.map(lambda a, b: a - b, w, g)
+def step_of(layer):
+    def step(w, x):
+        g = jax.grad(lambda w: jnp.square(jax.lax.scan(layer, x, w)[0]).mean())(w)
+        return jax.tree.map(lambda a, b: a - b, w, g)
+
+    return step
+
+
+step = step_of(layer)
 
 
 def shapes(width, rows):

@@ -9,7 +9,9 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import olla_xla
+from olla_xla import targets
 from hlo.module import module_from_bytes
+from olla_xla.compile.accounting import assigned_bytes, host_bytes
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import LoopRecord
@@ -18,6 +20,8 @@ from olla_xla.remat.cost.roofline import Device
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.tools.capture import capture
 from olla_xla.tools.policy import policy_of
+from tests.support import four_products
+from tests.support.plugins import mark
 
 ARGUMENTS = jnp.zeros((16, 2, 64, 64)), jnp.zeros((2048, 64))
 LIMITS = {"time_limit": 5, "step_limit": 2000, "donate_argnums": 0}
@@ -123,6 +127,46 @@ def test_as_maxtexts_flags():
     _, policy = planned_within(0.2)
     (kept,), (made,) = policy.names, policy.recomputed
     assert policy.maxtext() == f"remat_policy=custom {kept}=device {made}=remat"
+
+
+def four_named(h, w):
+    x = h = checkpoint_name(h, "input")
+    for k in "abcd":
+        x = jnp.tanh(checkpoint_name(x @ w[k], k))
+    return h + x, None
+
+
+def on_h100(width, rows):
+    targets.prepare_environment("h100")
+    weights, x = four_products.shapes(width, rows)
+    return targets.target("h100").place([weights, x], [dict.fromkeys(weights, -1), 0])
+
+
+@mark("cuda13")
+def test_what_waits_in_host_memory_does_so_by_hand_too():
+    """Kept, recomputed and spilled together, by XLA's totals on the device and on the host."""
+    given = on_h100(4096, 8192)
+    options = {"donate_argnums": 0, "step_limit": 1000}
+    planned = olla_xla.plan(
+        four_products.step_of(four_named), host_budget="512MiB", memory_budget="2800MiB", **options
+    )
+    policy, plan = planned.as_policy(*given), planned.lower(*given).compile().plan
+    assert policy.offloaded == ("input",) and not policy.unnamed
+    assert policy.maxtext().startswith("remat_policy=custom input=offload ")
+    called = "save_and_offload_only_these_names(names_which_can_be_saved=[], names_which_can_be_o"
+    assert str(policy).startswith(f"jax.checkpoint_policies.{called}ffloaded=['input'], offload_src")
+    body = jax.checkpoint(four_named, policy=policy.policy())
+    by_hand = jax.jit(four_products.step_of(body), donate_argnums=0).lower(*given).compile()
+    assert host_bytes(by_hand) == pytest.approx(plan.host_bytes, rel=0.1) and plan.host_bytes
+    assert assigned_bytes(by_hand) == pytest.approx(plan.assigned_bytes, rel=0.05)
+
+
+@mark("cuda13")
+def test_what_is_spilled_and_has_no_name_is_told():
+    planned = olla_xla.plan(olla_xla.spill(four_products.step), donate_argnums=0, step_limit=1000)
+    policy = planned.as_policy(*on_h100(1024, 2048))
+    assert not policy.names + policy.offloaded and any(one.spilled for one in policy.unnamed)
+    assert "# no name, spilled: 32.0 MB of " in str(policy)
 
 
 def test_without_scans_there_is_nothing_to_name():
