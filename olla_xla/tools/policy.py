@@ -24,7 +24,6 @@ from olla_xla.segments.trace import checkpoint_names, inlined
 from olla_xla.tools.capture import capture
 from olla_xla.tools.residual_rows import residual_rows
 
-
 _RECOMPUTED, _KEPT, _SPILLED = range(3)
 """What a plan does with a residual; a name's is the largest of its residuals'."""
 

@@ -9,8 +9,8 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 import olla_xla
-from olla_xla import targets
 from hlo.module import module_from_bytes
+from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes, host_bytes
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
@@ -154,7 +154,9 @@ def test_what_waits_in_host_memory_does_so_by_hand_too():
     assert policy.offloaded == ("input",) and not policy.unnamed
     assert policy.maxtext().startswith("remat_policy=custom input=offload ")
     called = "save_and_offload_only_these_names(names_which_can_be_saved=[], names_which_can_be_o"
-    assert str(policy).startswith(f"jax.checkpoint_policies.{called}ffloaded=['input'], offload_src")
+    assert str(policy).startswith(
+        f"jax.checkpoint_policies.{called}ffloaded=['input'], offload_src"
+    )
     body = jax.checkpoint(four_named, policy=policy.policy())
     by_hand = jax.jit(four_products.step_of(body), donate_argnums=0).lower(*given).compile()
     assert host_bytes(by_hand) == pytest.approx(plan.host_bytes, rel=0.1) and plan.host_bytes
