@@ -59,7 +59,7 @@ class CheckpointPolicy:
         }
 
     def maxtext(self) -> str:
-        """MaxText's flags for it: "remat_policy=custom", and "NAME=device", "=offload" or "=remat"."""
+        """MaxText's flags for it: "remat_policy=custom", and NAME="device", "offload" or "remat"."""
         places = {"device": self.names, "offload": self.offloaded, "remat": self.recomputed}
         flags = [f"{name}={place}" for place, names in places.items() for name in names]
         return " ".join(["remat_policy=custom", *flags])
@@ -72,8 +72,8 @@ class CheckpointPolicy:
             given = ", ".join(f"{name}={value!r}" for name, value in self._offloading().items())
         lines = [f"jax.checkpoint_policies.{called}({given})"]
         lines += [
-            f"# no name{', spilled' * one.spilled}: {one.bytes / 2**20:,.1f} MB of {one.operation or 'a value'}"
-            f"{f' at {short_line(one.line)}' * bool(one.line)}"
+            f"# no name{', spilled' * one.spilled}: {one.bytes / 2**20:,.1f} MB of "
+            f"{one.operation or 'a value'}{f' at {short_line(one.line)}' * bool(one.line)}"
             for one in self.unnamed
         ]
         return "\n".join(lines)
