@@ -59,7 +59,7 @@ class CheckpointPolicy:
         }
 
     def maxtext(self) -> str:
-        """MaxText's flags for it: "remat_policy=custom", and NAME="device", "offload" or "remat"."""
+        """MaxText's flags: "remat_policy=custom", then "NAME=device", "=offload" or "=remat"."""
         places = {"device": self.names, "offload": self.offloaded, "remat": self.recomputed}
         flags = [f"{name}={place}" for place, names in places.items() for name in names]
         return " ".join(["remat_policy=custom", *flags])
