@@ -41,7 +41,6 @@ _OF_THE_LINK = 7_500.0
 """Operations of matrix products in the time in which a byte is copied: an H100 runs about
 375e12 in a second, and its link copies 50e9 bytes."""
 
-
 _WORTH_APART = 0.25
 """Part of an array's copies that an iteration of their own must hide: it takes two slices more."""
 
@@ -321,11 +320,6 @@ class _Program:
         """What can run beside copies, if this is the body of a scan."""
         return Beside(self.equations)
 
-    @functools.cached_property
-    def names(self) -> dict[int, str]:
-        """Variable's id -> its name by `checkpoint_name`."""
-        return checkpoint_names(self.equations)
-
     def arrays(self, runs: int = 1) -> Iterator[_Found]:
         """The arrays that scans alone touch, slice by slice; `runs`: how often the program runs."""
         made: dict[Any, tuple[str, str, bool]] = {}
@@ -337,13 +331,13 @@ class _Program:
                 sliced = sum(scan_counts(e))
                 carries, body = scan_counts(e)[1], self.bodies[i]
                 length, reverse = e.params["length"], e.params["reverse"]
+                names = checkpoint_names(body.equations)
                 for v, w in list(zip(e.outvars, body.outputs, strict=True))[carries:]:
                     line = body.line(w) or user_line(e) or ""
-                    made[v] = line, body.names.get(id(w), ""), reverse
+                    made[v] = line, names.get(id(w), ""), reverse
                     used[v].append(_Use(body, length, runs, True, body.beside.after(w), True))
-                for v, w in zip(
-                    e.invars[sliced:], body.inputs[body._first + sliced :], strict=False
-                ):
+                read = e.invars[sliced:], body.inputs[body._first + sliced :]
+                for v, w in zip(*read, strict=False):
                     if is_variable(v) and v in made:
                         turned = reverse != made[v][2]
                         used[v].append(
@@ -421,7 +415,7 @@ class _Spiller:
         read, made = e.invars[first:], e.outvars[carries:]
         fetched = [is_variable(v) and v in self.chosen for v in read]
         sent = [v in self.chosen for v in made]
-        names = [self.chosen[v].name if s else "" for v, s in zip(made, sent, strict=True)]
+        names = [self.chosen[v].name if v in self.chosen else "" for v in made]
         early = [k for k, v in enumerate(read) if fetched[k] and v in self._apart]
         late = [k for k, v in enumerate(made) if v in self._apart]
         consts = p["jaxpr"].consts
@@ -432,8 +426,7 @@ class _Spiller:
             results = self._run(body, [*consts, *values[:constants], *carry, *xs])
             ys, last = _exchanged(results[carries:], late, before)
             ys = [checkpoint_name(y, n) if n else y for y, n in zip(ys, names, strict=True)]
-            ys = _moved(ys, sent, jax.memory.Space.Host)
-            return (results[:carries], following, last), ys
+            return (results[:carries], following, last), _moved(ys, sent, jax.memory.Space.Host)
 
         here = [values[first + k][1] for k in early]
         xs, _ = _exchanged(values[first:], early, [values[first + k][0] for k in early])

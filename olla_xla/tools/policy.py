@@ -112,12 +112,12 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
                 unnamed.append(one)
             else:
                 names[name] = max(names.get(name, _RECOMPUTED), _KEPT)
-    made, kept, spilled = (
-        tuple(name for name, how in names.items() if how == one)
-        for one in (_RECOMPUTED, _KEPT, _SPILLED)
+    again, saved, spilled = (
+        tuple(name for name, found in names.items() if found == how)
+        for how in (_RECOMPUTED, _KEPT, _SPILLED)
     )
     unnamed.sort(key=lambda one: -one.bytes)
-    return CheckpointPolicy(kept, made, tuple(unnamed), spilled)
+    return CheckpointPolicy(saved, again, tuple(unnamed), spilled)
 
 
 def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
