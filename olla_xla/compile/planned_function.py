@@ -65,7 +65,7 @@ _BENCHMARK = "benchmarks of this machine are not planned"
 _DISABLED = "enabled=False"
 
 
-_MEANT = (OllaError, jax.errors.JaxRuntimeError, Warning)
+MEANT = (OllaError, jax.errors.JaxRuntimeError, Warning)
 """What a caller is to see: our own errors, XLA's, and warnings that the program made errors."""
 
 
@@ -239,7 +239,7 @@ class PlannedFunction:
         Raises:
           `error`, if it is meant for the caller.
         """
-        if isinstance(error, _MEANT):
+        if isinstance(error, MEANT):
             raise error
         _logger.debug("it is not planned", exc_info=error)
         reason = f"{type(error).__name__}: {error}"

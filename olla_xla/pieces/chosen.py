@@ -13,10 +13,16 @@ from typing import Any
 import jax
 
 from olla_xla.compile.checkpoint_policy import CheckpointPolicy
+from olla_xla.compile.environment import strict
 from olla_xla.compile.events import tell, withheld
 from olla_xla.compile.jax_private import under_trace
-from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
-from olla_xla.compile.stages import PlannedLowered
+from olla_xla.compile.planned_function import (
+    MEANT,
+    PlannedFunction,
+    PlanSettings,
+    planned_function,
+)
+from olla_xla.compile.stages import PlannedLowered, PlannedTraced
 from olla_xla.problem.function_name import function_name
 
 _logger = logging.getLogger("olla_xla")
@@ -58,6 +64,19 @@ class ChosenFunction(abc.ABC):
         """
         return self._chosen(args, kwargs)[0]
 
+    def trace(self, *args: Any, **kwargs: Any) -> PlannedTraced:
+        """As `jax.jit`'s: traces for these arguments, in the chosen way."""
+        return self._for(args, kwargs).trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit`'s: the shapes of the results."""
+        return self._plain.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """As `jax.jit`'s: drops traces and executables; what was chosen is kept."""
+        for function in (self._plain, *(function for _, function in self._by_signature.values())):
+            function.clear_cache()
+
     def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         """The scan residuals that are kept or spilled, as `PlannedFunction.as_policy` has it."""
         return self._for(args, kwargs).as_policy(*args, **kwargs)
@@ -88,7 +107,18 @@ class ChosenFunction(abc.ABC):
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedFunction:
         # Inside another function's trace nothing is planned, and it is inlined as by jax.jit.
-        return self._plain if under_trace(args, kwargs) else self._chosen(args, kwargs)[1]
+        if under_trace(args, kwargs):
+            return self._plain
+        try:
+            return self._chosen(args, kwargs)[1]
+        except Exception as error:
+            needed = strict() or self._plan_settings.options.budget_bytes is not None
+            if needed or isinstance(error, MEANT):
+                raise
+            self._plain.trace(*args, **kwargs)  # raises what jax.jit does
+            kind = type(error).__name__
+            _logger.warning("%s: no way is chosen, by a bug: %s: %s", self.__name__, kind, error)
+            return self._plain
 
     def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, PlannedFunction]:
         key = _signature(args, kwargs)
@@ -99,8 +129,11 @@ class ChosenFunction(abc.ABC):
             ran = [(plan.assigned_bytes, plan.host_bytes) for plan in function.plans[-1:]]
             if kept := [e for e in events if [(e.bytes, e.host_bytes)] == ran] or events[:1]:
                 seconds = round(sum(e.seconds for e in events), 3)
-                reason = getattr(choice, "host_reason", "")
-                tell(dataclasses.replace(kept[-1], seconds=seconds, host_reason=reason))
+                reason, xla = getattr(choice, "host_reason", ""), kept[-1].xla_bytes
+                if kept[-1].host_bytes:  # that is XLA's order of what spills
+                    xla = next((e.xla_bytes for e in events if not e.host_bytes), xla)
+                told = {"seconds": seconds, "host_reason": reason, "xla_bytes": xla}
+                tell(dataclasses.replace(kept[-1], **told))
             self._by_signature[key] = found
         return self._by_signature[key]
 

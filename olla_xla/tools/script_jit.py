@@ -20,6 +20,7 @@ from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.planned_function import PlannedFunction
+from olla_xla.pieces.on_host import HostFunction
 from olla_xla.problem.function_name import function_name
 
 _JAX = os.path.join(os.path.dirname(os.path.realpath(str(jax.__file__))), "")
@@ -40,6 +41,12 @@ class Signature:
         self.event, self.text, self.seconds = event, "", event.seconds
         self._function: PlannedFunction | None = None
         self._arguments: tuple[list[Any], Any] = ([], None)  # leaves, and their tree
+
+    def called(self, function: PlannedFunction, args: Any, kwargs: Any) -> list[Any]:
+        """Notes the function's call that this is the signature of; returns its leaves."""
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        self._function, self._arguments = function, ([_shape(leaf) for leaf in leaves], tree)
+        return leaves
 
     def analyze(self) -> Analysis | None:
         """What is in memory at its peak, and what would help; None where it was not called."""
@@ -67,8 +74,7 @@ class _NotedFunction(PlannedFunction):
         noted = self.notes.latest
         if noted is None:
             return then
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        noted._function, noted._arguments = self, ([_shape(leaf) for leaf in leaves], tree)
+        noted.called(self, args, kwargs)
 
         def finish() -> None:
             noted.seconds = time.monotonic() - began
@@ -83,6 +89,20 @@ class _NotedFunction(PlannedFunction):
         if self.notes.latest is not None:
             self.notes.latest.text = _text(jax.tree.leaves(lowered.args_info))
         return outcome
+
+
+class _NotedHostFunction(HostFunction):
+    """The same for a function of which a part may wait in host memory."""
+
+    notes: _Notes
+
+    def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began, self.notes.latest = time.monotonic(), None
+        found = super()._chosen(args, kwargs)
+        if (noted := self.notes.latest) is not None:
+            noted.text = _text(noted.called(found[1], args, kwargs))
+            noted.seconds = time.monotonic() - began
+        return found
 
 
 def install(
@@ -109,10 +129,12 @@ def install(
         options = options_of(name, f"{getattr(fun, '__module__', '')}.{name}")
         if options is None or _is_jaxs(fun):
             return plain_jit(fun, **jit_options)
-        made: PlannedFunction = plan(fun, **options, **jit_options)
-        noted = _NotedFunction(
-            made.__wrapped__, made._shared, made._plan_settings, made.jit_options
-        )
+        made = plan(fun, **options, **jit_options)
+        of, settings, own = made.__wrapped__, made._plan_settings, made.jit_options
+        if isinstance(made, HostFunction):
+            noted = _NotedHostFunction(of, own, settings, made._most, fission=False)
+        else:
+            noted = _NotedFunction(of, made._shared, settings, own)
         noted.notes = notes
         return noted
 
@@ -141,6 +163,7 @@ def _shape(leaf: Any) -> Any:
 
 
 def _text(leaves: list[Any]) -> str:
+    leaves = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
     last = (f"{leaf.dtype.name}[{','.join(map(str, leaf.shape))}]" for leaf in leaves[-_SHOWN:])
     many = f"{len(leaves):,} arrays: .., " if len(leaves) > _SHOWN else ""
     return many + ", ".join(last)

@@ -53,6 +53,33 @@ if __name__ == "__main__":
     sys.exit(int(end) if end.isdigit() else None if end == "--none" else end)
 """
 
+LAYERS = """
+import functools
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.jit, static_argnames="rate", donate_argnums=0)
+def train_step(w, x, rate):
+    def loss(w):
+        return jnp.square(jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, w)[0]).mean()
+
+    value, g = jax.value_and_grad(loss)(w)
+    return w - rate * g, value
+
+
+w, x = jnp.full((6, 32, 32), 0.05), jnp.ones((64, 32))
+print(train_step.eval_shape(w, x, 0.1)[1].shape, train_step.trace(w, x, 0.1).jaxpr.eqns != [])
+for rate in (0.1, 0.2, 0.2):
+    w, loss = train_step(w, x, rate=rate)
+    print(float(loss).hex())
+train_step.clear_cache()
+try:
+    train_step(w)
+except TypeError as error:
+    print(error)
+"""
+
 LIBRARY = """
 from jax import jit
 
@@ -68,6 +95,7 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("scripts")
     (made / "train.py").write_text(STEP)
     (made / "library.py").write_text(LIBRARY)
+    (made / "layers.py").write_text(LAYERS)
     return made
 
 
@@ -123,6 +151,15 @@ def test_modules_and_reports(folder, tmp_path):
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["01_deep.html", "02_twice.html"]
 
 
+def test_residuals_of_what_a_script_jits_may_wait_in_host_memory(folder, tmp_path):
+    flags = ["--host_budget=1GiB", "--max_overhead=5%", f"--html={tmp_path}"]
+    code, out, error = run(folder, *flags, "layers.py")
+    assert (code, out) == called(folder, "layers.py")[:2] and out.count("0x") == 3
+    assert "2 arrays" not in error and "float32[6,32,32], float32[64,32]" in error
+    assert "nothing in host memory: this device's memory is the host's" in rows(error)["train_step"]
+    assert "no way is chosen" not in error and (tmp_path / "01_train_step.html").exists()
+
+
 def test_budgets_are_of_all_or_of_one(folder):
     code, _, error = run(folder, "--memory_budget=deep=1KB", "train.py", "--none")
     assert code == 1 and "BudgetError" in error and 'File "train.py"' in error
@@ -157,6 +194,8 @@ def test_signals_end_it_as_they_end_python(folder, number):
         (("--only=(", "train.py"), "not a regular expression"),
         (("--memory_budget=step=much", "train.py"), "memory_budget='much'"),
         (("--max_overhead=much", "train.py"), "max_overhead"),
+        (("--host_budget=much", "train.py"), "--host_budget='much'"),
+        (("--host_budget=1GiB", "--max_overhead=knee", "train.py"), "give --max_overhead as a nu"),
         (("--html=missing", "train.py"), "cannot write missing"),
     ],
 )

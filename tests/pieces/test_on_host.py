@@ -11,7 +11,9 @@ import pytest
 import olla_xla
 from olla_xla import targets
 from olla_xla.cli.main import main
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.errors import BudgetError, InputError, LimitError
+from olla_xla.pieces import on_host
 from olla_xla.problem.plan import dumps, loads
 from tests.support.four_products import shapes, step
 from tests.support.plugins import mark
@@ -41,6 +43,8 @@ def test_it_takes_less_of_the_device_than_a_plan_alone_in_no_more_time():
     assert re.search(r"in host memory +512\.0 MB +assigned, in no other total", plan.summary())
     event = olla_xla.report().events[-1]  # one for all that was tried
     assert (event.bytes, event.host_bytes) == (best.bytes, best.host_bytes)
+    own = jax.jit(step, donate_argnums=0).lower(*given).compile()
+    assert event.xla_bytes == pytest.approx(assigned_bytes(own), rel=0.01)
     assert "step: 512.0 MB in host memory" in str(olla_xla.report())
 
 
@@ -102,6 +106,21 @@ def test_what_does_not_go_with_it_is_said_in_a_line(options, error):
     with pytest.raises(error, match="host_budget=") as raised:
         olla_xla.plan(step, **{"host_budget": "1GiB", **options})
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.quick
+def test_a_bug_of_the_search_leaves_the_call_to_a_plan_alone(monkeypatch, caplog):
+    monkeypatch.setattr(on_host._Search, "run", lambda self: 1 / 0)
+    function = olla_xla.plan(lambda x: x + 1, host_budget="1GiB")
+    assert function(jnp.ones(2)).tolist() == [2, 2]
+    assert "no way is chosen, by a bug: ZeroDivisionError" in caplog.text
+    caplog.clear()
+    with pytest.raises(TypeError, match="missing"):
+        function()
+    assert "by a bug" not in caplog.text
+    strict = olla_xla.plan(lambda x: x + 1, host_budget="1GiB", memory_budget="1GiB")
+    with pytest.raises(ZeroDivisionError):
+        strict(jnp.ones(2))
 
 
 @pytest.mark.quick

@@ -29,7 +29,7 @@ from olla_xla.cli import files
 from olla_xla.cli.program import Uncaught
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
-from olla_xla.problem.options import KNEE, PlanOptions, parse_overhead
+from olla_xla.problem.options import KNEE, PlanOptions, parse_overhead, parse_positive
 from olla_xla.tools.after_jax import after_jax
 
 if TYPE_CHECKING:
@@ -57,6 +57,12 @@ def define_flags(values: flags.FlagValues) -> None:
         "memory_budget",
         [],
         "Most bytes that every function may use (10GiB), or that one may use (train_step=10GiB).",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "host_budget",
+        None,
+        'Most bytes of host memory that scan residuals of each function may take, such as "64GiB".',
         flag_values=values,
     )
     flags.DEFINE_string(
@@ -97,7 +103,7 @@ def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any]
     for text in values.memory_budget:
         name, _, size = text.rpartition("=")
         budgets[name] = size
-    shared = {}
+    shared: dict[str, Any] = {}
     if values.max_overhead is not None:
         part = values.max_overhead
         shared["max_overhead"] = part if part == KNEE else parse_overhead(part, "--max_overhead")
@@ -107,6 +113,10 @@ def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any]
         raise InputError(f"--only={values.only!r} is not a regular expression: {error}") from error
     for size in (None, *budgets.values()):
         PlanOptions(memory_budget=size, **shared)  # raises an InputError where one is wrong
+    if values.host_budget is not None:
+        if shared.get("max_overhead") == KNEE:
+            raise InputError("--host_budget tries several plans; give --max_overhead as a number")
+        shared["host_budget"] = parse_positive(values.host_budget, "--host_budget")
 
     def options_of(name: str, full_name: str) -> dict[str, Any] | None:
         if not only.search(full_name):
@@ -188,7 +198,7 @@ def _row(signature: script_jit.Signature, advice: str) -> tuple[str, ...]:
     event = signature.event
     sizes = ("-" if b is None else f"{b / 2**20:,.1f}" for b in (event.xla_bytes, event.bytes))
     time = "-" if event.overhead is None else f"{100 * event.overhead:.1f}"
-    advice = advice or event.help or event.reason
+    advice = "; ".join(filter(None, (event.host, advice or event.help or event.reason)))
     return event.function, signature.text, *sizes, time, f"{signature.seconds:.1f}", advice
 
 
