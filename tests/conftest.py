@@ -31,9 +31,13 @@ import jax  # noqa: E402
 
 from benchmarks.refused import collected  # noqa: E402
 from olla_xla.compile import shared  # noqa: E402
+from olla_xla.remat.cost import devices  # noqa: E402
 from olla_xla.remat.cost.calibrate import is_measuring  # noqa: E402
 from olla_xla.solvers.linear import SolverLimits  # noqa: E402
-from tests.support import plugins  # noqa: E402
+from tests.support import plugins, rates  # noqa: E402
+
+# Choices are the same on all machines, also on a busy one. Processes that tests start measure.
+devices.calibrated_cpu = lambda: rates.CPU
 
 
 def pytest_configure(config):
@@ -102,15 +106,6 @@ def unshared(monkeypatch):
 def loops_are_compiled(monkeypatch):
     """What the plan of a small step has set for the process does not reach other tests."""
     monkeypatch.setattr("olla_xla.memory.jit._patience", 0.0)
-
-
-@pytest.fixture
-def same_rates_everywhere(monkeypatch):
-    """Plans are priced by `tests.support.rates`."""
-    from tests.support import rates
-
-    monkeypatch.setattr("olla_xla.planner.pipeline.device", rates.device)
-    monkeypatch.setattr("olla_xla.tools.variants.device", rates.device)
 
 
 @pytest.fixture

@@ -51,6 +51,10 @@ _NOTHING = 2**16
 _TIME_AT_MOST = 1.0
 """The most predicted time that pieces may add, as a part of the step's."""
 
+_FEWER = (1.0, 0.5, 0.0)
+"""Parts of the pieces that would just do if time grew with their number, tried one after another,
+as operators take time to start, however small they are; 0: no more."""
+
 
 class Plannable(Protocol):
     """Protocol of something that can be compiled with a plan, such as a jitted function."""
@@ -246,24 +250,25 @@ class _Trials:
     def in_pieces(self) -> Trial | None:
         """The function in pieces; None where that saves little by its estimate, or nothing can be.
 
-        Where a step cannot be cut, the function that it differentiates is. If pieces take more than
-        twice the step's time, fewer are tried, once.
+        Where a step cannot be cut, the function that it differentiates is. Where pieces take more
+        than twice the step's time, fewer are tried, and fewer again.
         """
         found = [self._cut(None, of_loss=False)]
         if isinstance(found[0], str):
             found.append(self._cut(None, of_loss=True))
-        first = found[-1]
-        if isinstance(first, str):
+        cut = found[-1]
+        if isinstance(cut, str):
             self.failed.append(f"olla_xla.fission, which {found[0]}")
             return None
-        before = self._own_seconds
-        trial, units = first[0](before), first[1]
-        if trial.added <= _TIME_AT_MOST:
-            return trial
-        fewer = min(int(trial.pieces * _TIME_AT_MOST / trial.added), units)
-        second = self._cut(fewer, of_loss=len(found) > 1) if fewer > 1 else ""
-        trial = None if isinstance(second, str) else second[0](before)
-        return None if trial is None or trial.added > _TIME_AT_MOST else trial
+        for part in _FEWER:
+            trial, units = cut[0](self._own_seconds), cut[1]
+            if trial.added <= _TIME_AT_MOST:
+                return trial
+            fewer = min(int(part * trial.pieces * _TIME_AT_MOST / trial.added), units)
+            cut = self._cut(fewer, of_loss=len(found) > 1) if fewer > 1 else ""
+            if isinstance(cut, str):
+                break
+        return None
 
     def _cut(
         self, pieces: int | None, *, of_loss: bool

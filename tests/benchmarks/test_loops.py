@@ -16,8 +16,6 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models
 from olla_xla.tools.variants import StepVariant
 
-pytestmark = pytest.mark.usefixtures("same_rates_everywhere")
-
 LAYERS, WIDTH = 16, 64
 NAME = "tests.benchmarks.test_loops:gated"
 

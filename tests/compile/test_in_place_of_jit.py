@@ -11,7 +11,7 @@ import pytest
 
 import olla_xla
 from olla_xla.compile.jax_private import plain_jit
-from olla_xla.remat.cost import calibrate, cpu_benchmarks
+from olla_xla.remat.cost import calibrate, cpu_benchmarks, devices
 from olla_xla.tools.capture import capture
 from tests.support.steps import assert_same, branches, plan, rows, weights
 
@@ -42,6 +42,7 @@ def layers(weights, x):
 def test_a_machine_is_measured_by_jax_s_own_jit(replaced, monkeypatch, tmp_path):
     """The benchmarks jit functions that are jitted already, and planning waits for them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(devices, "calibrated_cpu", calibrate.calibrated_cpu)
     monkeypatch.setattr(cpu_benchmarks, "_ROUNDS", 1)
     monkeypatch.setattr(cpu_benchmarks, "_MOMENT", 1e-3)
     calibrate._calibrated.cache_clear()

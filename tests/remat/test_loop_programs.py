@@ -220,7 +220,6 @@ def test_a_plan_is_right_and_nothing_is_refused(name, overhead):
     assert_same(expected(name), compiled(*arguments))
 
 
-@pytest.mark.usefixtures("same_rates_everywhere")
 def test_more_time_never_takes_more_memory():
     """Arrays that are joined within a larger allowance are no residuals that could be dropped."""
     some, more = (

@@ -40,7 +40,6 @@ from tests.support.steps import assert_same
 pytestmark = [
     pytest.mark.optimized,
     pytest.mark.slow,
-    pytest.mark.usefixtures("same_rates_everywhere"),
 ]
 
 

@@ -33,7 +33,7 @@ from tests.support.rates import CPU, cost
 from tests.support.rewrites import check_cloned, with_aliases, with_clones
 from tests.support.steps import STEPS, arrays, assert_same
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("same_rates_everywhere")]
+pytestmark = pytest.mark.slow
 
 MIB = 2**20
 

@@ -11,8 +11,6 @@ from olla_xla.cli.report.sweeps import pareto_table
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools import models, variants
 
-pytestmark = pytest.mark.usefixtures("same_rates_everywhere")
-
 
 def small(batch_size, optimizer):
     """Eight layers whose activations are large beside their weights."""
