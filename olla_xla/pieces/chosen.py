@@ -132,8 +132,8 @@ class ChosenFunction(abc.ABC):
                 reason, xla = getattr(choice, "host_reason", ""), kept[-1].xla_bytes
                 if kept[-1].host_bytes:  # that is XLA's order of what spills
                     xla = next((e.xla_bytes for e in events if not e.host_bytes), xla)
-                told = {"seconds": seconds, "host_reason": reason, "xla_bytes": xla}
-                tell(dataclasses.replace(kept[-1], **told))
+                changed = {"seconds": seconds, "host_reason": reason, "xla_bytes": xla}
+                tell(dataclasses.replace(kept[-1], **changed))
             self._by_signature[key] = found
         return self._by_signature[key]
 
