@@ -11,6 +11,7 @@ import dataclasses
 
 from hlo.exchange import REPEATABLE
 from hlo.module import Instruction
+from hlo.walk import after_needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ def own_part(fusion: Instruction) -> OwnPart | None:
     mine: set[int] = set()
     others: set[int] = set()
     for number, result in enumerate(root.operands):
-        made_of = _made_of(result)
+        made_of = after_needs([result], lambda i: i.operands)
         parameters = {i.parameter_number for i in made_of if i.opcode == "parameter"}
         carried = result.opcode == "parameter" or any(i.opcode in REPEATABLE for i in made_of)
         if carried:
@@ -53,13 +54,3 @@ def own_part(fusion: Instruction) -> OwnPart | None:
     if not own or mine & others:
         return None
     return OwnPart(tuple(own), tuple(sorted(mine)))
-
-
-def _made_of(result: Instruction) -> set[Instruction]:
-    found, waiting = {result}, [result]
-    while waiting:
-        for operand in waiting.pop().operands:
-            if operand not in found:
-                found.add(operand)
-                waiting.append(operand)
-    return found

@@ -49,6 +49,9 @@ class GpuThunk:
     slices: tuple[MovingSlice, ...] = ()
     embedded: tuple[GpuThunk, ...] = ()
 
+    def __str__(self) -> str:
+        return f"thunk {self.name} ({self.kind})"
+
     @property
     def is_known(self) -> bool:
         """Whether its kind, and so which memory it accesses, is known here."""

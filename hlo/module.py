@@ -78,6 +78,13 @@ class Instruction:
             copy.ClearField(field)
         return copy.SerializeToString(deterministic=True)
 
+    def behind(self, *opcodes: str) -> Instruction:
+        """The first one from here on along first operands that has none of these opcodes."""
+        i = self
+        while i.opcode in opcodes:
+            i = i.operands[0]
+        return i
+
     @property
     def op_name(self) -> str:
         """JAX's name of the operation, or ""."""
@@ -380,8 +387,7 @@ def _local(instruction_id: int, by_id: dict[int, Instruction], computation_id: i
 
 
 def _read_computation(
-    proto: xla_pb2.HloComputationProto,
-    computations: dict[int, Computation],
+    proto: xla_pb2.HloComputationProto, computations: dict[int, Computation]
 ) -> None:
     computation = computations[proto.id]
     by_id: dict[int, Instruction] = {}

@@ -6,6 +6,8 @@ import json
 
 from hlo.module import Instruction
 
+_COPIES = ("copy", "bitcast")
+
 
 def trip_count(loop: Instruction) -> int | None:
     """The number of iterations of a while: what XLA wrote on it, else what its condition says.
@@ -24,21 +26,18 @@ def _counted(loop: Instruction) -> int | None:
     test, result, start = condition.root, body.root, loop.operands[0]
     if test is None or result is None or test.opcode != "compare" or test.direction != "LT":
         return None
-    counter, limit = (_unmoved(o) for o in test.operands)
+    counter, limit = (o.behind(*_COPIES) for o in test.operands)
     if counter.opcode != "get-tuple-element" or limit.integer is None:
         return None
     number = counter.tuple_index
     if result.opcode != "tuple" or start.opcode != "tuple":
         return None
-    following, first = _unmoved(result.operands[number]), _unmoved(start.operands[number])
+    following, first = (
+        result.operands[number].behind(*_COPIES),
+        start.operands[number].behind(*_COPIES),
+    )
     if following.opcode != "add" or first.integer != 0:
         return None
-    old, step = (_unmoved(o) for o in following.operands)
+    old, step = (o.behind(*_COPIES) for o in following.operands)
     is_same = old.opcode == "get-tuple-element" and old.tuple_index == number
     return max(limit.integer, 0) if is_same and step.integer == 1 else None
-
-
-def _unmoved(i: Instruction) -> Instruction:
-    while i.opcode in ("copy", "bitcast"):
-        i = i.operands[0]
-    return i

@@ -74,9 +74,7 @@ def restacks(module: Module, target: str) -> Iterator[Restack]:
 def _restack(module: Module, stack: Instruction) -> Restack | None:
     """What a fusion stacks, if it is one array's slices with other rows, as many in each."""
     whole = stack.called[0].root
-    while whole is not None and whole.opcode == "bitcast":
-        (whole,) = whole.operands
-    if whole is None or whole.opcode != "concatenate":
+    if whole is None or (whole := whole.behind("bitcast")).opcode != "concatenate":
         return None
     (axis,), chains, arrays = whole.dimensions, list[list[_Rows]](), set[Instruction]()
     between: dict[Instruction, None] = {}

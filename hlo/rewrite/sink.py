@@ -110,9 +110,7 @@ class _Sinker:
         """Slices the source, and makes the old slice from that."""
         i = taken.slice
         body, old = self._body(i.computation), self._at(i)
-        given = i.operands[0]
-        while given.opcode == "bitcast":
-            (given,) = given.operands
+        given = i.operands[0].behind("bitcast")
         source = self._at(sink.source).shape
         at = body.operands(old)[1 + taken.cut]
         others = [self._at(o) for o in i.operands[1:] if o.integer == 0]

@@ -24,9 +24,9 @@ from olla_xla.analysis.donation import DonationAudit, audit
 from olla_xla.analysis.leaves import Leaf, stands_at
 from olla_xla.analysis.live_tensor import Describer, LiveTensor
 from olla_xla.analysis.memory_view import MemoryView, memory_view
-from olla_xla.analysis.op_names import Phase, phase_of
+from olla_xla.analysis.op_names import phase_of
 from olla_xla.analysis.ran_again import RanAgain
-from olla_xla.analysis.reading import DERIVATIVE
+from olla_xla.analysis.reading import DERIVATIVE, trains
 from olla_xla.analysis.remedy import Remedy
 from olla_xla.errors import InputError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
@@ -337,8 +337,7 @@ def untrained(module: Module, taken: Sequence[Leaf], returned: Sequence[Leaf]) -
     Args:
       module: of the step. taken, returned: the arrays that the function takes and returns.
     """
-    names = (i.op_name for c in module.computations for i in c.instructions)
-    if not any(phase_of(name) is Phase.BACKWARD for name in names):
+    if not trains(module):
         return None
     reach = _through(module.entry, {})
     arrays = {leaf.number: leaf for leaf in taken if leaf.number is not None and leaf.shape}

@@ -12,12 +12,11 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from hlo.module import Instruction, Module
 from hlo.shapes import Shape
 from hlo.values import Dataflow, Value
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.op_names import Phase, phase_of
-from olla_xla.analysis.reading import DERIVATIVE, MOVING, Reading, reading
+from olla_xla.analysis.reading import DERIVATIVE, MOVING, Reading, reading, trains
 
 _WORD = re.compile(r"[A-Za-z_]+")
 _OPTIMIZER = frozenset("opt_state optimizer opt mu nu trace momentum velocity exp_avg".split())
@@ -50,7 +49,7 @@ class Argument:
 def arguments(dataflow: Dataflow) -> list[Argument]:
     """All array arguments of a module with their categories, in the order of entry parameters."""
     module = dataflow.module
-    results = _results(dataflow) if _trains(module) else None
+    results = _results(dataflow) if trains(module) else None
     found = []
     for parameter in module.entry.parameters:
         for index, shape in parameter.shape.indices():
@@ -70,13 +69,6 @@ def arguments(dataflow: Dataflow) -> list[Argument]:
                     category = Category.ARGUMENTS
             found.append(Argument(*where, path, value, category, donated))
     return found
-
-
-def _trains(module: Module) -> bool:
-    """Whether a module has a backward pass, in whatever loop."""
-    return any(
-        phase_of(i.op_name) is Phase.BACKWARD for c in module.computations for i in c.instructions
-    )
 
 
 def _type(shape: Shape) -> tuple[str, tuple[int, ...]]:
@@ -139,18 +131,12 @@ def _may_weigh(dataflow: Dataflow, value: Value) -> bool:
             forward = phase_of(user.op_name) is Phase.FORWARD
             if user.opcode not in ("dot", "convolution") or not forward:
                 continue
-            other = _moved_from(user.operands[1 - n])
+            other = user.operands[1 - n].behind(*MOVING)
             if other.opcode == "parameter" and i.opcode == "fusion":
-                other = _moved_from(i.operands[other.parameter_number])
+                other = i.operands[other.parameter_number].behind(*MOVING)
             if other.opcode != "parameter" or other.computation is not dataflow.module.entry:
                 return True
             of = reading(dataflow, dataflow.at[other, ()])
             if n == 1 and Phase.OTHER not in of.direct:
                 return True
     return False
-
-
-def _moved_from(i: Instruction) -> Instruction:
-    while i.opcode in MOVING and i.operands:
-        i = i.operands[0]
-    return i

@@ -367,8 +367,7 @@ def _address_plot(view: MemoryView, number: int, steps: Range1d) -> Any:
     tap = TapTool(behavior="inspect", renderers=[])
     plot.add_tools(PanTool(), wheel, BoxZoomTool(), ResetTool(), hover, tap)
     plot.toolbar.active_scroll = wheel
-    bases = np.array([a.base for a in memory.allocations], np.int64)
-    low = (bases[memory.allocation] + memory.offset) if len(memory.values) else memory.offset
+    low = _addresses(view)
     found = np.array([view._describer.category(v).value for v in memory.values])
     renderers = []
     for category in Category:

@@ -18,6 +18,9 @@ from olla_xla.memory.sources import Source, source_of
 _FAR = 4
 """Most instructions to go through from one without metadata."""
 
+_MOVES = ("bitcast", "reshape", "copy")
+"""Opcodes of what only moves a value, or makes another shape of it."""
+
 
 class Origin(NamedTuple):
     """The JAX operation and the source line that a value comes from.
@@ -149,7 +152,7 @@ def _slice_written(
     writer: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
     """What makes the slice that a loop writes to a stack: it says more than the update itself."""
-    body, writer, start = writer.computation, _moved(writer), None
+    body, writer, start = writer.computation, writer.behind(*_MOVES), None
     if writer.opcode == "async-done":
         start = writer.operands[0]
         inner = start.called[0].root if start.called else None
@@ -159,28 +162,21 @@ def _slice_written(
     made = _made(writer.called[0].root, index) if writer.opcode == "fusion" else writer
     if made is None or made.opcode != "dynamic-update-slice":
         return
-    update = _moved(made.operands[1])
+    update = made.operands[1].behind(*_MOVES)
     if update.opcode == "parameter" and made is not writer:
-        update = _moved(writer.operands[update.parameter_number])
+        update = writer.operands[update.parameter_number].behind(*_MOVES)
     if update.opcode == "parameter" and start is not None:
-        update = _moved(start.operands[update.parameter_number])
+        update = start.operands[update.parameter_number].behind(*_MOVES)
     if _is_carried(update):  # made by the iteration before
         root, k = body.root, update.tuple_index
         update = root.operands[k] if root is not None and root.opcode == "tuple" else update
-        update = _moved(update)
+        update = update.behind(*_MOVES)
     if update.opcode != "parameter" and not _is_carried(update):
         yield from _within(update, (), callers)
 
 
 def _is_carried(i: Instruction) -> bool:
     return i.opcode == "get-tuple-element" and i.operands[0].opcode == "parameter"
-
-
-def _moved(i: Instruction) -> Instruction:
-    """What an instruction only moves, or makes another shape of."""
-    while i.opcode in ("bitcast", "reshape", "copy"):
-        i = i.operands[0]
-    return i
 
 
 def _made(root: Instruction | None, index: ShapeIndex) -> Instruction | None:

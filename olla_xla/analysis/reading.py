@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hlo import exchange
 from hlo.module import Instruction, Module
 from hlo.values import Dataflow, Use, Value
+from hlo.walk import after_needs
 from olla_xla.analysis.op_names import Phase, phase_of
 
 DERIVATIVE = frozenset((Phase.FORWARD, Phase.BACKWARD, Phase.AGAIN))
@@ -118,6 +119,12 @@ def _fused(use: Use) -> tuple[list[str], bool]:
     return names, moved
 
 
+def trains(module: Module) -> bool:
+    """Whether a module has a backward pass, in whatever loop."""
+    names = (i.op_name for c in module.computations for i in c.instructions)
+    return any(phase_of(name) is Phase.BACKWARD for name in names)
+
+
 def derivatives(module: Module) -> set[int]:
     """Numbers of the module's results that are gradients; updated parameters are not."""
     root = module.entry.root
@@ -145,11 +152,5 @@ def _is_derivative(result: Instruction) -> bool:
 
 def _names(made: Instruction | None) -> set[str]:
     """The names of what an instruction of a fused computation is made from, and its own."""
-    edge = [] if made is None else [made]
-    seen = set(edge)
-    while edge:
-        for operand in edge.pop().operands:
-            if operand not in seen:
-                seen.add(operand)
-                edge.append(operand)
+    seen = after_needs([] if made is None else [made], lambda i: i.operands)
     return {i.op_name for i in seen if i.opcode not in ("parameter", *MOVING)}

@@ -20,7 +20,7 @@ from hlo.backend import platform
 from hlo.module import Instruction, Module
 from olla_xla.pieces.timed_products import Product, heaviest, product_of, timed
 from olla_xla.remat.cost.calibrate import LOCK, kept
-from olla_xla.remat.cost.cpu_benchmarks import SOME, Bench, in_turns
+from olla_xla.remat.cost.cpu_benchmarks import Bench, in_turns
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.cost.work import Work, transposes
@@ -46,14 +46,12 @@ class Across:
       few_bytes_per_second: those of lines that displace each other, but of few pages.
       many_bytes_per_second: those of many pages.
       moved_bytes_per_second: transposed reads without arithmetic.
-      exponentials_per_second: of exp alone; the device's transcendentals are tanh.
     """
 
     held_bytes_per_second: float
     few_bytes_per_second: float
     many_bytes_per_second: float
     moved_bytes_per_second: float
-    exponentials_per_second: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,18 +96,11 @@ class AcrossCost(CostModel):
 
     def seconds(self, i: Instruction) -> float:
         """Predicted seconds of an instruction by itself."""
-        work = self._as_timed(i)
-        exponentials = _exponentials(i)
-        rate = self.device.transposed_bytes_per_second
+        work, priced = self._as_timed(i), self.device
         if work.transposed:
             moves = not work.operations and not work.transcendentals
             rate = self.across.moved_bytes_per_second if moves else self._rate(strides_of(i))
-        priced = dataclasses.replace(
-            self.device,
-            transposed_bytes_per_second=rate,
-            # The mean rate, with exponentials at a rate of their own.
-            transcendentals_per_second=self._transcendentals(work.transcendentals, exponentials),
-        )
+            priced = dataclasses.replace(priced, transposed_bytes_per_second=rate)
         return priced.seconds(work)
 
     def run_seconds(self, module: Module, temp_bytes: int) -> float:
@@ -133,14 +124,6 @@ class AcrossCost(CostModel):
             return work
         operations = round(self.products[product] * self.device.matrix_per_second)
         return dataclasses.replace(work, matrix=operations, narrow=0)
-
-    def _transcendentals(self, count: int, exponentials: int) -> float:
-        """The mean rate of `count` transcendentals, some of which are exponentials."""
-        own = self.device.transcendentals_per_second
-        if not exponentials:
-            return own
-        seconds = exponentials / self.across.exponentials_per_second
-        return count / (seconds + (count - exponentials) / own)
 
 
 def _between(first: float, last: float, size: float, most: float) -> float:
@@ -180,12 +163,6 @@ def _rows(i: Instruction) -> int:
     return rows
 
 
-def _exponentials(i: Instruction) -> int:
-    if i.opcode == "fusion":
-        return sum(map(_exponentials, i.called[0].instructions))
-    return i.shape.num_elements if i.opcode == "exponential" else 0
-
-
 def cost_in_pieces(target: str, kind: str, module: Module) -> CostModel:
     """The cost model that compares a function cut into pieces with the whole function.
 
@@ -220,14 +197,12 @@ def measure_across() -> Across:
         )
         reading_many = Bench(_reading_two, many.transpose(0, 2, 1), many, many + 1, donate=True)
         moving = Bench(lambda x: x.transpose(0, 2, 1), some)
-        raising = Bench(lambda x: jnp.exp(-x), jnp.full((SOME,), 0.5, jnp.float32), donate=True)
-        in_turns((reading_held, reading_few, reading_many, moving, raising))
+        in_turns((reading_held, reading_few, reading_many, moving))
     return Across(
         held_bytes_per_second=held.nbytes / reading_held.seconds,
         few_bytes_per_second=few.nbytes / reading_few.seconds,
         many_bytes_per_second=2 * many.nbytes / reading_many.seconds,
         moved_bytes_per_second=some.nbytes / moving.seconds,
-        exponentials_per_second=SOME / raising.seconds,
     )
 
 

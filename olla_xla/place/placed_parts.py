@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from olla_xla.memory.jit import inner
+from olla_xla.place.items import Items
 
 LOWEST, TIGHTEST, HIGHEST = 0, 1, 2
 """Which gap an item takes: the lowest one, the tightest, or the highest below the target height."""
@@ -35,6 +36,12 @@ class Shapes(NamedTuple):
     height: NDArray[np.int64]
     size: NDArray[np.int64]
     fixed: NDArray[np.int64]
+
+
+def shapes_of(items: Items) -> Shapes:
+    """The shapes of items, as arrays for compiled loops."""
+    parts = items.part_ptr, items.part_first, items.part_last, items.part_height
+    return Shapes(*parts, items.size, items.fixed)
 
 
 @inner

@@ -19,7 +19,7 @@ from olla_xla.memory import clock
 from olla_xla.memory.jit import jit
 from olla_xla.place.exact.restarts import Budget
 from olla_xla.place.items import Items, subset
-from olla_xla.place.placed_parts import LOWEST, Shapes, fit, put
+from olla_xla.place.placed_parts import LOWEST, Shapes, fit, put, shapes_of
 from olla_xla.place.relocate import relocate
 
 _ROUNDS = 400
@@ -79,14 +79,7 @@ class _Repair:
     def __init__(self, items: Items, target_height: int, budget: Budget) -> None:
         self.items, self.target_height = items, target_height
         self.budget = budget
-        self.shapes = Shapes(
-            items.part_ptr,
-            items.part_first,
-            items.part_last,
-            items.part_height,
-            items.size,
-            items.fixed,
-        )
+        self.shapes = shapes_of(items)
         self.rate = 1e-3
 
     def packings(self, seed: int) -> Iterator[NDArray[np.int64]]:

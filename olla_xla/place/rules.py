@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from olla_xla.errors import InputError
 from olla_xla.memory.jit import has_numba, inner, loop
 from olla_xla.place.items import Items
+from olla_xla.place.placed_parts import FIRST, LAST, LOW, TOP, Shapes, put, shapes_of
 
 _FEW = 128
 """Items that Python places in less time than it takes to import numba for the compiled loop."""
@@ -31,16 +32,9 @@ def first_fit(items: Items, order: NDArray[np.int64]) -> NDArray[np.int64]:
     order = np.concatenate([order[pinned], order[~pinned]])
     few = len(order) <= _FEW and not has_numba()
     offset = np.empty(len(items), np.int64)
+    placed = np.empty((5, len(items.part_first)), np.int64)
     (_first_fit.interpreted if few else _first_fit)(
-        offset,
-        np.empty((4, len(items.part_first)), np.int64),
-        order,
-        items.part_ptr,
-        items.part_first,
-        items.part_last,
-        items.part_height,
-        items.align,
-        items.fixed,
+        offset, placed, order, shapes_of(items), items.align
     )
     return offset
 
@@ -50,81 +44,41 @@ def _first_fit(
     offset: NDArray[np.int64],
     placed: NDArray[np.int64],
     order: NDArray[np.int64],
-    part_ptr: NDArray[np.int64],
-    part_first: NDArray[np.int64],
-    part_last: NDArray[np.int64],
-    part_height: NDArray[np.int64],
+    shapes: Shapes,
     align: NDArray[np.int64],
-    fixed: NDArray[np.int64],
 ) -> None:
-    """Fills `offset` [items]; `placed` [4, parts] holds placed parts, sorted by offset."""
-    p_first, p_last, p_low, p_top = placed[0], placed[1], placed[2], placed[3]
+    """Fills `offset` [items]; `placed` [5, parts] holds placed parts, sorted by offset."""
     count = 0
     for i in order:
-        lo, hi = part_ptr[i], part_ptr[i + 1]
-        x = fixed[i]
+        x = shapes.fixed[i]
         if x < 0:
-            x = _lowest(
-                part_first[lo:hi],
-                part_last[lo:hi],
-                part_height[lo:hi],
-                align[i],
-                p_first[:count],
-                p_last[:count],
-                p_low[:count],
-                p_top[:count],
-            )
+            x = _lowest(i, shapes, align[i], placed, count)
         offset[i] = x
-        at = count
-        while at > 0 and p_low[at - 1] > x:
-            at -= 1
-            k, to = at, at + hi - lo
-            p_first[to] = p_first[k]
-            p_last[to] = p_last[k]
-            p_low[to] = p_low[k]
-            p_top[to] = p_top[k]
-        for q in range(lo, hi):
-            to = at + q - lo
-            p_first[to] = part_first[q]
-            p_last[to] = part_last[q]
-            p_low[to] = x
-            p_top[to] = x + part_height[q]
-        count += hi - lo
+        count = put(i, x, shapes, placed, count)
 
 
 @inner
-def _lowest(
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-    height: NDArray[np.int64],
-    align: int,
-    p_first: NDArray[np.int64],
-    p_last: NDArray[np.int64],
-    p_low: NDArray[np.int64],
-    p_top: NDArray[np.int64],
-) -> int:
-    """The lowest aligned offset at which no part of the item meets a placed part."""
-    x, tallest = 0, 0
-    for q in range(len(height)):
-        tallest = max(tallest, height[q])
-    moved = True
+def _lowest(i: int, shapes: Shapes, align: int, placed: NDArray[np.int64], count: int) -> int:
+    """The lowest aligned offset at which no part of item `i` meets one of `count` placed parts."""
+    lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
+    x, moved = 0, True
     while moved:
         moved = False
-        for k in range(len(p_low)):
-            if p_low[k] >= x + tallest:
+        for k in range(count):
+            if placed[LOW, k] >= x + shapes.size[i]:
                 break
-            if p_top[k] <= x:
+            if placed[TOP, k] <= x:
                 continue
-            for q in range(len(first)):
+            for q in range(lo, hi):
                 if (
-                    first[q] <= p_last[k]
-                    and p_first[k] <= last[q]
-                    and p_low[k] < x + height[q]
-                    and x < p_top[k]
+                    shapes.first[q] <= placed[LAST, k]
+                    and placed[FIRST, k] <= shapes.last[q]
+                    and placed[LOW, k] < x + shapes.height[q]
+                    and x < placed[TOP, k]
                 ):
-                    x = int(p_top[k] + align - 1) // align * align
+                    x = int(placed[TOP, k] + align - 1) // align * align
                     # A part that the shorter of several parts had cleared may now be in the way.
-                    moved = len(first) > 1
+                    moved = hi - lo > 1
     return x
 
 

@@ -81,9 +81,7 @@ def _hiding(computation: Computation, cost: CostModel) -> list[Instruction] | No
 
 def _is_there(i: Instruction) -> bool:
     """Whether it is a parameter, a constant, or a view of one."""
-    while i.opcode in ("bitcast", "get-tuple-element"):
-        i = i.operands[0]
-    return i.opcode in ("constant", "parameter")
+    return i.behind("bitcast", "get-tuple-element").opcode in ("constant", "parameter")
 
 
 def _grows(start: Instruction, done: Instruction) -> bool:

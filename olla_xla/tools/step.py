@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hlo.backend import platform
 from hlo.buffer_assignment import BufferAssignment
@@ -20,6 +20,7 @@ from olla_xla.compile import decorator
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import AssignmentReport, check_compiled, read_assignment
 from olla_xla.compile.compiles import Compiles
+from olla_xla.compile.outcomes import Outcome
 from olla_xla.compile.planned_function import PlanWarning
 from olla_xla.compile.refused import is_refusal, refused_executable
 from olla_xla.errors import OllaError
@@ -60,12 +61,12 @@ class PlannedModel:
     plan: Plan
     planned: bool
     reason: str
-    memory_optimized_bytes: int | None
     report: AssignmentReport
     module: bytes
     assignment: BufferAssignment
-    scheduled: bytes
-    seconds: float
+    memory_optimized_bytes: int | None = None
+    scheduled: bytes = b""
+    seconds: float = 0.0
     program: Plannable | None = None
     refused: bool = False
     devices: int = 1
@@ -113,18 +114,11 @@ def plan_model(
     with plan_progress(progress), warnings.catch_warnings():
         warnings.simplefilter("ignore", PlanWarning)  # raised below
         compiled = lowered.compile()
-    if compiled.plan is None:
-        raise OllaError(f"planning failed: {compiled.reason}")
-    stage("checking XLA's buffer assignment")
-    report = check_compiled(compiled, compiled.plan)
-    _, assignment = read_assignment(compiled, target.platform)
+    outcome = Outcome(compiled.stage, compiled.plan, compiled.planned, compiled.reason)
 
     def jitted() -> jax.stages.Lowered:
         return jax.jit(model.step, **model.jit_options).lower(*arguments)
 
-    outcome = _Outcome(
-        compiled.plan, compiled.planned, compiled.reason, compiled.stage, report, assignment
-    )
     optimized = (lambda options: jitted().compile(options)) if compare else None
     static = model.jit_options.get("static_argnums") or ()
     left = donatable(compiled.stage, (static,) if isinstance(static, int) else static)
@@ -155,15 +149,7 @@ def plan_dump(
     stage("XLA compiles the module")
     with plan_progress(progress):
         outcome = step.planned(options, given)
-    if outcome.plan is None:
-        raise OllaError(f"planning failed: {outcome.reason}")
-    stage("checking XLA's buffer assignment")
-    report = check_compiled(outcome.compiled, outcome.plan)
-    _, assignment = read_assignment(outcome.compiled, target.platform)
-    found = _Outcome(
-        outcome.plan, outcome.planned, outcome.reason, outcome.compiled, report, assignment
-    )
-    result = _beside(found, target, stage, started, step.captured, step.compiled)
+    result = _beside(outcome, target, stage, started, step.captured, step.compiled)
     return dataclasses.replace(result, program=step, devices=module.devices)
 
 
@@ -187,19 +173,8 @@ def _own(lowered: jax.stages.Lowered, target: Target) -> Compiled:
     )
 
 
-class _Outcome(NamedTuple):
-    """The outcome of planning: fields as in `PlannedModel`, and the executable."""
-
-    plan: Plan
-    planned: bool
-    reason: str
-    compiled: jax.stages.Compiled
-    report: AssignmentReport
-    assignment: BufferAssignment
-
-
 def _beside(
-    outcome: _Outcome,
+    outcome: Outcome,
     target: Target,
     stage: Progress,
     started: float,
@@ -213,31 +188,34 @@ def _beside(
       started: when all began. own: compiles it in XLA's own order.
       optimized: compiles it with options, for XLA's scheduler for memory; None leaves that out.
     """
-    plan, scheduled, memory_optimized, refused = outcome.plan, b"", None, False
-    again = None
-    if outcome.planned or plan.without_rematerialization:  # its XLA total is predicted
-        stage("compiling with XLA's own schedule")
-        captured = own()
-        plan = dataclasses.replace(plan, xla_bytes=captured.assigned_bytes)
-        scheduled, refused = captured.module, captured.is_refused
-        again = captured.ran_again
-    scheduler = platform(target.platform).memory_scheduler
-    if optimized is not None and scheduler is not None:
-        stage("compiling with XLA's memory-optimized scheduler")
-        memory_optimized = assigned_bytes(optimized(dict(scheduler)))
-    return PlannedModel(
+    plan, compiled = outcome.plan, outcome.compiled
+    if plan is None:
+        raise OllaError(f"planning failed: {outcome.reason}")
+    stage("checking XLA's buffer assignment")
+    found = PlannedModel(
         plan=plan,
         planned=outcome.planned,
         reason=outcome.reason,
-        memory_optimized_bytes=memory_optimized,
-        report=outcome.report,
-        module=final_module(outcome.compiled),
-        assignment=outcome.assignment,
-        scheduled=scheduled,
-        seconds=time.monotonic() - started,
-        refused=refused,
-        ran_again=again,
+        report=check_compiled(compiled, plan),
+        module=final_module(compiled),
+        assignment=read_assignment(compiled, target.platform)[1],
     )
+    if outcome.planned or plan.without_rematerialization:  # its XLA total is predicted
+        stage("compiling with XLA's own schedule")
+        captured = own()
+        found = dataclasses.replace(
+            found,
+            plan=dataclasses.replace(plan, xla_bytes=captured.assigned_bytes),
+            scheduled=captured.module,
+            refused=captured.is_refused,
+            ran_again=captured.ran_again,
+        )
+    scheduler = platform(target.platform).memory_scheduler
+    if optimized is not None and scheduler is not None:
+        stage("compiling with XLA's memory-optimized scheduler")
+        total = assigned_bytes(optimized(dict(scheduler)))
+        found = dataclasses.replace(found, memory_optimized_bytes=total)
+    return dataclasses.replace(found, seconds=time.monotonic() - started)
 
 
 @contextmanager

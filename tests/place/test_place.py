@@ -15,6 +15,7 @@ from olla_xla.check.blocks import check_blocks
 from olla_xla.errors import CheckError, InputError, LimitError
 from olla_xla.place import METHODS, PlacementProblem, place
 from olla_xla.place.items import items_of
+from olla_xla.place.placed_parts import shapes_of
 from olla_xla.place.rules import _first_fit
 from olla_xla.problem.plan_parts import StopReason
 from olla_xla.solvers.linear import Status
@@ -187,13 +188,10 @@ def test_python_and_the_compiled_loop_place_alike(problem, random):
     items, _ = items_of(problem, 0)
     order = list(range(len(items)))
     random.shuffle(order)
-    given = (
-        np.array(order, np.int64), items.part_ptr, items.part_first, items.part_last,
-        items.part_height, items.align, items.fixed,
-    )  # fmt: skip
+    given = np.array(order, np.int64), shapes_of(items), items.align
     made = np.zeros((2, len(order)), np.int64)
     for fit, offset in zip((_first_fit.interpreted, _first_fit), made, strict=True):
-        fit(offset, np.empty((4, len(items.part_first)), np.int64), *given)
+        fit(offset, np.empty((5, len(items.part_first)), np.int64), *given)
     assert (made[0] == made[1]).all()
 
 

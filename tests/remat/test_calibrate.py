@@ -17,7 +17,7 @@ from tests.support.rates import CPU
 
 def test_rates_are_measured(monkeypatch):
     monkeypatch.setattr(cpu_benchmarks, "_ELEMENTS", 1 << 20)
-    monkeypatch.setattr(cpu_benchmarks, "SOME", 1 << 16)
+    monkeypatch.setattr(cpu_benchmarks, "_SOME", 1 << 16)
     monkeypatch.setattr(cpu_benchmarks, "_SQUARE", 64)
     monkeypatch.setattr(cpu_benchmarks, "_IMAGES", (2, 8, 8, 16))
     monkeypatch.setattr(cpu_benchmarks, "_MOMENT", 0.005)

@@ -85,8 +85,7 @@ def several(numbers: Sequence[bytes], arrays: Sequence[frozenset[object]]) -> li
 
 def array_of(op: Op, alike: Alike) -> object:
     """Identity of an array: the `Op` behind bitcasts that makes it, or (its tuple, element)."""
-    while op.opcode == "bitcast":
-        (op,) = op.operands
+    op = op.behind("bitcast")
     if op.opcode == "get-tuple-element":
         whole, k = op.operands[0], op.proto.tuple_index
         return alike[whole, k] if (whole, k) in alike else (array_of(whole, alike), k)

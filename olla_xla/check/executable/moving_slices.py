@@ -18,7 +18,7 @@ from olla_xla.check.executable.scalars import UNKNOWN, Known, OutOfStepsError, S
 from olla_xla.errors import CheckError
 
 _CUTS = ("dynamic-slice", "slice")
-_STILL = frozenset(("bitcast", "reshape", "get-tuple-element", "copy"))
+_STILL = ("bitcast", "reshape", "get-tuple-element", "copy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +85,12 @@ class _Follower:
         _check_copies(thunk)
         for cut, part in _paired(op.called[0], thunk):
             if part is None:
-                self.left[f"which slice {_said(thunk)} takes of {_which(cut)} is not known"] = None
+                self.left[f"which slice {thunk} takes of {_which(cut)} is not known"] = None
                 continue
             shape = part.operands[1].shape if cut.is_result else part.shape
             if shape.bytes != cut.size:
                 raise CheckError(
-                    f"{_said(thunk)} takes {cut.size:,} bytes of {_which(cut)}, but {part.name} "
+                    f"{thunk} takes {cut.size:,} bytes of {_which(cut)}, but {part.name} "
                     f"is of {shape.bytes:,}"
                 )
             found.append((cut, part))
@@ -111,7 +111,7 @@ class _Follower:
                 verb = "writes" if cut.is_result else "reads"
                 where = f" in iteration {', '.join(map(str, iterations))}" if iterations else ""
                 said = (
-                    f"{_said(self._thunks[op.name])} {verb} bytes [{actual:,}, "
+                    f"{self._thunks[op.name]} {verb} bytes [{actual:,}, "
                     f"{actual + cut.size:,}) of {_which(cut)}{where}, but the index of "
                     f"{part.name} gives [{begin:,}, {begin + cut.size:,})"
                 )
@@ -149,10 +149,12 @@ def _paired(body: Body, thunk: GpuThunk) -> Iterator[tuple[MovingSlice, Op | Non
     is the result itself.
     """
     roots = body.result.operands if body.result.opcode == "tuple" else (body.result,)
-    ends = [_behind(root) for root in roots]
-    first = _behind(ends[0].operands[1]) if ends[0].opcode == "dynamic-update-slice" else ends[0]
+    ends = [root.behind(*_STILL) for root in roots]
+    first = ends[0]
+    if first.opcode == "dynamic-update-slice":
+        first = first.operands[1].behind(*_STILL)
     is_copy = first.opcode in (*_CUTS, "parameter")
-    read = [first] if is_copy else [_behind(operand) for operand in first.operands]
+    read = [first] if is_copy else [operand.behind(*_STILL) for operand in first.operands]
     given = [cut for cut in thunk.slices if not cut.is_result]
     for k, cut in enumerate(given):
         if not cut.is_cut:
@@ -173,7 +175,7 @@ def _takes(op: Op, cut: MovingSlice) -> bool:
     """Whether an operation is a slice of an operand, of the extents that a thunk says."""
     if op.opcode not in _CUTS or op.shape.dimensions != cut.dimensions:
         return False
-    source = _behind(op.operands[0])
+    source = op.operands[0].behind(*_STILL)
     return source.opcode == "parameter" and source.proto.parameter_number == cut.number
 
 
@@ -184,21 +186,11 @@ def _check_copies(thunk: GpuThunk) -> None:
             place = access.slice
             known = place.allocation < len(thunk.slices)
             if not known or place.end > thunk.slices[place.allocation].size:
-                raise CheckError(f"{_said(thunk)} accesses bytes outside of its parts")
+                raise CheckError(f"{thunk} accesses bytes outside of its parts")
         if inner.kind.endswith("copy") and len(thunk.embedded) == 1:
             places = [(a.slice.offset, a.slice.size, a.writes) for a in inner.accesses]
             if places != [(0, s.size, s.is_result) for s in thunk.slices]:
-                raise CheckError(f"{_said(thunk)} does not copy the whole of its part")
-
-
-def _behind(op: Op) -> Op:
-    while op.opcode in _STILL:
-        op = op.operands[0]
-    return op
-
-
-def _said(thunk: GpuThunk) -> str:
-    return f"thunk {thunk.name} ({thunk.kind})"
+                raise CheckError(f"{thunk} does not copy the whole of its part")
 
 
 def _which(cut: MovingSlice) -> str:

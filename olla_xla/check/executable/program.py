@@ -60,6 +60,13 @@ class Op:
             self._shape = shape_from_proto(self.proto.shape)
         return self._shape
 
+    def behind(self, *opcodes: str) -> Op:
+        """The first one from here on along first operands that has none of these opcodes."""
+        op = self
+        while op.opcode in opcodes:
+            op = op.operands[0]
+        return op
+
     def forget_shape(self) -> None:
         """Clears the shape in `proto`; the property `shape` still has it."""
         if self.proto.HasField("shape"):

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.slices import Access, Slice
+from hlo.wire import slice_ranges
+from olla_xla.check.executable.element_order import digits
 from olla_xla.check.executable.memory import PASSED_ON, Place
-from olla_xla.check.executable.moves import copied_slice, moves_only
 from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, allocates
 from olla_xla.check.executable.values import Frame, MemoryValue, Values, resolve
 from olla_xla.errors import CheckError
@@ -34,6 +35,16 @@ _UNCLEAR = frozenset("cublas_lt_matmul norm ragged_all_to_all select_k".split())
 
 _FILLS = frozenset(("memzero", "memset32bit_value"))
 """Kinds that write a part of what the thunks after them complete."""
+
+_STILL = ("bitcast", "reshape")
+_MOVES = frozenset(
+    "broadcast concatenate constant copy dynamic-slice dynamic-update-slice parameter slice "
+    "transpose".split()
+)
+_EXCHANGES = (
+    "all-gather all-reduce all-to-all collective-broadcast collective-permute copy reduce-scatter"
+).split()
+"""Opcodes, their starts included, that copy where no other device takes part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,9 +132,9 @@ class _Walk:
         for thunk in plain:
             step = steps.get(thunk.name)
             if step is None:
-                raise CheckError(f"{_said(thunk)} belongs to no instruction of {frame.body.name}")
+                raise CheckError(f"{thunk} belongs to no instruction of {frame.body.name}")
             if last is not None and step.position < last.position:
-                raise CheckError(f"{_said(thunk)} runs too late, after {last.op.name}")
+                raise CheckError(f"{thunk} runs too late, after {last.op.name}")
             last = step
             self._touch(step, thunk)
             of.setdefault(thunk.name, []).append(thunk)
@@ -138,7 +149,7 @@ class _Walk:
         for step in steps.values():
             self._complete(step, of.get(step.op.name, []))
         if left := set(self._running) - outside:
-            raise CheckError(f"nothing waits for {_said(self._running[min(left)][0])}")
+            raise CheckError(f"nothing waits for {self._running[min(left)][0]}")
 
     # What a thunk touches.
 
@@ -159,13 +170,13 @@ class _Walk:
         found = self._accesses(step, thunk)
         for access in found:
             if access.slice.end > self._sizes.get(access.slice.allocation, -1):
-                raise CheckError(f"{_said(thunk)} accesses {_bytes(access.slice)}, out of bounds")
+                raise CheckError(f"{thunk} accesses {_bytes(access.slice)}, out of bounds")
         self._touched += found
         for other, accesses in self._running.values():
             for mine in found:
                 if any(_conflict(mine, theirs) for theirs in accesses):
                     raise CheckError(
-                        f"{_said(thunk)} accesses {_bytes(mine.slice)}, which thunk {other.name} "
+                        f"{thunk} accesses {_bytes(mine.slice)}, which thunk {other.name} "
                         "still uses on another stream"
                     )
 
@@ -185,18 +196,18 @@ class _Walk:
         writes = [a.slice for a in found if not a.reads]
         either = [a.slice for a in found if a.reads and a.writes]
         if not _in_order(reads, operands) and reads != self._copied(step, thunk):
-            raise CheckError(f"{_said(thunk)} does not read its operands' bytes: {_list(reads)}")
+            raise CheckError(f"{thunk} does not read its operands' bytes: {_list(reads)}")
         if thunk.kind in _FILLS:
             inside = all(any(_within(w, r) for r in results) for w in writes)
         else:
             inside = _in_order(writes, results)
         if not inside:
-            raise CheckError(f"{_said(thunk)} does not write its results' bytes: {_list(writes)}")
+            raise CheckError(f"{thunk} does not write its results' bytes: {_list(writes)}")
         unclear = operands if thunk.kind in _UNCLEAR else []
         if not _in_order(either, [*unclear, *results]):
-            raise CheckError(f"{_said(thunk)} updates bytes that are no result: {_list(either)}")
+            raise CheckError(f"{thunk} updates bytes that are no result: {_list(either)}")
         if _only_moves(thunk) and set(writes) & set(written):
-            raise CheckError(f"{_said(thunk)} overwrites a result of {step.op.name}")
+            raise CheckError(f"{thunk} overwrites a result of {step.op.name}")
 
     def _check_call(self, step: _Step, thunk: GpuThunk) -> None:
         """Checks a kernel that runs a whole computation: all its buffers, in an order of their own.
@@ -219,14 +230,14 @@ class _Walk:
         known.update(self.tables.get(step.op.operands[0].name, ()) if step.op.operands else ())
         found = {access.slice for access in thunk.accesses}
         if strange := sorted(found - known):
-            raise CheckError(f"{_said(thunk)} accesses bytes of others: {_list(strange)}")
+            raise CheckError(f"{thunk} accesses bytes of others: {_list(strange)}")
         lost = needed - {a.slice for a in thunk.accesses if a.writes}
         if lost := sorted(lost | read - {a.slice for a in thunk.accesses if a.reads}):
-            raise CheckError(f"{_said(thunk)} does not access its buffers: {_list(lost)}")
+            raise CheckError(f"{thunk} does not access its buffers: {_list(lost)}")
 
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
         """The bytes that a copy of a slice reads; None where a thunk is not one."""
-        part = copied_slice(step.op) if thunk.kind.endswith("copy") else None
+        part = _copied_slice(step.op) if thunk.kind.endswith("copy") else None
         if part is None:
             return None
         whole = self.place(step.frame.at[step.op.operands[part[0]]].get(()))
@@ -242,10 +253,10 @@ class _Walk:
         """Raises CheckError unless operands are read and results are written."""
         for access in found[: len(operands)]:
             if not access.reads and access.slice not in results:
-                raise CheckError(f"{_said(thunk)} writes the operand {_bytes(access.slice)}")
+                raise CheckError(f"{thunk} writes the operand {_bytes(access.slice)}")
         for access in found[len(operands) :]:
             if not access.writes:
-                raise CheckError(f"{_said(thunk)} does not write the result {_bytes(access.slice)}")
+                raise CheckError(f"{thunk} does not write the result {_bytes(access.slice)}")
 
     def _complete(self, step: _Step, thunks: list[GpuThunk]) -> None:
         """Raises CheckError where an instruction's thunks leave out a part of what it does."""
@@ -263,7 +274,7 @@ class _Walk:
             return  # XLA was told to leave out what it has no code for
         if not thunks and results:
             raise CheckError(f"no thunk runs {op.name}")
-        if thunks and all(map(_only_moves, thunks)) and not moves_only(op):
+        if thunks and all(map(_only_moves, thunks)) and not _moves_only(op):
             raise CheckError(f"thunks of {op.name} copy data, but none computes its result")
         if op.opcode.endswith("-start"):
             return  # it may have results for which nothing is written
@@ -277,7 +288,7 @@ class _Walk:
             raise CheckError(f"the result of {op.name} is not computed at {_bytes(lost[0])}")
         touched = {a.slice for a in accesses}
         unread = [operand for operand in operands if operand not in touched]
-        if unread and op.opcode != "call" and copied_slice(op) is None:
+        if unread and op.opcode != "call" and _copied_slice(op) is None:
             raise CheckError(f"no thunk reads the operand of {op.name} at {_bytes(unread[0])}")
 
     def _operands(self, step: _Step) -> list[Slice]:
@@ -293,7 +304,7 @@ class _Walk:
 
     def _begin(self, step: _Step, thunk: GpuThunk) -> None:
         if thunk.execution in self._running:
-            raise CheckError(f"{_said(thunk)} starts an operation that is already running")
+            raise CheckError(f"{thunk} starts an operation that is already running")
         outside, self._touched = self._touched, []
         (inner,) = thunk.inner or ((),)
         if frames := step.frame.inner.get(step.op, ()):
@@ -311,7 +322,7 @@ class _Walk:
             start = start.operands[0]
         begun = [t.execution for t in of.get(start.name, ()) if t.flow is Flow.START]
         if thunk.execution not in begun or thunk.execution not in self._running:
-            raise CheckError(f"{_said(thunk)} does not wait for the operation of {start.name}")
+            raise CheckError(f"{thunk} does not wait for the operation of {start.name}")
         del self._running[thunk.execution]
 
     def _inner(self, step: _Step, thunk: GpuThunk) -> None:
@@ -323,9 +334,9 @@ class _Walk:
         else:
             decides = step.frame.at[op.operands[0]][()]
         if len(frames) != len(thunk.inner):
-            raise CheckError(f"{_said(thunk)} runs other computations than {op.name} calls")
+            raise CheckError(f"{thunk} runs other computations than {op.name} calls")
         if [a.slice for a in thunk.accesses] != [self.place(decides)]:
-            raise CheckError(f"{_said(thunk)} reads no condition, but {_list(_read(thunk))}")
+            raise CheckError(f"{thunk} reads no condition, but {_list(_read(thunk))}")
         for frame, inner in zip(frames, thunk.inner, strict=True):
             self.sequence(frame, inner)
 
@@ -387,12 +398,40 @@ def _in_order(found: Iterable[Slice], expected: Iterable[Slice]) -> bool:
     return all(any(one == other for other in left) for one in found)
 
 
+def _moves_only(op: Op) -> bool:
+    """Whether a GPU may run an instruction as copies alone, without computing."""
+    if op.opcode != "fusion":
+        return op.opcode in _MOVES or op.opcode.removesuffix("-start") in _EXCHANGES
+    root = op.called[0].result
+    return all(
+        part.behind(*_STILL).opcode in _MOVES
+        for part in (root.operands if root.opcode == "tuple" else (root,))
+    )
+
+
+def _copied_slice(op: Op) -> tuple[int, int] | None:
+    """The slice that a GPU copies for an instruction, if this is a slice or a fusion of one.
+
+    Returns:
+      (operand number, offset in bytes of the slice in that operand); None for other instructions.
+    """
+    found = op.called[0].result.behind(*_STILL) if op.opcode == "fusion" else op
+    if found.opcode != "slice":
+        return None
+    source = found.operands[0]
+    if op.opcode == "fusion":
+        source = source.behind(*_STILL)
+        if source.opcode != "parameter":
+            return None
+    number = source.proto.parameter_number if op.opcode == "fusion" else 0
+    shape = found.operands[0].shape
+    pairs = zip(slice_ranges(found.proto), digits(shape), strict=True)
+    first = sum(start * distance for (start, *_), (_, distance) in pairs)
+    return number, first * shape.element_bits // 8
+
+
 def _read(thunk: GpuThunk) -> list[Slice]:
     return [access.slice for access in thunk.accesses]
-
-
-def _said(thunk: GpuThunk) -> str:
-    return f"thunk {thunk.name} ({thunk.kind})"
 
 
 def _part(index: tuple[int, ...]) -> str:

@@ -12,7 +12,7 @@ from olla_xla.remat.cost.roofline import Device
 _ELEMENTS = 1 << 24  # 64 MiB of float32: beyond any cache
 _CACHED = 1 << 16  # 256 KiB of float32: within the cache of a core or two
 _CHAIN = 32  # operations on each element, so that arithmetic outweighs memory
-SOME = 1 << 22  # 16 MiB of float32: of transcendentals one on each is longer than memory takes
+_SOME = 1 << 22  # 16 MiB of float32: of transcendentals one on each is longer than memory takes
 _SQUARE = 1024  # matrix product
 _IMAGES = (4, 56, 56, 256)  # activations, 12 MiB of float32
 _ACROSS = (3, 1, 2, 0)  # their dimensions by channel first
@@ -86,7 +86,7 @@ def measure_cpu() -> Device:
         outside = Bench(lambda x: x + 1, large)
         plain = Bench(_arithmetic, small)
         # One in a kernel, as steps have them: of many each takes four times as long.
-        expensive = Bench(jnp.tanh, jnp.full((SOME,), 0.5, jnp.float32), donate=True)
+        expensive = Bench(jnp.tanh, jnp.full((_SOME,), 0.5, jnp.float32), donate=True)
         product = Bench(jnp.matmul, square, square)
         transposed = Bench(_transposing, across, images, donate=True)
         depthwise = Bench(_depthwise, images[:1])  # slow: of all it would take half the time
@@ -98,7 +98,7 @@ def measure_cpu() -> Device:
         name="CPU",
         bytes_per_second=bandwidth,
         operations_per_second=2 * _CHAIN * _CACHED / plain.seconds,
-        transcendentals_per_second=SOME / expensive.seconds,
+        transcendentals_per_second=_SOME / expensive.seconds,
         matrix_per_second=2 * _SQUARE**3 / product.seconds,
         narrow_per_second=2 * _SQUARE**3 / product.seconds,  # its kernels compute in float32
         start_seconds=start.seconds / _CHAIN,

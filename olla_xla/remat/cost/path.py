@@ -182,7 +182,4 @@ def _on_host(shape: Shape) -> bool:
 
 def _start(done: Instruction) -> Instruction:
     """The start of a done, through updates, tuples and bitcasts."""
-    start = done.operands[0]
-    while start.opcode in ("async-update", "get-tuple-element", "bitcast"):
-        start = start.operands[0]
-    return start
+    return done.operands[0].behind("async-update", "get-tuple-element", "bitcast")

@@ -21,6 +21,7 @@ from hlo.late import late
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 from hlo.trip_count import trip_count
+from hlo.walk import after_needs
 
 if TYPE_CHECKING:
     from hlo import convolution
@@ -236,8 +237,7 @@ def _updated(i: Instruction, index: ShapeIndex) -> int:
         root = i.called[0].root
         assert root is not None
         i = root.operands[index[0]] if index and root.opcode == "tuple" else root
-        while i.opcode in ("bitcast", "copy"):
-            i = i.operands[0]
+        i = i.behind("bitcast", "copy")
     parts = {"dynamic-update-slice": 1, "scatter": len(i.operands) - 1}
     return _array_bytes(i.operands[parts[i.opcode]] if i.opcode in parts else i)
 
@@ -246,13 +246,8 @@ def _transposed(i: Instruction) -> int:
     """Bytes of operands that are read in another order than they lie in memory."""
     if i.opcode != "fusion":
         return _array_bytes(i.operands[0]) if transposes(i) else 0
-    across = [k for k in i.called[0].instructions if transposes(k)]
-    seen = set(across)
-    while across:
-        for o in across.pop().operands:
-            if o not in seen:
-                seen.add(o)
-                across.append(o)
+    across = (k for k in i.called[0].instructions if transposes(k))
+    seen = set(after_needs(across, lambda k: k.operands))
     parameters = [k for k in i.called[0].parameters if k in seen]
     return sum(_read(i, k.parameter_number, i.operands[k.parameter_number]) for k in parameters)
 

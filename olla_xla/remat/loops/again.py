@@ -280,10 +280,7 @@ class Again:
         node, writer = uncast(node), self._pair.writer
         if node.i.opcode != "parameter" or node.index[0] not in writer.fixed:
             return node
-        start = writer.start[node.index[0]]
-        while start.opcode == "bitcast":
-            (start,) = start.operands
-        return start
+        return writer.start[node.index[0]].behind("bitcast")
 
     def _sources(self, node: Node, owner: Instruction) -> Hashable:
         """The arrays outside a fusion that a value is taken from inside it."""

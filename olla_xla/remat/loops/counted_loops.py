@@ -59,7 +59,7 @@ def counted_loop(
     fixed = frozenset(
         k for k in range(len(start.operands)) if nodes.root[(k,)].behind is state[(k,)]
     )
-    constants = {k: _constant(start.operands[k]) for k in fixed}
+    constants = {k: start.operands[k].behind("copy", "bitcast").integer for k in fixed}
     types = [s.shape.element_type for s in start.operands]
     known = {(k,): typed(value, types[k]) for k, value in constants.items() if value is not None}
     found = _count(nodes, LoopBody(condition, target, known), start.operands)
@@ -91,18 +91,12 @@ def _count(
     if left is None or left.element is None or right is None or right.element is not None:
         return None
     (counter,), iterations = left.element, right.offset
-    begins_at_zero = _constant(start[counter]) == 0
+    begins_at_zero = start[counter].behind("copy", "bitcast").integer == 0
     is_counter = left == Affine((counter,), 1, 0)
     steps = body.affine(body.root[(counter,)]) == Affine((counter,), 1, 1)
     if iterations < 1 or not is_counter or not begins_at_zero or not steps:
         return None
     return counter, iterations
-
-
-def _constant(i: Instruction) -> int | None:
-    while i.opcode in ("copy", "bitcast"):
-        i = i.operands[0]
-    return i.integer
 
 
 def _says(i: Instruction, counter: int, iterations: int) -> bool:

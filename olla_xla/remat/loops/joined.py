@@ -154,8 +154,7 @@ def _may_split(put: Instruction, target: str) -> bool:
 
 def _begins(module: Module, start: Instruction) -> _Home:
     """Where an initial value lies: None if it is a value of its own, which nothing else needs."""
-    while start.opcode == "bitcast":
-        (start,) = start.operands
+    start = start.behind("bitcast")
     if start.opcode == "parameter":
         if start.computation is not module.entry:
             return _OTHER

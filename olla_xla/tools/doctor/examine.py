@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from olla_xla.compile import first_use
 from olla_xla.compile.versions import versions
 from olla_xla.errors import OllaError
+from olla_xla.tools.child import run_module
 from olla_xla.tools.doctor.probe import PROBES, Check, Examination, ModelRow, RunRow
 from olla_xla.tools.measure.processes import measure
 from olla_xla.tools.measure.records import RunRequest
@@ -70,30 +69,14 @@ def examine(
 
 def _probed(name: str) -> Check:
     """What a probe saw in a process of its own."""
-    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     only = "cuda,cpu" if name == "device" else "cpu"
+    environment = {"JAX_PLATFORMS": only, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
-        run = subprocess.run(
-            [sys.executable, "-m", "olla_xla.tools.doctor.probe", name],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-                "JAX_PLATFORMS": only,
-                "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
-        )
+        child = run_module("olla_xla.tools.doctor.probe", name, environment, _SECONDS)
     except subprocess.TimeoutExpired:
         return Check(name, False, f"no result within {_SECONDS} s")
-    lines = run.stdout.splitlines()
-    if run.returncode or not lines:
-        last = next((x for x in reversed(run.stderr.splitlines()) if x.strip()), "")
-        return Check(name, False, f"the process ended with code {run.returncode}: {last}")
-    found = json.loads(lines[-1])
-    return Check(name, found["passed"], found["seen"])
+    found = child.answer
+    return Check(name, False, child.trouble) if found is None else Check(name, **found)
 
 
 def _verified() -> Check:

@@ -10,9 +10,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +25,7 @@ from olla_xla.compile.decorator import plan
 from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.planned_function import PlannedFunction
 from olla_xla.errors import InputError
+from olla_xla.tools.child import run_module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,33 +173,16 @@ def _run(compiled: jax.stages.Compiled, leaves: list[Any], platform: str) -> dic
         kept = [_write(folder / f"leaf{k}", leaf) for k, leaf in enumerate(leaves)]
         request = {"leaves": kept, "outputs": outputs.num_leaves}
         (folder / "request.json").write_text(json.dumps(request))
-        run = subprocess.run(
-            [sys.executable, "-m", "olla_xla.tools.measure.measured_run", name],
-            env={**os.environ, **_environment(platform)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    lines = run.stdout.splitlines()
-    if run.returncode or not lines:
-        last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
-        return {"reason": f"the process ended with code {run.returncode}: {last}"}
-    found = json.loads(lines[-1])
+        environment = {"JAX_PLATFORMS": "cpu"} if platform == "cpu" else {}
+        environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        child = run_module("olla_xla.tools.measure.measured_run", name, environment)
+    if (found := child.answer) is None:
+        return {"reason": child.trouble}
     return {
         "measured": found["measured"],
         "arguments": found["arguments"],
         "profiled": found["profiled"],
         "reason": "" if found["measured"] is not None else "the system does not tell",
-    }
-
-
-def _environment(platform: str) -> dict[str, str]:
-    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
-    only = {"JAX_PLATFORMS": "cpu"} if platform == "cpu" else {}
-    return {
-        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        **only,
     }
 
 

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from olla_xla.errors import InputError, OllaError
+from olla_xla.tools.child import run_module
 from olla_xla.tools.measure.records import Comparison, Measured, Recomputation, RunRequest, compare
 
 Progress = Callable[[str], None]
@@ -88,28 +88,19 @@ def _measure(request: RunRequest, progress: Progress, cache: str) -> Measured:
 def _spawn(request: RunRequest, cache: str) -> dict[str, Any]:
     """Runs a request in a fresh process; returns the fields of its result."""
     text = json.dumps(dataclasses.asdict(request))
-    run = subprocess.run(
-        [sys.executable, "-m", "olla_xla.tools.measure.one_process", text],
-        env={**os.environ, **_environment(request, cache)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = run.stdout.splitlines()
-    if run.returncode == 0 and lines:
-        return json.loads(lines[-1])
-    if lines and lines[-1].startswith('{"error"'):
-        failure = json.loads(lines[-1])
+    environment = _environment(request, cache)
+    child = run_module("olla_xla.tools.measure.one_process", text, environment)
+    if (found := child.answer) is not None:
+        return found
+    if child.last.startswith('{"error"'):
+        failure = json.loads(child.last)
         raise (InputError if failure["misuse"] else OllaError)(failure["error"])
-    last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
     what = "planned" if request.planned else "unplanned"
-    raise OllaError(f"the {what} process failed with exit code {run.returncode}: {last}")
+    raise OllaError(f"the {what} process failed with exit code {child.code}: {child.error}")
 
 
 def _environment(request: RunRequest, cache: str) -> dict[str, str]:
-    paths = [str(Path(__file__).parents[3]), os.getcwd(), os.environ.get("PYTHONPATH", "")]
     return {
-        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from olla_xla.errors import InputError, OllaError
+from olla_xla.tools.child import run_module
 from olla_xla.tools.sweep.grid import Cell, SweepSettings
 from olla_xla.version import to_install
 
@@ -34,28 +33,14 @@ def run_process(
       The row's fields besides those that name the cell.
     """
     request = json.dumps({**dataclasses.asdict(cell), "settings": dataclasses.asdict(settings)})
-    paths = [str(Path(__file__).parents[3]), os.getcwd()]
-    if given := os.environ.get("PYTHONPATH"):
-        paths.append(given)
     try:
-        run = subprocess.run(
-            [sys.executable, "-m", program, request],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=settings.cell_timeout,
-            check=False,
-        )
+        child = run_module(program, request, {}, settings.cell_timeout)
     except subprocess.TimeoutExpired:
         return {"error": f"took longer than {settings.cell_timeout:g} s"}
-    lines = run.stdout.splitlines()
-    if run.returncode == 0 and lines:
-        return json.loads(lines[-1])
-    if run.returncode == -signal.SIGKILL:
+    if child.code == -signal.SIGKILL:
         return {"error": KILLED}
-    last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
-    return {"error": f"the process ended with code {run.returncode}: {last.strip()}"}
+    found = child.answer
+    return {"error": child.trouble} if found is None else found
 
 
 def run_dask(
