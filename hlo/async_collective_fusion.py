@@ -5,8 +5,6 @@ transfer's buffers and semaphores as operands, returns them as results, and has 
 its body. Its own results are computed as before.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from hlo.exchange import REPEATABLE

@@ -1,7 +1,5 @@
 """XLA's buffer assignment, read back from a BufferAssignmentProto."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

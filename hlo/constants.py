@@ -1,7 +1,5 @@
 """Leaves the values of constants out of a module, so that it can be sent to others."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import struct

@@ -1,7 +1,5 @@
 """What a convolution computes, by its window: XLA's HloCostAnalysis::HandleConvolution."""
 
-from __future__ import annotations
-
 import math
 
 from hlo import xla_pb2

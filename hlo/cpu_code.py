@@ -7,8 +7,6 @@ backends/cpu/codegen/fusion_emitter.cc and tiled/tiled_fusion_emitter.cc; the na
 of jaxlib 0.12.0.1 agree.)
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The groups of devices of a collective, which XLA writes in several ways, as one list."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Collectives: what devices exchange, and when two of them give the same value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hlo import xla_pb2

@@ -3,8 +3,6 @@
 What is run or believed as it stands, such as machine code, is read with `read_own`.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

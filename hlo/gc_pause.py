@@ -4,8 +4,6 @@ The first allocation afterwards scans all objects made meanwhile, which takes a 
 for a module of 10,000 instructions; a caller in a hurry leaves that to another thread.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

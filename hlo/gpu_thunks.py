@@ -4,8 +4,6 @@ Numbers are those of openxla/xla, xla/backends/gpu/runtime/thunk.proto. A field 
 kind is not seen; kinds that it adds are not known.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ buffer); `can_share` is HloDataflowAnalysis::CanShareOperandBufferWithUser (the 
 dying operand's buffer), with the extra rule of the GPU backend for fusions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hlo.backend import platform

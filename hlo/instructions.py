@@ -1,7 +1,5 @@
 """Instructions as messages of XLA's proto: new ones, copies, and names that are free."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from typing import Any

@@ -8,8 +8,6 @@ fusions of equal code, whatever their marks (KernelReuseCache). XLA adds to mark
 if all fusions of equal code have the same marks, none gets a wrong kernel.
 """
 
-from __future__ import annotations
-
 import collections
 import json
 import re

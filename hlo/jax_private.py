@@ -1,7 +1,5 @@
 """Parts of jaxlib without a public name, imported on first use: an old JAX has them elsewhere."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -6,8 +6,6 @@ them chunks, in these records, compressed by Snappy. Hashes are not checked; wha
 this kind, or is compressed otherwise, is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from hlo.module import HloError

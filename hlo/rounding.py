@@ -8,8 +8,6 @@ one depends on the code around them. With at most one product in each sum there 
 The test is on the syntax of a fused computation and errs on the side of saying that it may.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hlo.backend import platform

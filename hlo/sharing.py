@@ -1,7 +1,5 @@
 """Which operands each value of a module could take the memory of, where one dies as it is made."""
 
-from __future__ import annotations
-
 from hlo.inplace import Pair, can_share, in_place_pairs
 from hlo.module import Instruction
 from hlo.values import Dataflow, Value

@@ -1,7 +1,5 @@
 """Where a step of an executable reads and writes: slices of XLA's allocations."""
 
-from __future__ import annotations
-
 import dataclasses
 
 

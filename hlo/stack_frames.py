@@ -1,7 +1,5 @@
 """Python call stacks of an HLO module's operations, as JAX leaves them in its metadata."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from hlo import xla_pb2

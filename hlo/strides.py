@@ -4,8 +4,6 @@ Steps are (count, stride in elements), the outermost first. Contiguous steps are
 one element left out. So equal steps mean the same bytes in the same order, whatever the shapes are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,6 @@ XLA reads its own text back, so two modules of one text are one program. It prin
 execution as the order of lines, and no ids.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """XLA's serialized TPU executable: the buffer assignment in it."""
 
-from __future__ import annotations
-
 from hlo.module import HloError
 from hlo.riegeli import read_message
 from hlo.wire import Message, read_varint

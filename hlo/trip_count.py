@@ -1,7 +1,5 @@
 """How often a loop runs its body."""
 
-from __future__ import annotations
-
 import json
 
 from hlo.module import Instruction

@@ -5,8 +5,6 @@ module that it read as `HloComputation::MakeInstructionPostOrder` says; so what 
 instructions that way, and a view of it (hlo.module) numbers them as XLA will.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hlo import xla_pb2

@@ -1,7 +1,5 @@
 """XLA's backends, one object and one file each: to add one, write its file and its line here."""
 
-from __future__ import annotations
-
 from hlo.backend.cpu import CPU
 from hlo.backend.cuda import CUDA
 from hlo.backend.platform import Platform

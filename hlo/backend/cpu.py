@@ -1,7 +1,5 @@
 """XLA's backend for CPUs."""
 
-from __future__ import annotations
-
 from hlo.backend.platform import Platform
 
 CPU = Platform(

@@ -1,7 +1,5 @@
 """What XLA does otherwise on one platform than on another, as far as plans depend on it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """XLA's backend for TPUs."""
 
-from __future__ import annotations
-
 from hlo.backend.platform import HOST_MEMORY, Platform
 from hlo.shapes import HOST_MEMORY_SPACE
 

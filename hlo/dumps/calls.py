@@ -6,8 +6,6 @@ schedules; jaxlib offers neither pass, so this is their work on the proto. Fused
 reducers and the like are not run step by step and stay as they are.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 

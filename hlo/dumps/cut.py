@@ -4,8 +4,6 @@ The results are no programs that compute what they did, but what is left of them
 the same order, with the same names and ids, and so at the same places of a buffer assignment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

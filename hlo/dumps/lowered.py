@@ -5,8 +5,6 @@ for what StableHLO lacks (`copy`) and what the conversion drops (donation withou
 the first line of a module's text says how many devices it is for.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

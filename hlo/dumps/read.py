@@ -3,8 +3,6 @@
 Files may be compressed by gzip.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -15,8 +15,6 @@ read as several operands (HloDataflowAnalysis::CanShareOperandBufferWithUser;
 docs/xla-repeated-operands.md). So the two parameters change their numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from hlo import xla_pb2

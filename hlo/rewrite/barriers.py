@@ -6,8 +6,6 @@ reads (RemoveInstructionAndUnusedOperands). A plan is for the module that is lef
 and in-place reuse are those that XLA assigns buffers by.
 """
 
-from __future__ import annotations
-
 import collections
 
 from hlo.graph import MutableComputation, MutableModule

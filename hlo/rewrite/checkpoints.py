@@ -19,8 +19,6 @@ goes into the last slice of `few`, which nothing reads: the iterations of the la
 in `since`. XLA clamps indices to the array.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

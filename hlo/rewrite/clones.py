@@ -9,8 +9,6 @@ readers of the original read the clone instead; what nothing reads any more is r
 fusions included (`hlo.rewrite.trim`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -9,8 +9,6 @@ So here each reader gets one: the next writer of that memory. Control edges have
 after XLA's scheduler, except that an instruction with one is not removed as dead.
 """
 
-from __future__ import annotations
-
 import bisect
 import collections
 from collections.abc import Iterable, Mapping, Sequence

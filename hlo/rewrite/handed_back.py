@@ -1,7 +1,5 @@
 """What XLA changes in a module that a hook hands back: source lines, memories of results."""
 
-from __future__ import annotations
-
 from hlo.wire import Message
 
 _STACK_FRAME_INDEX, _STACK_FRAMES, _PARENT_FRAME_ID = 17, 4, 2

@@ -6,8 +6,6 @@ and writes slice k of the second after that, the second can start as the first: 
 is what the first has, and at the end every slice is written.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 

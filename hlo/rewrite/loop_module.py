@@ -1,7 +1,5 @@
 """A module while loops of it are changed: where they stand, new computations."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -4,8 +4,6 @@ As layers do with a cache, each with its own slice: `jnp.stack` makes a second a
 reads the first one can run before, the rows are written into it instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ needs it, is in memory twice while the loop runs. The slice can be made from one
 about as many bytes are moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hlo import xla_pb2

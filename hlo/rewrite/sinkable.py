@@ -4,8 +4,6 @@ An array that is transposed before a loop is in memory twice while the loop runs
 slice of the original, perhaps with its elements in another order.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ A fusion that computes several things is other code without one of them. So that
 as it is, it puts what nothing reads any more into an array of few slices: XLA clamps the index.
 """
 
-from __future__ import annotations
-
 from hlo import xla_pb2
 from hlo.graph import MutableComputation, MutableModule
 from hlo.module import HloError

@@ -5,8 +5,6 @@ those that are read; a fusion that is left with one hands it over as it is, with
 planned is to be what runs, so this is done beforehand, by the same rules: then XLA finds nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from hlo import xla_pb2

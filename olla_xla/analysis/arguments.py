@@ -7,8 +7,6 @@ output replaces is the batch. But the second operand of a product in the forward
 weight that is not trained.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

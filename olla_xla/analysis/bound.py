@@ -6,8 +6,6 @@ more (`memory.mincut`): the tensors are then those of an order with the least li
 loop's body has a bound of its own.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Sorts every value of a module into a category."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hlo.inplace import in_place_pairs

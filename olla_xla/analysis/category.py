@@ -1,7 +1,5 @@
 """What a tensor is to a train step, and the colour of each category."""
 
-from __future__ import annotations
-
 import enum
 
 

@@ -5,8 +5,6 @@ the bodies of scans. The code of the step stays as it is: `jax.grad`, `jax.value
 `jax.lax.scan` are replaced while it is traced.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator

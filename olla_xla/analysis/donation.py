@@ -7,8 +7,6 @@ another argument has it. An aliased argument can still cost a copy: where someth
 argument after the operator that writes its replacement.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import math

@@ -3,8 +3,6 @@
 Nothing heavy is imported: `olla_xla.plan` looks at it on every compile.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One tensor, or unused part, in memory at one step of a schedule, and where it comes from."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ JAX names an operation by the calls around it and its primitive:
 a convolution in ResNet/Bottleneck_3/Conv_0.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import re

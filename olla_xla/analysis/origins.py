@@ -5,8 +5,6 @@ metadata (copies, layout changes) gets the origin of what it was made from, or e
 it; `via` says which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

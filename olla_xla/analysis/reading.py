@@ -4,8 +4,6 @@ A weight is read by the derivative and by its update, state of the optimizer by 
 batch by the derivative alone. Results that are derivatives replace no argument.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

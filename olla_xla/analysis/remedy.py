@@ -1,7 +1,5 @@
 """What would help a step's memory where little was found, in one line, with XLA's figures."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

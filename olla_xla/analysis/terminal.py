@@ -1,7 +1,5 @@
 """An analysis as tables, for terminals and notebooks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from html import escape
 from typing import NamedTuple

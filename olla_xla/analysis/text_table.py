@@ -5,8 +5,6 @@ paths. Columns that still do not fit go to further tables below, each of which r
 column. No line ends in spaces.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 It shares no code with the placers, which it judges; it imports the error tree only.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Mapping, Sequence
 

@@ -3,8 +3,6 @@
 It shares no code with the evaluator, the search or the simulation; it imports the problem only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ A command adds figures by name, in bytes and seconds. Every table that it prints
 its cells as printed. Without `--json`, `add` and `add_table` do nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import json

@@ -1,7 +1,5 @@
 """Writes the output files of commands, and checks beforehand that they can be written."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command line: `olla_xla COMMAND --flag=value ...`."""
 
-from __future__ import annotations
-
 from olla_xla.cli.commands import COMMANDS, FURTHER, OF_ANY_JAX
 from olla_xla.cli.program import CommandLine
 

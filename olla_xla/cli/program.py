@@ -4,8 +4,6 @@ Exit codes: 0 done; 1 a check failed, or planning did; 2 misuse, with one line o
 what to do; 130 interrupted; 141 what read the output has closed it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib

@@ -5,8 +5,6 @@ must be there with its size, no two live ones may share a byte, and the total mu
 reported. A tensor's offset may differ from the prediction without harm; such tensors are counted.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence

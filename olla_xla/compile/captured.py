@@ -1,7 +1,5 @@
 """A scheduled module as XLA handed it over."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping

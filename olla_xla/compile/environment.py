@@ -1,7 +1,5 @@
 """Environment variables, read when they are needed; switches are on with 1, off with 0 or unset."""
 
-from __future__ import annotations
-
 import math
 import os
 

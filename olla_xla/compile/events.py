@@ -1,7 +1,5 @@
 """Events of plans: a log line for each, and calls of registered listeners."""
 
-from __future__ import annotations
-
 import atexit
 import collections
 import contextlib

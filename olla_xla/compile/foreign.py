@@ -1,7 +1,5 @@
 """Jitted functions of other libraries, which take more than arrays: what to write instead."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _CAUTIONS = {

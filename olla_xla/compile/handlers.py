@@ -5,8 +5,6 @@ where `except Exception` would take what a handler raises for a fault of plannin
 XLA's hook, whose exceptions XLA turns into errors of its own.
 """
 
-from __future__ import annotations
-
 import functools
 import signal
 import threading

@@ -5,8 +5,6 @@ XLA has a schedule. After a fresh installation loops are compiled, from the firs
 those that a small step needs take Python less time than it takes to compile them.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging

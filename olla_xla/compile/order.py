@@ -6,8 +6,6 @@ plan's order. On a TPU these passes move values between memories and rename inst
 order is not compared there: the referee checks the values, and XLA's total is compared.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

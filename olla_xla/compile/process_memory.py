@@ -1,7 +1,5 @@
 """Memory of this process and its devices: resident memory, allocators, the profiler's peak."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import json

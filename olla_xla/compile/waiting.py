@@ -1,7 +1,5 @@
 """Messages for users while planning takes longer than two seconds."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

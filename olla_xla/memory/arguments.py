@@ -5,8 +5,6 @@ counting needs, number of items, bytes of an item, address; then shape and strid
 items.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import functools

@@ -5,8 +5,6 @@ nothing for what it limits. A limit that nobody set goes by the processor's time
 so that a plan does not get worse because other programs run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -6,8 +6,6 @@ of `v` (or it is live to the end). Their bytes, plus the transient bytes of `v`,
 outputs of `v` could at most take over from inputs that may die there, bound the live bytes at `v`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

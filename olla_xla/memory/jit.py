@@ -13,8 +13,6 @@ counting, no NumPy sorts, which bring ten functions of their own. A small step's
 numba itself is imported where a loop is to be compiled, or is made by `jit`.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

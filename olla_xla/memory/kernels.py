@@ -5,8 +5,6 @@ So where rounding may depend on that (`hlo.rounding`), a plan gives a kernel the
 equal slices as XLA's own order does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from hlo.module import Instruction

@@ -13,8 +13,6 @@ that runs there. The peak is their maximum. Example: `x` (8 bytes) -> `relu` -> 
 peak of 16 bytes, and of 8 with the in-place pair `(y, x)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

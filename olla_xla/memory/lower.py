@@ -1,7 +1,5 @@
 """HLO to tensor graphs: one TensorGraph for every computation that runs step by step."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence

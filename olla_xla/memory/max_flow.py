@@ -4,8 +4,6 @@ With every maximum flow the source reaches the same nodes in the residual graph:
 side of all minimum cuts. So the result does not depend on which maximum flow is found.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

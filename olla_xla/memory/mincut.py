@@ -13,8 +13,6 @@ may as there are outputs for them: if there are few choices, each is tried, else
 subtracted. So the bound holds for every order, with in-place reuse.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -3,8 +3,6 @@
 The format is google/snappy, format_description.txt; `hlo.riegeli` has the same without numba.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -6,8 +6,6 @@ gemma) the framework's line of the layer is what says it, not the one line of a 
 it. Calls outside the jitted function, such as the script that compiles it, are left out.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

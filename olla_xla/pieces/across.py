@@ -8,8 +8,6 @@ depends on the number of those pages, of all arrays that an operator reads so.
 Matrix products take what they were timed at on this machine.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -10,8 +10,6 @@ Example: a dead stretch of 8 bytes, and 20 bytes of parts live there, none of wh
 time: at least 28 bytes, where the largest live sum is 20.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

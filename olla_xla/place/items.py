@@ -4,8 +4,6 @@ Two blocks overlap in time exactly if they share a section, and a packing fits a
 it does so in every section; so the placers use sections instead of times.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

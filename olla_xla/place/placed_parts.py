@@ -1,7 +1,5 @@
 """Where an item fits among those that are placed already, and which items it overlaps in time."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

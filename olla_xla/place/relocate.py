@@ -6,8 +6,6 @@ bytes exceed the target height than before. After many tries without improvement
 items that exceed it grow, so that other items must give way (breakout local search).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

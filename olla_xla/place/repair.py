@@ -8,8 +8,6 @@ What is pinned stays. Where nothing is, items live in all sections are placed be
 which lowers the target height for these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

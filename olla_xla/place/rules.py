@@ -1,7 +1,5 @@
 """Greedy first fit: items in a given order, each at the lowest free place; and orders for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ Columns are found by their names, in any order; MiniMalloc's older names are rea
 (`buffer_id,start,end,size`, where `end` is inclusive).
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """How much planning a module is worth: seconds of search, and gains too small to search for."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from olla_xla.problem.options import PlanOptions

@@ -4,8 +4,6 @@ Nothing is searched, written or ordered. Of the tensors that wait over the highe
 is cheapest for its bytes goes, again and again, until the time is spent.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

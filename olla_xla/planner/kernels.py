@@ -7,8 +7,6 @@ be overwritten are held for one more step. Both move other values, so this is re
 kernel has its pattern.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Total against added time: the points that a search met, and where more time stops to pay."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 

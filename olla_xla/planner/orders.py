@@ -1,7 +1,5 @@
 """Orders for all computations of a module that matter, callees first."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Both take some tenths of a second of a process's first plan, on an idle machine,
 nothing that XLA does (compile/loading.py). The first time after installation loops are compiled.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

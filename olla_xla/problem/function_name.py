@@ -1,7 +1,5 @@
 """What a user's function is called in messages."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

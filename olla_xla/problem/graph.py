@@ -5,8 +5,6 @@ Intervals are half-open: a tensor live over `[start, stop)` occupies memory at s
 `start, ..., stop - 1`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from olla_xla.errors import GraphError

@@ -1,7 +1,5 @@
 """What a caller may ask of the planner."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

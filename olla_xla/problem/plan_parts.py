@@ -3,8 +3,6 @@
 `Plan` has the fields of all four, flat, and so has a plan file.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ So each is logged (at the level INFO, which Python does not print by default) an
 plan (`Plan.proposed`, `Plan.refused`); tests and benchmarks fail on it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import dataclasses

@@ -1,7 +1,5 @@
 """A plan in words: in one line, and as a table."""
 
-from __future__ import annotations
-
 from olla_xla.problem.plan_parts import HINTED_OVERHEAD, PlanFields, PlanStatus
 
 _MB = 2**20

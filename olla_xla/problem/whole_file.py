@@ -3,8 +3,6 @@
 And the user's cache folder: machine code of loops, rates of a machine, cases of objections.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

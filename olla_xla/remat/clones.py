@@ -1,7 +1,5 @@
 """From evictions to clones: which instruction is computed again, from what, and who reads it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hlo.module import Instruction

@@ -9,8 +9,6 @@ Moments are integer keys: operator k of the order runs at key (2 k + 1) n; a clo
 that serves a reader at step k runs at key 2 k n + v, right before k, in the order of the originals.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

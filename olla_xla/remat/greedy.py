@@ -6,8 +6,6 @@ would otherwise be kept alive over that step to compute it again (whole chains).
 between rounds, so only the most promising are evaluated anew (Minoux, "Accelerated greedy", 1978).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -6,8 +6,6 @@ each start moves, with what is made for it alone, so far ahead of its done that 
 takes as long as the transfer. All transfers share one link, which takes them one after the other.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Sequence
 

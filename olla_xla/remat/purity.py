@@ -1,7 +1,5 @@
 """Which instructions may be computed once more: the same inputs must give the same bits again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hlo.backend import platform

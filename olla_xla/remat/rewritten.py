@@ -1,7 +1,5 @@
 """Writes what a plan computes again into its module."""
 
-from __future__ import annotations
-
 from hlo.module import Module
 from hlo.rewrite.clones import Clone, add_clones
 from hlo.rewrite.edit import Edit

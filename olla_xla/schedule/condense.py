@@ -9,8 +9,6 @@ None of these raises the least peak: any legal order, contracted and expanded ag
 has no higher peak, and a condensed order has exactly the peak of its expansion.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Orders changed so that some operators run early, where that helps to place what lives later."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

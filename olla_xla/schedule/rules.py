@@ -11,8 +11,6 @@ Three rules, each with ties broken by index:
   operator that needs the fewest bytes of inputs not yet needed, net of the outputs it makes.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from typing import Any, NamedTuple

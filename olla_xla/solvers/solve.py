@@ -5,8 +5,6 @@ that its solver has no counterpart for, and `solve(model, limits) -> SolverResul
 write the file and its line in `_REGISTRY`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib

@@ -1,7 +1,5 @@
 """Calls a function when JAX is imported, by whoever does it. Nothing here imports JAX."""
 
-from __future__ import annotations
-
 import importlib.abc
 import importlib.util
 import sys

@@ -5,8 +5,6 @@ optimal packing needs is found by our own placer over the same values and lifeti
 XLA made share bytes while both live, in place, stay tied together.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A module of ours run in a fresh process; its answer is the last line that it prints, in JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

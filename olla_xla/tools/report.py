@@ -1,7 +1,5 @@
 """`olla_xla.report`: one table of all functions that this process planned."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import html

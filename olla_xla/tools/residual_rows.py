@@ -1,7 +1,5 @@
 """The scan residuals that loops keep and recompute under a plan."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from hlo.module import Module

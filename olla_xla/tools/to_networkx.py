@@ -21,8 +21,6 @@ Example:
   are gone by then.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """One train step compiled in several ways, each with XLA's total and a time from one cost model."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

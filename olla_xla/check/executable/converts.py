@@ -5,8 +5,6 @@ applied to the result. A convert to a wider type is exact. Any other may round, 
 computes it is part of its number (`Numbering.code`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hlo.shapes import Shape

@@ -6,8 +6,6 @@ one mixed-radix digit of the position in the row. Steps of one element are dropp
 ones merged, so equal steps over one row are the same elements in the same order.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence

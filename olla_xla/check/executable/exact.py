@@ -6,8 +6,6 @@ changes both after scheduling (FusionBlockLevelRewriter: some transposes and sum
 Triton's), so neither is compared for these results. A fusion may have other results, and lose them.
 """
 
-from __future__ import annotations
-
 from hlo.shapes import ShapeIndex
 from hlo.wire import is_zero, scalar_integer
 from olla_xla.check.executable.program import Body, Op

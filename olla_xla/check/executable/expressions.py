@@ -8,8 +8,6 @@ inlined. Where a fusion's code may change a bit (`exact`), what decides the code
 collectives without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hlo import xla_pb2

@@ -5,8 +5,6 @@ counter is known, what follows from it and from constants is computed as XLA def
 in whole numbers that are wrapped to their type. Equal integers of one type have one number.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ XLA compiles a kernel for its fusion and for the pattern of buffer slices that a
 whose rounding may depend on that pattern (`rounding`) must have the one of XLA's own executable.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Hashable, Iterator, Mapping
 

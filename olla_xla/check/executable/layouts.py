@@ -6,8 +6,6 @@ a fused computation's parameter or an element of a loop's state. There both shap
 checks it up to its scheduler (ShapeVerifier, layout-sensitive), and no more after that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from hlo import xla_pb2

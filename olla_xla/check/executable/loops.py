@@ -9,8 +9,6 @@ next one also has what an iteration computes from the names before. Once a round
 elements apart than the one before, none will.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ a stride that XLA found when it compiled (`hlo.gpu_executable`). Here the module
 computed for each iteration (`scalars`), clamped as XLA defines the operations, and both must agree.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 

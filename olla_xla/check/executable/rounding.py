@@ -6,8 +6,6 @@ and stores included. Where no addition does, there is no choice. Written from XL
 operations, without the planner's own test, so that the two do not share mistakes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

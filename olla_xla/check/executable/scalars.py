@@ -5,8 +5,6 @@ for, with their operands. Everything that is no scalar integer is unknown. `Inte
 which are XLA's definitions of the operations, so nothing is taken from XLA's own analysis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 from olla_xla.check.executable.integers import Integers

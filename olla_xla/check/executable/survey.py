@@ -4,8 +4,6 @@
 there is no other module to compare with: each check runs by itself, and what it went by is counted.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What XLA:TPU does after its scheduler: parts of arrays are brought to VMEM, and joined there."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ has a tuple `SCRIPT` (words of its usage line), all arguments from the first tha
 a command, write such a module and add its line to `COMMANDS`.
 """
 
-from __future__ import annotations
-
 __all__ = ["COMMANDS", "FURTHER", "OF_ANY_JAX"]
 
 COMMANDS: dict[str, str] = {

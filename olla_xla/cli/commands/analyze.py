@@ -15,8 +15,6 @@ donation, pieces (`olla_xla.fission`). A line gives the results. --noadvice turn
 --json=FILE writes what `olla_xla diff` reads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from absl import flags

@@ -4,8 +4,6 @@ The plans are in the folder olla_xla inside JAX's persistent compilation cache. 
 exit code is 1 if a file is damaged or cannot be used.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Sequence
 from pathlib import Path

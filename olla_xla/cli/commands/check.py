@@ -5,8 +5,6 @@
 total has grown by more than --tolerance, the tensors that differ are listed and the exit code is 1.
 """
 
-from __future__ import annotations
-
 from absl import flags
 
 from olla_xla.analysis.difference import load_snapshot

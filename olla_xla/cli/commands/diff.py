@@ -6,8 +6,6 @@ version of JAX such as jax==0.11.2, under which the step of --model is compiled 
 environment (made with uv).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

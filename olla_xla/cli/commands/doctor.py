@@ -11,8 +11,6 @@ Writes olla_xla-doctor.json and olla_xla-doctor.md to the folder of --out. Exit 
 a run fails.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -7,8 +7,6 @@ in bytes: of the given order, of the best order found, and a lower bound for all
 writes GraphML with each operator's step, or draws a small graph (.png, .svg, .pdf).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ kernels. With another target, such as h100, the step is only planned and compile
 nothing is measured. Exit code 1 if an output differs, 2 if --target=gpu finds no GPU.
 """
 
-from __future__ import annotations
-
 from absl import flags
 
 import olla_xla.targets as targets

@@ -4,8 +4,6 @@ If olla_xla's check rejects a plan, the step runs XLA's own executable, and a wa
 that the plan and both modules were written to. Exit code 1 if the check still rejects the plan.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from absl import flags

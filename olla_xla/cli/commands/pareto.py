@@ -10,8 +10,6 @@ Each row takes one compile, up to 17 in all. After --seconds no further one is b
 lists the rows that are left out.
 """
 
-from __future__ import annotations
-
 import math
 
 from absl import flags

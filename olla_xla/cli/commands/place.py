@@ -6,8 +6,6 @@ offset; an offset pins the block. A block lives during the half-open interval [l
 for. Exit code 1 if there is no placement, or none was found.
 """
 
-from __future__ import annotations
-
 from absl import flags
 
 from olla_xla.cli import files

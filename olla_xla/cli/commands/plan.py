@@ -13,8 +13,6 @@ With --plan nothing is searched: the plan of a file that --plan_out wrote is app
 another program is refused.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

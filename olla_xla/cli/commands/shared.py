@@ -1,7 +1,5 @@
 """Flags and steps that several commands have in common."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from absl import flags

@@ -6,8 +6,6 @@ with the error. With --executor=dask the cluster of --scheduler runs the process
 plan failed.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tables of steps in several cases: the rows of a sweep, and the ways to run one step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of text cells, for a terminal or as Markdown; and numbers as text. A MB is 2**20 bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The targets as a table."""
 
-from __future__ import annotations
-
 import olla_xla.targets as targets
 from hlo import backend
 from olla_xla.cli.report.tables import Table

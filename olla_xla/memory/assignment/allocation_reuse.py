@@ -5,8 +5,6 @@ of their own. Any other set first tries the allocations of its instruction's ope
 reusable allocation from the newest to the oldest; one that is live to the end then gets its own.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ come instead, each into the smallest gap that is free then: read off its buffer 
 traces of allocations say when and where.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

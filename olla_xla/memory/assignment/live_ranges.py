@@ -1,7 +1,5 @@
 """XLA's live ranges of all values under a schedule (HloLiveRange), as inclusive logical times."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

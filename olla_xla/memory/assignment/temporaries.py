@@ -3,8 +3,6 @@
 After XLA's BufferAssignment::CombineTempAllocations and ConvertAsyncCollectivesToSync.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -25,8 +25,6 @@ Pinned blocks are candidates at their own offset only.
 Numbers given to compiled functions are NumPy's: numba compiles anew for each literal.
 """
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

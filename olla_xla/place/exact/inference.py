@@ -1,7 +1,5 @@
 """Lower bounds on offsets in the exact search (descend.py), raised to a fixpoint."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """What the search needs to know of one independent part, as arrays for compiled loops."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

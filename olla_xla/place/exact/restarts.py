@@ -7,8 +7,6 @@ to the next, and items that live in heavy sections are tried first (Boussemart e
 constraint programs).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The state of the exact search (descend.py): one node, changed in place and undone from trails."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ memory of a donated argument or an output while that is dead. Everything else st
 it: the steps, their order, and which of a step's results overwrite which of its operands.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

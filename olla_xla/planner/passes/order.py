@@ -1,7 +1,5 @@
 """Gives every computation an order, and binds results to operands (planner.orders)."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -6,8 +6,6 @@ streams counts as added time, as in every other pass. Work that runs after a tra
 not overlap with it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """The passes that change a module's instructions, in their order; loaded where they have work."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

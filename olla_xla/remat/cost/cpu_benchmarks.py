@@ -1,7 +1,5 @@
 """Micro-benchmarks of this machine's CPU under XLA."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """The device that a target's operators are priced for."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import re

@@ -6,8 +6,6 @@ as all that are in VMEM at a step fit. What comes from outside of the computatio
 outlives a loop or call in it stays in HBM.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Sequence
 

@@ -11,8 +11,6 @@ uses. Anything else takes memory bandwidth and cores from what runs meanwhile, s
 start overhead is hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from hlo.backend import platform

@@ -1,7 +1,5 @@
 """Loops with a known trip count: a while whose counter goes from 0 in steps of 1."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ so each is computed for all iterations. Of an element of the state that is neith
 constant, only sums and products with constants are followed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ layers so is in memory twice. Where the first is not read any more once its slic
 nothing needs it afterwards, both can be one array (`hlo.rewrite.join_arrays`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from hlo.backend import platform

@@ -5,8 +5,6 @@ long as the loop runs, beside the original. A slice of the original has the same
 that a loop writes slice by slice may lie where one is that it reads so (`remat.loops.joined`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 iterations.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 

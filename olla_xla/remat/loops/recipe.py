@@ -14,8 +14,6 @@ On a GPU fusions slice the scan residuals that they need themselves, and a singl
 What this does to rounding is not known, as nothing has been run there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Selects choices of scan residuals to recompute: free ones, or for a budget or an allowance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from hlo.module import HloError

@@ -1,7 +1,5 @@
 """Which slices of scan residuals the instructions of a loop's body wait for."""
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterable

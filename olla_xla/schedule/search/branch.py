@@ -11,8 +11,6 @@ Cases with the least bound come first (Land and Doig 1960), so the bound proven 
 whenever the search ends.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import heapq
 import itertools

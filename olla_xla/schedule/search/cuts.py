@@ -6,8 +6,6 @@ peak, no order has a lower one. Else that set moves before `v` and all other ope
 both in the order they had. The peak is then elsewhere, mostly lower, and the same is done there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

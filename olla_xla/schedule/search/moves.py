@@ -8,8 +8,6 @@ an order without cost meets the target. A move is accepted if the cost does not 
 some moves ago (late acceptance), which needs no temperature.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -9,8 +9,6 @@
 All limits count steps (`SearchSettings`); the clock can only end the search earlier.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

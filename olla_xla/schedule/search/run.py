@@ -1,7 +1,5 @@
 """One search: its options, its limits, its bound, the best orders met, and its result."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

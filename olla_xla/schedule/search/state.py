@@ -3,8 +3,6 @@
 Only the steps of the window are evaluated again, by compiled loops.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Orders of least peak by a solver: any form of the problem; the referee checks its answer."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math

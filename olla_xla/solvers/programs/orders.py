@@ -6,8 +6,6 @@ the search's order, with the search's minimum cut as its bound. XLA places buffe
 own, so a search for the order of least total follows, as in any other plan.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable

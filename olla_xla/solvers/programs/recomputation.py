@@ -14,8 +14,6 @@ Chains of clones are limited to `_DEPTH`, and tensors below a part of the peak a
 so the optimum and the bound are those of this restricted problem.
 """
 
-from __future__ import annotations
-
 import bisect
 import dataclasses
 

@@ -6,8 +6,6 @@ time. A row for one of the two also finds those between, and the solver's bound 
 them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from olla_xla.remat.loops.choice import Choice, Gone, SolvedChoices, run_of

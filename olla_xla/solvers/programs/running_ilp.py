@@ -16,8 +16,6 @@ Ours: sum_v R[v,t] = t + 1, and R[v,t] <= R[u,t-1] if u runs before v. This summ
 row has few coefficients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A program with a finding, cut down to what the finding needs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """What an audit of an executable found, for people, for programs, and for an issue."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os

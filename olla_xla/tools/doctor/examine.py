@@ -1,7 +1,5 @@
 """Examines a machine: facts, checks in separate processes, and models run planned and unplanned."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import importlib.metadata

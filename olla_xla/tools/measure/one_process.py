@@ -3,8 +3,6 @@
 `python -m olla_xla.tools.measure.one_process REQUEST`, with a request and a result in JSON.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import functools

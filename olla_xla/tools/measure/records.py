@@ -4,8 +4,6 @@ The cost of recomputation is measured apart: a plan that recomputes and XLA's ow
 alternating turns, so that the machine's noise affects both alike.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

@@ -3,8 +3,6 @@
 Its row is the last line of stdout. Other programs answer such requests with work of their own.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """What a sweep runs: every combination of models, batch sizes, targets, optimizers and modes."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

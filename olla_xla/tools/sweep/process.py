@@ -1,7 +1,5 @@
 """Cells in processes of their own: in parallel on this machine, or on a Dask cluster."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import signal
