@@ -51,12 +51,9 @@ class CheckpointPolicy:
         return jax.checkpoint_policies.save_and_offload_only_these_names(**self._offloading())
 
     def _offloading(self) -> dict[str, Any]:
-        return {
-            "names_which_can_be_saved": list(self.names),
-            "names_which_can_be_offloaded": list(self.offloaded),
-            "offload_src": "device",
-            "offload_dst": "pinned_host",
-        }
+        lists = [f"names_which_can_be_{what}" for what in ("saved", "offloaded")]
+        given = list(self.names), list(self.offloaded), "device", "pinned_host"
+        return dict(zip((*lists, "offload_src", "offload_dst"), given, strict=True))
 
     def maxtext(self) -> str:
         """MaxText's flags: "remat_policy=custom", then "NAME=device", "=offload" or "=remat"."""

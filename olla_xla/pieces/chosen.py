@@ -16,12 +16,7 @@ from olla_xla.compile.checkpoint_policy import CheckpointPolicy
 from olla_xla.compile.environment import strict
 from olla_xla.compile.events import tell, withheld
 from olla_xla.compile.jax_private import under_trace
-from olla_xla.compile.planned_function import (
-    MEANT,
-    PlannedFunction,
-    PlanSettings,
-    planned_function,
-)
+from olla_xla.compile.planned_function import MEANT, PlannedFunction, PlanSettings, planned_function
 from olla_xla.compile.stages import PlannedLowered, PlannedTraced
 from olla_xla.problem.function_name import function_name
 
@@ -112,8 +107,7 @@ class ChosenFunction(abc.ABC):
         try:
             return self._chosen(args, kwargs)[1]
         except Exception as error:
-            needed = strict() or self._plan_settings.options.budget_bytes is not None
-            if needed or isinstance(error, MEANT):
+            if strict() or self._plan_settings.options.budget_bytes or isinstance(error, MEANT):
                 raise
             self._plain.trace(*args, **kwargs)  # raises what jax.jit does
             kind = type(error).__name__

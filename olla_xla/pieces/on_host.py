@@ -70,11 +70,13 @@ class HostChoice:
     Attributes:
       chosen: the trial that is run. trials: all, from nothing spilled to most.
       host_reason: why nothing is spilled, or "".
+      overhead: predicted time added to that of XLA's own order, as a part of it.
     """
 
     chosen: HostTrial
     trials: tuple[HostTrial, ...]
     host_reason: str
+    overhead: float = 0.0
 
     def __str__(self) -> str:
         why = self.host_reason or "; ".join(
@@ -156,7 +158,7 @@ class _Search:
             raise BudgetError(options.budget_bytes or least, least, why)
         if ways and not best.host_bytes:
             reason = f"no better plan has any: {'; '.join(map(str, trials))}"
-        return HostChoice(best, trials, reason), function
+        return HostChoice(best, trials, reason, best.seconds / self._allowed(0.0) - 1), function
 
     def _best(self) -> tuple[HostTrial, PlannedFunction]:
         """The best trial so far: of the least time with a budget, of the least memory without."""

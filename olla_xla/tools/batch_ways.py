@@ -1,17 +1,20 @@
-"""Ways to fit a batch into a memory: in XLA's order, planned, with recomputation."""
+"""Ways to fit a batch into a memory: XLA's order, planned, with recomputation, host memory."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
 import olla_xla.planner as planner
+from olla_xla.compile import decorator
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Applied, Compiles
+from olla_xla.compile.events import withheld
 from olla_xla.compile.outcomes import Outcome, chosen
 from olla_xla.compile.planned import compile_given
 from olla_xla.compile.refused import is_refusal, refused_bytes
@@ -20,7 +23,8 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
-Make = Callable[[int], jax.stages.Lowered]
+Make = Callable[[int], Any]
+"""From a batch size to the step lowered, or to (the jitted step, a tuple of arguments)."""
 Progress = Callable[[str], None]
 
 _QUICK = {"xla_backend_optimization_level": 0}
@@ -34,7 +38,7 @@ class Batches:
     """Compiles one step for several batch sizes, and remembers totals; counts the compiles.
 
     Args:
-      make: lowers the step for a size. progress: called with a line at each compile.
+      make: gives the step for a size. progress: called with a line at each compile.
 
     Attributes:
       memory: a device's memory for the step, in bytes.
@@ -65,7 +69,12 @@ class Batches:
     def lowered(self, batch: int) -> Compiles:
         """A new `Compiles` of the step for a batch size; counts as one compile."""
         self.compiles += 1
-        return Compiles(self.make(batch), _QUICK, {})
+        return Compiles(self.step(batch), _QUICK, {})
+
+    def step(self, batch: int) -> jax.stages.Lowered:
+        """The step for a batch size, lowered."""
+        made = self.make(batch)
+        return made[0].lower(*made[1]) if isinstance(made, tuple) else made
 
     def is_captured(self, batch: int) -> bool:
         """Whether XLA has scheduled a batch size already."""
@@ -107,6 +116,7 @@ class BatchWay(abc.ABC):
       name: of the way.
       margin: part by which a total may exceed the line, since a search does not always reach it;
         the first size that is compiled allows for it.
+      host_bytes: batch size -> XLA's total in host memory; compiled sizes that have any.
     """
 
     name = "xla"
@@ -114,6 +124,7 @@ class BatchWay(abc.ABC):
 
     def __init__(self, work: Batches) -> None:
         self.work = work
+        self.host_bytes: dict[int, int] = {}
         self._assigned: dict[int, int] = {}
         self._unmet: dict[int, int] = {}  # bytes above the memory, where XLA gives no total
 
@@ -247,7 +258,7 @@ class Planned(BatchWay):
         self.work.compiles += 1
         # Without a budget: the caller compares XLA's total with the memory.
         outcome = compile_given(
-            self.work.make(batch), found, PlanOptions(), compiler_options=_QUICK
+            self.work.step(batch), found, PlanOptions(), compiler_options=_QUICK
         )
         return self._total(batch, outcome)
 
@@ -337,3 +348,39 @@ class Recomputed(Planned):
         """Adds the least total that recomputation reaches for a compiled batch size."""
         if batch not in self.on_line():
             self._least.predicted(batch)
+
+
+class WithHost(Planned):
+    """The way "spilled" to compile a step: with recomputation, and residuals in host memory.
+
+    Args:
+      work: the step's compiles, of functions with arguments. options: without a memory budget, so
+        that totals, the least within the overhead, lie on a line. most: bytes of host memory.
+    """
+
+    name = "spilled"
+    margin = -0.05  # totals are predicted as if nothing was in host memory
+
+    def __init__(self, work: Batches, options: PlanOptions, most: int) -> None:
+        super().__init__(work, options)
+        self._most, self._added = most, dict[int, float]()
+
+    def predicted(self, batch: int) -> int:
+        """The total of a compiled batch size, or what is predicted without host memory."""
+        return self._assigned.get(batch) or super().predicted(batch)
+
+    def compiled(self, batch: int) -> int:
+        """Compiles a batch size as `olla_xla.plan(host_budget=)` does; XLA's total on a device."""
+        self.work.compiles += 1
+        step, arguments = self.work.make(batch)
+        options = dataclasses.asdict(self.options)
+        with withheld():
+            found = decorator.plan(step, host_budget=self._most, **options).choice(*arguments)
+        if not found.chosen.host_bytes:
+            raise NotCompiled(found.host_reason)
+        self.host_bytes[batch], self._added[batch] = found.chosen.host_bytes, found.overhead
+        return found.chosen.bytes
+
+    def overhead(self, batch: int) -> float:
+        """Predicted time that recomputation and waits for copies add to XLA's, as a fraction."""
+        return self._added[batch]

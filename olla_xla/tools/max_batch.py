@@ -1,4 +1,4 @@
-"""The largest batch that fits a memory: in XLA's order, planned, and with recomputation.
+"""The largest batch that fits a memory: XLA's order, planned, with recomputation, host memory.
 
 A compile up to XLA's schedule is enough to predict the totals of a batch size in all ways. Totals
 are nearly linear in the batch, so two sizes give a line that points at each answer. One full
@@ -18,9 +18,10 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from olla_xla.errors import LimitError
-from olla_xla.problem.options import PlanOptions, parse_bytes
-from olla_xla.tools.batch_bounds import Bounds
+from olla_xla.errors import InputError, LimitError
+from olla_xla.problem.options import PlanOptions, parse_bytes, parse_positive
+from olla_xla.tools import batch_ways
+from olla_xla.tools.batch_bounds import Bounds, rounded
 from olla_xla.tools.batch_ways import Batches, BatchWay, Make, Planned, Progress, Recomputed, Xla
 
 _LEAST_COMPILES = 5
@@ -32,14 +33,15 @@ class LargestBatch:
     """The largest batch found to fit when the step is compiled in one way.
 
     Attributes:
-      way: "xla", "planned" or "recomputed".
+      way: "xla", "planned", "recomputed" or "spilled".
       batch: the largest that was found to fit; 0 where none was.
       bytes: XLA's assigned total for it, on each device; 0 where none fits.
       next_batch: the least that was found not to fit; 0 where none was.
       next_bytes: its total: XLA's assigned one, or if `next_is_predicted` the predicted one, and
         more than the memory.
       predicted_bytes: the predicted total of the batch.
-      overhead: predicted time that recomputation adds, as a part of the step's.
+      overhead: predicted time that is added, as a part of the step's.
+      host_bytes: XLA's total in host memory, which `bytes` does not count.
       reason: why the answer is that of the previous way: a size cannot be compiled this way, or
         none larger was found to fit; or "".
       is_largest: whether `next_batch` is the next size; else the largest that fits is in
@@ -55,6 +57,7 @@ class LargestBatch:
     next_is_predicted: bool = False
     predicted_bytes: int = 0
     overhead: float = 0.0
+    host_bytes: int = 0
     reason: str = ""
     is_largest: bool = True
     expected: int = 0
@@ -66,8 +69,8 @@ class MaxBatch:
 
     Attributes:
       memory_bytes: a device's memory for the step.
-      xla, planned, recomputed: the largest batch in each way; `recomputed` is None where no
-        recomputation was allowed.
+      xla, planned, recomputed, spilled: the largest batch in each way; `recomputed` is None where
+        no recomputation was allowed, `spilled` where no host memory was.
       points: every predicted total, as (way, batch, bytes), in order; for "recomputed" the least
         that was reached.
       seconds: of the whole search.
@@ -83,11 +86,7 @@ class MaxBatch:
     seconds: float
     compiles: int = 0
     refusals: int = 0
-
-    @property
-    def tried(self) -> tuple[int, ...]:
-        """Batch sizes for which a total was predicted, ascending."""
-        return tuple(sorted({batch for _, batch, _ in self.points}))
+    spilled: LargestBatch | None = None
 
 
 def max_batch(
@@ -100,6 +99,7 @@ def max_batch(
     compiles: int = 6,
     options: PlanOptions | None = None,
     progress: Progress | None = None,
+    host_budget: int | str | None = None,
 ) -> MaxBatch:
     """Finds the largest batch that fits a memory, for XLA alone, planned, and with recomputation.
 
@@ -122,6 +122,9 @@ def max_batch(
         between two sizes. As many that XLA refuses are not counted: it ends them early.
       options: limits and seed of each plan; their budget and overhead are ignored.
       progress: called with a line at each size.
+      host_budget: as of `olla_xla.plan`, a further way. `make` then gives steps that can be traced,
+        `lambda n: (jax.jit(step), (state, batch_of(n)))`. Two compiles more are made; one of this
+        way compiles several plans.
 
     Raises:
       InputError: an argument is of the wrong type.
@@ -140,14 +143,21 @@ def max_batch(
     ways: list[BatchWay] = [Xla(work), Planned(work, base)]
     if max_overhead > 0:
         ways.append(Recomputed(work, again))
+    if host_budget is not None:
+        if not isinstance(make(rounded(start, multiple_of)), tuple):
+            raise InputError("host_budget= traces steps: make must give (jax.jit(step), arguments)")
+        least, most = dataclasses.replace(again, memory_budget=None), host_budget
+        ways.append(batch_ways.WithHost(work, least, parse_positive(most, "host_budget")))
+        compiles += 2
     with _no_rematerialization():
-        xla, planned, *more = _answers(ways, multiple_of, start, compiles)
+        found = {a.way: a for a in _answers(ways, multiple_of, start, compiles)}
     return MaxBatch(
         memory_bytes,
-        xla,
-        planned,
-        more[0] if more else None,
+        found["xla"],
+        found["planned"],
+        found.get("recomputed"),
         tuple(work.points),
+        spilled=found.get("spilled"),
         seconds=time.monotonic() - started,
         compiles=work.compiles,
         refusals=work.refusals,
@@ -221,17 +231,14 @@ def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
         next_is_predicted=high > 0 and not way.is_compiled(high),
         predicted_bytes=way.predicted(low) if low else 0,
         overhead=way.overhead(low) if low else 0.0,
+        host_bytes=way.host_bytes.get(low, 0),
         is_largest=high > 0 and high == max(low, floor) + bounds.unit,
         expected=expected,
     )
     if before and floor > low:
         why = f"a batch of {high:,} does not fit, and " if high else ""
-        found = dataclasses.replace(
-            found,
-            batch=floor,
-            bytes=before.bytes,
-            predicted_bytes=before.predicted_bytes,
-            overhead=before.overhead,
-            reason=f"{why}none above {floor:,} was found to",
-        )
+        same = ("batch", "bytes", "predicted_bytes", "overhead", "host_bytes")
+        taken = {name: getattr(before, name) for name in same}
+        reason = f"{why}none above {floor:,} was found to"
+        found = dataclasses.replace(found, **taken, reason=reason)
     return found

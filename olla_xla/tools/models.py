@@ -185,8 +185,8 @@ def load(name: str) -> Callable[..., Any]:
     return make
 
 
-def lowering(name: str, optimizer: str, target: Target) -> Callable[[int], jax.stages.Lowered]:
-    """Returns a function from a batch size to a model's step, lowered for a target.
+def steps(name: str, optimizer: str, target: Target) -> Callable[[int], tuple[Any, Any]]:
+    """Returns a function from a batch size to a model's jitted step, and arguments for a target.
 
     Raises:
       InputError: the model cannot be built or traced; also raised by that function.
@@ -194,13 +194,15 @@ def lowering(name: str, optimizer: str, target: Target) -> Callable[[int], jax.s
     one = build(name, batch_size=1, optimizer=optimizer)
     axes = batch_axes(one, build(name, batch_size=2, optimizer=optimizer))
 
-    def lower(batch: int) -> jax.stages.Lowered:
+    def make(batch: int) -> tuple[Any, Any]:
         model = build(name, batch_size=batch, optimizer=optimizer)
         arguments = target.place(model.arguments, axes)
+        step = jax.jit(model.step, **model.jit_options)
         with tracing(name):
-            return jax.jit(model.step, **model.jit_options).lower(*arguments)
+            step.trace(*arguments)
+        return step, arguments
 
-    return lower
+    return make
 
 
 def batch_axes(model: BuiltModel, other: BuiltModel) -> Any:

@@ -93,7 +93,7 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
         fitting = [scan for scan in scans if scan.length == iterations and scan.stacked]
         if not fitting:
             continue
-        best = max(fitting, key=lambda scan: _weight(kept, scan.stacked))
+        best = max(fitting, key=lambda scan: float(_table(kept, scan.stacked)[0, 0]))
         scans.remove(best)
         found_for[loop] = best
         for row, residual in _aligned(kept, best.stacked):
@@ -102,8 +102,7 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
             if residual is not None and residual.name:
                 names[residual.name] = max(names.get(residual.name, _RECOMPUTED), row.how)
             elif row.how:
-                spilled = row.how == _SPILLED
-                unnamed.append(Unnamed(row.bytes, row.operation, row.line, spilled))
+                unnamed.append(Unnamed(row.bytes, row.operation, row.line, row.how == _SPILLED))
     for row in residual_rows(module, plan):
         if row.new:
             one = Unnamed(row.bytes, row.op_name.rpartition("/")[2], row.location)
@@ -219,10 +218,6 @@ def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.
             both = best[i + 1, j + 1] + fit if fit else 0.0
             best[i, j] = max(best[i + 1, j], best[i, j + 1], both)
     return best
-
-
-def _weight(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> float:
-    return float(_table(rows, residuals)[0, 0])
 
 
 def _aligned(

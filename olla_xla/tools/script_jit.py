@@ -97,11 +97,10 @@ class _NotedHostFunction(HostFunction):
     notes: _Notes
 
     def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        began, self.notes.latest = time.monotonic(), None
+        self.notes.latest = None
         found = super()._chosen(args, kwargs)
         if (noted := self.notes.latest) is not None:
             noted.text = _text(noted.called(found[1], args, kwargs))
-            noted.seconds = time.monotonic() - began
         return found
 
 

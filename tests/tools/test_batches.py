@@ -26,7 +26,8 @@ def test_the_axis_is_where_two_sizes_differ():
 
 @pytest.mark.cuda13
 def test_devices_share_the_batch():
-    lowered = models.lowering("mlp", "sgd", targets.target("h100", 4))(8)
+    step, arguments = models.steps("mlp", "sgd", targets.target("h100", 4))(8)
+    lowered = step.lower(*arguments)
     shardings = jax.tree.leaves(lowered.compile().input_shardings)
     split = [s for s in shardings if not s.is_fully_replicated]
     assert 0 < len(split) < len(shardings)
@@ -34,5 +35,6 @@ def test_devices_share_the_batch():
 
 
 def test_one_device_has_everything():
-    lowered = models.lowering("mlp", "sgd", targets.target("cpu"))(3)
+    step, arguments = models.steps("mlp", "sgd", targets.target("cpu"))(3)
+    lowered = step.lower(*arguments)
     assert {a.shape[0] for a in jax.tree.leaves(lowered.args_info[0][1])} == {3}

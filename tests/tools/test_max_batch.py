@@ -11,14 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import olla_xla
+from olla_xla import targets
 from olla_xla.cli import main
-from olla_xla.cli.commands.max_batch import batch_verdict
+from olla_xla.cli.commands.max_batch import batch_table, batch_verdict
 from olla_xla.compile import refused
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.outcomes import Outcome
+from olla_xla.errors import InputError
 from olla_xla.tools import batch_ways
 from olla_xla.tools import max_batch as module
+from tests.support import four_products
 from tests.support.compiles import QUICK, total_bytes
+from tests.support.plugins import mark
 
 MEMORY = 200_000
 W = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 6
@@ -32,8 +36,13 @@ def step(w, x):
 
 
 def lower(batch):
+    function, arguments = traced(batch)
+    return function.lower(*arguments)
+
+
+def traced(batch):
     x = jax.ShapeDtypeStruct((batch, 64), jnp.float32)
-    return jax.jit(step, donate_argnums=0).lower(W, x)
+    return jax.jit(step, donate_argnums=0), (W, x)
 
 
 def planned_total(batch):
@@ -65,6 +74,43 @@ def test_answers_are_those_of_every_size():
     assert planned_total(planned.batch + 1) == planned.next_bytes > memory
     assert found.recomputed.batch >= planned.batch and found.recomputed.overhead <= 0.05
     assert found.compiles <= 18 and any("xla: batch" in line for line in lines)
+
+
+def on_h100(rows):
+    weights, x = four_products.shapes(4096, rows)
+    given = targets.target("h100").place([weights, x], [dict.fromkeys(weights, -1), 0])
+    return jax.jit(four_products.step, donate_argnums=0), given
+
+
+@mark("cuda13")
+def test_a_larger_batch_fits_with_host_memory():
+    targets.prepare_environment("h100")
+    options = olla_xla.PlanOptions(step_limit=1000)
+    found = olla_xla.max_batch(
+        on_h100, "3GiB", multiple_of=256, start=8192, host_budget="8GiB", options=options
+    )
+    most = found.spilled
+    assert most.batch > found.recomputed.batch >= found.planned.batch and most.way == "spilled"
+    assert most.bytes <= found.memory_bytes and 2**26 < most.host_bytes < 2**33
+    assert not found.recomputed.host_bytes and most.overhead <= 0.05 and found.compiles <= 8
+    function, given = on_h100(most.batch)
+    planned = olla_xla.plan(function, host_budget="8GiB", max_overhead=0.05, step_limit=1000)
+    plan = planned.lower(*given).compile().plan
+    assert (plan.assigned_bytes, plan.host_bytes) == (most.bytes, most.host_bytes)
+    table = batch_table(found, "")
+    assert table.headings[3:5] == ("MB", "host MB") and table.rows[-1][0] == "with host memory"
+    assert table.rows[-1][4] == f"{most.host_bytes / 2**20:,.1f}" and table.rows[0][4] == "0.0"
+
+
+def test_what_host_memory_needs_is_said():
+    for host_budget, error in (("much", InputError), (0, olla_xla.LimitError)):
+        with pytest.raises(error, match="host_budget="):
+            olla_xla.max_batch(traced, MEMORY, host_budget=host_budget)
+    with pytest.raises(InputError, match=r"host_budget= traces steps: make must give \(jax.jit"):
+        olla_xla.max_batch(lower, MEMORY, host_budget="1GiB")
+    found = olla_xla.max_batch(traced, MEMORY, host_budget="1GiB", options=OPTIONS)
+    assert found.spilled.batch == found.recomputed.batch > 0
+    assert found.spilled.reason == "this device's memory is the host's"
 
 
 def test_multiples_and_ways():
@@ -112,6 +158,7 @@ def test_the_command(capsys, tmp_path):
         (("--target=h100", "--memory_fraction=2"), "--memory_fraction=2.0 must be above 0"),
         (("--memory=0GB",), "memory=0 must be positive"),
         (("--memory=4MiB", "--max_overhead=-1"), "max_overhead=-1.0 must be at least 0"),
+        (("--memory=4MiB", "--host_budget=0"), "host_budget='0' must be positive"),
     ):
         code = main.main(["olla_xla", "max_batch", *arguments, *bad])
         assert code == 2 and said in capsys.readouterr().err

@@ -30,7 +30,7 @@ from olla_xla.errors import InputError, LimitError
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import parse_bytes
 from olla_xla.tools.max_batch import LargestBatch, MaxBatch, max_batch
-from olla_xla.tools.models import lowering
+from olla_xla.tools.models import steps
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -64,6 +64,7 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_overhead(
         values, 0.05, "Most predicted time that recomputation may add; 0: recompute nothing."
     )
+    flags.DEFINE_string("host_budget", None, "Most host memory for a fourth way: 64GiB.", values)
     shared.define_limits(values)
     shared.define_placement(values)
     flags.DEFINE_integer(
@@ -76,7 +77,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "compiles",
         6,
-        "How often XLA may compile, over all three ways to run the step together.",
+        "How often XLA may compile, over all ways to run the step together.",
         lower_bound=5,
         flag_values=values,
     )
@@ -101,10 +102,10 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         progress.stage("loading JAX, the model and the planner")
         target = targets.target(values.target, values.devices, values.topology)
-        lower = lowering(values.model, values.optimizer, target)
+        make = steps(values.model, values.optimizer, target)
         loaded()
         found = max_batch(
-            lower,
+            make,
             memory,
             max_overhead=values.max_overhead,
             multiple_of=values.devices,
@@ -112,6 +113,7 @@ def run(values: flags.FlagValues) -> int:
             compiles=values.compiles,
             options=options,
             progress=progress.stage,
+            host_budget=values.host_budget,
         )
     devices = f" x {values.devices}" if values.devices > 1 else ""
     title = f"{values.model}, {values.optimizer}, {values.target}{devices}: {what}"
@@ -140,6 +142,7 @@ def _memory(values: flags.FlagValues) -> tuple[int, str]:
 
 
 _NAMES = {"xla": "XLA alone", "planned": "planned", "recomputed": "with recomputation"}
+_NAMES["spilled"] = "with host memory"
 
 
 def batch_table(found: MaxBatch, title: str) -> Table:
@@ -147,12 +150,14 @@ def batch_table(found: MaxBatch, title: str) -> Table:
 
     Totals are in MB.
     """
+    host = ["host MB"] if found.spilled else []
     rows = [
         (
             _NAMES[way.way],
             f"{way.batch:,}",
             f"{way.batch / found.xla.batch:.2f} x" if found.xla.batch else "-",
             megabytes(way.bytes) if way.batch else "-",
+            *[megabytes(way.host_bytes)] * len(host),
             f"{percent(way.overhead, 1)} %" if way.batch else "-",
             f"{way.next_batch:,}" if way.next_batch else "-",
             _beside(way.next_bytes, found.memory_bytes) if way.next_batch else "-",
@@ -160,8 +165,8 @@ def batch_table(found: MaxBatch, title: str) -> Table:
         )
         for way in _ways(found)
     ]
-    headings = ("way:", "batch", "of XLA's", "MB", "added time", "next", "MB ", "of the next:")
-    return Table(headings, rows, title)
+    headings = ("way:", "batch", "of XLA's", "MB", *host, "added time")
+    return Table((*headings, "next", "MB ", "of the next:"), rows, title)
 
 
 def _beside(size: int, memory: int) -> str:
@@ -210,4 +215,4 @@ def _between(way: LargestBatch, devices: int) -> str:
 
 
 def _ways(found: MaxBatch) -> list[LargestBatch]:
-    return [way for way in (found.xla, found.planned, found.recomputed) if way is not None]
+    return list(filter(None, (found.xla, found.planned, found.recomputed, found.spilled)))

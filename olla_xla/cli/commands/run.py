@@ -59,12 +59,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "Most bytes that every function may use (10GiB), or that one may use (train_step=10GiB).",
         flag_values=values,
     )
-    flags.DEFINE_string(
-        "host_budget",
-        None,
-        'Most bytes of host memory that scan residuals of each function may take, such as "64GiB".',
-        flag_values=values,
-    )
+    flags.DEFINE_string("host_budget", None, "Most host memory of a function: 64GiB.", values)
     flags.DEFINE_string(
         "only",
         "",
