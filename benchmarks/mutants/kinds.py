@@ -6,15 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-from benchmarks.mutants import (
-    aliases,
-    attributes,
-    operands,
-    order,
-    patterns,
-    text,
-    tuples,
-)
+from benchmarks.mutants import aliases, attributes, operands, order, patterns, text, tuples
 from benchmarks.mutants.draft import Draft
 
 Seed = Callable[[Draft, random.Random], str | None]

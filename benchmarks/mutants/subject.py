@@ -22,12 +22,7 @@ from benchmarks.mutants.text import read_back
 from hlo.cpu_executable import CpuExecutable
 from hlo.module import HloError, module_from_bytes
 from olla_xla import planner
-from olla_xla.check.executable import (
-    check_executable,
-    check_rewrite,
-    differing,
-    results_digest,
-)
+from olla_xla.check.executable import check_executable, check_rewrite, differing, results_digest
 from olla_xla.compile import objection
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.jax_private import loaded_again

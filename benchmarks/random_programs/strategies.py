@@ -14,13 +14,7 @@ from benchmarks.random_programs.control import CONTROL, DERIVATIVES
 from benchmarks.random_programs.elementwise import ELEMENTWISE
 from benchmarks.random_programs.fixed_point import FIXED_FORMS, FIXED_MAPS
 from benchmarks.random_programs.inner_steps import INNER_FORMS, INNER_OPTIMIZERS
-from benchmarks.random_programs.layered import (
-    BRANCHES,
-    CARRIES,
-    LAYERED_FORMS,
-    LAYOUTS,
-    RECOMPUTED,
-)
+from benchmarks.random_programs.layered import BRANCHES, CARRIES, LAYERED_FORMS, LAYOUTS, RECOMPUTED
 from benchmarks.random_programs.linear import LINEAR
 from benchmarks.random_programs.narrow import TYPES
 from benchmarks.random_programs.nested import NESTED

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import jax
+
 from olla_xla.segments.transform import sublinear
 
 POLICIES = (
@@ -28,8 +30,6 @@ def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
 
     Yields a list of the functions wrapped so far. `policy`: a name in `jax.checkpoint_policies`.
     """
-    import jax
-
     chosen = getattr(jax.checkpoint_policies, policy)
     with wrapped_loss(lambda fun: jax.checkpoint(fun, policy=chosen)) as functions:
         yield functions
@@ -42,8 +42,6 @@ def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
     So do flax's scans and other libraries', which call it. Yields a list of the bodies wrapped so
     far. `policy`: a name in `jax.checkpoint_policies`.
     """
-    import jax
-
     scan, chosen = jax.lax.scan, getattr(jax.checkpoint_policies, policy)
     bodies: list[Any] = []
 
@@ -64,8 +62,6 @@ def checkpointed_segments(policy: str) -> Iterator[list[Any]]:
     the root of n are kept at a time. Scans of a prime number of iterations stay as they are. Yields
     a list of the bodies wrapped so far. `policy`: a name in `jax.checkpoint_policies`.
     """
-    import jax
-
     scan, bodies = jax.lax.scan, []
     options = {"policy": getattr(jax.checkpoint_policies, policy), "prevent_cse": False}
 
@@ -115,8 +111,6 @@ def wrapped_loss(
 
     Yields a list of the functions wrapped so far.
     """
-    import jax
-
     functions: list[Any] = []
 
     def wrapped(transform: Callable[..., Any]) -> Callable[..., Any]:

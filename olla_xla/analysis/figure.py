@@ -1,7 +1,5 @@
 """Memory over the schedule as a figure for papers: PNG, SVG or PDF."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

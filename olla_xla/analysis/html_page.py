@@ -34,13 +34,7 @@ from olla_xla.analysis.analysis import Analysis, peak_rows
 from olla_xla.analysis.category import COLORS, Category
 from olla_xla.analysis.live_tensor import padding_of
 from olla_xla.analysis.memory_view import MemoryView, TensorSpans
-from olla_xla.analysis.terminal import (
-    bounded,
-    from_bound,
-    megabytes,
-    of_devices,
-    other_memories,
-)
+from olla_xla.analysis.terminal import bounded, from_bound, megabytes, of_devices, other_memories
 from olla_xla.memory.sources import short_call, short_line
 
 

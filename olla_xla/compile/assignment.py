@@ -20,13 +20,7 @@ from hlo.buffer_assignment import (
     read_dump,
 )
 from hlo.gpu_executable import GpuExecutable
-from hlo.module import (
-    HloError,
-    Module,
-    module_from_bytes,
-    module_from_proto,
-    parse_module_proto,
-)
+from hlo.module import HloError, Module, module_from_bytes, module_from_proto, parse_module_proto
 from olla_xla.check.executable import check_executable
 from olla_xla.check.graph import check_placement, check_schedule
 from olla_xla.compile.accounting import assigned_bytes, assignment_proto

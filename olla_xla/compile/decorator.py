@@ -14,10 +14,7 @@ import jax.core
 
 from hlo.late import late
 from olla_xla.compile import environment, verification
-from olla_xla.compile.jax_private import (
-    jit_parameters,
-    plain_jit,
-)
+from olla_xla.compile.jax_private import jit_parameters, plain_jit
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import InputError, JitError, OllaError, VersionError
 from olla_xla.problem.options import KNEE, SOLVERS, PlanOptions, parse_overhead, parse_positive

@@ -6,8 +6,6 @@ there too (handlers.py). A module is ours if it has a token, a module-level fron
 is kept up to POST_SCHEDULER. Other modules are not changed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

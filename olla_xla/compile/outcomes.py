@@ -11,11 +11,7 @@ import jax
 from hlo.late import late
 from olla_xla.check.graph import lifetime_peak
 from olla_xla.compile import loading
-from olla_xla.compile.accounting import (
-    assigned_bytes,
-    host_bytes,
-    temporary_bytes,
-)
+from olla_xla.compile.accounting import assigned_bytes, host_bytes, temporary_bytes
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Applied, Compiles
 from olla_xla.errors import BudgetError, OllaError

@@ -23,14 +23,7 @@ from olla_xla.compile import plan_store
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.handlers import raises_of_handlers
-from olla_xla.compile.outcomes import (
-    NO_GAIN,
-    Outcome,
-    chosen,
-    failed,
-    require_budget,
-    without_gain,
-)
+from olla_xla.compile.outcomes import NO_GAIN, Outcome, chosen, failed, require_budget, without_gain
 from olla_xla.compile.session import PlanningSession
 from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions

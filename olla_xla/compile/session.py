@@ -11,11 +11,7 @@ import jax
 from hlo.backend import platform
 from hlo.gc_pause import without_collection
 from olla_xla.compile import loading
-from olla_xla.compile.accounting import (
-    ask_ahead,
-    assigned_bytes,
-    scratch_peak,
-)
+from olla_xla.compile.accounting import ask_ahead, assigned_bytes, scratch_peak
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.gpu_limits import reason_of_plan

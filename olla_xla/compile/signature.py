@@ -1,7 +1,5 @@
 """A call: whether it is one to plan, and the devices that its plan is for."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The versions that a plan and an executable depend on."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 import jax

@@ -1,7 +1,5 @@
 """JAX's own `jit`, also where a program has put another function in its place."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

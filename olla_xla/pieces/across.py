@@ -14,6 +14,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from hlo.backend import platform
 from hlo.module import Instruction, Module
 from olla_xla.pieces.timed_products import Product, heaviest, product_of, timed
@@ -182,9 +185,6 @@ def _measured() -> Across:
 
 def measure_across() -> Across:
     """Measures the rates of transposed reads on this machine's CPU, in two or three seconds."""
-    import jax
-    import jax.numpy as jnp
-
     with jax.default_device(jax.devices("cpu")[0]):
         held, few, many = (
             jnp.full(shape, 0.5, jnp.float32) for shape in (_HELD, _READ_FEW, _READ_MANY)
@@ -205,12 +205,8 @@ def measure_across() -> Across:
 
 
 def _reading(kept: Any, x: Any) -> Any:
-    import jax.numpy as jnp
-
     return jnp.minimum(kept, jnp.maximum(x * x + x, 0).transpose(0, 2, 1))
 
 
 def _reading_two(kept: Any, x: Any, y: Any) -> Any:
-    import jax.numpy as jnp
-
     return jnp.minimum(kept, jnp.maximum(x * x * y + x, 0).transpose(0, 2, 1))

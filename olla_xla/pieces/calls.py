@@ -1,7 +1,5 @@
 """Equations that call jaxprs: which operand or result each input or output of these is."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

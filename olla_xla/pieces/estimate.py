@@ -1,7 +1,5 @@
 """An estimate of the most bytes that are live at once, from equations in their order."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

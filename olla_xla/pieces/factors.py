@@ -5,8 +5,6 @@ result in which it lies. A dot_general has a factor for every batch, free and co
 along the last its result is a sum over the pieces. An operation without factors mixes its axes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

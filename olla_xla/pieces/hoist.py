@@ -5,8 +5,6 @@ beside the activations. Where a cut goes along the batch, each piece needs all o
 only its part of the activations; one call gives no results of both kinds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

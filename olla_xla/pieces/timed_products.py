@@ -13,6 +13,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from hlo.module import Computation, Instruction, Module
 from olla_xla.remat.cost.calibrate import kept
 from olla_xla.remat.cost.cpu_benchmarks import Bench, in_turns
@@ -68,9 +71,6 @@ class Product:
 
     def bench(self) -> Bench:
         """A benchmark of this product, which writes each result over the one before."""
-        import jax
-        import jax.numpy as jnp
-
         x, y, made = (
             jnp.full([self.sizes[d] for d in dims], 0.5, _DTYPES[dtype])
             for dims, dtype in zip(self._arrays(), self.dtypes, strict=True)
@@ -187,8 +187,6 @@ def timed(products: list[Product]) -> Mapping[Product, float]:
 
 def measure_products(products: Sequence[Product]) -> list[float]:
     """Seconds of one run of each product, measured for some tenths of a second each."""
-    import jax
-
     parts = [p.part() for p in products]
     with jax.default_device(jax.devices("cpu")[0]):
         nothing = Bench(lambda x: x, jax.numpy.float32(1.0), donate=True)

@@ -1,7 +1,5 @@
 """`olla_xla.fission`: a function whose largest values are made a piece at a time."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How much of a scan's iteration can run beside the copies of its slices, as its jaxpr has it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence

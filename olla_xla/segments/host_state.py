@@ -5,8 +5,6 @@ result needs together are fetched when the gradient is there that they are combi
 the arrays fetched before them have gone back.
 """
 
-from __future__ import annotations
-
 import functools
 import heapq
 import inspect

@@ -1,7 +1,5 @@
 """Traced functions: calls inlined, equations as steps of a walk, ranges as functions."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Memory is what libtpu says a program may take; bandwidth is from Google Cloud's 
 each TPU version.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Analyses of steps, and a step compiled again to compare it with an earlier snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -8,7 +8,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import jax
 
 from hlo.backend import platform
 from hlo.buffer_assignment import BufferAssignment
@@ -30,9 +32,6 @@ from olla_xla.targets.target import Target
 from olla_xla.tools.capture import Compiled, capture
 from olla_xla.tools.dumped import DumpedStage
 from olla_xla.tools.models import BuiltModel, tracing
-
-if TYPE_CHECKING:
-    import jax
 
 Progress = Callable[[str], None]
 
@@ -100,8 +99,6 @@ def plan_model(
       PlanMismatchError: the given plan is of another program.
       OllaError: planning failed.
     """
-    import jax
-
     started = time.monotonic()
     arguments = target.place(model.arguments)
     settings = {**dataclasses.asdict(options), "host_budget": host_budget}

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import jax
+
 from hlo.backend import platform
 from hlo.module import module_from_bytes
 from olla_xla.analysis.checkpointed import POLICIES, checkpointed_loss, sublinear_loss
@@ -64,7 +66,6 @@ class StepVariants:
 
     def compiled(self, options: dict[str, Any] | None = None) -> Any:
         """Compiles the step by JAX without a plan, traced anew; `options`: XLA's."""
-        import jax
 
         def step(*args: Any, **kwargs: Any) -> Any:  # a new function: JAX reuses no earlier trace
             return self.model.step(*args, **kwargs)
@@ -109,8 +110,6 @@ class StepVariants:
 
     def _measured(self, compiled: Any) -> float:
         """Median seconds of a step; each has arguments of its own, which it may overwrite."""
-        import jax
-
         seconds = []
         for _ in range(_STEPS + 1):
             arguments = jax.block_until_ready(self.model.arrays())

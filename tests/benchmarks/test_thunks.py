@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main
-from benchmarks.commands.thunks import (
-    faults,
-    in_pairs,
-    summary_table,
-    thunks_table,
-)
+from benchmarks.commands.thunks import faults, in_pairs, summary_table, thunks_table
 from benchmarks.dumped_assignment import same_places
 from benchmarks.thunks.critical_path import durations
 from benchmarks.thunks.faults import faults_table

@@ -4,11 +4,7 @@ import pytest
 
 from hlo import xla_pb2
 from hlo.text import from_hlo_text
-from olla_xla.check.executable import (
-    check_control,
-    check_executable,
-    check_rewrite,
-)
+from olla_xla.check.executable import check_control, check_executable, check_rewrite
 from olla_xla.check.executable.verdict import check_places, check_planned
 from olla_xla.errors import CheckError
 

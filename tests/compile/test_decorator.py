@@ -18,16 +18,7 @@ import olla_xla
 from olla_xla import planner
 from olla_xla.compile import decorator, planned_function
 from tests.support.compiles import on_h100, total_bytes
-from tests.support.steps import (
-    STEPS,
-    WIDTH,
-    arrays,
-    assert_same,
-    branches,
-    plan,
-    rows,
-    weights,
-)
+from tests.support.steps import STEPS, WIDTH, arrays, assert_same, branches, plan, rows, weights
 
 # What it is for: the same results with less memory.
 

@@ -7,11 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from olla_xla.segments.trace import (
-    inlined,
-    program_of,
-    user_line,
-)
+from olla_xla.segments.trace import inlined, program_of, user_line
 
 pytestmark = pytest.mark.quick
 

@@ -15,13 +15,7 @@ from hlo.gpu_thunks import Flow
 from hlo.module import HloError, parse_module_proto
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.layouts import check_declared, check_layouts
-from olla_xla.check.executable.memory import (
-    PASSED_ON,
-    Place,
-    assigned_places,
-    run,
-    shared_buffers,
-)
+from olla_xla.check.executable.memory import PASSED_ON, Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.moving_slices import check_moving_slices
 from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, read_program
 from olla_xla.check.executable.thunks import check_thunks

@@ -5,6 +5,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from olla_xla.remat.cost.roofline import Device
 
 _ELEMENTS = 1 << 24  # 64 MiB of float32: beyond any cache
@@ -68,9 +71,6 @@ def in_turns(benches: Collection[Bench], seconds: float = _MOMENT) -> None:
 
 def measure_cpu() -> Device:
     """Measures this machine's CPU under XLA: rates of memory, arithmetic and matrix products."""
-    import jax
-    import jax.numpy as jnp
-
     with jax.default_device(jax.devices("cpu")[0]):
         large = jnp.full((_ELEMENTS,), 0.5, jnp.float32)
         small = jnp.full((_CACHED,), 0.5, jnp.float32)
@@ -112,8 +112,6 @@ def _rate(amount: float, seconds: float) -> float:
 
 
 def _arithmetic(x: Any) -> Any:
-    import jax.numpy as jnp
-
     for k in range(_CHAIN):
         x = jnp.abs(x - (k + 1.0))
     return x
@@ -121,16 +119,11 @@ def _arithmetic(x: Any) -> Any:
 
 def _transposing(kept: Any, x: Any) -> Any:
     """Activations with their channels outermost, as gradients of convolutions want them."""
-    import jax.numpy as jnp
-
     return jnp.minimum(kept, jnp.maximum(x * x + x, 0).transpose(_ACROSS))
 
 
 def _depthwise(x: Any) -> Any:
     """A convolution of each channel by itself."""
-    import jax
-    import jax.numpy as jnp
-
     channels = x.shape[-1]
     return jax.lax.conv_general_dilated(
         x,
@@ -144,8 +137,6 @@ def _depthwise(x: Any) -> Any:
 
 def _kernels(x: Any) -> Any:
     """A chain of small operators that XLA does not fuse."""
-    import jax.numpy as jnp
-
     for _ in range(_CHAIN):
         x = jnp.sort(jnp.stack([x, x + 1]))[0]
     return x

@@ -20,13 +20,7 @@ from hlo.exchange import MOVING, STARTS, asked, reduction, run_by, started_by
 from hlo.module import Computation, Instruction
 from hlo.rounding import keeps_precision
 from hlo.shapes import Shape, ShapeIndex
-from olla_xla.remat.loops.indices import (
-    Affine,
-    Index,
-    affine,
-    is_known_type,
-    result,
-)
+from olla_xla.remat.loops.indices import Affine, Index, affine, is_known_type, result
 from olla_xla.remat.loops.nodes import (
     MOVES,
     PASSING,

@@ -15,12 +15,7 @@ from hlo.rounding import may_depend_on_memory, may_depend_on_others
 from olla_xla.problem.plan_parts import JoinRecord
 from olla_xla.remat.loops.counted_loops import CountedLoop, counted_loop
 from olla_xla.remat.loops.pairs import loop_sites
-from olla_xla.remat.loops.scan_residuals import (
-    NotAResidual,
-    axis_of,
-    readers_of,
-    written_slice,
-)
+from olla_xla.remat.loops.scan_residuals import NotAResidual, axis_of, readers_of, written_slice
 
 _Home = tuple[str, int] | None
 """Where an array comes from, or ends: an argument, or an element of the loop around; by number."""

@@ -4,8 +4,6 @@
 of JSON.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

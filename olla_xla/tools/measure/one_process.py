@@ -17,6 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from hlo.backend import platform as backend
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
@@ -42,8 +46,6 @@ from olla_xla.tools.models import tracing
 
 
 def _run(request: RunRequest) -> Measured:
-    import jax
-
     compiles: list[str] = []
 
     def listener(event: str, **_: str | int) -> None:
@@ -103,8 +105,6 @@ def _profiled(
     function: Callable[..., Any], model: Any, request: RunRequest, device: Any
 ) -> int | None:
     """The profiler's peak over one step."""
-    import jax
-
     arguments = _arguments(model, request.seed, device)
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
@@ -114,8 +114,6 @@ def _profiled(
 
 def _run_in_turns(request: RunRequest) -> Recomputation:
     """Runs XLA's own executable and a plan that recomputes, alternating step by step."""
-    import jax
-
     model = models.build(request.model, batch_size=request.batch_size, optimizer=request.optimizer)
     _, again, _ = _compiled(model, request)
     overhead = again.plan.overhead
@@ -157,8 +155,6 @@ def _predicted(compiled: Any, platform: str) -> float:
 
     On a GPU the allocator keeps memory for temporaries, and transfers overlap with other work.
     """
-    import jax
-
     target = platform_of_jax(platform).name
     kind = jax.devices()[0].device_kind
     temporaries = compiled.memory_analysis().temp_size_in_bytes
@@ -174,8 +170,6 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 def _compiled(model: Any, request: RunRequest) -> tuple[Callable[..., Any], Any, str]:
     """The function to call, its executable, and why it is not planned."""
-    import jax
-
     with tracing(model.name):
         if not request.planned:
             function = jax.jit(model.step, **model.jit_options)
@@ -209,8 +203,6 @@ def _compiled(model: Any, request: RunRequest) -> tuple[Callable[..., Any], Any,
 
 def _arguments(model: Any, seed: int, device: Any) -> Any:
     """The arguments on the device, made on a CPU so that making them takes no memory there."""
-    import jax
-
     if device.platform == "cpu":
         return jax.block_until_ready(model.arrays(seed))
     with jax.default_device(jax.devices("cpu")[0]):
@@ -231,8 +223,6 @@ def run_steps(
         that nothing else holds them. steps: how many.
       again: (outputs, last arguments) -> next arguments.
     """
-    import jax
-
     digests: list[tuple[str, ...]] = []
     times: list[float] = []
     names: tuple[str, ...] = ()
@@ -258,8 +248,6 @@ def _next_arguments(
     A step that returns its first argument anew, a train state, gets it back; others get the same
     arguments each time.
     """
-    import jax
-
     if isinstance(outputs, tuple) and _same_shapes(outputs[0], arguments[0]):
         return (outputs[0], *arguments[1:])
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if _is_array(leaf)):
@@ -268,14 +256,10 @@ def _next_arguments(
 
 
 def _is_array(leaf: Any) -> bool:
-    import jax
-
     return isinstance(leaf, jax.Array)
 
 
 def _same_shapes(a: Any, b: Any) -> bool:
-    import jax
-
     if jax.tree.structure(a) != jax.tree.structure(b):
         return False
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -288,10 +272,6 @@ def _same_shapes(a: Any, b: Any) -> bool:
 
 def _digest(leaf: Any) -> str:
     """Of a leaf's dtype, shape and bytes."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
     if _is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     digest = hashlib.sha256(f"{leaf.dtype}{leaf.shape}".encode())

@@ -4,8 +4,6 @@ Every figure comes from a fresh process (one_process.py) that got plan and execu
 cache that another process filled, so that neither compiling nor planning is in its memory.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
