@@ -25,7 +25,6 @@ from olla_xla.pieces.in_pieces import FissionChoice
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.targets.target import Target
-from olla_xla.tools import models
 from olla_xla.tools.models import BuiltModel, tracing
 from olla_xla.tools.step import plan_progress
 
@@ -33,9 +32,7 @@ from olla_xla.tools.step import plan_progress
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla fit`."""
     shared.define_model(values)
-    flags.DEFINE_enum(
-        "target", "cpu", list(targets.TARGETS), "Device to compile for.", flag_values=values
-    )
+    shared.define_target(values)
     shared.define_recomputation(values)
     shared.define_limits(values)
     shared.define_format(values)
@@ -50,13 +47,12 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         progress.stage("loading JAX, the model and the planner")
         target = targets.target(values.target)
-        model = models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
+        model = shared.built_model(values)
         loaded()
         progress.stage("compiling in pieces")
         found = fit(model, target, options, progress)
-    title = f"{model.name}, batch {model.batch_size}, {model.optimizer}, {target.name}"
     document.add(**dataclasses.asdict(found))
-    shared.print_table(values, fit_table(found, title))
+    shared.print_table(values, fit_table(found, model.titled(target.name)))
     print(fit_verdict(found, options.budget_bytes))
     return 0
 

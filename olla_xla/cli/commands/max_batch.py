@@ -35,25 +35,13 @@ from olla_xla.tools.models import steps
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla max_batch`."""
-    flags.DEFINE_string(
-        "model",
-        None,
-        "An example model (in a checkout), or your own as package.module:function.",
-        flag_values=values,
-    )
-    flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", flag_values=values)
-    flags.DEFINE_enum(
-        "target",
-        "h100",
-        list(targets.TARGETS),
-        "Device whose memory the step must fit.",
-        flag_values=values,
-    )
+    shared.define_step(values)
+    shared.define_target(values, "Device whose memory the step must fit.", "h100")
     flags.DEFINE_integer(
         "devices", 1, "Number of devices that share the batch.", lower_bound=1, flag_values=values
     )
     flags.DEFINE_string(
-        "memory", None, 'Bytes of each device for the step, such as "30GiB".', flag_values=values
+        "memory", None, 'Bytes of each device for the step, such as "30GiB".', values
     )
     flags.DEFINE_float(
         "memory_fraction",
@@ -82,7 +70,7 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     shared.define_topology(values)
-    flags.DEFINE_string("out", None, "File for all results, as JSON.", flag_values=values)
+    flags.DEFINE_string("out", None, "File for all results, as JSON.", values)
     shared.define_format(values)
 
 

@@ -51,13 +51,13 @@ def define_flags(values: flags.FlagValues) -> None:
         "max_overhead",
         None,
         'Most predicted time to add: 0.05 or 5%, or "knee": as long as more time saves much.',
-        flag_values=values,
+        values,
     )
     flags.DEFINE_multi_string(
         "memory_budget",
         [],
         "Most bytes that every function may use (10GiB), or that one may use (train_step=10GiB).",
-        flag_values=values,
+        values,
     )
     flags.DEFINE_string("host_budget", None, "Most host memory of a function: 64GiB.", values)
     flags.DEFINE_string(
@@ -65,13 +65,11 @@ def define_flags(values: flags.FlagValues) -> None:
         "",
         "Plan only functions whose full name (module.function) matches this regular expression "
         "anywhere.",
-        flag_values=values,
+        values,
     )
-    flags.DEFINE_bool(
-        "analyze", False, "Print at the end what would help each function.", flag_values=values
-    )
+    flags.DEFINE_bool("analyze", False, "Print at the end what would help each function.", values)
     flags.DEFINE_string(
-        "html", None, "Existing folder for an HTML report on each function.", flag_values=values
+        "html", None, "Existing folder for an HTML report on each function.", values
     )
 
 

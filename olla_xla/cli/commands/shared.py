@@ -94,19 +94,26 @@ def define_advice(values: flags.FlagValues) -> None:
 
 def define_model(values: flags.FlagValues) -> None:
     """Defines --model, --batch_size and --optimizer."""
+    define_step(values)
+    flags.DEFINE_integer("batch_size", 4, "Examples in a batch.", lower_bound=1, flag_values=values)
+
+
+def define_step(values: flags.FlagValues) -> None:
+    """Defines --model and --optimizer."""
     flags.DEFINE_string(
         "model",
         None,
         "An example model (in a checkout), or your own as package.module:function.",
         values,
     )
-    flags.DEFINE_integer("batch_size", 4, "Examples in a batch.", lower_bound=1, flag_values=values)
     flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", values)
 
 
-def define_target(values: flags.FlagValues, what: str = "Device to compile for.") -> None:
-    """Defines --target, the CPU by default, with the text of its help."""
-    flags.DEFINE_enum("target", "cpu", list(targets.TARGETS), what, values)
+def define_target(
+    values: flags.FlagValues, what: str = "Device to compile for.", default: str = "cpu"
+) -> None:
+    """Defines --target, with the text of its help."""
+    flags.DEFINE_enum("target", default, list(targets.TARGETS), what, values)
 
 
 def loaded_model(values: flags.FlagValues, progress: Progress) -> tuple[BuiltModel, Target]:
