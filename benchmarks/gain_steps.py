@@ -129,6 +129,25 @@ def stacked_decoder(*, batch_size: int, optimizer: str) -> Built:
     return cached_decoder(batch_size=batch_size, optimizer=optimizer, over=over)
 
 
+def written_states(*, batch_size: int, optimizer: str) -> Built:
+    """A scan that writes each state into an array, and reads all of them: 48 of 256 x 512."""
+    del batch_size, optimizer
+    states = jax.ShapeDtypeStruct((48, 256, 512), jnp.float32)
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        def step(c: jax.Array, given: Any) -> tuple[jax.Array, None]:
+            k, x = given
+            scores = jax.nn.softmax(jnp.einsum("tmd,md->tm", c, x), axis=0)
+            state = jnp.tanh(jnp.einsum("tm,tmd->md", scores, c) @ weights + x)
+            return jax.lax.dynamic_update_index_in_dim(c, state, k, 0), None
+
+        c, _ = jax.lax.scan(step, jnp.zeros(states.shape), (jnp.arange(48), x))
+        return (c**2).mean()
+
+    weights = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    return jax.grad(loss), (weights, states), {}
+
+
 def fsdp_transformer(devices: Sequence[Any]) -> Built:
     """Six layers of width 1,024 in bfloat16, 16 x 1,024 tokens: rows of all over the devices."""
     width, length, heads, batch, words = 1024, 1024, 8, 16, 8192

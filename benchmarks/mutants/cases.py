@@ -147,6 +147,7 @@ CASES: dict[str, Case] = {
     "stacked": Case(lambda: _program("stacked"), share=2),
     "unrolled": Case(lambda: _program("unrolled"), 0.3, share=2),
     "branched": Case(lambda: _program("branched"), 0.5, share=2),
+    "overwritten": Case(lambda: _program("overwritten"), 0.5, share=2),
     "looped": Case(lambda: _program("looped"), share=2),
     "nested": Case(lambda: _program("nested"), share=2),
     "branching": Case(lambda: _program("branching"), share=2),

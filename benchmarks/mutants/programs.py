@@ -143,6 +143,20 @@ def branched() -> Built:
     return _descent(loss), (_f32(6, 16, 16), _f32(16, 16)), _DONATED
 
 
+def overwritten() -> Built:
+    """A scan that writes a row of an array in each iteration, and reads all of it."""
+
+    def loss(p: Any, x: Any) -> Any:
+        def layer(c: Any, given: Any) -> Any:
+            k, w = given
+            row = jnp.tanh(jnp.sin(c).sum(0) @ w)
+            return jax.lax.dynamic_update_index_in_dim(c, row, (2 * k) % len(p), 0), None
+
+        return jnp.sin(jax.lax.scan(layer, x, (jnp.arange(len(p)), p))[0]).mean()
+
+    return _descent(loss), (_f32(5, 128, 128), _f32(5, 128, 128)), _DONATED
+
+
 def looped() -> Built:
     """A while loop over several arrays of one shape, one of them updated in place."""
 

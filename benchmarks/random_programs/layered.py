@@ -19,9 +19,9 @@ ways, layers along the last dimension, one matrix beside another, the last layer
 BRANCHES = ("", "cond", "switch", "data", "early")
 """What a layer does: always the same, or by its number, by its number's rest, by what it reads, or
 until it is done, and then nothing more."""
-CARRIES = ("count", "mean", "best", "early")
+CARRIES = ("count", "mean", "best", "early", "rows", "chosen")
 """What a loop carries beside: a small integer that stops at a limit, a running mean, a maximum,
-whether something was reached."""
+whether something was reached, an array of which each layer writes its row, one chosen by data."""
 RECOMPUTED = ("", "all", "dots", "apart")
 """What `jax.checkpoint` makes a layer compute again: nothing, all, all but products, and all behind
 barriers."""
@@ -64,6 +64,7 @@ def layered_loss(body: Layered, params: Any, batch: Any, key: Any) -> tuple[Any,
 
         new = _branched(body, h, number, apply, {**carry, "some": batch["some"]})
         carry, new = _carried(body, {**carry, "h": new})
+        carry, new = _rows(body, carry, number, new)
         return {**carry, "h": new}, new.mean()
 
     if body.recompute:
@@ -97,7 +98,10 @@ def layered_loss(body: Layered, params: Any, batch: Any, key: Any) -> tuple[Any,
     for name in ("m", "best"):
         if name in carry:
             loss = loss + 0.1 * carry[name].astype(h.dtype)
-    return loss, {"last": carry["h"], "middle": means}
+    kept = [carry[name] for name in ("rows", "chosen") if name in carry]
+    for array in kept:
+        loss = loss + 0.1 * jnp.sin(array.astype(h.dtype)).mean()
+    return loss, {"last": carry["h"], "middle": means, **({"kept": kept} if kept else {})}
 
 
 def _stack(body: Layered, w: Any) -> Any:
@@ -139,6 +143,8 @@ def _start(body: Layered, dtype: Any) -> dict[str, Any]:
         "mean": ("m", jnp.zeros((), dtype)),
         "best": ("best", jnp.full((), -10, dtype)),
         "early": ("done", jnp.bool_(False)),
+        "rows": ("rows", jnp.zeros((body.layers, body.rows, body.width), dtype)),
+        "chosen": ("chosen", jnp.ones((body.rows, body.layers + 1, body.width), dtype)),
     }
     return dict(start[name] for name in body.carries)
 
@@ -156,4 +162,17 @@ def _carried(body: Layered, carry: Any) -> tuple[Any, Any]:
         carry["best"] = jnp.maximum(carry["best"], h.mean())
     if "done" in carry:
         carry["done"] = carry["done"] | (jnp.abs(h).mean() < 0.35)
+    return carry, h
+
+
+def _rows(body: Layered, carry: Any, number: Any, h: Any) -> tuple[Any, Any]:
+    """(the carry with a row of its arrays written, the layer's result changed by what it reads)."""
+    carry, put = dict(carry), jax.lax.dynamic_update_index_in_dim
+    if "rows" in carry:  # read before its row is written
+        h = (h + 0.1 * jnp.sin(carry["rows"]).sum(0)).astype(h.dtype)
+        carry["rows"] = put(carry["rows"], h, number, 0)
+    if "chosen" in carry:  # read after
+        at = (100 * jnp.abs(h.astype(jnp.float32)).mean()).astype(jnp.int32) % (body.layers + 2)
+        carry["chosen"] = put(carry["chosen"], jnp.tanh(h), at, 1)
+        h = (h + 0.1 * jnp.cos(carry["chosen"]).max(1)).astype(h.dtype)
     return carry, h

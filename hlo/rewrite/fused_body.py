@@ -116,13 +116,38 @@ class FusedBody:
         self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
     ) -> _Instruction:
         """Adds a dynamic-update-slice: `value` as slice `at` of `stack`, both outside."""
-        part = self.cast(self.parameter(value), slice_shape(stack.shape, axis))
-        indices = (
+        return self.put(stack, self.parameter(value), at, axis)
+
+    def put(
+        self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
+    ) -> _Instruction:
+        """As `update`, of a `value` that is in the fused computation."""
+        part = self.cast(value, slice_shape(stack.shape, axis))
+        indices = [
             at if k == axis else self._constant(0, at.shape)
             for k in range(len(stack.shape.dimensions))
+        ]
+        return self.put_at(stack, part, indices)
+
+    def part_at(
+        self, array: _Instruction, part: _Shape, indices: Sequence[_Instruction]
+    ) -> _Instruction:
+        """Adds a dynamic-slice of `array`, which is outside: a part of the extents of `part`."""
+        shape = _Shape()
+        shape.CopyFrom(array.shape)
+        shape.dimensions[:] = part.dimensions
+        read = self.parameter(array), *indices
+        sizes = part.dimensions
+        return self._body.make(
+            "dynamic-slice", "part.loop", shape, *read, dynamic_slice_sizes=sizes
         )
-        operands = (self.parameter(stack), part, *indices)
-        return self._body.make("dynamic-update-slice", "update.loop", stack.shape, *operands)
+
+    def put_at(
+        self, array: _Instruction, part: _Instruction, indices: Sequence[_Instruction]
+    ) -> _Instruction:
+        """Adds a dynamic-update-slice of `array`, which is outside."""
+        operands = self.parameter(array), part, *indices
+        return self._body.make("dynamic-update-slice", "update.loop", array.shape, *operands)
 
     def zeros(self, shape: _Shape) -> _Instruction:
         """Adds an array of this shape that is filled with zeros."""
@@ -162,6 +187,16 @@ class FusedBody:
         others = [k for k in range(len(shape.dimensions)) if k != axis]
         made = self.cast(value, one)
         return self._body.make("broadcast", "slots.loop", shape, made, dimensions=others)
+
+    def scalar(self, i: _Instruction) -> _Instruction:
+        """Adds a bitcast of one element to a scalar; returns `i` itself if it is a scalar."""
+        shape = _Shape(element_type=i.shape.element_type)
+        shape.layout.SetInParent()
+        return i if not i.shape.dimensions else self._body.make("bitcast", "scalar.loop", shape, i)
+
+    def zero(self, shape: _Shape) -> _Instruction:
+        """Adds the integer 0, as a scalar of this shape."""
+        return self._constant(0, shape)
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
         """A scalar integer."""

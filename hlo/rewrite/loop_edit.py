@@ -60,6 +60,9 @@ class NewInstruction:
       layout: shape in whose layout `operands[0]` is copied; b"" leaves it.
       slots: of a fusion that puts results into scan residuals, each operand that is one, its
         dimension that counts slices, and how many the copy is given instead: 1 or `SLOTS`.
+      restores: `operands[0]` is an element of the state, of which the iteration that the backward
+        loop goes back to overwrote a part: that is `operands[1]`, and is put back at the indices
+        that follow, of dimensions of which it is a part. The element is then the result.
       results: of a fusion that advances a transfer (`hlo.async_collective_fusion`), numbers of
         the results that it computes itself: the copy gives these alone. Else empty.
     """
@@ -74,6 +77,7 @@ class NewInstruction:
     layout: bytes = b""
     slots: tuple[tuple[int, int, int], ...] = ()
     results: tuple[int, ...] = ()
+    restores: bool = False
 
     def inside(self, name: str) -> str:
         """The name of a copy of an instruction `name` that runs in a branch of `original`."""
@@ -90,6 +94,38 @@ class NewResidual:
 
     value: str
     index: ShapeIndex
+
+
+@dataclasses.dataclass(frozen=True)
+class Overwritten:
+    """What each iteration of the forward loop overwrites, stored in a new array.
+
+    Attributes:
+      element: number of an array in the state.
+      owner: name of the instruction of the loop's body that overwrites a part of the array.
+      update: name of the dynamic-update-slice that does: in a fusion `owner`, or `owner` itself.
+      index: dimension of which the part's index is stored; None: what the part was before.
+    """
+
+    element: int
+    owner: str
+    update: str
+    index: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalElement:
+    """An element of the forward loop's state as the loop leaves it.
+
+    Attributes:
+      element: its number.
+    """
+
+    element: int
+
+
+Added = str | int | NewResidual | Overwritten | FinalElement
+"""A new element of the backward loop's state (`LoopEdit.added`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,9 +208,10 @@ class LoopEdit:
       writer, reader: names of the whiles, both of one computation, or each of one that only runs
         it and is called there.
       dropped: (element of the writer's state, element of the reader's) of each scan residual.
-      added: new elements of the reader's state: an instruction beside the loops, by name; or a new
-        scan residual, of an element of the writer's state at the start of each iteration, by its
-        number, or of a value that its body computes.
+      added: new elements of the reader's state: an instruction beside the loops, by name; what the
+        writer leaves in an element of its state; or a new scan residual, of an element of the
+        writer's state at the start of each iteration, by its number, or of a value that its body
+        computes or overwrites.
       counter: name of the instruction of the reader's body that counts its iterations.
       iterations: of each loop.
       written, place: (factor, offset) of the slice that an iteration of the writer writes, and of
@@ -187,7 +224,7 @@ class LoopEdit:
     writer: str
     reader: str
     dropped: tuple[tuple[int, int], ...] = ()
-    added: tuple[str | int | NewResidual, ...] = ()
+    added: tuple[Added, ...] = ()
     counter: str = ""
     iterations: int
     written: tuple[int, int] = (1, 0)

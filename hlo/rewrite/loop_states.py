@@ -4,7 +4,7 @@ write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hlo import xla_pb2
@@ -12,7 +12,7 @@ from hlo.graph import MutableComputation
 from hlo.module import HloError
 from hlo.rewrite.checkpoints import Places, Ring, Segments, kept_in
 from hlo.rewrite.fused_body import FusedBody, stack_shape
-from hlo.rewrite.loop_edit import Checkpoints, NewResidual
+from hlo.rewrite.loop_edit import Added, Checkpoints, FinalElement, Overwritten
 from hlo.rewrite.loop_module import LoopModule, LoopSite
 from hlo.rewrite.slots import counts_slices, put_into_slots, update_of
 from hlo.rewrite.trim import drop_unread
@@ -31,25 +31,30 @@ class States:
     def __init__(self, module: LoopModule) -> None:
         self._module = module
 
-    def stacked(self, kept: int | NewResidual) -> _Instruction:
-        """Adds an array to the forward loop in which each iteration stores a value as its slice.
+    def added(self, new: Added) -> _Instruction:
+        """What a new element of the backward loop's state begins as.
 
-        Args:
-          kept: the value, as a number of an element of its state, or of an instruction of its body.
-
-        Returns:
-          The get-tuple-element of the loop's result that is the whole array.
+        If that is a scan residual, it is an array that is added to the forward loop, in which each
+        iteration stores a value as its slice.
         """
+        parent, writer = self._module.parent, self._module.writer
+        if isinstance(new, str):
+            return parent.named(new)
+        if isinstance(new, FinalElement):
+            return parent.tuple_element(writer.i, new.element)
 
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
             return put.index(counter, self._module.edit.written)
 
-        body = self._module.forward
-        if isinstance(kept, int):
-            value = body.element(kept)
+        body, ring = self._module.forward, Ring("stack", self._module.edit.iterations, own)
+        if isinstance(new, Overwritten):
+            part = _OverwrittenValue(self._module, body, new)
+            return self._kept(f"{new.update}.part", part.shape, part.add, ring)
+        if isinstance(new, int):
+            value = body.element(new)
         else:
-            value = self._module.leaf(body, body.named(kept.value), kept.index)
-        return self._kept(value, Ring("stack", self._module.edit.iterations, own))
+            value = self._module.leaf(body, body.named(new.value), new.index)
+        return self._kept(value.name, value.shape, lambda put: put.parameter(value), ring)
 
     def checkpoints(self, checkpoints: Checkpoints) -> Places:
         """Adds arrays of checkpoints to the forward loop, and its results to the backward loop.
@@ -61,7 +66,8 @@ class States:
         reader, source = self._module.reader, self._module.forward
 
         def place(value: _Instruction, ring: Ring) -> int:
-            self.grow(reader, self._kept(value, ring))
+            kept = self._kept(value.name, value.shape, lambda put: put.parameter(value), ring)
+            self.grow(reader, kept)
             return len(reader.i.shape.tuple_shapes) - 1
 
         elements = [source.element(kept.element) for kept in checkpoints.kept]
@@ -78,12 +84,14 @@ class States:
             [place(value, since) for value in values],
         )
 
-    def _kept(self, value: _Instruction, ring: Ring) -> _Instruction:
+    def _kept(
+        self, name: str, shape: _Shape, value: Callable[[FusedBody], _Instruction], ring: Ring
+    ) -> _Instruction:
         """Gives the forward loop a new array of slices of a value; what that ends as."""
         writer, parent, body = self._module.writer, self._module.parent, self._module.forward
         counter = body.element(0)
-        whole = _Shape.FromString(stack_shape(value.shape.SerializeToString(), ring.slices))
-        name = f"{value.name}.{ring.name}"
+        whole = _Shape.FromString(stack_shape(shape.SerializeToString(), ring.slices))
+        name = f"{name}.{ring.name}"
         begun = self._module.unwritten(parent, f"{name}.begin", whole)
         self.grow(writer, begun)
         number = len(writer.i.shape.tuple_shapes) - 1
@@ -92,7 +100,7 @@ class States:
         at = ring.at(put, counter)
         if at.opcode != "parameter" and not self._module.platform.emits_any_fusion:
             raise HloError(f"{name} is not written at the index of the iteration")
-        update = put.update(body.element(number), value, at)
+        update = put.put(body.element(number), value(put), at)
         made = put.fusion(self._module.names.new(f"{name}.put"), update, "kLoop", _Instruction())
         # Before the next iteration's value can be written over this one's.
         body.root.operand_ids[number] = body.add(made, early=True).id
@@ -229,3 +237,42 @@ def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[_
         else:
             element.tuple_index -= sum(k < element.tuple_index for k in gone)
     return lost
+
+
+class _OverwrittenValue:
+    """A part that a dynamic-update-slice replaces, as it was before, or an index of that part.
+
+    XLA clamps the indices of a dynamic-slice as those of a dynamic-update-slice.
+
+    Args:
+      module: of the loop. body: its body. what: the value.
+
+    Attributes:
+      shape: of the value.
+
+    Raises:
+      HloError: a name is unknown.
+    """
+
+    def __init__(self, module: LoopModule, body: MutableComputation, what: Overwritten) -> None:
+        self._owner, self._body, self._index = body.named(what.owner), body, what.index
+        is_inside = what.owner != what.update
+        self._inside = module.called(self._owner) if is_inside else body
+        self._array = body.element(what.element)
+        _, part, *self._indices = self._inside.operands(self._inside.named(what.update))
+        self.shape = part.shape if what.index is None else self._indices[what.index].shape
+
+    def add(self, inner: FusedBody) -> _Instruction:
+        """Adds what computes the value to a fusion of the loop's body."""
+        if self._index is not None:
+            return self._again(inner, self._indices[self._index])
+        at = [self._again(inner, i) for i in self._indices]
+        return inner.part_at(self._array, self.shape, at)
+
+    def _again(self, inner: FusedBody, i: _Instruction) -> _Instruction:
+        """An index in another fusion of the loop's body."""
+        if self._inside is self._body:
+            return inner.parameter(i)
+        if i.opcode == "parameter":
+            return inner.parameter(self._body.operands(self._owner)[i.parameter_number])
+        return inner.copied(i, [self._again(inner, k) for k in self._inside.operands(i)])

@@ -73,6 +73,9 @@ class Maker:
     def make(self, made: NewInstruction) -> None:
         """Adds one described instruction to the body. Raises HloError if its name is in use."""
         self._module.names.claim(made.name)
+        if made.restores:
+            self._made[made.name] = self._restored(made)
+            return
         if not made.original:
             self._made[made.name] = self._single(made)
             return
@@ -270,6 +273,28 @@ class Maker:
         if made.element_type:
             root = inner.converted(root, made.element_type)
         return self._body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
+
+    def _restored(self, made: NewInstruction) -> _Instruction:
+        """An element of the state with a part of it put back; the next iteration begins with it."""
+        (_, whole), (_, part), *moving = made.operands
+        array = self._body.element(whole.element)
+        inner = self._module.fused_body(made.name)
+        inner.parameter(array)
+        given = self._given(inner, part)
+        one = slice_shape(array.shape)
+        one.dimensions[:] = given.shape.dimensions[1:]
+        both = zip(one.dimensions, array.shape.dimensions, strict=True)
+        cut = [k for k, (some, every) in enumerate(both) if some != every]
+        at = {
+            k: inner.scalar(self._given(inner, value))
+            for k, (_, value) in zip(cut, moving, strict=True)
+        }
+        zero = inner.zero(at[cut[0]].shape)
+        indices = [at.get(k, zero) for k in range(len(one.dimensions))]
+        root = inner.put_at(array, inner.cast(given, one), indices)
+        added = self._body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
+        self._body.root.operand_ids[whole.element] = added.id
+        return added
 
     def _rebuild_fusion(self, copy: _Instruction, made: NewInstruction) -> None:
         """Gives a copy of a fusion a computation that ends earlier, or begins later."""

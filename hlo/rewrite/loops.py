@@ -58,8 +58,7 @@ def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
         raise HloError(f"{edit.writer} and {edit.reader} are in different computations")
     module.thread = module.backward.computation.execution_thread
     for new in edit.added:
-        named = isinstance(new, str)
-        states.grow(reader, module.parent.named(new) if named else states.stacked(new))
+        states.grow(reader, states.added(new))
     maker = Maker(module)
     readers = Readers(module, maker)
     rerun = None

@@ -20,6 +20,7 @@ def place_new(body: MutableComputation) -> None:
     """
     new = {i.id: i for i in body.added()}
     if not new:
+        body.place(operands_first(body, body.order))  # an operand may be another one than before
         return
     order = body.order
     if body.computation.root_id in new:

@@ -143,6 +143,7 @@ SMALL_BODIES = (
           (True, True, False, False), strict=True)),
     *(Layered(TANH, 4, 8, 3, layout, form, carries=("count", "early")) for layout, form in zip(
         layered.LAYOUTS, (*layered.LAYERED_FORMS, "scan"), strict=True)),
+    Layered(TANH, 4, 8, 3, carries=("rows", "chosen")),
     *(Layered(TANH, 4, 8, 3, branch=branch, carries=("mean", "best", "early"))
       for branch in layered.BRANCHES),
     *(Layered(TANH, 4, 8, 3, recompute=recompute, cast=True) for recompute in layered.RECOMPUTED),

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from hlo.shapes import Shape
-from olla_xla.check.executable.element_expressions import ElementExpressions, sliced_digit
+from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.element_order import as_row, permuted
 from olla_xla.check.executable.numbering import hashed
+from olla_xla.check.executable.slices import sliced_digit
 
 ARRAY = hashed(b"array")
 INDICES = {hashed(b"first"): 0, hashed(b"second"): 1}

@@ -13,9 +13,10 @@ from olla_xla.check.executable.converts import (
     slice_of_converted,
     widened,
 )
-from olla_xla.check.executable.element_expressions import ElementExpressions, sliced_digit
+from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.element_order import as_row, permuted
 from olla_xla.check.executable.numbering import hashed
+from olla_xla.check.executable.slices import sliced_digit
 
 pytestmark = pytest.mark.quick
 

@@ -75,7 +75,30 @@ def verdict(data, target="cpu", **kwargs):
     return ""
 
 
+ROWS = """
+rows {
+  p = f32[4,16] parameter(0)
+  i = s32[] parameter(1)
+  s = f32[4,16] sine(p)
+  zero = f32[] constant(0)
+  sums = f32[16] reduce(s, zero), dimensions={0}, to_apply=sum
+  columns = f32[16] LAST
+  row = f32[1,16] bitcast(columns)
+  z = s32[] constant(0)
+  ROOT u = f32[4,16] dynamic-update-slice(p, row, i, z)
+}
+
+ENTRY e {
+  a = f32[4,16] parameter(0)
+  i = s32[] parameter(1)
+  t = f32[4,16] tanh(a)
+  ROOT f = f32[4,16] fusion(t, i), kind=kLoop, calls=rows
+}"""
+"""A row of an array is updated by sums over all of its rows."""
+
+
 SAFE = {
+    "a row by the sums of rows": ROWS.replace("LAST", "negate(sums)"),
     "bound to a dying operand": f"""
 ENTRY e {{
   a = f32[64] parameter(0)
@@ -124,6 +147,10 @@ ENTRY e {{
   t = f32[64] tanh(a)
   ROOT f = f32[64] fusion(t), kind=kLoop, calls=flipped, {BOUND}
 }}""",
+        "f writes f over t before reading it",
+    ),
+    "a row by sums of other columns": (
+        ROWS.replace("LAST", "reverse(sums), dimensions={0}"),
         "f writes f over t before reading it",
     ),
     "read elsewhere by another result": (

@@ -10,11 +10,11 @@ from hlo.dumps.read import with_program_order
 from hlo.shapes import Shape
 from hlo.text import from_hlo_text
 from olla_xla.check.executable import iterations
-from olla_xla.check.executable.element_expressions import ElementExpressions, sliced_digit
-from olla_xla.check.executable.element_numbering import WrittenSlices
+from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.element_order import permuted
 from olla_xla.check.executable.numbering import hashed
-from olla_xla.check.executable.records import Update
+from olla_xla.check.executable.records import Update, WrittenSlices
+from olla_xla.check.executable.slices import sliced_digit
 from tests.check.test_executable_loops import (
     AGAIN,
     READ,

@@ -3,9 +3,10 @@
 import pytest
 
 from hlo.shapes import Shape
-from olla_xla.check.executable.element_expressions import ElementExpressions, sliced_axis
+from olla_xla.check.executable.element_expressions import ElementExpressions
 from olla_xla.check.executable.element_order import permuted
 from olla_xla.check.executable.numbering import hashed
+from olla_xla.check.executable.slices import sliced_axis
 
 pytestmark = pytest.mark.quick
 

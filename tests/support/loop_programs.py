@@ -535,6 +535,117 @@ def _called(make):
     return make
 
 
+# Arrays in the state, of which an iteration overwrites a part.
+
+OVERWRITTEN = []
+"""Those of which the backward loop has the arrays again if it undoes the updates."""
+
+SIZE = 128
+"""Of matrices that are large enough for a CPU's loops to be compiled apart."""
+
+
+def _overwritten(make):
+    """Adds the derivative in a matrix an iteration; `make` gives a loss of these and of rows."""
+
+    @functools.wraps(make)
+    def built():
+        rows = jnp.asarray([3, 0, 3, -2, 40, 5, 5, 1, 7], jnp.int32)  # some twice, some not there
+        return jax.grad(make()), (_array(TURNS, SIZE, SIZE), rows)
+
+    PROGRAMS[make.__name__] = built
+    OVERWRITTEN.append(make.__name__)
+    return make
+
+
+def _row(c, x, axis=0):
+    return jnp.tanh(jnp.sin(c).sum(axis) @ x)
+
+
+def _put(c, row, i, axis=0):
+    return lax.dynamic_update_index_in_dim(c, row.astype(c.dtype), i, axis)
+
+
+def _rows(step, c=None, index=lambda t, rows: t):
+    """A loss of what a scan's iterations leave in an array, and of what they give."""
+
+    def loss(xs, rows):
+        def body(c, given):
+            t, x, r = given
+            return step(c, x, index(t, r))
+
+        start = jnp.zeros((TURNS, SIZE, SIZE)) if c is None else c
+        c_, y = lax.scan(body, start, (jnp.arange(TURNS), xs, rows))
+        return jnp.sin(c_.astype(jnp.float32)).sum() + (0 if y is None else jnp.sin(y).sum())
+
+    return loss
+
+
+@_overwritten
+def read_before_a_row_is_written():
+    return _rows(lambda c, x, i: (_put(c, _row(c, x), i), None))
+
+
+@_overwritten
+def read_after_a_row_is_written():
+    def step(c, x, i):
+        c = _put(c, x, i)
+        return c, _row(c, x)
+
+    return _rows(step)
+
+
+@_overwritten
+def read_before_and_after():
+    def step(c, x, i):
+        c = _put(c, _row(c, x), i)
+        return c, jnp.cos(c).sum(0) @ x
+
+    return _rows(step)
+
+
+@_overwritten
+def rows_by_data():
+    def step(c, x, i):
+        return _put(c, _row(c, x), i), None
+
+    return _rows(step, jnp.ones((TURNS, SIZE, SIZE)), lambda t, r: r)
+
+
+@_overwritten
+def rows_of_bfloat16():
+    def step(c, x, i):
+        return _put(c, _row(c.astype(jnp.float32), x), i), None
+
+    return _rows(step, jnp.ones((TURNS, SIZE, SIZE), jnp.bfloat16))
+
+
+@_overwritten
+def columns():
+    def step(c, x, i):
+        return _put(c, _row(c, x, 1), i, 1), None
+
+    return _rows(step, jnp.ones((SIZE, TURNS, SIZE)))
+
+
+@_overwritten
+def parts_of_rows():
+    def step(c, x, i):
+        return lax.dynamic_update_slice(c, _row(c, x)[None, :100], (i, i * 5, 0)), None
+
+    return _rows(step, jnp.ones((TURNS, SIZE, SIZE)))
+
+
+@_overwritten
+def rows_of_a_counter():
+    def loss(xs, rows):
+        def body(i, c):
+            return c.at[i].set(_row(c, xs[i]))
+
+        return jnp.cos(lax.fori_loop(0, TURNS, body, jnp.ones((TURNS, SIZE, SIZE)))).sum()
+
+    return loss
+
+
 CALLED = []
 """Those whose loops are both called, and for which a stack can be done without."""
 

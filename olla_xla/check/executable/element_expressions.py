@@ -19,7 +19,6 @@ collective also reach the next one of the same groups.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 
@@ -27,18 +26,13 @@ from hlo.device_groups import participants
 from hlo.shapes import Shape
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
-from olla_xla.check.executable.converts import convert_of, converted, slice_of_converted
+from olla_xla.check.executable.converts import convert_of, converted
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.element_order import (
     as_row,
-    digits,
-    joined,
-    of_dimensions,
     permuted,
     row_major,
     typed,
-    within,
-    without,
 )
 from olla_xla.check.executable.expressions import EXCHANGES, ROUNDING
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
@@ -56,6 +50,15 @@ from olla_xla.check.executable.numbering import (
 )
 from olla_xla.check.executable.program import Body, Op, Program, acts
 from olla_xla.check.executable.records import Concatenation, Digit, Update
+from olla_xla.check.executable.slices import (
+    cut_dimensions,
+    part_kind,
+    slice_of,
+    sliced_axis,
+    sliced_digit,
+    without_axis,
+    without_ones,
+)
 
 
 def program_digest(program: Program, target: str) -> str:
@@ -130,11 +133,32 @@ class ElementExpressions(ElementNumbering):
         whole = op.operands[0]
         if self.shape(whole.shape) == self.shape(op.shape):
             return operands[0]  # XLA clamps the index to the only place there is
-        axis = sliced_axis(op.shape, whole.shape)
-        if axis is None:
+        array, *indices = (number for operand in operands for number in operand.values())
+        if op.shape.element_bits < 8 or op.shape.element_type != whole.shape.element_type:
             return self.plain(op, operands, effects)
-        (index,) = operands[1 + axis].values()
-        return self._slice(op, operands[0][()], index, axis)
+        return {(): self._taken_at(array, indices, whole.shape, op.shape)}
+
+    def _taken_at(self, array: bytes, indices: Sequence[bytes], whole: Shape, part: Shape) -> bytes:
+        """The value number of a part of an array, as `_put` replaces it: one slice after another.
+
+        A part that was replaced at the same indices is what replaced it.
+        """
+        cut = cut_dimensions(whole, part)
+        axis = next((k for k in cut if part.dimensions[k] == 1), None)
+        if axis is None:
+            new, small = without_ones(whole, part)
+            array = self.arranged(array, whole, permuted(whole), new)
+            at = tuple(indices[k] for k in cut)
+            number = self.part_of(Update(part_kind(new, small), (array, b"", *at), new, small))
+            return self.arranged(number, small, permuted(small), part)
+        digit = sliced_digit(whole, axis)
+        row = self.taken(array, indices[axis], whole, digit)
+        if len(cut) == 1:
+            return self.arranged(row, as_row(part), permuted(part), part)
+        inner, small, others = without_axis(whole, part, axis)
+        row = self.arranged(row, as_row(inner), permuted(inner), inner)
+        row = self._taken_at(row, [indices[k] for k in others], inner, small)
+        return self.arranged(row, small, permuted(small), part)
 
     def _slice(self, op: Op, number: bytes, index: bytes, axis: int) -> Numbers:
         """Value number of an operation that takes one slice along `axis` of its operand."""
@@ -230,27 +254,21 @@ class ElementExpressions(ElementNumbering):
 
         A part of one slice is put into that slice, which then replaces the old one.
         """
-        both = zip(part.dimensions, whole.dimensions, strict=True)
-        cut = [k for k, (some, every) in enumerate(both) if some != every]
+        cut = cut_dimensions(whole, part)
         if not cut:
             return value
         axis = next((k for k in cut if part.dimensions[k] == 1), None)
         if axis is None:
-            left = [k for k, extent in enumerate(whole.dimensions) if extent != 1]
-            new, small = (of_dimensions(s, [s.dimensions[k] for k in left]) for s in (whole, part))
+            new, small = without_ones(whole, part)
             array = self.arranged(array, whole, permuted(whole), new)
             value = self.arranged(value, part, permuted(part), small)
-            made = hashed(b"".join((_PART, self.shape(new), self.shape(small))))
             numbers = array, value, *(indices[k] for k in cut)
-            number = self.updated(Update(made, numbers, new, small))
+            number = self.updated(Update(part_kind(new, small), numbers, new, small))
             return self.arranged(number, new, permuted(new), whole)
         digit = sliced_digit(whole, axis)
         row = self.arranged(value, part, permuted(part), as_row(part))
         if len(cut) > 1:
-            others = [k for k in range(len(whole.dimensions)) if k != axis]
-            inner, small = (
-                of_dimensions(s, [s.dimensions[k] for k in others]) for s in (whole, part)
-            )
+            inner, small, others = without_axis(whole, part, axis)
             old = self.taken(array, indices[axis], whole, digit)
             old = self.arranged(old, as_row(inner), permuted(inner), inner)
             row = self.arranged(row, as_row(small), permuted(small), small)
@@ -321,125 +339,3 @@ ElementExpressions.handlers = {
     "fusion": ElementExpressions.fusion,
     "while": ElementExpressions.loop,
 }
-
-
-# The number of one slice of an array, by how the array was made.
-#
-# A slice of an array that was updated there is the update, and one at another constant place is
-# the array's before the update. One of a broadcast is the operand. One of an array that was moved
-# or converted is the moved or converted slice, and of two slices along different digits the outer
-# one is taken first, so that it does not matter which was done first. Any other slice is numbered
-# plainly. XLA clamps the indices of an update and of a slice alike.
-
-
-_SLICE, _PART = hashed(b"slice"), hashed(b"part")
-
-
-def slice_of(
-    numbering: ElementNumbering, number: bytes, at: bytes, shape: Shape, digit: Digit
-) -> bytes:
-    """The value number of one slice of an array, flattened in row-major order.
-
-    Args:
-      numbering: of the module. number: the array's value number. at: the index's value number.
-      shape: of the array.
-      digit: (count, stride in elements) of the sliced dimension, in row-major order.
-    """
-    (count, distance), size = digit, shape.num_elements
-    flat = as_row(shape, size // count)
-    if count == 1:
-        return numbering.arranged(number, shape, permuted(shape), flat)
-    if number in numbering.moves:
-        move = numbering.moves[number]
-        if (found := without(move.steps, size, digit)) is not None:
-            row = slice_of(numbering, move.base, at, move.shape, found[0])
-            return numbering.arranged(row, flat, found[1], flat)
-        others = (size // (count * distance), count * distance), (distance, 1)
-        number = numbering.arranged(number, shape, joined((digit, *others)), as_row(shape))
-        digit, shape = (count, size // count), as_row(shape)
-    place = numbering.integers.clamped(at, count)
-    if place is not None:
-        at = numbering.integers.number(place)
-        row, array = numbering.written.at(number, digit, place)
-        if row is not None:
-            return row
-        if array != number:
-            return slice_of(numbering, array, at, shape, digit)
-    cut = number, at, digit
-    for rule in (_updated, slice_of_converted):
-        if (row := rule(numbering, *cut)) is not None:
-            return row
-    for rule in (_repeated, _cut_before):
-        if (row := rule(numbering, *cut, flat)) is not None:
-            return row
-    result = numbering.term(_SLICE, _kind(shape.element_type, size, digit), number, at)
-    numbering.note_term(
-        result, lambda it, of, *cut: it.taken(*cut, *of), (shape, digit), number, at
-    )
-    numbering.cuts[result] = cut
-    numbering.note_moved(number, result)
-    return result
-
-
-@functools.lru_cache(maxsize=4096)
-def _kind(element_type: int, size: int, digit: Digit) -> bytes:
-    """A number for what a slice is of."""
-    return hashed(repr((element_type, size, digit)).encode())
-
-
-def sliced_axis(part: Shape, shape: Shape) -> int | None:
-    """The dimension along which a part is one slice of an array: one element thick along it, and
-    whole along all others. None if it is not one, or its elements are smaller than a byte.
-
-    A part that is the whole array is a slice along dimension 0, if that has extent 1.
-    """
-    if part.element_type != shape.element_type or shape.element_bits < 8 or not shape.dimensions:
-        return None
-    both = zip(part.dimensions, shape.dimensions, strict=True)
-    axes = [k for k, (one, all_of_it) in enumerate(both) if one != all_of_it]
-    axis = axes[0] if axes else 0
-    return axis if len(axes) < 2 and part.dimensions[axis] == 1 else None
-
-
-def sliced_digit(shape: Shape, axis: int) -> Digit:
-    """Dimension `axis` of an array as (extent, stride in elements), in row-major order."""
-    return digits(row_major(shape))[axis]
-
-
-def _updated(numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit) -> bytes | None:
-    """The number of a slice that was just updated at an index, as a row; else None."""
-    update = numbering.updates.get(number)
-    if update is None or update.digit != digit or update.numbers[2] != at:
-        return None
-    return update.numbers[1]
-
-
-def _repeated(
-    numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit, flat: Shape
-) -> bytes | None:
-    """The number of a slice that a broadcast repeats, as a row like `flat`; else None."""
-    if number not in numbering.repeated:
-        return None
-    value, dimensions, old, new = numbering.repeated[number]
-    every = range(len(new.dimensions))
-    axis = next((k for k in every if sliced_digit(new, k) == digit), None)
-    if dimensions != tuple(k for k in every if k != axis):
-        return None
-    return numbering.arranged(value, old, permuted(old), flat)
-
-
-def _cut_before(
-    numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit, flat: Shape
-) -> bytes | None:
-    """The number of a slice of a slice, the outer of both digits taken first; None for others."""
-    if number not in numbering.cuts:
-        return None
-    array, index, (count, distance) = numbering.cuts[number]
-    part = flat.num_elements * digit[0]
-    found = within(((part // distance, count * distance), (distance, 1)), *digit)
-    if found is None or len(found) != 1 or found[0][1] < distance:
-        return None
-    outer = slice_of(numbering, array, at, as_row(flat, part * count), found[0])
-    return slice_of(
-        numbering, outer, index, as_row(flat, part * count // digit[0]), (count, distance)
-    )

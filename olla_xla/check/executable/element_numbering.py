@@ -9,8 +9,6 @@ Helper modules take this class as their argument, so that imports have no cycle.
 from __future__ import annotations
 
 import abc
-import bisect
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -41,11 +39,12 @@ from olla_xla.check.executable.records import (
     Steps,
     Term,
     Update,
+    WrittenSlices,
     sliced,
 )
 
-_MOVED, _SEVERAL, _LATER, _COMPLETE = (
-    hashed(n.encode()) for n in "moved several later complete".split()
+_MOVED, _SEVERAL, _LATER, _COMPLETE, _TAKEN = (
+    hashed(n.encode()) for n in "moved several later complete taken".split()
 )
 _MOST_PLACES = 1 << 16
 
@@ -221,7 +220,8 @@ class ElementNumbering(Numbering):
         """The value number of a dynamic-update-slice's result; records the update in `updates`.
 
         An update of one slice of a reordered array is numbered as a reordering of an updated array,
-        so that it does not matter which was done first.
+        so that it does not matter which was done first. One that puts back what the update before
+        it replaced has the number of the array before both.
         """
         array, value, *indices = update.numbers
         if update.digit is not None and array in self.moves:
@@ -231,6 +231,8 @@ class ElementNumbering(Numbering):
                 row = self.arranged(value, update.part, inverse(found[1]), update.part)
                 base = Update.of_slice((move.base, row, *indices), move.shape, found[0])
                 return self.arranged(self.updated(base), move.shape, move.steps, move.new)
+        if (before := self._undone(update)) is not None:
+            return before
         number = self.term(update.made, END, *update.numbers)
         self.note_term(number, _updated, update, *update.numbers)
         self.updates[number] = update
@@ -245,6 +247,29 @@ class ElementNumbering(Numbering):
                     self.updates[whole] = update
                     self.note_moved(number, whole)
                     return whole
+        return number
+
+    def _undone(self, update: Update) -> bytes | None:
+        """The number of an array of which a part was replaced and is put back; None for others."""
+        last = self.updates.get(update.numbers[0])
+        if last is None or last.made != update.made or last.numbers[2:] != update.numbers[2:]:
+            return None
+        first, value, at = last.numbers[0], *update.numbers[1:3]
+        if update.digit is not None:
+            before = self.taken(first, at, update.shape, update.digit)
+        else:
+            before = self.part_of(update._replace(numbers=(first, *update.numbers[1:])))
+        return first if value == before else None
+
+    def part_of(self, update: Update) -> bytes:
+        """The value number of the part of an array that an update would replace, not of a slice."""
+        array, _, *indices = update.numbers
+        last = self.updates.get(array)
+        if last is not None and last.made == update.made and last.numbers[2:] == tuple(indices):
+            return last.numbers[1]
+        number = self.term(_TAKEN, update.made, array, *indices)
+        self.note_term(number, _part_again, update, array, *indices)
+        self.note_moved(array, number)
         return number
 
     def _complete(self, shape: Shape, digit: Digit, rows: list[bytes]) -> bytes:
@@ -320,6 +345,11 @@ def _updated(numbering: ElementNumbering, update: Update, *numbers: bytes) -> by
     return numbering.updated(update._replace(numbers=numbers))
 
 
+def _part_again(numbering: ElementNumbering, update: Update, *numbers: bytes) -> bytes:
+    """The number of the same part of another array."""
+    return numbering.part_of(update._replace(numbers=(numbers[0], b"", *numbers[1:])))
+
+
 def _joined(numbering: ElementNumbering, made: Concatenation, *numbers: bytes) -> bytes:
     """The number of a concatenation of other operands."""
     return numbering.joined(made._replace(numbers=numbers))
@@ -328,98 +358,3 @@ def _joined(numbering: ElementNumbering, made: Concatenation, *numbers: bytes) -
 def _typed(shape: Shape) -> tuple[int, int]:
     """Element type, and bits of each element."""
     return shape.element_type, shape.element_bits
-
-
-# Which slice of an array was written last, for arrays that are updated slice by slice.
-#
-# An array and those that it was updated from are one history, in which each has a version. So the
-# slice that an array has at a place is found in time that does not grow with the updates. Once all
-# slices were written, nothing of the array before them is left, and a new history begins.
-
-
-_Writes = tuple[list[int], list[bytes]]
-"""Versions that wrote a slice, ascending, and what each wrote."""
-
-
-@dataclasses.dataclass
-class _History:
-    """Updates of an array, one after the other.
-
-    Attributes:
-      base: number of the array that the first one updates. digit: of its row that counts slices.
-      latest: version of the newest array. writes: by slice.
-    """
-
-    base: bytes
-    digit: Digit
-    latest: int = 0
-    writes: dict[int, _Writes] = dataclasses.field(default_factory=dict)
-
-    def at(self, place: int, version: int) -> bytes | None:
-        """The slice at a place in a version; None if nothing was written there."""
-        versions, rows = self.writes.get(place, ((), ()))
-        found = bisect.bisect_right(versions, version)
-        return rows[found - 1] if found else None
-
-    def until(self, version: int) -> _History:
-        """A history of its own with the updates up to a version."""
-        kept = {place: self.at(place, version) for place in self.writes}
-        writes = {place: ([version], [row]) for place, row in kept.items() if row is not None}
-        return _History(self.base, self.digit, version, writes)
-
-
-class WrittenSlices:
-    """For arrays that are updated at constant indices: what was last written at each index."""
-
-    def __init__(self) -> None:
-        self._found: dict[bytes, tuple[_History, int]] = {}
-        self._all: dict[bytes, list[bytes]] = {}
-        self._complete: set[bytes] = set()
-
-    def note(
-        self, number: bytes, array: bytes, digit: Digit, place: int, row: bytes
-    ) -> list[bytes] | None:
-        """Records that array `number` is array `array` with the slice at index `place` replaced.
-
-        Args:
-          number: the array's value number. array: the other's. row: the slice's, flattened.
-          digit: (count, stride in elements) of the sliced dimension. place: index of the slice.
-
-        Returns:
-          All slices in their order, if this was the last one that had not been written; else None.
-        """
-        if number in self._found:
-            return self._all.get(number)
-        history, version = self._found.get(array, (None, 0))
-        if history is None or history.digit != digit or array in self._complete:
-            history, version = _History(array, digit), 0
-        elif history.latest > version:
-            history = history.until(version)
-        history.latest = version + 1
-        is_last = place not in history.writes and len(history.writes) + 1 == digit[0]
-        versions, rows = history.writes.setdefault(place, ([], []))
-        versions.append(version + 1)
-        rows.append(row)
-        self._found[number] = history, version + 1
-        if is_last:
-            self._all[number] = [history.writes[k][1][-1] for k in range(digit[0])]
-        return self._all.get(number)
-
-    def note_complete(self, number: bytes, digit: Digit, rows: list[bytes]) -> None:
-        """Records the number of an array that is these slices, whatever they were written into."""
-        if number not in self._complete:
-            writes = {place: ([1], [row]) for place, row in enumerate(rows)}
-            self._found[number] = _History(number, digit, 1, writes), 1
-            self._complete.add(number)
-
-    def at(self, number: bytes, digit: Digit, place: int) -> tuple[bytes | None, bytes]:
-        """What is in the slice at index `place` of the array with value number `number`.
-
-        Returns:
-          Its number, if it was written. Else None, and the number of an array that has the same
-          slice there.
-        """
-        history, version = self._found.get(number, (None, 0))
-        if history is None or history.digit != digit:
-            return None, number
-        return history.at(place, version), history.base

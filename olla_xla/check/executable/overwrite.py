@@ -157,11 +157,14 @@ def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str)
 
 
 def _reads_where_it_writes(body: Body, number: int, target: str) -> bool:
-    """Whether a fusion that updates a parameter reads it at most where it writes.
+    """Whether a fusion that updates a parameter reads an element at most where it writes that.
 
     XLA's kernels write an update in place if each operation that depends on the parameter is
     elementwise, or takes the slice that is written by the same indices
-    (CanEmitFusedDynamicUpdateSliceInPlace); XLA fuses nothing else (ShouldFuseInPlaceOp).
+    (CanEmitFusedDynamicUpdateSliceInPlace). ShouldFuseInPlaceOp fuses other operations too, if an
+    elementwise one is between them and the parameter. Then one thread computes an element of the
+    update; it may sum over the slices, of which one is written, as others read none of its elements
+    there.
     """
     writers = {op for op in body.ops if op.opcode in ("dynamic-update-slice", "scatter")}
     updates = [op.operands for op in writers if op.opcode == "dynamic-update-slice"]
@@ -175,6 +178,8 @@ def _reads_where_it_writes(body: Body, number: int, target: str) -> bool:
                 if k and not sliced:
                     return False
                 continue
+            if user.opcode == "reduce" and not k and _sums_slices(user, current, body, writers):
+                continue
             slices = user.opcode == "slice" or (user.opcode == "dynamic-slice" and k == 0)
             if slices:
                 taken = user.proto.slice_dimensions
@@ -187,6 +192,29 @@ def _reads_where_it_writes(body: Body, number: int, target: str) -> bool:
             if user not in reached:
                 reached.add(user)
                 queue.append((user, sliced or slices))
+    return True
+
+
+def _sums_slices(reduce: Op, current: Op, body: Body, writers: set[Op]) -> bool:
+    """Whether a reduction over an array's slices is for the update of one of them alone."""
+    queue = [reduce]
+    while queue:
+        op = queue.pop()
+        for user, k in body.users.get(op, ()):
+            if user in writers and k == 1:
+                part, whole = user.operands[1].shape, user.operands[0].shape
+                both = zip(part.dimensions, whole.dimensions, strict=True)
+                cut = [d for d, (some, every) in enumerate(both) if some != every]
+                same = _same_layout(current.shape, whole) and cut == list(reduce.proto.dimensions)
+                if not same or any(part.dimensions[d] != 1 for d in cut):
+                    return False
+            elif user.opcode in ("bitcast", "reshape") or _elementwise(user, k):
+                without = [[n for n in o.shape.dimensions if n != 1] for o in (op, user)]
+                if without[0] != without[1] or user in writers:
+                    return False
+                queue.append(user)
+            else:
+                return False
     return True
 
 

@@ -14,9 +14,17 @@ from collections.abc import Callable, Collection, Hashable
 from hlo.backend import platform
 from hlo.module import Instruction, Module
 from hlo.rewrite.fused_body import Part, stack_shape
-from hlo.rewrite.loop_edit import NewInstruction, NewResidual, ValueRef
+from hlo.rewrite.loop_edit import (
+    Added,
+    FinalElement,
+    NewInstruction,
+    NewResidual,
+    Overwritten,
+    ValueRef,
+)
 from hlo.shapes import Shape, ShapeIndex
 from olla_xla.errors import PlanMismatchError
+from olla_xla.remat.loops import restored
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import ScanPair
 from olla_xla.remat.loops.recipe_table import RecipeTable
@@ -42,7 +50,7 @@ class New:
     def __init__(self, module: Module) -> None:
         self._names = {i.name for c in module.computations for i in c.instructions}
         self.made: list[NewInstruction] = []
-        self.added: list[str | int | NewResidual] = []
+        self.added: list[Added] = []
 
     def name(self, name: str) -> str:
         """An unused name for a new instruction: `name`, with a number if it is taken."""
@@ -81,6 +89,8 @@ class Again:
         self._runs: dict[tuple[Instruction, Node | None], str] = {}
         self._updates: dict[Instruction, str] = {}
         self._making: set[int] = set()
+        self._undone: dict[int, tuple[ValueRef, ValueRef]] = {}
+        """Element of the forward loop's state -> what it is after its update, and before."""
         self._made_here: dict[Instruction, str] = {}
         """Instruction beside the loops -> name of its copy."""
 
@@ -196,10 +206,8 @@ class Again:
         """A slice of a new scan residual: of an element of the forward loop's state, or of the
         result of an instruction in its body.
         """
-        self._new.added.append(stored)
         whole = stack_shape(shape.key, self._pair.writer.iterations)
-        element = len(self._pair.reader.start) + len(self._new.added) - 1
-        return self._slice(i, ValueRef(element=element, whole=whole))
+        return self._slice(i, self._added(stored, whole))
 
     def _slice(self, i: Instruction, given: ValueRef) -> ValueRef:
         """A new instruction that only slices, named after `i`."""
@@ -225,6 +233,8 @@ class Again:
             raise PlanMismatchError("a scan residual that is to be dropped cannot be recomputed")
         if recipe.stacked:
             return self._stacked(recipe)
+        if recipe.restored is not None:
+            return self._restored(recipe, recipe.restored)
         if recipe.relaid is not None:
             name = self._new.name(f"{recipe.owner.name}.relaid")
             given = ((0, ValueRef(own=recipe.relaid.name)),)
@@ -246,6 +256,37 @@ class Again:
         if (updated := self._updated(number)) is not None:
             return self._slice(recipe.owner, updated) if updated.whole else updated
         return self._run(recipe)
+
+    def _restored(self, recipe: Recipe, array: int) -> ValueRef:
+        """The value of an array in the state, after its update or before, which is undone here."""
+        if array not in self._undone:
+            owner, update = recipe.owner.name, recipe.node.i.name
+            whole, part, *_ = recipe.node.operands
+            last = self._added(FinalElement(array))
+            slices = stack_shape(part.shape.key, self._pair.writer.iterations)
+            given = [last, self._added(Overwritten(array, owner, update), slices)]
+            given += [self._index_of(recipe, array, k) for k in restored.moving(recipe.node)]
+            name = self._new.name(f"{whole.i.name}.restored")
+            self._new.made.append(
+                NewInstruction(name, "", "", tuple(enumerate(given)), restores=True)
+            )
+            self._undone[array] = last, ValueRef(made=name)
+        return self._undone[array][not recipe.is_after]
+
+    def _index_of(self, recipe: Recipe, array: int, k: int) -> ValueRef:
+        """An index of what an iteration overwrote, along dimension `k`."""
+        node = recipe.node.operands[2 + k].behind
+        number = self._body.number(node)
+        if number in recipe.needs:
+            return self._inside(number)
+        made = Overwritten(array, recipe.owner.name, recipe.node.i.name, k)
+        return self._added(made, stack_shape(node.shape.key, self._pair.writer.iterations))
+
+    def _added(self, new: Added, whole: bytes = b"") -> ValueRef:
+        """A new element of the backward loop's state, or a slice of it if its shape is given."""
+        self._new.added.append(new)
+        element = len(self._pair.reader.start) + len(self._new.added) - 1
+        return ValueRef(element=element, whole=whole)
 
     def _run(self, recipe: Recipe) -> ValueRef:
         """A value as a result of a copy of its owner."""

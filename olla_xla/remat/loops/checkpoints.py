@@ -96,7 +96,7 @@ class Rerun(Again):
 
     def __init__(self, pair: ScanPair, new: New, every: int) -> None:
         bare = dataclasses.replace(pair, scan_residuals=())
-        super().__init__(bare, RecipeTable(bare, collectives=False), {}, new)
+        super().__init__(bare, RecipeTable(bare, collectives=False, gone=None), {}, new)
         self._every = every
         self._begun: dict[int, str] = {}
         self._held: dict[int, str] = {}

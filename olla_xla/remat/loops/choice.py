@@ -27,6 +27,7 @@ from olla_xla.remat.loops.checkpoints import Thin
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
+from olla_xla.remat.loops.restored import moving
 from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
 
 _HIGHEST_PRICE = 1.0
@@ -276,7 +277,8 @@ def _source_side(arcs: Sequence[tuple[int, int, float]], source: int, sink: int)
 
 def run_of(recipe: Recipe) -> tuple[Instruction, Node | None, bool]:
     """A key for the instruction that a recipe copies; recipes with equal keys need one copy."""
-    node = recipe.node if recipe.inside is not None or recipe.stacked else None
+    is_node = recipe.inside is not None or recipe.stacked or recipe.restored is not None
+    node = recipe.node if is_node else None
     return recipe.owner, node, recipe.narrowed
 
 
@@ -299,6 +301,10 @@ class RecipePrices:
         """Predicted seconds of an iteration to run a recipe's owner once more."""
         if recipe.stacked:
             return self._moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
+        if recipe.restored is not None:
+            _, part, *_ = recipe.node.operands  # kept, and put back
+            own = len(moving(recipe.node)) - len(recipe.needs)  # indices that are kept
+            return 2 * self._moving_seconds(2 * part.shape.bytes) + own * self._moving_seconds(0)
         if recipe.relaid is not None:
             return self._moving_seconds(2 * recipe.node.shape.bytes)
         if recipe.between:
@@ -404,8 +410,13 @@ class RecipePrices:
     def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
         """Bytes of the new scan residual that a recipe stores for its value; 0 if it stores none.
 
+        Of a restored array: those of its parts, and the array itself.
+
         Args:
           recipe: for a value. slices: that it has; None: one for each iteration.
         """
+        if recipe.restored is not None:
+            whole, part, *_ = recipe.node.operands
+            return whole.shape.bytes + self._iterations * part.shape.bytes
         count = self._iterations if slices is None else slices
         return count * recipe.node.shape.bytes if recipe.stacked else 0

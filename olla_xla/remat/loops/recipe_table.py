@@ -12,22 +12,21 @@ from hlo.exchange import STARTS
 from hlo.module import Instruction
 from hlo.rewrite.loop_edit import SLOTS
 from hlo.rounding import may_depend_on_memory
-from hlo.shapes import Shape, ShapeIndex
+from hlo.shapes import ShapeIndex
 from olla_xla.remat.loops.body import Affine, LoopBody, StateRelation
 from olla_xla.remat.loops.nodes import PASSING, Node, widens
 from olla_xla.remat.loops.pairs import ScanPair
 from olla_xla.remat.loops.recipes import ConcatOperand, Recipe
+from olla_xla.remat.loops.restored import overwritten, restoring
 from olla_xla.remat.loops.scan_residuals import (
     NotAResidual,
     ScanResidual,
+    can_be_stored,
     only_hands_on,
     written_slice,
 )
 from olla_xla.remat.loops.waits import Waits
 from olla_xla.remat.purity import branches_repeat, pure, pure_but_for_transfer
-
-_TILED = 2
-"""Dimensions that a TPU's tiles cut, of an array that has as many."""
 
 _NO_RESULTS = frozenset("async-start async-update bitcast constant iota parameter tuple".split())
 """Opcodes of what the backward loop does not make by itself, or for nothing."""
@@ -43,6 +42,7 @@ class RecipeTable:
       pair: the two loops.
       collectives: whether they may run again. No other recipe depends on it.
       gone: elements of the forward loop's state, scan residuals that are not kept; None for all.
+        With None nothing is restored (`restored`), as where iterations run again.
 
     Attributes (a number is a value number of the forward loop's body):
       scan_residuals: number -> the scan residuals that hold its value; of these, the first is kept.
@@ -50,6 +50,8 @@ class RecipeTable:
       unread: scan residuals that nothing reads.
       own: number -> what the backward loop's body has itself at the same iteration, such as
         weights that it gathers of other devices, or converts.
+      restores: number of an array before or after a part of it is overwritten -> (element of the
+        state, the update, whether after), if the backward loop can undo that.
       late: number in `own` -> numbers of the scan residuals' values that must be kept for it: it
         waits for their slices, as one collective gathers both.
     """
@@ -63,6 +65,7 @@ class RecipeTable:
         self.pieces: dict[int, ConcatOperand] = {}
         self.unread = [s for s in pair.scan_residuals if not s.reads]
         self._collectives = collectives
+        self.restores = overwritten(pair) if gone is not None else {}
         self._values = dict(self._made_values())
         self._recipes: dict[int, Recipe | None] = {}
         self._settled: dict[Instruction, bool] = {}
@@ -231,7 +234,7 @@ class RecipeTable:
             if i.opcode not in PASSING | _NO_RESULTS and not i.opcode.endswith("-start"):
                 for index, node in self.body.leaves(i).items():
                     whole = node.behind.shape.key == node.shape.key and len(index) < 2
-                    if whole and _can_be_kept(node.shape):
+                    if whole and can_be_stored(node.shape):
                         found.setdefault(self.body.number(node.behind), (i, index))
         return found
 
@@ -262,6 +265,8 @@ class RecipeTable:
         return self._recipes[number]
 
     def _find(self, number: int) -> Recipe | None:
+        if number in self.restores:
+            return restoring(self.body, *self.restores[number], self._apart)
         residual = self._written.get(number)
         node = self._values.get(number)
         if residual is not None:
@@ -270,7 +275,7 @@ class RecipeTable:
             node = self.pieces[number].node.behind  # inside a fusion
             if not self.body.each(node.owner) or self.body.fusions[node.owner].shape.is_tuple:
                 return None
-        if node is not None and node.i.opcode == "parameter" and _can_be_kept(node.shape):
+        if node is not None and node.i.opcode == "parameter" and can_be_stored(node.shape):
             return Recipe(node, node.owner, None, (), stacked=True)
         if node is None or node.i.opcode == "parameter":
             return None
@@ -298,6 +303,13 @@ class RecipeTable:
         if any(n.behind.i.opcode == "dynamic-update-slice" for n in self.results(owner)):
             return self._putting(node, owner)
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
+
+    def _apart(self, number: int) -> tuple[int, ...] | None:
+        """What a value is made of; None if that is an array of the state."""
+        if self.is_there(number):
+            return ()
+        recipe = None if number in self.restores else self.recipe(number)
+        return None if recipe is None or recipe.stacked else recipe.needs
 
     def _beside_transfer(self, node: Node, owner: Instruction, part: OwnPart) -> Recipe | None:
         """A recipe by a copy of a fusion without the transfer that it runs parts of."""
@@ -435,10 +447,3 @@ class RecipeTable:
         number = self.body.number(k.behind)
         recipe = self.recipe(number) if number in self.pieces else None
         return number in self.scan_residuals or (recipe is not None and not recipe.exchanged)
-
-
-def _can_be_kept(shape: Shape) -> bool:
-    """Whether an array of one iteration can be one slice of a scan residual."""
-    if shape.tiles and len(shape.dimensions) < _TILED:
-        return False  # with one dimension more it has other tiles
-    return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0

@@ -40,6 +40,8 @@ class Recipe:
       exchanged: whether the owner is a collective, which devices run once more.
       relaid: the backward loop's instruction with the same elements in another layout, or None.
       part: of a fusion that runs parts of a transfer, what runs again: all except these.
+      restored: element of the forward loop's state that it is, before `owner` overwrites a part of
+        it or after (`is_after`), where the backward loop undoes that; or None.
       updated: numbers of the owner's operands that it writes results into; the copy has arrays of
         `SLOTS` slices for them.
     """
@@ -55,3 +57,5 @@ class Recipe:
     updated: tuple[int, ...] = ()
     part: OwnPart | None = None
     relaid: Instruction | None = None
+    restored: int | None = None
+    is_after: bool = False

@@ -134,11 +134,12 @@ class ResidualChoices:
             Choice(
                 RecipeTable(c.table.pair, collectives=collectives, gone=None), cost, beside=beside
             )
-            if c.table.late
+            if c.table.late or c.table.restores
             else c
             for c in self._choices
         ]
-        """The same without what waits for scan residuals that may go (`RecipeTable.late`)."""
+        """The same without what waits for scan residuals that may go (`RecipeTable.late`), and with
+        nothing restored."""
         records = [self._named(self._gone(price)) for price in _PRICES]
         plain = self._named(self._gone(_PRICES[-1], new=False))
         self._priced = [r for r in dict.fromkeys([*records, plain]) if r]

@@ -338,3 +338,14 @@ def _is_slice(part: Shape, whole: Shape) -> bool:
         and part.minor_to_major == whole.minor_to_major
         and part.element_type == whole.element_type
     )
+
+
+_TILED = 2
+"""Dimensions that a TPU's tiles cut, of an array that has as many."""
+
+
+def can_be_stored(shape: Shape) -> bool:
+    """Whether an array of one iteration can be one slice of a scan residual."""
+    if shape.tiles and len(shape.dimensions) < _TILED:
+        return False  # with one dimension more it has other tiles
+    return shape.is_array and shape.element_bits >= 8 and shape.memory_space == 0

@@ -1,0 +1,99 @@
+"""Which arrays of a forward loop's state the backward loop can have again by undoing updates.
+
+An iteration overwrites a part of such an array, as a row of a trajectory or of a cache, and leaves
+the rest. Kept are the parts alone (`hlo.rewrite.loop_states`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hlo.backend import platform
+from hlo.module import Instruction
+from hlo.wire import INTEGERS
+from olla_xla.remat.loops.body import Affine, LoopBody
+from olla_xla.remat.loops.nodes import Node
+from olla_xla.remat.loops.pairs import ScanPair
+from olla_xla.remat.loops.recipes import Recipe
+
+_SMALLER = 2
+"""Times that an array is larger than the part of it that an iteration overwrites, at least."""
+
+
+def overwritten(pair: ScanPair) -> dict[int, tuple[int, Node, bool]]:
+    """Value number of an array -> (element of the forward loop's state, the dynamic-update-slice
+    that overwrites a part of it, whether it is the array after that).
+
+    Where the backward loop goes back one iteration at a time, so that it can undo them.
+    """
+    body, back = pair.writer.body, Affine((pair.reader.counter,), -1, pair.writer.iterations - 1)
+    if pair.iteration != back or not platform(body.target).emits_any_fusion:
+        return {}
+    state = body.leaves(body.computation.parameters[0])
+    slices = {residual.written for residual in pair.scan_residuals}
+    found: dict[int, tuple[int, Node, bool]] = {}
+    for index, end in body.root.items():
+        update = end.behind
+        if index[0] in slices or update.i.opcode != "dynamic-update-slice":
+            continue
+        if _is_undone(body, update, state[index]):
+            found[body.number(state[index])] = index[0], update, False
+            found[body.number(update)] = index[0], update, True
+    return found
+
+
+def moving(update: Node) -> list[int]:
+    """The dimensions along which a dynamic-update-slice replaces a part, not all."""
+    both = zip(update.operands[1].shape.dimensions, update.shape.dimensions, strict=True)
+    return [k for k, (some, every) in enumerate(both) if some != every]
+
+
+def _is_undone(body: LoopBody, update: Node, array: Node) -> bool:
+    """Whether an update overwrites a small part of an array, at indices that can be had again."""
+    whole, part, *indices = update.operands
+    small = _SMALLER * part.shape.bytes <= whole.shape.bytes
+    here = whole.shape.element_bits >= 8 and not whole.shape.is_host
+    if whole.behind is not array or not small or not here:
+        return False
+    return all(_can_be_had(update.owner, k) for k in indices)
+
+
+def _can_be_had(owner: Instruction, index: Node) -> bool:
+    """Whether an index is outside a fusion, or made there of scalars, or slices of one element."""
+    if index.owner is not owner or index.i.opcode == "parameter":
+        return True
+    shape = index.shape
+    is_one = shape.num_elements == 1 and shape.element_type in INTEGERS
+    is_here = owner.opcode == "fusion" and index.i.computation is owner.called[0]
+    return is_one and is_here and all(_can_be_had(owner, k) for k in index.operands)
+
+
+def restoring(
+    body: LoopBody,
+    element: int,
+    update: Node,
+    is_after: bool,
+    made_of: Callable[[int], Iterable[int] | None],
+) -> Recipe:
+    """A recipe that undoes an update; it needs the indices that are made without such arrays.
+
+    Args:
+      body: of the forward loop. element, update, is_after: as of `overwritten`.
+      made_of: numbers that a value is made of; None for one that is in the state.
+    """
+    indices = [body.number(update.operands[2 + k].behind) for k in moving(update)]
+    needs = tuple(n for n in indices if _is_apart(n, made_of))
+    return Recipe(update, update.owner, None, needs, restored=element, is_after=is_after)
+
+
+def _is_apart(number: int, made_of: Callable[[int], Iterable[int] | None]) -> bool:
+    """Whether a value is made without an array of the state."""
+    waiting, seen = [number], set[int]()
+    while waiting:
+        if (n := waiting.pop()) in seen:
+            continue
+        seen.add(n)
+        if (needs := made_of(n)) is None:
+            return False
+        waiting += needs
+    return True
