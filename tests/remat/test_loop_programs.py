@@ -303,3 +303,24 @@ def test_loops_that_count_in_two_types_are_no_pair():
             check_rewrite(module, data, "cpu", loops=True)
             compiled = compile_rewritten(traced, lambda module, data=data: data)
             assert_same(expected, compiled(a, y))
+
+
+@pytest.mark.parametrize(("ask", "found"), [(False, 1), (True, 0)])
+def test_a_loop_with_a_callback_that_gives_results_stays(ask, found):
+    """What it gives may differ each time, so the check follows no iterations."""
+
+    def loss(xs):
+        def body(c, given):
+            t, x = given
+            row = jnp.tanh(jnp.sin(c).sum(0) @ x)
+            if ask:
+                least = jax.lax.stop_gradient(row)[0, 0]
+                least = jax.experimental.io_callback(lambda v: v, least, least)
+                row = jnp.maximum(row, least)
+            return jax.lax.dynamic_update_index_in_dim(c, row, t, 0), None
+
+        start = jnp.zeros(xs.shape)
+        return jnp.sin(jax.lax.scan(body, start, (jnp.arange(len(xs)), xs))[0]).sum()
+
+    module = xla_schedule(jax.jit(jax.grad(loss)).lower(jnp.ones((9, 128, 128))))
+    assert len(pairs(module_from_bytes(module), "cpu")) == found

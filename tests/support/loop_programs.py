@@ -646,6 +646,26 @@ def rows_of_a_counter():
     return loss
 
 
+@_program
+def a_row_chosen_by_what_a_counter_scales():
+    """In some iterations the counter is the iteration's number, and one kernel reads both."""
+
+    def loss(a, y):
+        def body(carry, t):
+            y, n, c = carry
+            n = jnp.where(n < 3, n + 1, 3)
+            y = 0.2 * jnp.tanh(y @ a) / (1 - 0.9**n)
+            at = (100 * jnp.abs(y).mean()).astype(jnp.int32) % TURNS
+            c = lax.dynamic_update_index_in_dim(c, jnp.tanh(y), at, 1)
+            return (y + 0.1 * jnp.cos(c).max(1), n, c), y.mean()
+
+        start = y, jnp.int32(0), jnp.ones((ROWS, TURNS, WIDTH))
+        (y, _, c), means = lax.scan(body, start, jnp.arange(TURNS), reverse=True)
+        return (y * y).mean() + jnp.sin(c).mean() + means.sum()
+
+    return (loss,)
+
+
 CALLED = []
 """Those whose loops are both called, and for which a stack can be done without."""
 

@@ -330,13 +330,18 @@ class ElementNumbering(Numbering):
     def code_of(self, arrays: tuple[frozenset[object], ...], code: bytes, *numbers: bytes) -> bytes:
         """A hash of a fusion's code and of the equal values that it reads from several arrays.
 
+        Known integers are left out: two that are equal in this iteration differ in another one.
+
         Args:
           arrays: for each value, the arrays it is read from. code: hash of the code alone.
           numbers: value numbers of the values.
         """
         if self.terms is not None:  # other values may be equal
             return self.later(ElementNumbering.code_of, arrays, code, *numbers)
-        found = several(numbers, arrays)
+        pairs = [
+            (n, a) for n, a in zip(numbers, arrays, strict=True) if not self.integers.is_known(n)
+        ]
+        found = several([n for n, _ in pairs], [a for _, a in pairs])
         return hashed(b"".join((_SEVERAL, code, *found))) if found else code
 
 

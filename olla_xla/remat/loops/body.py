@@ -27,6 +27,7 @@ from olla_xla.remat.loops.nodes import (
     Node,
     converts,
     is_each,
+    is_exact,
     leaf_indices,
     whole_slice,
     widens,
@@ -243,10 +244,13 @@ class LoopBody:
         return self._key("between", number, move)
 
     def moved(self, node: Node) -> bool:
-        """Whether a node only moves or widens elements of its operands, or is an affine index."""
+        """Whether a node only moves or widens elements of its operands, or computes an integer.
+
+        What it computes of one element is the same in any code, as a slice's index.
+        """
         if node not in self._moved:
             inside = (o for o in node.operands if o.owner is node.owner)
-            moving = node.i.opcode in MOVES or widens(node)
+            moving = node.i.opcode in MOVES or widens(node) or is_exact(node)
             self._moved[node] = (
                 node.i.opcode == "parameter"
                 or self.affine(node) is not None

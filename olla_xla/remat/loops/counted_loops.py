@@ -50,7 +50,7 @@ def counted_loop(
             return None
     if any(u.opcode != "get-tuple-element" for u in site.users) or site.is_root:
         return None
-    if i.side_effect or site.side_effect:
+    if i.side_effect or site.side_effect or any(map(_has_state, (body, condition))):
         return None
     nodes = LoopBody(body, target, together=together)
     state = nodes.leaves(body.parameters[0])
@@ -76,6 +76,19 @@ def instructions_run(module: Module) -> int:
             1 + trips(i) * sum(found[c] for c in i.called) for i in computation.instructions
         )
     return found[module.entry]
+
+
+def _has_state(computation: Computation) -> bool:
+    """Whether results depend on how often something ran before, as a host callback's do.
+
+    The check takes such a loop as a whole, so that nothing in it may change.
+    """
+    return any(
+        k.opcode in ("infeed", "recv", "rng", "rng-get-and-update-state")
+        or (k.side_effect and any(s.is_array for _, s in k.shape.indices()))
+        or any(map(_has_state, k.called))
+        for k in computation.instructions
+    )
 
 
 def _count(

@@ -7,6 +7,7 @@ import dataclasses
 from hlo.module import Instruction
 from hlo.shapes import Shape, ShapeIndex
 from hlo.strides import sliced_outermost
+from hlo.wire import INTEGERS
 
 _WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
 """Element types from and to which converting keeps every value: f16, bf16, f32, f64."""
@@ -77,6 +78,13 @@ def widens(node: Node) -> bool:
     return types in _WIDER and old.minor_to_major == new.minor_to_major
 
 
+def is_exact(node: Node) -> bool:
+    """Whether a node computes one integer of integers, by an operation that rounds nothing."""
+    if node.i.opcode not in _EXACT or node.shape.num_elements != 1:
+        return False
+    return all(k.shape.element_type in INTEGERS for k in (node, *node.operands))
+
+
 def is_each(i: Instruction) -> bool:
     """Whether a fusion computes its results element by element."""
     return i.opcode == "fusion" and all(
@@ -96,6 +104,12 @@ MOVES = frozenset(
     "reverse slice transpose".split()
 )
 """Opcodes that compute nothing."""
+
+_EXACT = frozenset(
+    "add and clamp compare convert maximum minimum multiply negate not or select subtract "
+    "xor".split()
+)
+"""Opcodes whose results are exact on integers."""
 
 EACH = frozenset(
     "abs add and atan2 bitcast-convert cbrt ceil clamp clz compare convert cosine divide erf "
