@@ -118,7 +118,7 @@ def test_both_go_where_the_carry_is_kept_in_their_place():
 
 
 def test_what_cannot_be_computed_again_is_told():
-    once = writer('custom-call(x), custom_call_target="f", custom_call_has_side_effect=true')
+    once = writer('custom-call(x), custom_call_target="f"')
     data = scheduled(once)
     with pytest.raises(PlanMismatchError):
         recipe(module_from_bytes(data), pair_of(data), record(pair_of(data), 3))
