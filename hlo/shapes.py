@@ -226,3 +226,9 @@ def shape_from_proto(proto: xla_pb2.ShapeProto) -> Shape:
         )
         _INTERNED[key] = shape
     return shape
+
+
+def cut_dimensions(part: Sequence[int], whole: Sequence[int]) -> list[int]:
+    """The dimensions in which a part of an array has fewer elements; each given by its extents."""
+    both = zip(part, whole, strict=True)
+    return [k for k, (some, every) in enumerate(both) if some != every]

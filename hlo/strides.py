@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from hlo.module import Instruction
-from hlo.shapes import Shape
+from hlo.shapes import Shape, cut_dimensions
 
 Steps = tuple[tuple[int, int], ...]
 
@@ -41,8 +41,7 @@ def sliced_axis(part: Shape, whole: Shape) -> int | None:
     """The dimension of `whole` along which `part` is one slice; None where it is not one."""
     if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
         return None
-    both = zip(part.dimensions, whole.dimensions, strict=True)
-    cut = [k for k, (one, all_of_it) in enumerate(both) if one != all_of_it]
+    cut = cut_dimensions(part.dimensions, whole.dimensions)
     return cut[0] if len(cut) == 1 and part.dimensions[cut[0]] == 1 else None
 
 

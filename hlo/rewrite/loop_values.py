@@ -18,7 +18,7 @@ from hlo.rewrite.loop_edit import NewInstruction, ValueRef
 from hlo.rewrite.loop_module import LoopModule
 from hlo.rewrite.slots import put_into_slots
 from hlo.rewrite.trim import without_transfer
-from hlo.shapes import TUPLE, ShapeIndex
+from hlo.shapes import TUPLE, ShapeIndex, cut_dimensions
 
 _Instruction = xla_pb2.HloInstructionProto
 _Shape = xla_pb2.ShapeProto
@@ -283,8 +283,7 @@ class Maker:
         given = self._given(inner, part)
         one = slice_shape(array.shape)
         one.dimensions[:] = given.shape.dimensions[1:]
-        both = zip(one.dimensions, array.shape.dimensions, strict=True)
-        cut = [k for k, (some, every) in enumerate(both) if some != every]
+        cut = cut_dimensions(one.dimensions, array.shape.dimensions)
         at = {
             k: inner.scalar(self._given(inner, value))
             for k, (_, value) in zip(cut, moving, strict=True)

@@ -7,7 +7,7 @@ subexpressions, and may round sums of products otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from olla_xla.check.executable.numbering import Numbers, named
 from olla_xla.check.executable.program import Op
@@ -70,14 +70,14 @@ class Arrays:
         return found
 
 
-def several(numbers: Sequence[bytes], arrays: Sequence[frozenset[object]]) -> list[bytes]:
+def several(read: Iterable[tuple[bytes, frozenset[object]]]) -> list[bytes]:
     """The value numbers read from more than one array, each followed by a hash of how many.
 
     Args:
-      numbers: value numbers that are read. arrays: for each, the arrays that it is read from.
+      read: value numbers, each with the arrays that it is read from.
     """
     found: dict[bytes, frozenset[object]] = {}
-    for number, origin in zip(numbers, arrays, strict=True):
+    for number, origin in read:
         found[number] = found.get(number, _NONE) | origin
     counts = ((n, len(origin)) for n, origin in found.items() if len(origin) > 1)
     return [part for n, count in sorted(counts) for part in (n, named((count,)))]

@@ -23,7 +23,7 @@ import itertools
 from collections.abc import Sequence
 
 from hlo.device_groups import participants
-from hlo.shapes import Shape
+from hlo.shapes import Shape, cut_dimensions
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
 from olla_xla.check.executable.converts import convert_of, converted
@@ -51,7 +51,6 @@ from olla_xla.check.executable.numbering import (
 from olla_xla.check.executable.program import Body, Op, Program, acts
 from olla_xla.check.executable.records import Concatenation, Digit, Update
 from olla_xla.check.executable.slices import (
-    cut_dimensions,
     part_kind,
     slice_of,
     sliced_axis,
@@ -143,7 +142,7 @@ class ElementExpressions(ElementNumbering):
 
         A part that was replaced at the same indices is what replaced it.
         """
-        cut = cut_dimensions(whole, part)
+        cut = cut_dimensions(part.dimensions, whole.dimensions)
         axis = next((k for k in cut if part.dimensions[k] == 1), None)
         if axis is None:
             new, small = without_ones(whole, part)
@@ -254,7 +253,7 @@ class ElementExpressions(ElementNumbering):
 
         A part of one slice is put into that slice, which then replaces the old one.
         """
-        cut = cut_dimensions(whole, part)
+        cut = cut_dimensions(part.dimensions, whole.dimensions)
         if not cut:
             return value
         axis = next((k for k in cut if part.dimensions[k] == 1), None)

@@ -330,7 +330,7 @@ class ElementNumbering(Numbering):
     def code_of(self, arrays: tuple[frozenset[object], ...], code: bytes, *numbers: bytes) -> bytes:
         """A hash of a fusion's code and of the equal values that it reads from several arrays.
 
-        Known integers are left out: two that are equal in this iteration differ in another one.
+        Known integers are left out: two that are equal in this iteration may differ in another one.
 
         Args:
           arrays: for each value, the arrays it is read from. code: hash of the code alone.
@@ -338,10 +338,8 @@ class ElementNumbering(Numbering):
         """
         if self.terms is not None:  # other values may be equal
             return self.later(ElementNumbering.code_of, arrays, code, *numbers)
-        pairs = [
-            (n, a) for n, a in zip(numbers, arrays, strict=True) if not self.integers.is_known(n)
-        ]
-        found = several([n for n, _ in pairs], [a for _, a in pairs])
+        read = zip(numbers, arrays, strict=True)
+        found = several((n, a) for n, a in read if not self.integers.is_known(n))
         return hashed(b"".join((_SEVERAL, code, *found))) if found else code
 
 

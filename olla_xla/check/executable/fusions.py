@@ -147,16 +147,13 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
     if numbering.is_cpu:
         made = numbering.term(code, _PUT, update.made, value, *indices)
     elif not numbering.is_tpu:
-        is_part = numbering.unmoved(value) in numbering.updates  # of the slice that it replaces
-        made = (put if is_part else _put)(numbering, value, code, own)
+        if numbering.unmoved(value) in numbering.updates:  # a part of the slice that it replaces
+            made = put(numbering, value, code, own)
+        else:
+            made = numbering.term(code, _PUT, value)
     elif value in numbering.moves:
         move = numbering.moves[value]
         made = numbering.rearranged(numbering.term(code, move.base), move)
     else:
         made = numbering.term(code, value)
     return numbering.updated(update._replace(numbers=(array, made, *indices)))
-
-
-def _put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The value number of what a GPU's fusion computes for an update."""
-    return numbering.term(code, _PUT, number)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo.shapes import Shape, ShapeIndex
+from hlo.shapes import Shape, ShapeIndex, cut_dimensions
 from hlo.wire import scalar_integer
 from olla_xla.check.executable.program import Body, Op, may_repeat
 
@@ -203,8 +203,7 @@ def _sums_slices(reduce: Op, current: Op, body: Body, writers: set[Op]) -> bool:
         for user, k in body.users.get(op, ()):
             if user in writers and k == 1:
                 part, whole = user.operands[1].shape, user.operands[0].shape
-                both = zip(part.dimensions, whole.dimensions, strict=True)
-                cut = [d for d, (some, every) in enumerate(both) if some != every]
+                cut = cut_dimensions(part.dimensions, whole.dimensions)
                 same = _same_layout(current.shape, whole) and cut == list(reduce.proto.dimensions)
                 if not same or any(part.dimensions[d] != 1 for d in cut):
                     return False

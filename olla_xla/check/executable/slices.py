@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 
-from hlo.shapes import Shape
+from hlo.shapes import Shape, cut_dimensions
 from olla_xla.check.executable.converts import slice_of_converted
 from olla_xla.check.executable.element_numbering import ElementNumbering
 from olla_xla.check.executable.element_order import (
@@ -82,12 +82,6 @@ def part_kind(whole: Shape, part: Shape) -> bytes:
     return hashed(repr((_PART, whole.element_type, whole.dimensions, part.dimensions)).encode())
 
 
-def cut_dimensions(whole: Shape, part: Shape) -> list[int]:
-    """The dimensions along which a part is smaller than the whole."""
-    both = zip(part.dimensions, whole.dimensions, strict=True)
-    return [k for k, (some, every) in enumerate(both) if some != every]
-
-
 def without_ones(whole: Shape, part: Shape) -> tuple[Shape, Shape]:
     """Both without the dimensions along which the whole has one element."""
     left = [k for k, extent in enumerate(whole.dimensions) if extent != 1]
@@ -116,8 +110,7 @@ def sliced_axis(part: Shape, shape: Shape) -> int | None:
     """
     if part.element_type != shape.element_type or shape.element_bits < 8 or not shape.dimensions:
         return None
-    both = zip(part.dimensions, shape.dimensions, strict=True)
-    axes = [k for k, (one, all_of_it) in enumerate(both) if one != all_of_it]
+    axes = cut_dimensions(part.dimensions, shape.dimensions)
     axis = axes[0] if axes else 0
     return axis if len(axes) < 2 and part.dimensions[axis] == 1 else None
 

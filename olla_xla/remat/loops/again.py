@@ -409,8 +409,7 @@ class ReadArrays:
 
 def _axis(update: Node) -> int:
     """The dimension along which a slice is put into an array."""
-    part, whole = update.operands[1].shape.dimensions, update.shape.dimensions
-    return next((k for k, n in enumerate(part) if n != whole[k]), 0)
+    return next(iter(restored.moving(update)), 0)
 
 
 def _array(given: ValueRef) -> ValueRef:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from hlo.backend import platform
 from hlo.module import Instruction
+from hlo.shapes import cut_dimensions
 from hlo.wire import INTEGERS
 from olla_xla.remat.loops.body import Affine, LoopBody
 from olla_xla.remat.loops.nodes import Node
@@ -44,8 +45,7 @@ def overwritten(pair: ScanPair) -> dict[int, tuple[int, Node, bool]]:
 
 def moving(update: Node) -> list[int]:
     """The dimensions along which a dynamic-update-slice replaces a part, not all."""
-    both = zip(update.operands[1].shape.dimensions, update.shape.dimensions, strict=True)
-    return [k for k, (some, every) in enumerate(both) if some != every]
+    return cut_dimensions(update.operands[1].shape.dimensions, update.shape.dimensions)
 
 
 def _is_undone(body: LoopBody, update: Node, array: Node) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hlo.module import Instruction
-from hlo.shapes import Shape
+from hlo.shapes import Shape, cut_dimensions
 from hlo.strides import same_dimension
 from olla_xla.remat.loops.body import Affine, LoopBody
 from olla_xla.remat.loops.counted_loops import CountedLoop
@@ -315,8 +315,7 @@ def axis_of(element: Shape, whole: Shape, part: Shape, iterations: int) -> int |
         return None
     if _is_residual(whole, iterations) and part.dimensions == (1, *whole.dimensions[1:]):
         return 0 if _leading(element, iterations) or not _leading(whole, iterations) else None
-    pairs = zip(part.dimensions, whole.dimensions, strict=True)
-    axes = [k for k, (one, all_of_it) in enumerate(pairs) if one != all_of_it]
+    axes = cut_dimensions(part.dimensions, whole.dimensions)
     if whole.element_bits < 8 or len(axes) != 1:
         return None
     (axis,) = axes
