@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.random_programs.arithmetic import OPERATIONS, SIZES, arithmetic_layer
+from benchmarks.rewritten import compile_rewritten
 from olla_xla.check.executable import check_rewrite
 from olla_xla.errors import CheckError
-from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import xla_schedule
 from tests.support.rates import priced_choices
 

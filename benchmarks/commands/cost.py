@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import tempfile
 from collections.abc import Sequence
 
 from absl import flags
@@ -43,7 +44,8 @@ def run(values: flags.FlagValues) -> int:
     requests = [_request(case, values.steps) for case in values.cases]
 
     def row(request: RunRequest, progress: Progress) -> tuple[RunRequest, Measured]:
-        return request, measure_one(request, progress.stage)
+        with tempfile.TemporaryDirectory() as cache:
+            return request, measure_one(request, progress.stage, cache)
 
     rows, failed = measured(requests, row, name=lambda request: request.model)
     console = shared.console()

@@ -19,6 +19,7 @@ from benchmarks.mutants.kinds import KINDS, mutated
 from benchmarks.mutants.overlap import overlapped
 from benchmarks.mutants.programs import SEEN
 from benchmarks.mutants.text import read_back
+from benchmarks.rewritten import compile_rewritten
 from hlo.cpu_executable import CpuExecutable
 from hlo.module import HloError, module_from_bytes
 from olla_xla import planner
@@ -27,7 +28,7 @@ from olla_xla.compile import objection
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.jax_private import loaded_again
 from olla_xla.errors import CheckError, OllaError
-from olla_xla.tools.capture import Compiled, capture, compile_rewritten
+from olla_xla.tools.capture import Compiled, capture
 
 Mutant = tuple[str, int, str, bytes]
 """(kind, number of the try, what was done, module or executable)."""

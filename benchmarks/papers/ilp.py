@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.made_graphs import brute_force, random_graph
 from benchmarks.papers.ilp_forms import FORMS, least_peak
+from benchmarks.papers.ilp_forms.equations import EQUATIONS as RUNNING_EQUATIONS
 from benchmarks.papers.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS
 from benchmarks.papers.ilp_forms.plain import plain_graph
 from olla_xla.errors import OllaError
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.solvers.linear import SolverLimits, Status
 from olla_xla.solvers.programs.forms import ExactOrder
-from olla_xla.solvers.programs.running_ilp import EQUATIONS as RUNNING_EQUATIONS
 
 _SWITCHED = {
     "running": RUNNING_EQUATIONS,

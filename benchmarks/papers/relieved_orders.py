@@ -8,6 +8,7 @@ because either the argument or the copy is live anyway.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.place.dead_space import Waste, waste
-from olla_xla.place.items import Items, step_items
+from olla_xla.place.items import Items, items_of, parts_of
 from olla_xla.place.problem import PlacementProblem
 
 
@@ -76,6 +77,22 @@ def _better(
         if best is not None:
             return best
     return None
+
+
+def step_items(problem: PlacementProblem) -> Items:
+    """The blocks of memory space 0 as items, with one section for every unit of time from 0 on."""
+    items, item = items_of(problem, 0)
+    owner, lower, upper, raw = parts_of(
+        problem, np.flatnonzero((problem.space == 0) & (problem.size > 0)), item
+    )
+    order = np.lexsort((lower, owner))
+    return dataclasses.replace(
+        items,
+        count=int(upper.max(initial=0)),
+        part_first=lower[order],
+        part_last=upper[order] - 1,
+        part_height=(-(-raw // items.grain) * items.grain)[order],
+    )
 
 
 def _moves(

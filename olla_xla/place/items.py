@@ -79,7 +79,7 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
     align = np.ones(n, np.int64)
     np.lcm.at(align, item[known], problem.alignment[known])
     grain = int(np.gcd.reduce(align)) if n else 1
-    owner, lower, upper, raw = _parts(problem, mine, item)
+    owner, lower, upper, raw = parts_of(problem, mine, item)
     height = -(-raw // grain) * grain
     first, last, count = _sweep(lower, upper)
     order = np.lexsort((first, owner))
@@ -115,23 +115,7 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
     return items, item
 
 
-def step_items(problem: PlacementProblem) -> Items:
-    """The blocks of memory space 0 as items, with one section for every unit of time from 0 on."""
-    items, item = items_of(problem, 0)
-    owner, lower, upper, raw = _parts(
-        problem, np.flatnonzero((problem.space == 0) & (problem.size > 0)), item
-    )
-    order = np.lexsort((lower, owner))
-    return dataclasses.replace(
-        items,
-        count=int(upper.max(initial=0)),
-        part_first=lower[order],
-        part_last=upper[order] - 1,
-        part_height=(-(-raw // items.grain) * items.grain)[order],
-    )
-
-
-def _parts(
+def parts_of(
     problem: PlacementProblem, blocks: NDArray[np.int64], item: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(item, lower, upper, bytes) of all parts; those of one item do not overlap."""

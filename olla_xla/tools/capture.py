@@ -1,9 +1,8 @@
-"""Compiles a lowered function and copies its modules out, or rewrites its scheduled module."""
+"""Compiles a lowered function and copies its modules out."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 
@@ -49,22 +48,3 @@ def capture(lowered: jax.stages.Lowered) -> Compiled:
         assignment=assignment_proto(compiled, captured.platform),
         ran_again=ran_again(lowered, compiled, captured.platform, captured=captured),
     )
-
-
-def compile_rewritten(
-    lowered: jax.stages.Lowered, rewrite: Callable[[bytes], bytes]
-) -> jax.stages.Compiled:
-    """Compiles `lowered` with the scheduled module rewritten; the result is not checked.
-
-    Args:
-      lowered: JAX's lowered stage; calls of its function never run the executable.
-      rewrite: serialized HloModuleProto as XLA scheduled it -> the one that XLA compiles on.
-
-    Raises:
-      OllaError: XLA hands over no schedule on this backend. Whatever `rewrite` or XLA raises.
-    """
-    compiles = Compiles(lowered, None, {})
-    try:
-        return compiles.handed_over("", lambda _, module: rewrite(module))
-    finally:
-        compiles.forget()

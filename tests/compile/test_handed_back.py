@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import olla_xla
+from benchmarks.rewritten import compile_rewritten
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
-from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import on_h100
 from tests.support.plugins import H100
 from tests.support.tpu import v5e

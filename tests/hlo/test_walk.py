@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from benchmarks.rewritten import compile_rewritten
 from hlo.module import Module, module_from_bytes
 from hlo.rewrite.barriers import without_barriers
 from hlo.sharing import sharing
@@ -12,7 +13,7 @@ from olla_xla.compile.accounting import final_module
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
-from olla_xla.tools.capture import capture, compile_rewritten
+from olla_xla.tools.capture import capture
 from tests.support.compiles import on_h100, xla_schedule
 
 

@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.papers.relieved_orders import step_items
 from olla_xla.place import PlacementProblem, place
 from olla_xla.place.dead_space import waste
-from olla_xla.place.items import items_of, load_bound, step_items
+from olla_xla.place.items import items_of, load_bound
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.solvers.linear import Status
 from tests.place.test_place import brute_force, slow

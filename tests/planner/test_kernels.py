@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import olla_xla
+from benchmarks.rewritten import compile_rewritten
 from hlo.module import module_from_bytes
 from hlo.rewrite.aliases import hold_name
 from hlo.text import from_hlo_text
@@ -19,7 +20,7 @@ from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.kernels import keep_kernels
 from olla_xla.planner.orders import plan_order
 from olla_xla.problem.options import PlanOptions
-from olla_xla.tools.capture import capture, compile_rewritten
+from olla_xla.tools.capture import capture
 from tests.support.rewrites import edit
 from tests.support.steps import assert_same
 

@@ -9,6 +9,7 @@ import pytest
 
 import olla_xla
 from benchmarks.refused import collected
+from benchmarks.rewritten import compile_rewritten
 from hlo.module import module_from_bytes
 from hlo.rewrite.checkpoints import Segments
 from hlo.rewrite.loop_edit import ValueRef
@@ -18,7 +19,6 @@ from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.loops.recipe import edits
-from olla_xla.tools.capture import compile_rewritten
 from olla_xla.tools.residual_rows import residual_rows
 from tests.support import ode_programs, rates
 from tests.support.compiles import on_h100, total_bytes, xla_schedule

@@ -8,6 +8,7 @@ import pytest
 
 import olla_xla
 from benchmarks.refused import collected
+from benchmarks.rewritten import compile_rewritten
 from hlo.module import module_from_bytes
 from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.errors import BudgetError, CheckError, PlanMismatchError
@@ -18,7 +19,6 @@ from olla_xla.remat.loops import selection
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
-from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import on_h100, xla_schedule
 from tests.support.loop_programs import CALLED, INDEXED, OVERWRITTEN, PROGRAMS
 from tests.support.rates import priced_choices

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import olla_xla
+from benchmarks.rewritten import compile_rewritten
 from hlo.cpu_code import CodeGenerator, code_generator
 from hlo.module import module_from_bytes
 from olla_xla import planner
@@ -29,7 +30,6 @@ from olla_xla.remat.loops.counted_loops import instructions_run
 from olla_xla.remat.loops.pairs import pairs
 from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.selection import is_right
-from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import QUICK, on_h100, xla_schedule
 from tests.support.loops import STEPS
 from tests.support.plugins import CUDA

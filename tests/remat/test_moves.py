@@ -10,6 +10,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import olla_xla
+from benchmarks.rewritten import compile_rewritten
 from hlo.module import module_from_bytes, parse_module_proto
 from hlo.rewrite.sink import sink_moves
 from hlo.rewrite.sinkable import sinks
@@ -18,7 +19,7 @@ from olla_xla.errors import CheckError
 from olla_xla.planner import plan_module
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.loops import moves
-from olla_xla.tools.capture import capture, compile_rewritten
+from olla_xla.tools.capture import capture
 from tests.support.compiles import H100, on_h100, xla_schedule
 from tests.support.rewrites import edit
 from tests.support.steps import assert_same

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.rewritten import compile_rewritten
 from hlo.module import module_from_bytes
 from hlo.rewrite.loop_edit import SLOTS
 from olla_xla.check.executable import check_rewrite
-from olla_xla.tools.capture import compile_rewritten
 from tests.support.compiles import xla_schedule
 from tests.support.drawn import normal
 from tests.support.rates import priced_choices

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.papers.ilp_forms import FORMS, least_peak
+from benchmarks.papers.ilp_forms.equations import EQUATIONS as RUNNING_EQUATIONS
 from benchmarks.papers.ilp_forms.lifetimes_ilp import DEFINING, EQUATIONS, LifetimeIlp
 from benchmarks.papers.ilp_forms.plain import plain_graph
 from olla_xla.errors import CheckError, GraphError, InputError, SolverError
@@ -18,7 +19,6 @@ from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from olla_xla.solvers.linear import SolverLimits, Status, violation
-from olla_xla.solvers.programs.running_ilp import EQUATIONS as RUNNING_EQUATIONS
 from olla_xla.solvers.programs.running_ilp import RunningIlp, sequence
 from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_step
 

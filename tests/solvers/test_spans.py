@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from benchmarks.papers.ilp_forms.equations import widened
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.solvers.programs.running_ilp import RunningIlp
 from olla_xla.solvers.programs.spans import Reach, coefficients, spans
@@ -16,7 +17,7 @@ def test_operators_run_and_tensors_live_within_their_spans(graph):
     g = GraphArrays.of(graph)
     reach = Reach.of(g)
     found = spans(g, reach)
-    wide = spans(g, reach, operators=False, useful=False, held=False)
+    wide = widened(g, found, ())
     assert coefficients(g) >= 0
     assert (wide.first == 0).all() and (wide.last == g.n - 1).all()
     for order in all_orders(graph):

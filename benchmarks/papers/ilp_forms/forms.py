@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.ilp_forms.equations import RunningBy
 from benchmarks.papers.ilp_forms.lifetimes_ilp import LifetimeIlp
 from benchmarks.papers.ilp_forms.plain import plain_graph
 from benchmarks.special_solver import solve_special
@@ -22,7 +23,6 @@ from olla_xla.solvers.programs import forms
 from olla_xla.solvers.programs.forms import ExactOrder, Linear, Task
 from olla_xla.solvers.programs.orders import control_edges
 from olla_xla.solvers.programs.prepared import Prepared, Scale
-from olla_xla.solvers.programs.running_ilp import RunningIlp
 from olla_xla.solvers.solve import BACKENDS
 
 _SOLVERS = {"cpsat": "benchmarks.papers.ilp_forms.intervals"}
@@ -104,7 +104,7 @@ class ProblemForm:
 
 
 _FORMS = {
-    "running": ProblemForm(_linear(RunningIlp)),
+    "running": ProblemForm(_linear(RunningBy)),
     "lifetimes": ProblemForm(_linear(LifetimeIlp)),
     "plain": ProblemForm(_linear(functools.partial(LifetimeIlp, plain=True)), counted=plain_graph),
     "intervals": ProblemForm(Intervals, tuple(_SOLVERS)),

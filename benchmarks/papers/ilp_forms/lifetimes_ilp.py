@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
+from benchmarks.papers.ilp_forms.equations import require_known, spans_of_paths, widened
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
@@ -31,7 +32,7 @@ from olla_xla.solvers.linear import LinearModel, LinearTerms
 from olla_xla.solvers.programs.prepared import Scale
 from olla_xla.solvers.programs.running_ilp import sequence
 from olla_xla.solvers.programs.sharing import Sharing, SharingRows
-from olla_xla.solvers.programs.spans import Reach, spans_by
+from olla_xla.solvers.programs.spans import Reach, spans
 
 EQUATIONS = ("1", "2", "3", "4", "5", "10", "11", "12")
 """The equations that can be switched off."""
@@ -63,9 +64,7 @@ class LifetimeIlp:
         equations: Collection[str] = EQUATIONS,
         bound_bytes: int = 0,
     ) -> None:
-        unknown = set(equations) - set(EQUATIONS)
-        if unknown:
-            raise InputError(f"no equations {sorted(unknown)}; there are {', '.join(EQUATIONS)}")
+        require_known(equations, EQUATIONS)
         if plain:
             _require_plain(graph)
         self.scale = Scale.of(graph)
@@ -74,7 +73,8 @@ class LifetimeIlp:
         self._plain = plain
         self._equations = frozenset(equations)
         self._reach = Reach.of(graph)
-        self._spans = spans_by(graph, None if plain else self._reach, equations)
+        known = spans_of_paths(graph) if plain else spans(graph, self._reach)
+        self._spans = widened(graph, known, equations)
         self._c = self._creation_columns()
         self._p = [self._preservation_columns(e) for e in range(graph.m)]
         sharing = Sharing.of(graph, self._reach)

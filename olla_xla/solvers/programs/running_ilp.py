@@ -16,21 +16,18 @@ Ours: sum_v R[v,t] = t + 1, and R[v,t] <= R[u,t-1] if u runs before v. This summ
 row has few coefficients.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from olla_xla.errors import InputError, SolverError
+from olla_xla.errors import SolverError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.lifetimes import peak_bytes
 from olla_xla.solvers.linear import LinearModel, LinearTerms
 from olla_xla.solvers.programs.prepared import Scale
 from olla_xla.solvers.programs.sharing import Sharing, SharingRows
-from olla_xla.solvers.programs.spans import Reach, spans_by, users_of
-
-EQUATIONS = ("10", "11", "12")
-"""The equations that can be switched off; the optimum stays the same."""
+from olla_xla.solvers.programs.spans import Reach, StepSpans, spans, users_of
 
 
 class RunningIlp:
@@ -38,28 +35,18 @@ class RunningIlp:
 
     Args:
       graph: to be ordered.
-      equations: those to use, from `EQUATIONS`.
       bound_bytes: a known lower bound on the peak; 0 leaves it to the solver.
 
     Attributes:
       model: minimises the peak, in units of `scale`. peak: its column.
     """
 
-    def __init__(
-        self,
-        graph: GraphArrays,
-        *,
-        equations: Collection[str] = EQUATIONS,
-        bound_bytes: int = 0,
-    ) -> None:
-        unknown = set(equations) - set(EQUATIONS)
-        if unknown:
-            raise InputError(f"no equations {sorted(unknown)}; there are {', '.join(EQUATIONS)}")
+    def __init__(self, graph: GraphArrays, *, bound_bytes: int = 0) -> None:
         self.scale = Scale.of(graph)
         self.model = LinearModel("running")
         self._g = graph
         self._reach = Reach.of(graph)
-        self._spans = spans_by(graph, self._reach, equations)
+        self._spans = self.step_spans(graph, self._reach)
         self._r = [self._running_columns(v) for v in range(graph.n)]
         self._users = [self._reach.latest(users_of(graph, e)) for e in range(graph.m)]
         self._live = [self._live_columns(e) for e in range(graph.m)]
@@ -71,6 +58,10 @@ class RunningIlp:
             self._add_lifetime(e)
         for t in range(graph.n):
             self._add_load(t)
+
+    def step_spans(self, graph: GraphArrays, reach: Reach) -> StepSpans:
+        """The steps at which operators run and tensors live; wider ones have the same optimum."""
+        return spans(graph, reach)
 
     def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """Translates a solver's point, float64 [variables], into an order, int64 [n]."""

@@ -6,7 +6,6 @@ Steps are numbered from 0 to n - 1, n being the number of operators.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,29 +75,14 @@ class StepSpans:
     held_last: NDArray[np.int64]
 
 
-def spans(
-    g: GraphArrays,
-    reach: Reach | None = None,
-    *,
-    operators: bool = True,
-    useful: bool = True,
-    held: bool = True,
-) -> StepSpans:
-    """Computes the StepSpans of a graph.
+def spans(g: GraphArrays, reach: Reach) -> StepSpans:
+    """Computes the StepSpans of a graph, each operator of which has a step of its own.
 
     Args:
-      g: the graph.
-      reach: its precedence where each operator has a step of its own; an operator then runs after
-        as many steps as it has ancestors. None where operators may share a step, as in the paper:
-        then the longest path counts (ASAP, ALAP).
-      operators, useful, held: apply (10), (11), (12). Without them the spans are as wide as the
-        definitions allow: all steps, from step 1 on (0 if live from the start), none.
+      g: the graph. reach: its precedence; an operator runs after as many steps as it has ancestors.
     """
-    if reach is None:
-        first, last = _longest_paths(g)
-    else:
-        first = np.array([s.bit_count() for s in reach.before], np.int64)
-        last = g.n - 1 - np.array([s.bit_count() for s in reach.after], np.int64)
+    first = np.array([s.bit_count() for s in reach.before], np.int64)
+    last = g.n - 1 - np.array([s.bit_count() for s in reach.after], np.int64)
     useful_first, useful_last = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
     held_first, held_last = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
     for e in range(g.m):
@@ -110,19 +94,8 @@ def spans(
             g.n - 1 if g.live_out[e] else max((int(last[u]) for u in users), default=-1)
         )
         held_last[e] = g.n - 1 if g.live_out[e] else _soonest_last_use(users, first, reach)
-        if not held:
-            held_last[e] = -1
-        if not useful:
-            useful_first[e], useful_last[e] = (0 if g.live_in[e] else 1), g.n - 1
     held_last[np.unique(g.pair_a)] -= 1  # at its last step its memory may have passed on
-    if not operators:
-        first, last = np.zeros(g.n, np.int64), np.full(g.n, g.n - 1)
     return StepSpans(first, last, useful_first, useful_last, held_first, held_last)
-
-
-def spans_by(g: GraphArrays, reach: Reach | None, used: Collection[str]) -> StepSpans:
-    """`spans` by those of the equations (10), (11) and (12) that are in `used`, as "10"."""
-    return spans(g, reach, operators="10" in used, useful="11" in used, held="12" in used)
 
 
 def coefficients(g: GraphArrays) -> int:
@@ -146,27 +119,11 @@ def users_of(g: GraphArrays, e: int) -> list[int]:
     return sorted(users)
 
 
-def _soonest_last_use(users: list[int], first: NDArray[np.int64], reach: Reach | None) -> int:
+def _soonest_last_use(users: list[int], first: NDArray[np.int64], reach: Reach) -> int:
     """The earliest step at which the last of the users can run; -1 without any."""
     if not users:
         return -1
-    soonest = max(int(first[u]) for u in users)
-    if reach is None:
-        return soonest
     needed = 0
     for u in users:
         needed |= reach.before[u] | 1 << u
-    return max(soonest, needed.bit_count() - 1)
-
-
-def _longest_paths(g: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Earliest and latest step of each operator by the longest path to and from it."""
-    first, last = np.zeros(g.n, np.int64), np.full(g.n, g.n - 1)
-    order = topological_order(g).tolist()
-    for v in order:
-        near = g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]]
-        first[v] = max(first[near] + 1, default=0)
-    for u in reversed(order):
-        near = g.succ_idx[g.succ_ptr[u] : g.succ_ptr[u + 1]]
-        last[u] = min(last[near] - 1, default=g.n - 1)
-    return first, last
+    return max(needed.bit_count() - 1, *(int(first[u]) for u in users))

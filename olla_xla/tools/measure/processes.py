@@ -55,9 +55,9 @@ def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Compari
     if request.steps < 2:
         raise InputError(f"steps={request.steps} must be at least 2, as the first is not timed")
     with tempfile.TemporaryDirectory() as cache:
-        unplanned = _measure(dataclasses.replace(request, planned=False), progress, cache)
+        unplanned = measure_one(dataclasses.replace(request, planned=False), progress, cache)
         request = dataclasses.replace(request, planned=True)
-        planned = _measure(request, progress, cache)
+        planned = measure_one(request, progress, cache)
         recomputation = None
         if planned.clones or planned.stacks:
             progress(f"XLA's order and the plan: {turns} steps of each in turns")
@@ -69,13 +69,8 @@ def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Compari
     return Comparison(planned, unplanned, difference, recomputation)
 
 
-def measure_one(request: RunRequest, progress: Progress) -> Measured:
+def measure_one(request: RunRequest, progress: Progress, cache: str) -> Measured:
     """Runs a request in a fresh process, planned or not as it says; raises as `measure`."""
-    with tempfile.TemporaryDirectory() as cache:
-        return _measure(request, progress, cache)
-
-
-def _measure(request: RunRequest, progress: Progress, cache: str) -> Measured:
     what = "planned" if request.planned else "unplanned"
     progress(f"{what}: compiling")
     _spawn(dataclasses.replace(request, steps=0), cache)
