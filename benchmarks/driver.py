@@ -8,48 +8,15 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from absl import flags
-
 from olla_xla.cli import files
+from olla_xla.cli import flags as flags_of_commands
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, OllaError
 
 
-class Flags:
-    """Defines flags of a command, each with its name, its default and a line of help.
-
-    Args:
-      values: the command's.
-    """
-
-    def __init__(self, values: flags.FlagValues) -> None:
-        self._values = values
-
-    def text(self, name: str, default: str | None, about: str) -> None:
-        """A string."""
-        flags.DEFINE_string(name, default, about, flag_values=self._values)
-
-    def names(self, name: str, default: Sequence[str] | str | None, about: str) -> None:
-        """Strings, with commas between them."""
-        given = default if default is None or isinstance(default, str) else list(default)
-        flags.DEFINE_list(name, given, about, flag_values=self._values)
-
-    def whole(self, name: str, default: int, about: str, least: int | None = None) -> None:
-        """An integer, not below `least`."""
-        flags.DEFINE_integer(name, default, about, least, flag_values=self._values)
-
-    def real(self, name: str, default: float | None, about: str, least: float = 0.0) -> None:
-        """A number, not below `least`."""
-        flags.DEFINE_float(name, default, about, least, flag_values=self._values)
-
-    def switch(self, name: str, default: bool, about: str) -> None:
-        """True or false."""
-        flags.DEFINE_bool(name, default, about, flag_values=self._values)
-
-    def one_of(self, name: str, default: str, known: Iterable[str], about: str) -> None:
-        """One of several strings."""
-        flags.DEFINE_enum(name, default, list(known), about, flag_values=self._values)
+class Flags(flags_of_commands.Flags):
+    """Flags that several commands have."""
 
     def out(self) -> None:
         """--out."""

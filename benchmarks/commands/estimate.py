@@ -69,7 +69,9 @@ def define_flags(values: flags.FlagValues) -> None:
     define.one_of(
         "mode", "training", MODES, "inference: without the backward pass and what depends on it."
     )
-    define.real("time_limit", 20.0, "Seconds for OLLA's order, before its places; 0: left out.")
+    define.real(
+        "time_limit", 20.0, "Seconds for OLLA's order, before its places; 0: left out.", least=0.0
+    )
     define.switch(
         "compile", False, "Whether a train step is compiled by XLA, and planned by us, as well."
     )

@@ -30,7 +30,7 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     define.switch("dropout", False, "Steps with many dropout masks instead.")
     define.whole("turns", 3, "Processes for each of both.", least=1)
-    define.real("max_overhead", None, "That of the plans.")
+    define.real("max_overhead", None, "That of the plans.", least=0.0)
     define.switch("cached", False, "Find plans and executables on disk.")
 
 

@@ -82,7 +82,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define.names("steps", ilp_steps.STEPS, "model/batch_size/optimizer/target, several.")
     define.names("parts", _PARTS, "What to measure of these.")
     define.names("backends", ["highs", "cpsat", "gurobi"], "Solvers to try.")
-    define.real("time_limit", 60.0, "Seconds for each model of a train step.")
+    define.real("time_limit", 60.0, "Seconds for each model of a train step.", least=0.0)
     define.names("stored", None, "JSON files that --out wrote, to be printed.")
     shared.define_format(values)
 

@@ -41,7 +41,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define.whole("seed", 0, "Of the programs and their plans.")
     define.switch("scans", False, "Only programs that loop over layers or time.")
     define.whole("workers", 2, "Processes at a time.", least=1)
-    define.real("shrink_seconds", 120.0, "To shrink one failure.")
+    define.real("shrink_seconds", 120.0, "To shrink one failure.", least=0.0)
     define.text("out", None, "File of rows (JSON lines) to write.")
     define.switch("resume", False, "Go on where the rows in --out end.")
     define.text("failures", None, "Folder for what failed.")

@@ -24,6 +24,7 @@ from olla_xla.analysis.analysis import Analysis, Executable, analyze_module
 from olla_xla.analysis.terminal import text
 from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 from olla_xla.planner import apply_plan, plan_module
@@ -33,17 +34,18 @@ from olla_xla.tools.step import plan_progress
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla analyze`."""
+    define = Flags(values)
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)
     shared.define_target(values)
-    flags.DEFINE_boolean("plan", False, "Also show the step's memory with a plan.", values)
+    define.switch("plan", False, "Also show the step's memory with a plan.")
     shared.define_recomputation(values)
     shared.define_limits(values)
     shared.define_advice(values)
     shared.define_largest(values, 15, "How many tensors, modules and source lines to list.")
-    flags.DEFINE_string("html", None, "File for the HTML report.", values)
-    flags.DEFINE_string("figure", None, "File for a drawing: PNG, SVG or PDF.", values)
+    define.text("html", None, "File for the HTML report.")
+    define.text("figure", None, "File for a drawing: PNG, SVG or PDF.")
 
 
 def run(values: flags.FlagValues) -> int:

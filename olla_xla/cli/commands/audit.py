@@ -27,6 +27,7 @@ from hlo.module import HloError
 from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
 from olla_xla.cli.commands.run import script_code, script_start
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
 from olla_xla.tools import models
@@ -48,17 +49,14 @@ else:
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla audit`."""
+    define = Flags(values)
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)
-    flags.DEFINE_string("script", None, "A script, or -m MODULE, with its arguments.", values)
+    define.text("script", None, "A script, or -m MODULE, with its arguments.")
     shared.define_target(values)
-    flags.DEFINE_string(
-        "zip", None, "File for the executable, or the first with a finding.", values
-    )
-    flags.DEFINE_bool(
-        "reduce", False, "Whether the file has only what the first finding needs.", values
-    )
+    define.text("zip", None, "File for the executable, or the first with a finding.")
+    define.switch("reduce", False, "Whether the file has only what the first finding needs.")
 
 
 def run(values: flags.FlagValues) -> int:

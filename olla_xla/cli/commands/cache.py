@@ -11,6 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.tables import Table, megabytes
 from olla_xla.compile import plan_store
 from olla_xla.compile.plan_store import Entry, stored_folder
@@ -19,32 +20,22 @@ from olla_xla.errors import InputError
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla cache`."""
-    flags.DEFINE_string(
-        "directory",
-        None,
-        "Folder of the stored plans; by default in JAX's persistent cache.",
-        values,
+    define = Flags(values)
+    define.text(
+        "directory", None, "Folder of the stored plans; by default in JAX's persistent cache."
     )
-    flags.DEFINE_bool("verify", False, "Exit with code 1 if a stored plan cannot be used.", values)
-    flags.DEFINE_bool(
-        "prune",
-        False,
-        "Remove plans that are damaged, older than --days or exceed --megabytes.",
-        values,
+    define.switch("verify", False, "Exit with code 1 if a stored plan cannot be used.")
+    define.switch(
+        "prune", False, "Remove plans that are damaged, older than --days or exceed --megabytes."
     )
-    flags.DEFINE_float(
-        "days",
-        30.0,
-        "With --prune: remove plans that were not used for this many days.",
-        0.0,
-        flag_values=values,
+    define.real(
+        "days", 30.0, "With --prune: remove plans that were not used for this many days.", least=0.0
     )
-    flags.DEFINE_float(
+    define.real(
         "megabytes",
         None,
         "With --prune: keep at most this many MB of plans, those used last.",
-        0.0,
-        flag_values=values,
+        least=0.0,
     )
     shared.define_format(values)
 

@@ -10,6 +10,7 @@ from absl import flags
 from olla_xla.analysis.difference import load_snapshot
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.plans import difference_line, difference_table
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
@@ -18,12 +19,11 @@ from olla_xla.tools.baseline import compare_with
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla check`."""
+    define = Flags(values)
     shared.define_model(values)
     shared.define_target(values)
-    flags.DEFINE_string(
-        "baseline", None, "Plan or analysis file to compare the memory with.", values
-    )
-    flags.DEFINE_string("tolerance", "0%", 'How much the memory may grow, such as "1%".', values)
+    define.text("baseline", None, "Plan or analysis file to compare the memory with.")
+    define.text("tolerance", "0%", 'How much the memory may grow, such as "1%".')
     shared.define_largest(values, 10, "How many differences to list.")
     shared.define_limits(values)
 

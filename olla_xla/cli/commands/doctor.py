@@ -18,6 +18,7 @@ from pathlib import Path
 from absl import flags
 
 from olla_xla.cli import files
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.errors import InputError
@@ -27,18 +28,16 @@ from olla_xla.tools.doctor.probe import ROWS, Examination, RunRow
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla doctor`."""
-    flags.DEFINE_list("models", None, "Example models to run; by default all.", values)
-    flags.DEFINE_enum(
+    define = Flags(values)
+    define.names("models", None, "Example models to run; by default all.")
+    define.one_of(
         "target",
         "gpu",
         ["gpu", "cpu"],
         "Device that runs the models: this machine's GPU or its CPU.",
-        values,
     )
-    flags.DEFINE_integer(
-        "steps", 10, "Steps that each run takes.", lower_bound=2, flag_values=values
-    )
-    flags.DEFINE_string("out", ".", "Folder for the report.", values)
+    define.whole("steps", 10, "Steps that each run takes.", least=2)
+    define.text("out", ".", "Folder for the report.")
 
 
 def run(values: flags.FlagValues) -> int:

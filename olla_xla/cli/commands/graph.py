@@ -20,6 +20,7 @@ import olla_xla.targets as targets
 from olla_xla.check.graph import check_schedule
 from olla_xla.cli import files
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.errors import InputError
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
@@ -36,16 +37,14 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla graph`."""
+    define = Flags(values)
     shared.define_hlo(values)
-    flags.DEFINE_string("graph", None, "A GraphML file to read.", values)
-    flags.DEFINE_string(
-        "computation",
-        None,
-        "Computation of the module to write; by default its entry computation.",
-        values,
+    define.text("graph", None, "A GraphML file to read.")
+    define.text(
+        "computation", None, "Computation of the module to write; by default its entry computation."
     )
     shared.define_target(values, "Device for which XLA compiled the module.")
-    flags.DEFINE_string("out", None, "File for the graph: .graphml, .png, .svg or .pdf.", values)
+    define.text("out", None, "File for the graph: .graphml, .png, .svg or .pdf.")
     shared.define_limits(values)
 
 

@@ -24,6 +24,7 @@ import olla_xla.targets as targets
 from hlo.backend import platform
 from olla_xla.cli import document, files
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.errors import InputError, LimitError
@@ -35,42 +36,28 @@ from olla_xla.tools.models import steps
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla max_batch`."""
+    define = Flags(values)
     shared.define_step(values)
     shared.define_target(values, "Device whose memory the step must fit.", "h100")
-    flags.DEFINE_integer(
-        "devices", 1, "Number of devices that share the batch.", lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_string(
-        "memory", None, 'Bytes of each device for the step, such as "30GiB".', values
-    )
-    flags.DEFINE_float(
+    define.whole("devices", 1, "Number of devices that share the batch.", least=1)
+    define.text("memory", None, 'Bytes of each device for the step, such as "30GiB".')
+    define.real(
         "memory_fraction",
         None,
         "Fraction of the device's memory that the step may use; default: GPU 0.75, TPU 1.",
-        flag_values=values,
     )
     shared.define_overhead(
         values, 0.05, "Most predicted time that recomputation may add; 0: recompute nothing."
     )
-    flags.DEFINE_string("host_budget", None, "Most host memory for a fourth way: 64GiB.", values)
+    define.text("host_budget", None, "Most host memory for a fourth way: 64GiB.")
     shared.define_limits(values)
     shared.define_placement(values)
-    flags.DEFINE_integer(
-        "start",
-        8,
-        "Batch size on each device with which to compile first.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "compiles",
-        6,
-        "How often XLA may compile, over all ways to run the step together.",
-        lower_bound=5,
-        flag_values=values,
+    define.whole("start", 8, "Batch size on each device with which to compile first.", least=1)
+    define.whole(
+        "compiles", 6, "How often XLA may compile, over all ways to run the step together.", least=5
     )
     shared.define_topology(values)
-    flags.DEFINE_string("out", None, "File for all results, as JSON.", values)
+    define.text("out", None, "File for all results, as JSON.")
     shared.define_format(values)
 
 

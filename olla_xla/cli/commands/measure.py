@@ -15,6 +15,7 @@ from absl import flags
 import olla_xla.targets as targets
 from hlo.backend import platform
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table, change, megabytes, percent
 from olla_xla.errors import InputError
@@ -29,26 +30,16 @@ from olla_xla.version import to_install
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla measure`."""
     shared.define_model(values)
-    flags.DEFINE_enum(
-        "target",
-        "cpu",
-        [
-            "cpu",
-            "gpu",
-            *(name for name, kind in targets.TARGETS.items() if not platform(kind).is_host),
-        ],
-        "Device to run on (cpu, gpu), or a card for which to compile only.",
-        values,
-    )
-    flags.DEFINE_integer(
-        "steps", 10, "Steps that each process runs.", lower_bound=2, flag_values=values
-    )
-    flags.DEFINE_integer(
+    define = Flags(values)
+    cards = [name for name, kind in targets.TARGETS.items() if not platform(kind).is_host]
+    about = "Device to run on (cpu, gpu), or a card for which to compile only."
+    define.one_of("target", "cpu", ["cpu", "gpu", *cards], about)
+    define.whole("steps", 10, "Steps that each process runs.", least=2)
+    define.whole(
         "turns",
         40,
         "If the plan recomputes: steps to time, with the plan and XLA's own executable in turns.",
-        lower_bound=2,
-        flag_values=values,
+        least=2,
     )
     shared.define_recomputation(values)
     shared.define_placement(values)

@@ -15,6 +15,7 @@ import math
 from absl import flags
 
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.sweeps import pareto_table
 from olla_xla.errors import InputError
@@ -26,12 +27,11 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_model(values)
     shared.define_target(values)
     shared.define_overheads(values, "0,0.01,0.02,0.05,0.1,0.2")
-    flags.DEFINE_float(
+    Flags(values).real(
         "seconds",
         300.0,
         "Seconds after which no further row of the table is compiled; 0: no limit.",
-        lower_bound=0.0,
-        flag_values=values,
+        least=0.0,
     )
     shared.define_format(values)
     shared.define_limits(values)

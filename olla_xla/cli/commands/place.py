@@ -9,6 +9,7 @@ for. Exit code 1 if there is no placement, or none was found.
 from absl import flags
 
 from olla_xla.cli import files
+from olla_xla.cli.flags import Flags
 from olla_xla.errors import InputError
 from olla_xla.place import METHODS, Packing, PlacementProblem, place
 from olla_xla.place.trace import read_trace, write_trace
@@ -18,23 +19,19 @@ from olla_xla.solvers.linear import Status
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla place`."""
-    flags.DEFINE_string("trace", None, "CSV file with the memory blocks.", values)
-    flags.DEFINE_string("out", None, "CSV file for the blocks with their offsets.", values)
-    flags.DEFINE_integer("capacity", None, "Most bytes to use.", flag_values=values)
-    flags.DEFINE_float("time_limit", 10.0, "Seconds of search, at most.", flag_values=values)
-    flags.DEFINE_integer(
+    define = Flags(values)
+    define.text("trace", None, "CSV file with the memory blocks.")
+    define.text("out", None, "CSV file for the blocks with their offsets.")
+    define.whole("capacity", None, "Most bytes to use.")
+    define.real("time_limit", 10.0, "Seconds of search, at most.")
+    define.whole(
         "node_limit",
         None,
         "Largest number of placements to try; with it, equal traces give equal offsets.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
-        "method", "auto", METHODS, "Algorithm that chooses the blocks' offsets.", values
-    )
-    flags.DEFINE_enum("backend", "highs", SOLVERS, "The solver for --method=ilp.", values)
-    flags.DEFINE_float(
-        "gap", 0.0, "Part of its bound above which --method=ilp may end.", flag_values=values
-    )
+    define.one_of("method", "auto", METHODS, "Algorithm that chooses the blocks' offsets.")
+    define.one_of("backend", "highs", SOLVERS, "The solver for --method=ilp.")
+    define.real("gap", 0.0, "Part of its bound above which --method=ilp may end.")
 
 
 def run(values: flags.FlagValues) -> int:

@@ -32,6 +32,7 @@ from olla_xla.analysis.remedy import Remedy
 from olla_xla.analysis.terminal import of_devices
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.plans import (
     allocation_table,
     check_line,
@@ -58,25 +59,24 @@ from olla_xla.tools.step import PlannedModel, plan_dump, plan_model, plan_progre
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla plan`."""
+    define = Flags(values)
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)
     shared.define_target(values, "Device to plan for.")
     shared.define_recomputation(values)
-    flags.DEFINE_string(
+    define.text(
         "host_budget",
         None,
         'Most bytes of host memory that scan residuals may take, such as "64GiB", with --model.',
-        values,
     )
-    flags.DEFINE_string("plan", None, "A plan file to apply.", values)
-    flags.DEFINE_string("plan_out", None, "File for the plan, which --plan can apply.", values)
+    define.text("plan", None, "A plan file to apply.")
+    define.text("plan_out", None, "File for the plan, which --plan can apply.")
     shared.define_largest(values, 10, "How many of the largest tensors at the peak to list.", 0)
-    flags.DEFINE_bool(
+    define.switch(
         "assignment",
         False,
         "List XLA's allocations, their unused bytes, and the largest tensors' addresses.",
-        values,
     )
     shared.define_advice(values)
     shared.define_limits(values)

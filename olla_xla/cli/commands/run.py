@@ -26,6 +26,7 @@ from rich.console import Console
 
 from hlo.late import late
 from olla_xla.cli import files
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.program import Uncaught
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
@@ -47,11 +48,11 @@ _HEADINGS = ("function:", "arguments:", "XLA, MB", "planned", "time +%", "call 1
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla run`."""
-    flags.DEFINE_string(
+    define = Flags(values)
+    define.text(
         "max_overhead",
         None,
         'Most predicted time to add: 0.05 or 5%, or "knee": as long as more time saves much.',
-        values,
     )
     flags.DEFINE_multi_string(
         "memory_budget",
@@ -59,18 +60,15 @@ def define_flags(values: flags.FlagValues) -> None:
         "Most bytes that every function may use (10GiB), or that one may use (train_step=10GiB).",
         values,
     )
-    flags.DEFINE_string("host_budget", None, "Most host memory of a function: 64GiB.", values)
-    flags.DEFINE_string(
+    define.text("host_budget", None, "Most host memory of a function: 64GiB.")
+    define.text(
         "only",
         "",
         "Plan only functions whose full name (module.function) matches this regular expression "
         "anywhere.",
-        values,
     )
-    flags.DEFINE_bool("analyze", False, "Print at the end what would help each function.", values)
-    flags.DEFINE_string(
-        "html", None, "Existing folder for an HTML report on each function.", values
-    )
+    define.switch("analyze", False, "Print at the end what would help each function.")
+    define.text("html", None, "Existing folder for an HTML report on each function.")
 
 
 def run(values: flags.FlagValues, *command: str) -> int:

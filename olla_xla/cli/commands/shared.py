@@ -9,6 +9,7 @@ import olla_xla.targets as targets
 from hlo.dumps.lowered import LoweredModule, read_lowered
 from hlo.dumps.read import read_module
 from hlo.module import HloError
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, ModuleFormatError
@@ -20,33 +21,28 @@ from olla_xla.tools.models import BuiltModel
 
 def define_hlo(values: flags.FlagValues) -> None:
     """Defines --hlo."""
-    flags.DEFINE_string(
-        "hlo",
-        None,
-        "File with a dumped module: HLO text or proto, StableHLO; also gzipped.",
-        values,
+    Flags(values).text(
+        "hlo", None, "File with a dumped module: HLO text or proto, StableHLO; also gzipped."
     )
 
 
 def define_topology(values: flags.FlagValues) -> None:
     """Defines --topology."""
-    flags.DEFINE_string(
+    Flags(values).text(
         "topology",
         "",
         "TPU chips in each direction, such as 2x4; by default the usual topology for the devices.",
-        values,
     )
 
 
 def define_compile(values: flags.FlagValues) -> None:
     """Defines --compile and --topology."""
     define_topology(values)
-    flags.DEFINE_bool(
+    Flags(values).switch(
         "compile",
         True,
         "Compile an unscheduled module of --hlo with XLA's own pipeline first; with --nocompile "
         "it is planned in the order of the file.",
-        values,
     )
 
 
@@ -84,36 +80,31 @@ def scheduled_module(values: flags.FlagValues, path: str) -> bytes:
 
 def define_advice(values: flags.FlagValues) -> None:
     """Defines --advice: whether other remedies are tried; on by default."""
-    flags.DEFINE_bool(
-        "advice",
-        True,
-        "If the plan saves little: try other remedies, each with one more compile.",
-        values,
+    Flags(values).switch(
+        "advice", True, "If the plan saves little: try other remedies, each with one more compile."
     )
 
 
 def define_model(values: flags.FlagValues) -> None:
     """Defines --model, --batch_size and --optimizer."""
     define_step(values)
-    flags.DEFINE_integer("batch_size", 4, "Examples in a batch.", lower_bound=1, flag_values=values)
+    Flags(values).whole("batch_size", 4, "Examples in a batch.", least=1)
 
 
 def define_step(values: flags.FlagValues) -> None:
     """Defines --model and --optimizer."""
-    flags.DEFINE_string(
-        "model",
-        None,
-        "An example model (in a checkout), or your own as package.module:function.",
-        values,
+    define = Flags(values)
+    define.text(
+        "model", None, "An example model (in a checkout), or your own as package.module:function."
     )
-    flags.DEFINE_string("optimizer", "adam", "The model's optimizer.", values)
+    define.text("optimizer", "adam", "The model's optimizer.")
 
 
 def define_target(
     values: flags.FlagValues, what: str = "Device to compile for.", default: str = "cpu"
 ) -> None:
     """Defines --target, with the text of its help."""
-    flags.DEFINE_enum("target", default, list(targets.TARGETS), what, values)
+    Flags(values).one_of("target", default, list(targets.TARGETS), what)
 
 
 def loaded_model(values: flags.FlagValues, progress: Progress) -> tuple[BuiltModel, Target]:
@@ -131,25 +122,20 @@ def built_model(values: flags.FlagValues) -> BuiltModel:
 
 def define_largest(values: flags.FlagValues, default: int, what: str, least: int = 1) -> None:
     """Defines --largest, how many rows of a table to print, with the text of its help."""
-    flags.DEFINE_integer("largest", default, what, least, flag_values=values)
+    Flags(values).whole("largest", default, what, least=least)
 
 
 def define_limits(values: flags.FlagValues) -> None:
     """Defines --time_limit, --step_limit and --seed."""
+    define = Flags(values)
     default = PlanOptions()
-    flags.DEFINE_float(
-        "time_limit",
-        20.0,
-        "Seconds of search at most, unless only --step_limit is given.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+    define.real("time_limit", 20.0, "Seconds of search at most, unless only --step_limit is given.")
+    define.whole(
         "step_limit",
         default.step_limit,
         "Largest number of search steps; with it, equal seeds give equal plans.",
-        flag_values=values,
     )
-    flags.DEFINE_integer("seed", default.seed, "Seed of the search.", 0, flag_values=values)
+    define.whole("seed", default.seed, "Seed of the search.", least=0)
 
 
 class _Overhead(flags.ArgumentParser[float | str]):
@@ -171,79 +157,68 @@ def define_overhead(values: flags.FlagValues, default: float | None, what: str) 
 
 def define_recomputation(values: flags.FlagValues) -> None:
     """Defines --memory_budget, --max_overhead, --loops and --collectives."""
-    flags.DEFINE_string(
+    define = Flags(values)
+    define.text(
         "memory_budget",
         None,
         'Most bytes that the step may use, such as "10GiB"; values are recomputed if needed.',
-        flag_values=values,
     )
     define_overhead(
         values,
         None,
         'Most predicted time that recomputation may add: 0.05, 5%, or "knee": while it pays.',
     )
-    flags.DEFINE_bool(
-        "loops",
-        True,
-        "Allow loops to recompute what a forward loop keeps for its backward loop.",
-        flag_values=values,
+    define.switch(
+        "loops", True, "Allow loops to recompute what a forward loop keeps for its backward loop."
     )
-    flags.DEFINE_bool(
+    define.switch(
         "collectives",
         False,
         "Allow loops to run collectives a second time, for values that they recompute.",
-        flag_values=values,
     )
 
 
 def define_method(values: flags.FlagValues) -> None:
     """Defines --method, --backend, --gap and --early_updates."""
-    flags.DEFINE_enum(
+    define = Flags(values)
+    define.one_of(
         "method",
         "search",
         METHODS,
         'How to order operators: "search", or "ilp", the OLLA paper\'s integer program.',
-        values,
     )
-    flags.DEFINE_enum("backend", "highs", SOLVERS, "The solver for --method=ilp.", values)
-    flags.DEFINE_float(
-        "gap", 0.0, "Part of its bound above which the integer program may end.", flag_values=values
-    )
-    flags.DEFINE_bool(
+    define.one_of("backend", "highs", SOLVERS, "The solver for --method=ilp.")
+    define.real("gap", 0.0, "Part of its bound above which the integer program may end.")
+    define.switch(
         "early_updates",
         False,
         "Add the OLLA paper's control edges to the integer programs of --method=ilp, for early "
         "weight updates. The programs become smaller, but may exclude the best order.",
-        values,
     )
 
 
 def define_placement(values: flags.FlagValues) -> None:
     """Defines --placement."""
-    flags.DEFINE_enum(
+    Flags(values).one_of(
         "placement",
         "xla",
         PLACEMENTS,
         'Who chooses the addresses of buffers: XLA, or "own": olla_xla, on a CPU.',
-        values,
     )
 
 
 def define_overheads(values: flags.FlagValues, default: str) -> None:
     """Defines --overheads."""
-    flags.DEFINE_list(
+    Flags(values).names(
         "overheads",
         default,
         "Predicted times to add, as fractions of the step's; one plan for each; 0: reorder only.",
-        values,
     )
 
 
 def define_format(values: flags.FlagValues) -> None:
     """Defines --format."""
-    flags.DEFINE_enum(
-        "format", "text", ["text", "markdown"], "Format of the printed table.", values
-    )
+    Flags(values).one_of("format", "text", ["text", "markdown"], "Format of the printed table.")
 
 
 def options(values: flags.FlagValues) -> PlanOptions:

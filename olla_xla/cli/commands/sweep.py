@@ -15,6 +15,7 @@ from absl import flags
 
 import olla_xla.targets as targets
 from olla_xla.cli.commands import shared
+from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.sweeps import sweep_summary, sweep_table
 from olla_xla.cli.report.tables import Table
@@ -27,49 +28,26 @@ from olla_xla.tools.sweep.process import run_dask, run_local
 
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla sweep`."""
-    for name, default, text in (
-        (
-            "targets",
-            None,
-            f"Targets to plan for: {', '.join(targets.TARGETS)}. By default cpu, and h100 where "
-            "JAX's CUDA plugin is installed.",
-        ),
-        ("modes", "order", "What plans may do: order, only reorder; overhead, also recompute."),
-    ):
-        flags.DEFINE_list(name, default, text, values)
-    flags.DEFINE_enum("executor", "local", ["local", "dask"], "What runs the sweep.", values)
-    flags.DEFINE_string(
-        "scheduler", None, "Address of Dask's scheduler, for --executor=dask.", values
-    )
+    define = Flags(values)
+    about = f"Targets to plan for: {', '.join(targets.TARGETS)}. By default cpu, and h100 where "
+    define.names("targets", None, f"{about}JAX's CUDA plugin is installed.")
+    about = "What plans may do: order, only reorder; overhead, also recompute."
+    define.names("modes", "order", about)
+    define.one_of("executor", "local", ["local", "dask"], "What runs the sweep.")
+    define.text("scheduler", None, "Address of Dask's scheduler, for --executor=dask.")
     define_shared_flags(values, "sweep.csv")
 
 
 def define_shared_flags(values: flags.FlagValues, out: str) -> None:
     """Defines the flags that all sweeps have; `out` is the default path of the CSV file."""
-    for name, default, text in (
-        ("models", "zoo", "Model names, or zoo for the 20 of the benchmarks."),
-        ("batch_sizes", "1,32", "Examples in a batch."),
-        ("optimizers", "adam", "The models' optimizers."),
-    ):
-        flags.DEFINE_list(name, default, text, values)
-    flags.DEFINE_string("out", out, "CSV file for the rows.", values)
-    flags.DEFINE_integer(
-        "workers",
-        os.cpu_count() or 1,
-        "Most processes at a time.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "worker_memory", "4GiB", "Free memory that is needed to start one more process.", values
-    )
-    flags.DEFINE_float(
-        "cell_timeout",
-        3600.0,
-        "Most seconds to plan a row of the table.",
-        lower_bound=1.0,
-        flag_values=values,
-    )
+    define = Flags(values)
+    define.names("models", "zoo", "Model names, or zoo for the 20 of the benchmarks.")
+    define.names("batch_sizes", "1,32", "Examples in a batch.")
+    define.names("optimizers", "adam", "The models' optimizers.")
+    define.text("out", out, "CSV file for the rows.")
+    define.whole("workers", os.cpu_count() or 1, "Most processes at a time.", least=1)
+    define.text("worker_memory", "4GiB", "Free memory that is needed to start one more process.")
+    define.real("cell_timeout", 3600.0, "Most seconds to plan a row of the table.", least=1.0)
     shared.define_format(values)
     shared.define_limits(values)
     shared.define_placement(values)
