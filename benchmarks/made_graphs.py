@@ -248,7 +248,7 @@ def brute_force(graph: TensorGraph) -> int:
 
 def all_orders(graph: TensorGraph) -> Iterator[list[int]]:
     """Every topological order."""
-    before = [set(b) for b in graph.predecessors()]
+    before = [set(b) for b in graph.predecessors]
 
     def extend(order: list[int], done: set[int]) -> Iterator[list[int]]:
         if len(order) == len(before):

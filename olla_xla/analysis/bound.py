@@ -200,7 +200,7 @@ def _live(graph: TensorGraph, at: int, before: np.ndarray | None) -> list[int]:
 
 def _forced(graph: TensorGraph, at: int) -> list[int]:
     """The tensors that are live while an operator runs, in every order."""
-    before = graph.predecessors()
+    before = graph.predecessors
     after: list[list[int]] = [[] for _ in before]
     for v, earlier in enumerate(before):
         for u in earlier:

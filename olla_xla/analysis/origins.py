@@ -53,6 +53,8 @@ class Origins:
             for callee in i.called_control
         }
         self._found: dict[tuple[Instruction, ShapeIndex], Origin] = {}
+        every = (i for c in dataflow.module.computations for i in c.instructions)
+        self._has_metadata = any(i.op_name or i.location for i in every)
 
     def of(self, value: Value) -> Origin:
         """The JAX op name and the source line that a value comes from."""
@@ -92,7 +94,7 @@ class Origins:
         """Instructions that tell where a value comes from, the most telling first."""
         own = list(_within(i, index, self._callers))
         yield from ((candidate, "") for candidate in own)
-        for ahead in (False, True):
+        for ahead in (False, True) if self._has_metadata else ():
             edge, seen = own, {*own}
             for _ in range(_FAR):
                 near = [n for c in edge for n in (self._users(c) if ahead else c.operands)]

@@ -74,7 +74,7 @@ class GraphArrays(NamedTuple):
             live_in=[t.live_in for t in graph.tensors],
             live_out=[t.live_out for t in graph.tensors],
             sinks=[t.sinks for t in graph.tensors],
-            before=graph.predecessors(),
+            before=graph.predecessors,
             inplace=graph.inplace,
         )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -133,6 +134,7 @@ def _leaves_much(state: ModuleState) -> bool:
         and request.options.max_overhead is None
         and plan.predicted_bytes > (1 - _LITTLE) * plan.xla_predicted_bytes
         and left > max(_LITTLE * plan.predicted_bytes, _LITTLE_BYTES)
+        and request.elapsed < (request.options.time_limit or math.inf)
     )
 
 

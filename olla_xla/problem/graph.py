@@ -6,6 +6,7 @@ Intervals are half-open: a tensor live over `[start, stop)` occupies memory at s
 """
 
 import dataclasses
+import functools
 
 from olla_xla.errors import GraphError
 
@@ -112,6 +113,7 @@ class TensorGraph:
                 raise GraphError(f"the in-place pair ({out}, {inp}) refers to an unknown tensor")
         self._check_acyclic()
 
+    @functools.cached_property
     def predecessors(self) -> list[list[int]]:
         """Each operator's direct predecessors, by edges, alias edges and the tensors it reads."""
         before: list[set[int]] = [set() for _ in self.operators]
@@ -125,7 +127,7 @@ class TensorGraph:
         return [sorted(s) for s in before]
 
     def _check_acyclic(self) -> None:
-        before = self.predecessors()
+        before = self.predecessors
         after: list[list[int]] = [[] for _ in self.operators]
         waiting = [len(b) for b in before]
         for v, us in enumerate(before):

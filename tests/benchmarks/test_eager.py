@@ -389,7 +389,7 @@ def _live_peak(graph, planned, in_place):
 @given(programs())
 @settings(max_examples=60, deadline=None)
 def test_ancestors_and_colours_by_brute_force(p):
-    before = p.graph.predecessors()
+    before = p.graph.predecessors
 
     def above(v):
         return set(before[v]).union(*(above(u) for u in before[v])) if before[v] else set()

@@ -11,7 +11,7 @@ from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 
 def is_sound(graph, storage, sizes, parallel):
     """By a look at every pair of tensors and, in parallel, at all that the data flow orders."""
-    before = graph.predecessors()
+    before = graph.predecessors
 
     def above(v):
         return set().union(*({u} | above(u) for u in before[v]))

@@ -13,7 +13,7 @@ def _plain_forced(graph: TensorGraph) -> list[int]:
     """The forced-live bytes at each operator, without subtracting anything."""
     n = len(graph.operators)
     before = [{v} for v in range(n)]
-    for v, us in enumerate(graph.predecessors()):
+    for v, us in enumerate(graph.predecessors):
         for u in us:
             before[v] |= before[u]
     forced = [op.transient_bytes for op in graph.operators]

@@ -38,7 +38,7 @@ def lowered(name, target):
 
 def shuffled(graph, seed):
     """A random legal order."""
-    before = graph.predecessors()
+    before = graph.predecessors
     after = [[] for _ in before]
     for v, us in enumerate(before):
         for u in us:

@@ -113,7 +113,7 @@ def _patterns(planned):
 
 def _legal(graph, random):
     """A random order that precedence allows."""
-    before = [set(b) for b in graph.predecessors()]
+    before = [set(b) for b in graph.predecessors]
     done: list[int] = []
     left = set(range(len(before)))
     while left:

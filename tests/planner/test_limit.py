@@ -9,7 +9,7 @@ from benchmarks.dropout_steps import layers_10
 from hlo.text import from_hlo_text
 from olla_xla import planner
 from olla_xla.memory import clock
-from olla_xla.planner import orders, pipeline, warm_up
+from olla_xla.planner import estimate, orders, pipeline, warm_up
 from olla_xla.planner.passes import order
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import StopReason
@@ -64,6 +64,8 @@ def test_where_the_limit_is_over_nothing_is_searched(monkeypatch):
         return estimates(*args, **kwargs)
 
     monkeypatch.setattr(orders, "_estimates", slow)
+    monkeypatch.setattr(estimate, "with_recomputation", lambda *_: asked.append("estimate"))
+    monkeypatch.setattr(pipeline, "_LITTLE_BYTES", 0)
     plan = planner.plan_module(module, PlanOptions(time_limit=5, tolerance=0), target="cpu")
     assert not asked and plan.steps == 0 and plan.stopped_by is StopReason.TIME_LIMIT
     assert plan.predicted_bytes == plan.xla_predicted_bytes and plan.source == "xla"

@@ -23,7 +23,7 @@ from tests.support.graphs import all_orders, oracle_peak, tensor_graphs, train_s
 def _is_legal(graph: TensorGraph, order) -> bool:
     step = {int(v): t for t, v in enumerate(order)}
     return sorted(step) == list(range(len(graph.operators))) and all(
-        step[u] < step[v] for v, us in enumerate(graph.predecessors()) for u in us
+        step[u] < step[v] for v, us in enumerate(graph.predecessors) for u in us
     )
 
 

@@ -42,7 +42,7 @@ def assert_same(back, graph):
     """Everything but edges that a tensor goes along anyway."""
     assert (back.name, back.operators, back.tensors) == (graph.name, graph.operators, graph.tensors)
     assert back.inplace == graph.inplace and set(back.alias_edges) == set(graph.alias_edges)
-    assert back.predecessors() == graph.predecessors()
+    assert back.predecessors == graph.predecessors
 
 
 @given(tensor_graphs())

@@ -290,7 +290,7 @@ def colours(graph: TensorGraph, limit: int = MAX_COLOURS) -> list[int]:
     the other; those already coloured count nothing (NNVM's ColorNodeGroup, but that operators left
     over share no colour).
     """
-    before = graph.predecessors()
+    before = graph.predecessors
     n = len(before)
     colour = [-1] * n
     for number in range(limit):
@@ -312,7 +312,7 @@ def colours(graph: TensorGraph, limit: int = MAX_COLOURS) -> list[int]:
 
 def ancestors(graph: TensorGraph) -> list[int]:
     """For every operator a bit set of its ancestors. Raises InputError above 20,000 operators."""
-    before = graph.predecessors()
+    before = graph.predecessors
     if len(before) > MAX_ANCESTORS:
         raise InputError(
             f"{len(before)} operators are too many for ancestor sets; use the colour rule"

@@ -48,7 +48,7 @@ def check_storages(
             if last >= late.source and not (meets and early.source < late.source):
                 raise CheckError(f"{early.name} and {late.name} are both live in storage {s}")
     if parallel:
-        before = graph.predecessors()
+        before = graph.predecessors
         for s, numbers in tenants.items():
             for a, b in zip(numbers, numbers[1:], strict=False):
                 _check_ordered(graph.tensors[a], graph.tensors[b], before, s)

@@ -108,13 +108,15 @@ def work(i: Instruction, target: str) -> Work:
         return Work()
     parts = list(touched(i, target))
     counted, moved = _arithmetic(i, target), sum(size for _, size in parts)
-    counted = dataclasses.replace(counted, exchanged=_exchanged(i), hosted=_hosted(i, parts))
+    across, in_products, others = 0, counted.depthwise, counted.operations
     if platform(target).pays_for_layout:
-        return dataclasses.replace(
-            counted, bytes=moved, kernels=1, transposed=min(_transposed(i), moved)
-        )
-    operations = counted.operations + counted.depthwise
-    return dataclasses.replace(counted, bytes=moved, kernels=1, operations=operations, depthwise=0)
+        across = min(_transposed(i), moved)
+    else:
+        in_products, others = 0, others + in_products
+    return dataclasses.replace(
+        counted, bytes=moved, kernels=1, transposed=across, depthwise=in_products,
+        operations=others, exchanged=_exchanged(i), hosted=_hosted(i, parts),
+    )  # fmt: skip
 
 
 def run_work(
