@@ -112,7 +112,7 @@ class GpuExecutable:
 
 
 @without_collection()
-def read_gpu_executable(data: bytes, decompress: Decompress | None = None) -> GpuExecutable:
+def read_gpu_executable(data: bytes, decompress: Decompress) -> GpuExecutable:
     """Parses a GPU executable that `serialize` has written, also one compiled for an absent GPU.
 
     Args:
@@ -129,7 +129,7 @@ def read_gpu_executable(data: bytes, decompress: Decompress | None = None) -> Gp
         raise HloError("not a GPU's executable") from error
 
 
-def cut_down(data: bytes, names: Collection[str], decompress: Decompress | None = None) -> bytes:
+def cut_down(data: bytes, names: Collection[str], decompress: Decompress) -> bytes:
     """A serialized GPU executable with the thunks of some instructions alone, and without its code.
 
     It can be read, and not be run. Arguments and errors: see `read_gpu_executable`.
@@ -158,7 +158,7 @@ _OPTIONS, _PLACES, _THUNKS = 1, (2, 10, 11), 13
 """Fields of GpuExecutableProto: the module and its options; assignment, allocations, outputs."""
 
 
-def _proto(data: bytes, decompress: Decompress | None) -> Message:
+def _proto(data: bytes, decompress: Decompress) -> Message:
     """The GpuExecutableProto, but for what is stored apart."""
     length, start = read_varint(data, 0)  # IFRT's own metadata come first
     rest = data[start + length :]
@@ -172,7 +172,7 @@ def _proto(data: bytes, decompress: Decompress | None) -> Message:
     return Message(read_message(inner, "xla.gpu.GpuExecutableProto", decompress).get((), b""))
 
 
-def _read(data: bytes, decompress: Decompress | None) -> GpuExecutable:
+def _read(data: bytes, decompress: Decompress) -> GpuExecutable:
     proto = _proto(data, decompress)
     allocations = Message(proto.blob(10)).messages(1)
     assignment = proto.blob(2)

@@ -28,14 +28,12 @@ def is_split(data: bytes) -> bool:
     return data.startswith(_SIGNATURE)
 
 
-def read_message(
-    data: bytes, name: str, decompress: Decompress | None = None
-) -> dict[tuple[int, ...], bytes]:
+def read_message(data: bytes, name: str, decompress: Decompress) -> dict[tuple[int, ...], bytes]:
     """Reads a protobuf message that XLA has stored in pieces, as records of a Riegeli file.
 
     Args:
       data: the file. name: of the message, as "xla.gpu.GpuExecutableProto".
-      decompress: undoes Snappy in place of `unsnapped`, which takes most of the time.
+      decompress: undoes Snappy, which takes most of the time.
 
     Returns:
       Field numbers on the way to a field that is stored apart -> its bytes; and () -> the rest, a
@@ -44,7 +42,7 @@ def read_message(
     Raises:
       HloError: it is no such file, or is written in a way that is not known here.
     """
-    records = _records(data, decompress or unsnapped)
+    records = _records(data, decompress)
     manifest = Message(next(records, b""))
     if manifest.blob(1) != name.encode():
         raise HloError(f"not a file with one {name}")
@@ -107,48 +105,3 @@ def _simple(chunk: bytes, count: int, decompress: Decompress) -> Iterator[bytes]
             raise HloError("a Riegeli record extends beyond its chunk")
         yield values[begin : begin + size]
         begin += size
-
-
-def unsnapped(data: bytes) -> bytes:
-    """Decompresses data that Snappy compressed.
-
-    Raises:
-      HloError: `data` was not compressed by Snappy.
-    """
-    try:
-        return _unsnapped(data)
-    except IndexError as error:
-        raise HloError("not compressed by Snappy") from error
-
-
-def _unsnapped(data: bytes) -> bytes:
-    total, at = read_varint(data, 0)
-    out = bytearray()
-    end = len(data)
-    while at < end:
-        tag = data[at]
-        kind = tag & 3
-        if kind == 0:
-            size, at = (tag >> 2) + 1, at + 1
-            if size > 60:
-                width = size - 60
-                size, at = int.from_bytes(data[at : at + width], "little") + 1, at + width
-            out += data[at : at + size]
-            at += size
-            continue
-        if kind == 1:
-            size, back, at = (tag >> 2 & 7) + 4, (tag >> 5) << 8 | data[at + 1], at + 2
-        elif kind == 2:
-            size, back, at = (tag >> 2) + 1, data[at + 1] | data[at + 2] << 8, at + 3
-        else:
-            size, back, at = (tag >> 2) + 1, int.from_bytes(data[at + 1 : at + 5], "little"), at + 5
-        start = len(out) - back
-        if start >= 0 and back >= size:
-            out += out[start : start + size]
-        elif back and start >= 0:
-            out += (out[start:] * (size // back + 1))[:size]
-        else:
-            raise HloError("not compressed by Snappy")
-    if len(out) != total or at > end:
-        raise HloError("not compressed by Snappy")
-    return bytes(out)

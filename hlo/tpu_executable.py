@@ -1,22 +1,25 @@
 """XLA's serialized TPU executable: the buffer assignment in it."""
 
 from hlo.module import HloError
-from hlo.riegeli import read_message
+from hlo.riegeli import Decompress, read_message
 from hlo.wire import Message, read_varint
 
 _EXECUTABLE, _PROGRAM, _DUMP, _ASSIGNMENT = 1, 2, 6, 3
 """Fields on the way to it: TpuExecutableProto is not public, the HloProto inside it is."""
 
 
-def read_tpu_assignment(data: bytes) -> bytes:
+def read_tpu_assignment(data: bytes, decompress: Decompress) -> bytes:
     """The serialized BufferAssignmentProto in a TPU executable that `serialize` has written.
+
+    Args:
+      data: the bytes. decompress: see `read_message`.
 
     Raises:
       HloError: it is no such executable, or is written in a format that is not known here.
     """
     try:
         length, start = read_varint(data, 0)  # IFRT's own metadata come first
-        parts = read_message(data[start + length :], "xla.TpuExecutableProto")
+        parts = read_message(data[start + length :], "xla.TpuExecutableProto", decompress)
         # Each record that was merged has a part of it.
         executables = Message(parts.get((), b"")).messages(_EXECUTABLE)
         programs = [p for e in executables for p in e.messages(_PROGRAM)]

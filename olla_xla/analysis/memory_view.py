@@ -16,6 +16,7 @@ from hlo.values import Value
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.live_tensor import Describer, LiveTensor
 from olla_xla.memory.assignment.model import Assignment
+from olla_xla.memory.lifetimes import live_bytes
 from olla_xla.memory.module_state import PlannedModule
 
 
@@ -271,10 +272,7 @@ class Occupancy:
     def in_use(self, weights: np.ndarray | None = None) -> np.ndarray:
         """int64 [steps]: bytes in use, or only of values whose weight (int64 [values]) is 1."""
         sizes = self.bytes if weights is None else self.bytes * weights
-        change = np.zeros(self.steps + 1, np.int64)
-        np.add.at(change, self.start, sizes)
-        np.subtract.at(change, self.stop, sizes)
-        return np.cumsum(change)[: self.steps]
+        return live_bytes(self.start, self.stop, sizes, self.steps)
 
     def at(self, step: int) -> np.ndarray:
         """Positions in `values`, int64, ascending, of the values that are in memory at a step."""

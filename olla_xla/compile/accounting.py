@@ -28,9 +28,11 @@ from olla_xla.errors import OllaError
 
 if TYPE_CHECKING:
     from hlo import buffer_assignment, tpu_executable
+    from olla_xla.memory import snappy
 else:
     buffer_assignment = late("hlo.buffer_assignment")
     tpu_executable = late("hlo.tpu_executable")
+    snappy = late("olla_xla.memory.snappy")
 
 _logger = logging.getLogger("olla_xla")
 
@@ -235,7 +237,7 @@ _TPU: weakref.WeakKeyDictionary[jax.stages.Compiled, bytes] = weakref.WeakKeyDic
 def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
     executable: Any = compiled.runtime_executable()
     try:
-        return tpu_executable.read_tpu_assignment(executable.serialize())
+        return tpu_executable.read_tpu_assignment(executable.serialize(), snappy.unsnapped)
     except (AttributeError, jax.errors.JaxRuntimeError, HloError) as error:
         _logger.warning("a TPU's executable cannot be read (%s): libtpu's totals are used", error)
         return b""

@@ -3,8 +3,12 @@
 import ctypes
 import importlib.util
 import json
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import jax
 
 
 def give_memory_back() -> None:
@@ -58,23 +62,25 @@ class DevicePeak:
         return peak - self._held
 
 
-def has_profiler() -> bool:
-    """Whether the package xprof is installed, which reads the traces that JAX's profiler writes."""
-    return importlib.util.find_spec("xprof") is not None
-
-
-def profiled_peak(folder: Path) -> int | None:
-    """The most bytes in use on a device, from a trace that JAX's profiler wrote.
+def profiled_peak(function: Callable[..., Any], arguments: Callable[[], Any]) -> int | None:
+    """The most bytes in use on a device over one call, as JAX's profiler sees it.
 
     Args:
-      folder: that `jax.profiler.trace` wrote to.
+      function: to call. arguments: makes what it is called with.
 
     Returns:
-      None where the trace has no memory events, as on CPU.
+      None without the package xprof, which reads the traces, and where one has no memory events, as
+      on CPU.
     """
-    convert = importlib.import_module("xprof.convert.raw_to_tool_data")
-    traces = sorted(map(str, folder.rglob("*.xplane.pb")))
-    text, _ = convert.xspace_to_tool_data(traces, "memory_profile", {})
+    if importlib.util.find_spec("xprof") is None:
+        return None
+    values = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(function(*values))
+        convert = importlib.import_module("xprof.convert.raw_to_tool_data")
+        traces = sorted(map(str, Path(folder).rglob("*.xplane.pb")))
+        text, _ = convert.xspace_to_tool_data(traces, "memory_profile", {})
     return peak_of(json.loads(text)) if text else None
 
 

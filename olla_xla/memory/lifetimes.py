@@ -45,14 +45,18 @@ def timeline(
 ) -> NDArray[np.int64]:
     """int64 [n]: live bytes at each step, the running operator's transient bytes included."""
     g = GraphArrays.of(graph)
-    return live_bytes(intervals(g, order), g.bytes, g.n) + g.transient[np.asarray(order, np.int64)]
+    spans = intervals(g, order)
+    live = live_bytes(spans[:, 0], spans[:, 1], g.bytes, g.n)
+    return live + g.transient[np.asarray(order, np.int64)]
 
 
-def live_bytes(spans: NDArray[np.int64], sizes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """int64 [n]: bytes live at each step, of tensors with these half-open spans and sizes."""
+def live_bytes(
+    start: NDArray[np.int64], stop: NDArray[np.int64], sizes: NDArray[np.int64] | int, n: int
+) -> NDArray[np.int64]:
+    """int64 [n]: bytes live at each step, of tensors live from `start` to before `stop`."""
     total = np.zeros(n + 1, np.int64)
-    np.add.at(total, spans[:, 0], sizes)
-    np.subtract.at(total, spans[:, 1], sizes)
+    np.add.at(total, start, sizes)
+    np.subtract.at(total, stop, sizes)
     return np.cumsum(total)[:n]
 
 

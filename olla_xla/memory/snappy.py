@@ -1,6 +1,6 @@
 """Snappy in a compiled loop: it takes the most time in reading a GPU's executable in Python.
 
-The format is google/snappy, format_description.txt; `hlo.riegeli` has the same without numba.
+The format is google/snappy, format_description.txt.
 """
 
 import numpy as np

@@ -15,6 +15,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory.lifetimes import live_bytes
 from olla_xla.place.items import Items, load_bound
 
 
@@ -54,10 +55,7 @@ def waste(items: Items, above: int = 0) -> Waste:
     real = start <= stop
     before, start, stop, height = before[real], start[real], stop[real], height[real]
     live = items.loads()
-    dead = np.zeros(items.count + 1, np.int64)
-    np.add.at(dead, start, height)
-    np.subtract.at(dead, stop + 1, height)
-    most = live + np.cumsum(dead)[:-1]
+    most = live + live_bytes(start, stop + 1, height, items.count)
     found = Waste(above)
     for section in np.argsort(-most, kind="stable"):
         if most[section] <= found.bytes:
@@ -101,11 +99,13 @@ def _disjoint(
     if not len(inside):
         return inside, height
     parts = np.flatnonzero(np.isin(owner, dead))
-    load = np.zeros(items.count + 1, np.int64)
-    np.add.at(load, items.part_first[parts], items.part_height[parts])
-    np.subtract.at(load, items.part_last[parts] + 1, items.part_height[parts])
-    meeting = int(np.argmax(np.cumsum(load)[:-1]))
-    there = parts[(items.part_first[parts] <= meeting) & (meeting <= items.part_last[parts])]
+    first, last, height_of = (
+        items.part_first[parts],
+        items.part_last[parts],
+        items.part_height[parts],
+    )
+    meeting = int(np.argmax(live_bytes(first, last + 1, height_of, items.count)))
+    there = parts[(first <= meeting) & (meeting <= last)]
     at = np.zeros(len(items), np.int64)
     at[owner[there]] = items.part_height[there]
     free = np.minimum(height, at[dead])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory.lifetimes import live_bytes
 from olla_xla.place.problem import PlacementProblem
 
 
@@ -56,10 +57,7 @@ class Items:
 
     def loads(self) -> NDArray[np.int64]:
         """int64 [count], bytes live in each section, heights rounded up to `grain`."""
-        change = np.zeros(self.count + 1, np.int64)
-        np.add.at(change, self.part_first, self.part_height)
-        np.subtract.at(change, self.part_last + 1, self.part_height)
-        return np.cumsum(change)[:-1]
+        return live_bytes(self.part_first, self.part_last + 1, self.part_height, self.count)
 
 
 def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.int64]]:
@@ -213,10 +211,7 @@ def independent(items: Items) -> Sequence[Items]:
         return []
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
     last = np.maximum.reduceat(items.part_last, items.part_ptr[:-1])
-    crossing = np.zeros(items.count + 1, np.int64)
-    np.add.at(crossing, first, 1)
-    np.subtract.at(crossing, last, 1)
-    borders = np.flatnonzero(np.cumsum(crossing)[: items.count - 1] == 0)
+    borders = np.flatnonzero(live_bytes(first, last, 1, items.count)[:-1] == 0)
     if not len(borders):
         return [items]
     place = np.searchsorted(borders, first, side="left")

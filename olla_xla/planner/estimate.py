@@ -82,7 +82,8 @@ class _Gaps:
         g = self._g
         size = np.where(np.isin(g.buffer, g.buffer[g.live_in]), 0, g.bytes) if held else g.bytes
         arguments = int(g.bytes[g.live_in].sum()) if held else 0
-        return size, live_bytes(self._spans, size, g.n) + self._transient + arguments
+        live = live_bytes(self._spans[:, 0], self._spans[:, 1], size, g.n)
+        return size, live + self._transient + arguments
 
     def less(self, size: NDArray[np.int64], live: NDArray[np.int64], allowance: float) -> int:
         """By how much the peak falls where tensors go for so many seconds; see `live`."""

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from olla_xla.memory.lifetimes import live_bytes
+
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
@@ -92,10 +94,7 @@ class Walk:
         if longest is not None:
             done = np.cumsum(self.sizes)
             sizes = np.where(done[last] - done[self.source] <= longest, sizes, 0)
-        change = np.zeros(len(self) + 1, np.int64)
-        np.add.at(change, self.source, sizes)
-        np.subtract.at(change, last, sizes)
-        return np.cumsum(change)[: len(self)]
+        return live_bytes(self.source, last, sizes, len(self))
 
     def stored(self, cuts: Sequence[int]) -> NDArray[np.bool_]:
         """Bool [m]: which values are needed across one of the cuts, so that they must be kept."""

@@ -10,6 +10,7 @@ from hlo.gpu_thunks import Flow
 from hlo.slices import Slice
 from olla_xla.check.executable import check_executable
 from olla_xla.errors import CheckError
+from olla_xla.memory.snappy import unsnapped
 from tests.support.gpu_executables import SHARDED, STEPS, read, serialized
 
 pytestmark = pytest.mark.cuda13
@@ -185,10 +186,10 @@ def test_a_kind_that_is_not_known_touches_all_that_its_instruction_does(monkeypa
     for kind, name in (("fft", "fft"), ("custom_kernel", "scan"), ("custom_kernel", "exchanged")):
         kinds = {k: v for k, v in known.items() if v.name != kind}
         monkeypatch.setattr(gpu_executable, "KINDS", kinds)
-        found = read_gpu_executable(serialized(name))
+        found = read_gpu_executable(serialized(name), unsnapped)
         assert found.unknown_kinds
         check(name, found)
-    found = read_gpu_executable(serialized("scan"))
+    found = read_gpu_executable(serialized("scan"), unsnapped)
     k, start, done = _loop(found)
     body = list(found.thunks[k].inner[1])
     body.insert(len(body), body.pop(done))

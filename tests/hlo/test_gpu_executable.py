@@ -14,6 +14,7 @@ from hlo.gpu_thunks import Flow
 from hlo.module import HloError, parse_module_proto
 from hlo.slices import Slice
 from hlo.wire import Message
+from olla_xla.memory.snappy import unsnapped
 from tests.support.gpu_executables import STEPS, compiled, read, serialized
 
 pytestmark = pytest.mark.cuda13
@@ -82,7 +83,7 @@ def test_places_are_those_of_the_dump(name):
         _, dumped = read_dump(path)
     executable: Any = stage.runtime_executable()
     module = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-    found = read_gpu_executable(executable.serialize())
+    found = read_gpu_executable(executable.serialize(), unsnapped)
     ours = assignment_from_bytes(found.assignment, parse_module_proto(module))
     assert ours == dumped and ours.total_bytes == dumped.total_bytes
     written = {a.slice for t in found.all_thunks for a in t.accesses if a.writes}
@@ -93,7 +94,7 @@ def test_places_are_those_of_the_dump(name):
 def test_a_kind_that_is_not_known(monkeypatch):
     kinds = {k: v for k, v in gpu_executable.KINDS.items() if v.name != "fft"}
     monkeypatch.setattr(gpu_executable, "KINDS", kinds)
-    found = read_gpu_executable(serialized("fft"))
+    found = read_gpu_executable(serialized("fft"), unsnapped)
     assert found.unknown_kinds == {"field 27"}
 
 
@@ -105,6 +106,6 @@ def test_what_is_broken_is_refused_or_read(data):
     byte = data.draw(st.integers(0, 255))
     for broken in (whole[:at], whole[:at] + bytes((byte,)) + whole[at + 1 :]):
         try:
-            read_gpu_executable(broken)
+            read_gpu_executable(broken, unsnapped)
         except HloError as error:
             assert "\n" not in str(error)

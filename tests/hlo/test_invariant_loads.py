@@ -12,6 +12,7 @@ from hlo.rewrite.edit import Edit
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.gpu_code import serialized_executable
+from olla_xla.memory.snappy import unsnapped
 from tests.support.compiles import on_h100
 
 _MARKED = """HloModule m, is_scheduled=true
@@ -99,7 +100,7 @@ def _reused(a, b, d):
 
 
 def _loads(compiled):
-    executable = read_gpu_executable(serialized_executable(compiled))
+    executable = read_gpu_executable(serialized_executable(compiled), unsnapped)
     return invariant_loads(final_module(compiled), executable)
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hlo.module import HloError
 from hlo.riegeli import read_message
 from hlo.wire import varint
+from olla_xla.memory.snappy import unsnapped
 
 pytestmark = pytest.mark.quick
 
@@ -75,7 +76,7 @@ def written(records, compress=True):
 )
 def test_records_are_merged(records, compress):
     data = written([manifest([MERGED] * len(records)), *records], compress)
-    assert read_message(data, NAME) == {(): b"".join(records)}
+    assert read_message(data, NAME, unsnapped) == {(): b"".join(records)}
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -83,35 +84,35 @@ def test_a_record_may_be_longer_than_a_block(compress):
     long = bytes(k * k % 251 for k in range(1 << 8)) * (1 << 10)
     data = written([manifest([FIRST_FIELD, MERGED]), long, b"rest"], compress)
     assert len(data) > _BLOCK or compress
-    assert read_message(data, NAME) == {(1,): long, (): b"rest"}
+    assert read_message(data, NAME, unsnapped) == {(1,): long, (): b"rest"}
 
 
 def test_copies_reach_far_back():
     far = bytes((k * 7919 >> 3) & 255 for k in range(70_000))
     data = written([manifest([MERGED]), far + far])
-    assert read_message(data, NAME) == {(): far + far}
+    assert read_message(data, NAME, unsnapped) == {(): far + far}
 
 
 @given(st.binary(max_size=200))
 def test_what_is_no_file_is_refused(data):
     with pytest.raises(HloError):
-        read_message(data, NAME)
+        read_message(data, NAME, unsnapped)
 
 
 def test_another_message_is_refused():
     with pytest.raises(HloError, match="not a file with one xla.Other"):
-        read_message(written([manifest([])]), "xla.Other")
+        read_message(written([manifest([])]), "xla.Other", unsnapped)
 
 
 @pytest.mark.parametrize("end", [30, 70, 100, 140])
 def test_a_file_that_ends_early_is_refused(end):
     data = written([manifest([MERGED]), b"abcdefgh" * 20])
     with pytest.raises(HloError):
-        read_message(data[:end], NAME)
+        read_message(data[:end], NAME, unsnapped)
 
 
 def test_another_compression_is_refused():
     data = bytearray(written([manifest([MERGED]), b"abc"]))
     data[24 + 40 + 40] = ord("b")
     with pytest.raises(HloError, match="compressed"):
-        read_message(bytes(data), NAME)
+        read_message(bytes(data), NAME, unsnapped)

@@ -9,6 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from hlo.gpu_executable import read_gpu_executable
 from olla_xla import targets
+from olla_xla.memory.snappy import unsnapped
 from tests.support.compiles import h100_device
 
 
@@ -163,4 +164,4 @@ def serialized(name):
 def read(name):
     """(the module, serialized, and the executable) of a step."""
     module = _stage(name).runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
-    return module, read_gpu_executable(serialized(name))
+    return module, read_gpu_executable(serialized(name), unsnapped)

@@ -25,6 +25,7 @@ from olla_xla.compile.accounting import final_module
 from olla_xla.compile.gpu_code import serialized_executable
 from olla_xla.compile.plan_store import stored_folder
 from olla_xla.errors import OllaError
+from olla_xla.memory.snappy import unsnapped
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.whole_file import user_cache
 from olla_xla.tools.measure.records import Comparison
@@ -83,7 +84,7 @@ def _executable() -> Seen:
     if not compiled.planned or compiled.plan is None:
         return False, f"a step for {target.kind} is not planned: {compiled.reason}"
     try:
-        executable = read_gpu_executable(serialized_executable(compiled.stage))
+        executable = read_gpu_executable(serialized_executable(compiled.stage), unsnapped)
     except HloError as error:
         return False, f"the executable of a step for {target.kind} cannot be read: {error}"
     if executable.unknown_kinds:

@@ -4,10 +4,10 @@
 of JSON.
 """
 
+import functools
 import gc
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,15 @@ def main(arguments: Sequence[str]) -> int:
         backend=device.client,
         execution_devices=[device],
     )
-    measured, own = run_twice(executable, lambda: _arguments(folder, leaves, device), device)
+    given = functools.partial(_arguments, folder, leaves, device)
+    measured, own = run_twice(executable, given, device)
     print(
         json.dumps(
             {
                 "measured": measured,
                 "arguments": own,
                 "device": device.device_kind,
-                "profiled": _profiled(executable, folder, leaves, device),
+                "profiled": process_memory.profiled_peak(executable, given),
             }
         )
     )
@@ -73,17 +74,6 @@ def run_twice(
     if device.platform != "cpu":
         return on_device.bytes(), own
     return (peak - resident + own if can_reset and peak and resident else None), own
-
-
-def _profiled(executable: Any, folder: Path, leaves: Any, device: Any) -> int | None:
-    """The profiler's peak over a third run; None where XProf is missing or saw no memory."""
-    if not process_memory.has_profiler():
-        return None
-    values = _arguments(folder, leaves, device)
-    with tempfile.TemporaryDirectory() as trace:
-        with jax.profiler.trace(trace):
-            jax.block_until_ready(executable(*values))
-        return process_memory.profiled_peak(Path(trace))
 
 
 def _arguments(folder: Path, leaves: list[dict[str, Any]], device: Any) -> list[Any]:

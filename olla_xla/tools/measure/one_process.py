@@ -11,10 +11,8 @@ import hashlib
 import json
 import resource
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,7 +29,6 @@ from olla_xla.compile.order import compare_orders
 from olla_xla.compile.process_memory import (
     DevicePeak,
     give_memory_back,
-    has_profiler,
     profiled_peak,
     reset_peak,
     status_bytes,
@@ -75,8 +72,8 @@ def _run(request: RunRequest) -> Measured:
     process_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
     plan = getattr(compiled, "plan", None)
     profiled = None
-    if request.steps and request.platform == "gpu" and has_profiler():
-        profiled = _profiled(function, model, request, device)
+    if request.steps and request.platform == "gpu":
+        profiled = profiled_peak(function, lambda: _arguments(model, request.seed, device))
     return Measured(
         planned=bool(getattr(compiled, "planned", False)),
         reason=reason,
@@ -99,17 +96,6 @@ def _run(request: RunRequest) -> Measured:
         arguments_bytes=own if request.steps else None,
         profiled_bytes=profiled,
     )
-
-
-def _profiled(
-    function: Callable[..., Any], model: Any, request: RunRequest, device: Any
-) -> int | None:
-    """The profiler's peak over one step."""
-    arguments = _arguments(model, request.seed, device)
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            jax.block_until_ready(function(*arguments))
-        return profiled_peak(Path(folder))
 
 
 def _run_in_turns(request: RunRequest) -> Recomputation:
