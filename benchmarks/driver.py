@@ -13,6 +13,7 @@ from olla_xla.cli import flags as flags_of_commands
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError, OllaError
+from olla_xla.problem.whole_file import write_text
 
 
 class Flags(flags_of_commands.Flags):
@@ -81,7 +82,7 @@ def write_json(path: str | None, found: Any) -> None:
     """Writes a file of --out, rows as objects. Raises InputError if that fails."""
     if path is not None:
         text = json.dumps(found, indent=1, default=dataclasses.asdict)
-        files.write_text(path, f"{text}\n")
+        write_text(path, f"{text}\n")
 
 
 def measured[Item, Row](

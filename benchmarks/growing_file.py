@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from olla_xla.cli.files import check_writable, write_text
+from olla_xla.cli.files import check_writable
 from olla_xla.errors import InputError
+from olla_xla.problem.whole_file import write_text
 
 
 def read_text(path: str) -> str:

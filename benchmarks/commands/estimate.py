@@ -50,6 +50,7 @@ from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.errors import InputError, OllaError
 from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.whole_file import write_text
 from olla_xla.tools import models
 from olla_xla.tools.step import plan_model
 from olla_xla.tools.to_networkx import write_graphml
@@ -135,7 +136,7 @@ def _several(values: flags.FlagValues) -> int:
 
     def write(rows: list[ModelEstimates]) -> None:
         if out is not None:
-            files.write_text(out, to_json([*earlier, *rows]))
+            write_text(out, to_json([*earlier, *rows]))
 
     missing = [key for key in wanted if key not in known]
     rows, failed = measured(missing, estimated, name=lambda key: key[0], done=write)

@@ -31,6 +31,7 @@ from olla_xla.cli.commands import shared
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table, percent
 from olla_xla.errors import InputError
+from olla_xla.problem.whole_file import write_text
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -110,7 +111,7 @@ def _kept(folder: str | None, failure: dict[str, Any]) -> str:
     name = f"{failure['kind']}-{failure['share']}"
     number = sum(path.name.startswith(f"{name}-") for path in Path(folder).iterdir())
     path = Path(folder) / f"{name}-{number}.txt"
-    files.write_text(str(path), f"# {line}\n{failure['case']}\n")
+    write_text(str(path), f"# {line}\n{failure['case']}\n")
     return f"{line}; python -m benchmarks programs --again={path}"
 
 

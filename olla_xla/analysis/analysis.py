@@ -31,7 +31,7 @@ from olla_xla.analysis.remedy import Remedy
 from olla_xla.errors import InputError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.problem.plan import Plan
-from olla_xla.problem.whole_file import written_whole
+from olla_xla.problem.whole_file import write_text
 from olla_xla.version import to_install
 
 FORMAT, VERSION = "olla_xla.analysis", 1
@@ -117,7 +117,7 @@ class Analysis:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes an analysis file, which `olla_xla diff` reads. Raises InputError if it cannot."""
-        _write(path, json.dumps(self.document(), indent=1) + "\n")
+        write_text(path, json.dumps(self.document(), indent=1) + "\n")
 
     def html(self, path: str | os.PathLike[str]) -> None:
         """Writes the analysis to `path` as one HTML file, which loads no other file.
@@ -125,7 +125,7 @@ class Analysis:
         Raises:
           InputError: the file cannot be written, or bokeh is missing.
         """
-        _write(path, _optional("html_page", "report").page(self))
+        write_text(path, _optional("html_page", "report").page(self))
 
     def figure(self, path: str | os.PathLike[str]) -> None:
         """Draws memory over the schedule as PNG, SVG or PDF, by the file's suffix.
@@ -218,14 +218,6 @@ def _optional(name: str, extra: str) -> Any:
         return importlib.import_module(f"olla_xla.analysis.{name}")
     except ModuleNotFoundError as error:
         raise InputError(f"{error.name} is missing; {to_install(extra)}") from error
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    try:
-        with written_whole(path) as beside:
-            beside.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:

@@ -6,7 +6,6 @@ more (`memory.mincut`): the tensors are then those of an order with the least li
 loop's body has a bound of its own.
 """
 
-import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,12 +14,12 @@ import numpy as np
 
 from hlo.module import Computation
 from olla_xla.analysis.category import Category
-from olla_xla.analysis.live_tensor import Describer, LiveTensor
+from olla_xla.analysis.live_tensor import Describer, LiveTensor, by_category
 from olla_xla.memory.arrays import GraphArrays
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.memory.lifetimes import peak_bytes, timeline
 from olla_xla.memory.lower import LoweredComputation
-from olla_xla.memory.mincut import least_live
+from olla_xla.memory.mincut import closure, least_live
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.problem.graph import TensorGraph
 
@@ -48,10 +47,7 @@ class BoundView:
 
     def by_category(self) -> dict[Category, int]:
         """Bytes of the tensors of each category, in the order of `Category`."""
-        sums: collections.Counter[Category] = collections.Counter()
-        for tensor in self.tensors:
-            sums[tensor.category] += tensor.bytes
-        return {category: sums[category] for category in Category if category in sums}
+        return by_category(self.tensors)
 
     def to_dict(self) -> dict[str, Any]:
         """A dict for JSON with all fields and the sums by category."""
@@ -148,7 +144,7 @@ def _bounded(
     bound, at, before = _largest(arrays)
     planned.peaks[computation] = peak
     planned.bounds[computation] = min(bound, peak)
-    live = [] if at < 0 else _live(lowered.graph, at, before)
+    live = [] if at < 0 else _live(arrays, lowered.graph, at, before)
     inside, rest = [], 0
     if at >= 0:
         rest = lowered.graph.operators[at].transient_bytes
@@ -180,45 +176,20 @@ def _largest(arrays: GraphArrays) -> tuple[int, int, np.ndarray | None]:
     return bound, at, before
 
 
-def _live(graph: TensorGraph, at: int, before: np.ndarray | None) -> list[int]:
+def _live(arrays: GraphArrays, graph: TensorGraph, at: int, cut: np.ndarray | None) -> list[int]:
     """Numbers of the tensors whose bytes add up to a bound at an operator.
 
     Args:
-      graph: of a computation. at: the operator.
-      before: bool [n], the operators that run earlier in the minimum cut that is the bound; None
-        where the bound is what is live at the operator in every order.
+      arrays, graph: of a computation. at: the operator.
+      cut: bool [n], the operators that run earlier in the minimum cut that is the bound; None where
+        the bound is what is live at the operator in every order.
     """
-    if before is not None:
-        return [
-            k
-            for k, t in enumerate(graph.tensors)
-            if (t.live_in or t.source == at or before[t.source])
-            and (t.live_out or t.source == at or not all(before[s] for s in t.sinks))
-        ]
-    return _forced(graph, at)
-
-
-def _forced(graph: TensorGraph, at: int) -> list[int]:
-    """The tensors that are live while an operator runs, in every order."""
-    before = graph.predecessors
-    after: list[list[int]] = [[] for _ in before]
-    for v, earlier in enumerate(before):
-        for u in earlier:
-            after[u].append(v)
-    ancestors, descendants = _reached(before, at), _reached(after, at)
+    alone = np.arange(arrays.n) == at
+    before = (closure(alone, arrays, forward=False) if cut is None else cut) | alone
+    after = closure(alone, arrays, forward=True) if cut is None else ~cut
     return [
         k
         for k, t in enumerate(graph.tensors)
-        if (t.live_in or t.source in ancestors)
-        and (t.live_out or t.source == at or any(s in descendants for s in t.sinks))
+        if (t.live_in or before[t.source])
+        and (t.live_out or t.source == at or any(after[s] for s in t.sinks))
     ]
-
-
-def _reached(neighbours: list[list[int]], start: int) -> set[int]:
-    found, edge = {start}, [start]
-    while edge:
-        for n in neighbours[edge.pop()]:
-            if n not in found:
-                found.add(n)
-                edge.append(n)
-    return found

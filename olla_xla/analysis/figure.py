@@ -11,7 +11,7 @@ from olla_xla.analysis.analysis import Analysis
 from olla_xla.analysis.category import COLORS
 from olla_xla.analysis.memory_view import MemoryView
 from olla_xla.errors import InputError
-from olla_xla.problem.whole_file import written_whole
+from olla_xla.problem.whole_file import written_for_user
 
 _MEGABYTE = 2**20
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -45,11 +45,8 @@ def draw(analysis: Analysis, path: Path) -> None:
             frameon=False,
         )
         metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
-        try:
-            with written_whole(path) as beside:
-                figure.savefig(beside, metadata=metadata)
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}") from error
+        with written_for_user(path) as beside:
+            figure.savefig(beside, metadata=metadata)
 
 
 def _view(axis: Any, view: MemoryView, bound: int) -> None:

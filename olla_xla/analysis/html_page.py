@@ -94,39 +94,28 @@ def _certificate(analysis: Analysis) -> str:
         live = megabytes(view.live_bytes, 2)
         last = view is analysis.views[-1]  # the bound may be of its operators alone
         above = f"; {from_bound(analysis.gap)} the bound" if last else ""
-        rows.append(
-            f"<tr><th>{html.escape(view.name)}</th><td>{megabytes(view.total_bytes, 2)} MB</td>"
-            f"<td>{kind}; {live} in use at the peak{above}</td></tr>"
-        )
+        total = f"{megabytes(view.total_bytes, 2)} MB"
+        rows.append((view.name, total, f"{kind}; {live} in use at the peak{above}"))
         if view.padding:
-            rows.append(
-                f"<tr><th>of that padding</th><td>{megabytes(view.padding, 2)} MB</td>"
-                "<td>at the peak, where dimensions fill no whole tiles</td></tr>"
-            )
+            where = "at the peak, where dimensions fill no whole tiles"
+            rows.append(("of that padding", f"{megabytes(view.padding, 2)} MB", where))
         if found := other_memories(view):
-            rows.append(
-                f"<tr><th>beside it</th><td></td><td>{html.escape(found)}, in no total</td></tr>"
-            )
+            rows.append(("beside it", "", f"{found}, in no total"))
     where = f"at {analysis.bound.operator} {short_line(analysis.bound.operator_line)}"
     if analysis.lower_bound_bytes > analysis.bound.bytes:
         where = f"by the plan's search; {megabytes(analysis.bound.bytes, 2)} MB {where}"
-    bound = megabytes(analysis.lower_bound_bytes, 2)
-    rows.append(
-        f"<tr><th>lower bound</th><td>{bound} MB</td><td>no order of "
-        f"{bounded(analysis)} needs less ({html.escape(where)})</td></tr>"
-    )
+    bound = f"{megabytes(analysis.lower_bound_bytes, 2)} MB"
+    rows.append(("lower bound", bound, f"no order of {bounded(analysis)} needs less ({where})"))
     plan = analysis.plan
     if plan is not None:
         changes = f", {len(plan.clones)} computed again" if plan.clones else ""
-        rows.append(
-            f"<tr><th>plan</th><td>{plan.status}</td><td>{plan.seconds:.1f} s of planning, gap "
-            f"{100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}</td></tr>"
-        )
+        found = f"gap {100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}"
+        rows.append(("plan", plan.status, f"{plan.seconds:.1f} s of planning, {found}"))
     if analysis.remedy is not None:
         heading, sentence = analysis.remedy.sentence().split(": ", 1)
-        heading, sentence = html.escape(heading.lower()), html.escape(sentence)
-        rows.append(f"<tr><th>{heading}</th><td></td><td>{sentence}</td></tr>")
-    return "".join(rows)
+        rows.append((heading.lower(), "", sentence))
+    cells = (map(html.escape, row) for row in rows)
+    return "".join(f"<tr><th>{a}</th><td>{b}</td><td>{c}</td></tr>" for a, b, c in cells)
 
 
 def _categories(analysis: Analysis) -> str:

@@ -6,23 +6,9 @@ Nothing heavy is imported: `olla_xla.plan` looks at it on every compile.
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hlo.shapes import ShapeIndex
-
-
-class HasArgnum(Protocol):
-    """Anything with the `path` and `argnum` of an argument, such as `Leaf`."""
-
-    @property
-    def path(self) -> str:
-        """The argument's path in the pytree of arguments."""
-        ...
-
-    @property
-    def argnum(self) -> int | None:
-        """The number of its positional argument; None where it was given by keyword."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +110,12 @@ def _spec(sharding: Any) -> str:
     return str(getattr(sharding, "spec", type(sharding).__name__))
 
 
-def to_donate(leaves: Sequence[HasArgnum]) -> str:
-    """The `jax.jit` option that donates these arguments: "donate_argnums=0", or donate_argnames."""
+def to_donate(leaves: Sequence[Any]) -> str:
+    """The `jax.jit` option that donates these: "donate_argnums=0", or donate_argnames.
+
+    Args:
+      leaves: of arguments, or rows of a donation audit, which have their `path` and `argnum`.
+    """
     if any(leaf.argnum is None for leaf in leaves):
         names = dict.fromkeys(_NAME.split(leaf.path, maxsplit=1)[0] for leaf in leaves)
         return f"donate_argnames={_few([repr(name) for name in names])}"

@@ -1,6 +1,8 @@
 """One tensor, or unused part, in memory at one step of a schedule, and where it comes from."""
 
+import collections
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hlo.module import Instruction
@@ -73,6 +75,14 @@ class LiveTensor:
     def to_dict(self) -> dict[str, Any]:
         """A dict for JSON with every field by name."""
         return {**dataclasses.asdict(self), "category": str(self.category)}
+
+
+def by_category(tensors: Iterable[LiveTensor]) -> dict[Category, int]:
+    """Bytes of tensors of each category, in the order of `Category`."""
+    sums: collections.Counter[Category] = collections.Counter()
+    for tensor in tensors:
+        sums[tensor.category] += tensor.bytes
+    return {category: sums[category] for category in Category if category in sums}
 
 
 class Describer:

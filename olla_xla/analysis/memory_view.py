@@ -14,7 +14,7 @@ from hlo.buffer_assignment import BufferAssignment
 from hlo.module import Instruction
 from hlo.values import Value
 from olla_xla.analysis.category import Category
-from olla_xla.analysis.live_tensor import Describer, LiveTensor
+from olla_xla.analysis.live_tensor import Describer, LiveTensor, by_category
 from olla_xla.memory.assignment.model import Assignment
 from olla_xla.memory.lifetimes import live_bytes
 from olla_xla.memory.module_state import PlannedModule
@@ -66,8 +66,7 @@ class MemoryView:
 
     def by_category(self) -> dict[Category, int]:
         """Bytes at the peak of each category, in the order of `Category`; they sum to the total."""
-        sums = self._sums(lambda t: t.category)
-        return {category: sums[category] for category in Category if category in sums}
+        return by_category(self.tensors)
 
     def by_module(self) -> dict[str, int]:
         """Model module path -> bytes at the peak, largest first; "" is for tensors of no module."""

@@ -1,10 +1,9 @@
-"""Writes the output files of commands, and checks beforehand that they can be written."""
+"""Checks before a command's work that its output files can be written."""
 
 import os
 from pathlib import Path
 
 from olla_xla.errors import InputError
-from olla_xla.problem.whole_file import written_whole
 
 
 def check_writable(path: str | None) -> None:
@@ -25,16 +24,3 @@ def check_writable(path: str | None) -> None:
         raise InputError(f"cannot write {path}: it is a folder; give the name of a file")
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write {path}: its folder is write-protected")
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes a file in one step: on failure an earlier file of that name stays as it was.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
-    try:
-        with written_whole(path) as beside:
-            beside.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error

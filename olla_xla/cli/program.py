@@ -18,6 +18,7 @@ from absl import flags
 
 from olla_xla.cli import document, files
 from olla_xla.errors import InputError, OllaError, VersionError
+from olla_xla.problem.whole_file import write_text
 from olla_xla.version import __version__, old_jax
 
 _LIST_TARGETS, _LIST_MODELS = "--list_targets", "--list_models"
@@ -219,7 +220,7 @@ def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str
     if path == _TO_STDOUT:
         print(found.text(), end="")
         return code
-    files.write_text(path, found.text())
+    write_text(path, found.text())
     return code
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hlo.files import read_regular
 from olla_xla.errors import InputError
 from olla_xla.place.problem import PlacementProblem
-from olla_xla.problem.whole_file import written_whole
+from olla_xla.problem.whole_file import write_text
 
 _COLUMNS = {
     "id": "id", "buffer": "id", "buffer_id": "id",
@@ -137,12 +137,8 @@ def write_trace(
     if offsets is not None:
         columns.append("offset")
         arrays.append(offsets)
-    try:
-        with written_whole(path) as beside, open(beside, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(
-                zip(problem.names, *(a.tolist() for a in arrays), strict=True),
-            )
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(problem.names, *(a.tolist() for a in arrays), strict=True))
+    write_text(path, text.getvalue())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hlo.files import own_folder
+from olla_xla.errors import InputError
 
 
 @contextlib.contextmanager
@@ -52,6 +53,26 @@ def written_whole(
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+@contextlib.contextmanager
+def written_for_user(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """`written_whole` for a file that the user named: an InputError says why it cannot be written.
+
+    Raises:
+      InputError: in place of OSError.
+    """
+    try:
+        with written_whole(path) as beside:
+            yield beside
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a file that the user named, in one step. InputError if it cannot be written."""
+    with written_for_user(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 def user_cache() -> Path:

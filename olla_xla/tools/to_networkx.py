@@ -34,7 +34,7 @@ import networkx as nx
 from hlo.files import read_regular, unpacked
 from olla_xla.errors import GraphError, InputError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
-from olla_xla.problem.whole_file import written_whole
+from olla_xla.problem.whole_file import written_for_user
 
 _OPERATOR = tuple(f.name for f in dataclasses.fields(Operator))
 _TENSOR = ("name", "bytes", "buffer", "live_in", "live_out", "category")
@@ -244,11 +244,8 @@ def write_graphml(
     g.graph["unread"] = json.dumps(list(g.graph["unread"].items()))
     for name in ("read_by_source", "inplace"):
         g.graph[name] = json.dumps(g.graph[name])
-    try:
-        with written_whole(path) as beside:
-            nx.write_graphml_xml(g, beside)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    with written_for_user(path) as beside:
+        nx.write_graphml_xml(g, beside)
 
 
 def read_graphml(path: str | os.PathLike[str]) -> TensorGraph:

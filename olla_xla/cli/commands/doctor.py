@@ -17,11 +17,11 @@ from pathlib import Path
 
 from absl import flags
 
-from olla_xla.cli import files
 from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.errors import InputError
+from olla_xla.problem.whole_file import write_text
 from olla_xla.tools.doctor.examine import examine
 from olla_xla.tools.doctor.probe import ROWS, Examination, RunRow
 
@@ -54,8 +54,8 @@ def run(values: flags.FlagValues) -> int:
     with Progress() as progress:
         found = examine(rows, values.steps, values.target, progress.stage)
     folder, text = Path(values.out), page(found)
-    files.write_text(str(folder / "olla_xla-doctor.json"), as_json(found))
-    files.write_text(str(folder / "olla_xla-doctor.md"), text)
+    write_text(str(folder / "olla_xla-doctor.json"), as_json(found))
+    write_text(str(folder / "olla_xla-doctor.md"), text)
     print(text)
     print(f"Written to {folder / 'olla_xla-doctor.md'} and .json; please send both in.")
     return 0 if found.passed else 1

@@ -30,6 +30,7 @@ from olla_xla.cli.report.tables import Table, megabytes, percent
 from olla_xla.errors import InputError, LimitError
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import parse_bytes
+from olla_xla.problem.whole_file import write_text
 from olla_xla.tools.max_batch import LargestBatch, MaxBatch, max_batch
 from olla_xla.tools.models import steps
 
@@ -96,7 +97,7 @@ def run(values: flags.FlagValues) -> int:
     shared.print_table(values, batch_table(found, title))
     print(batch_verdict(found, values.compiles, values.devices))
     if values.out is not None:
-        files.write_text(values.out, json.dumps(dataclasses.asdict(found)) + "\n")
+        write_text(values.out, json.dumps(dataclasses.asdict(found)) + "\n")
     return 0
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from hlo.module import HloError, Instruction, module_from_bytes
 from olla_xla.compile.versions import versions
-from olla_xla.errors import InputError
 from olla_xla.memory.sources import source_line
+from olla_xla.problem.whole_file import written_for_user
 
 _NAMES = re.compile(r"[\w.\-]*\w")
 
@@ -117,10 +117,8 @@ class Audit:
             file.writestr("step.stablehlo.txt", self.parts.stablehlo)
             for name in ("module", "assignment", "executable"):
                 file.writestr(f"{name}.pb", getattr(self.parts, name))
-        try:
-            Path(path).write_bytes(data.getvalue())
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}") from error
+        with written_for_user(path) as beside:
+            beside.write_bytes(data.getvalue())
 
 
 def saved_parts(path: str | Path) -> ExecutableParts | None:

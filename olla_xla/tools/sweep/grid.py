@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from olla_xla.errors import InputError
-from olla_xla.problem.whole_file import written_whole
+from olla_xla.problem.whole_file import write_text
 
 MODES = {
     "order": "order and in-place reuse, no recomputation",
@@ -212,8 +212,7 @@ class Journal:
         writer.writeheader()
         kept = [*self.grid, *(cell for cell in self.rows if cell not in set(self.grid))]
         writer.writerows(self.rows[cell] for cell in kept if cell in self.rows)
-        with written_whole(self.path) as beside:
-            beside.write_text(text.getvalue(), encoding="utf-8")
+        write_text(self.path, text.getvalue())
 
 
 def _write_line(file: io.TextIOBase | Any, fields: Mapping[str, Any]) -> None:
