@@ -4,16 +4,15 @@ The results are no programs that compute what they did, but what is left of them
 the same order, with the same names and ids, and so at the same places of a buffer assignment.
 """
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterator
 
 from hlo import xla_pb2
+from hlo.graph import MutableComputation, MutableModule
+from hlo.instructions import instruction
 from hlo.module import parse_module_proto
-from hlo.shapes import shape_from_proto
+from hlo.shapes import TUPLE, shape_from_proto
 from hlo.wire import Message
 
-_LOCAL = (1 << 32) - 1
-_TUPLE = 13  # xla.PrimitiveType
 _HOST_PROGRAM_SHAPE = 4  # of HloModuleProto: what the caller gives and gets
 
 
@@ -40,50 +39,48 @@ class CutModule:
                 if i.name in self.needed:
                     around.add(c.id)
                     begun.add(i.id)
-        self._sequences: Any = self.proto.schedule.sequences
-        self._scheduled = [c for c in self.proto.computations if c.id in self._sequences]
-        (self._entry,) = (c for c in self._scheduled if c.id == self.proto.entry_computation_id)
+        self._module = MutableModule(self.proto)
+        bodies = (self._module.body(c.id) for c in self.proto.computations)
+        self._scheduled = [body for body in bodies if body.is_scheduled]
+        self._entry = self._module.body(self.proto.entry_computation_id)
 
     def inputs(self) -> list[str]:
         """Instructions of the entry computation that `opaque` can make arguments."""
         kept = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant")
-        found = (i for i in self._entry.instructions if i.opcode not in kept)
+        found = (i for i in self._entry.instructions() if i.opcode not in kept)
         return [i.name for i in found if i.name not in self.needed]
 
     def states(self) -> list[tuple[int, int]]:
         """(loop's body, element of its state) that `passed_on` can leave unchanged."""
         return [
-            (c.id, k)
-            for c, root in self._loops()
-            for k, number in enumerate(root.operand_ids)
-            if not any(i.id == number and i.opcode == "get-tuple-element" for i in c.instructions)
+            (body.computation.id, k)
+            for body in self._loops()
+            for k, i in enumerate(body.operands(body.root))
+            if i.opcode != "get-tuple-element"
         ]
 
-    def _loops(self) -> Iterable[tuple[Any, Any]]:
+    def _loops(self) -> Iterator[MutableComputation]:
         bodies = {
             i.called_computation_ids[0]
-            for c in self._scheduled
-            for i in c.instructions
+            for body in self._scheduled
+            for i in body.instructions()
             if i.opcode == "while"
         }
-        for c in self._scheduled:
-            root = next(i for i in c.instructions if i.id == c.root_id)
-            if c.id in bodies and root.opcode == "tuple":
-                yield c, root
+        found = (body for body in self._scheduled if body.computation.id in bodies)
+        return (body for body in found if body.root.opcode == "tuple")
 
     def ended(self) -> None:
         """The module ends behind the last instruction that is needed, and has no results."""
-        entry, order = self._entry, self._sequences[self._entry.id].instruction_ids
-        needed = {i.id & _LOCAL for i in entry.instructions if i.name in self.needed}
-        last = max((n for n, k in enumerate(order) if k & _LOCAL in needed), default=-1)
-        behind = {k & _LOCAL for k in order[last + 1 :]}
-        kept = [i for i in entry.instructions if i.id & _LOCAL not in behind]
-        kept += [i for i in entry.instructions if i not in kept and i.opcode == "parameter"]
-        root = xla_pb2.HloInstructionProto(name="cut", opcode="tuple", id=self._new_id(entry))
-        root.shape.element_type = _TUPLE
-        self._set(entry, [*kept, root])
-        entry.root_id = root.id
-        entry.ClearField("program_shape")
+        entry = self._entry
+        needed = {i.id for i in entry.instructions() if i.name in self.needed}
+        last = max((n for n, k in enumerate(entry.order) if k in needed), default=-1)
+        given = {i.id for i in entry.instructions() if i.opcode == "parameter"}
+        behind = set(entry.order[last + 1 :]) - given
+        root = entry.make("tuple", "cut", xla_pb2.ShapeProto(element_type=TUPLE))
+        entry.computation.root_id = root.id
+        entry.computation.ClearField("program_shape")
+        entry.remove(behind)
+        entry.place([*entry.order, root.id])
         for alias in self.proto.input_output_alias.entries:
             self.proto.buffer_donor.entries.add(
                 parameter_number=alias.parameter_number,
@@ -93,13 +90,11 @@ class CutModule:
 
     def opaque(self, names: Collection[str]) -> None:
         """Instructions of the entry computation become arguments, which are given away."""
-        number = sum(i.opcode == "parameter" for i in self._entry.instructions)
-        for i in self._entry.instructions:
+        number = sum(i.opcode == "parameter" for i in self._entry.instructions())
+        for i in self._entry.instructions():
             if i.name not in names:
                 continue
-            new = xla_pb2.HloInstructionProto(name=i.name, opcode="parameter", id=i.id)
-            new.shape.CopyFrom(i.shape)
-            new.parameter_number = number
+            new = instruction("parameter", i.name, i.shape, id=i.id, parameter_number=number)
             i.CopyFrom(new)
             for index, _ in shape_from_proto(i.shape).indices():
                 self.proto.buffer_donor.entries.add(
@@ -109,59 +104,25 @@ class CutModule:
 
     def passed_on(self, elements: Collection[tuple[int, int]]) -> None:
         """Loops' bodies pass elements of their state on, instead of computing new ones."""
-        for c, root in self._loops():
-            (state,) = (i for i in c.instructions if i.opcode == "parameter")
-            for k in (k for number, k in elements if number == c.id):
-                new = xla_pb2.HloInstructionProto(
-                    name=f"cut.{c.id}.{k}", opcode="get-tuple-element", id=self._new_id(c),
-                    tuple_index=k, operand_ids=[state.id],
-                )  # fmt: skip
-                new.shape.CopyFrom(state.shape.tuple_shapes[k])
-                root.operand_ids[k] = new.id
-                at = next(n for n, i in enumerate(c.instructions) if i.id == c.root_id)
-                self._set(c, [*c.instructions[:at], new, *c.instructions[at:]])
-                root = next(i for i in c.instructions if i.id == c.root_id)
-
-    def _new_id(self, computation: Any) -> int:
-        first = computation.instructions[0].id
-        return (first & ~_LOCAL) | max(i.id & _LOCAL for i in computation.instructions) + 1
-
-    def _set(self, computation: Any, kept: Collection[Any]) -> None:
-        """Gives a computation other instructions; new ones run before its root."""
-        copies = [type(i).FromString(i.SerializeToString()) for i in kept]
-        order = self._sequences[computation.id].instruction_ids
-        ids = {i.id & _LOCAL: i.id for i in copies}
-        listed = [ids[k & _LOCAL] for k in order if k & _LOCAL in ids]
-        new = [i.id for i in copies if i.id not in listed]
-        at = listed.index(computation.root_id) if computation.root_id in listed else len(listed)
-        order[:] = [*listed[:at], *new, *listed[at:]]
-        del computation.instructions[:]
-        computation.instructions.extend(copies)
+        for body in self._loops():
+            state, root = body.parameter(), body.root
+            for k in (k for number, k in elements if number == body.computation.id):
+                name, shape = body.names.new(f"cut.{k}"), state.shape.tuple_shapes[k]
+                new = instruction("get-tuple-element", name, shape, [state], tuple_index=k)
+                root.operand_ids[k] = body.add(new, before=root).id
 
     def finish(self) -> bytes:
         """The module, serialized, without what nothing needs any more."""
-        for c in self._scheduled:
-            live = {c.root_id, *(i.id for i in c.instructions if i.name in self.needed)}
-            for i in reversed(list(c.instructions)):
-                if i.id in live or i.opcode == "parameter":
-                    live.update((i.id, *i.operand_ids))
-            self._set(c, [i for i in c.instructions if i.id in live])
-            for i in c.instructions:
-                i.control_predecessor_ids[:] = [k for k in i.control_predecessor_ids if k in live]
-        called, more = set[int](), {self.proto.entry_computation_id}
-        while more:
-            called |= more
-            found = [c for c in self.proto.computations if c.id in more]
-            more = {k for c in found for i in c.instructions for k in i.called_computation_ids}
-            more -= called
-        for number in [k for k in self._sequences if k not in called]:
-            del self._sequences[number]
-        kept = [
-            xla_pb2.HloComputationProto.FromString(c.SerializeToString())
-            for c in self.proto.computations
-            if c.id in called
-        ]
-        del self.proto.computations[:]
-        self.proto.computations.extend(kept)
+        for body in self._scheduled:
+            by_id = {i.id: i for i in body.instructions()}
+            live = set[int]()
+            waiting = [k for k, i in by_id.items() if i.name in self.needed]
+            waiting += [body.root.id, *(k for k, i in by_id.items() if i.opcode == "parameter")]
+            while waiting:
+                if (k := waiting.pop()) not in live:
+                    live.add(k)
+                    waiting += by_id[k].operand_ids
+            body.remove(by_id.keys() - live)
+        self._module.finish(prune=True)
         data = self.proto.SerializeToString(deterministic=True)
         return Message(data).without({_HOST_PROGRAM_SHAPE}).encode()

@@ -16,11 +16,6 @@ def switch(name: str) -> bool:
     return text == "1"
 
 
-def switch_if_set(name: str) -> bool | None:
-    """Whether an environment variable is 1; None where it is unset or empty. Raises as `switch`."""
-    return switch(name) if os.environ.get(name) else None
-
-
 def disabled() -> bool:
     """OLLA_XLA_DISABLE: planned functions run as `jax.jit`'s, and nothing is planned."""
     return switch("OLLA_XLA_DISABLE")

@@ -396,7 +396,8 @@ class PlannedFunction:
 
     def _reason_not_to_plan(self, lowered: jax.stages.Lowered, members: tuple[int, ...]) -> str:
         config: Any = jax.config
-        if verification.is_of(self._shared.refused, lowered):
+        refused = self._shared.refused
+        if refused and verification.digest(lowered) in refused:
             return "its planned results differed from XLA's own"
         if jax.process_count() > 1 and not members:
             return "the processes that it is for are not known before it is compiled"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from hlo.backend import platform_of_jax
 from hlo.late import late
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import final_module
-from olla_xla.compile.environment import switch_if_set
+from olla_xla.compile.environment import switch
 from olla_xla.compile.jax_private import devices_of
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.errors import InputError
@@ -36,7 +37,7 @@ def wanted(verify: bool | None) -> bool | None:
       InputError: the argument is no bool, or the variable is set to other than 0 or 1.
     """
     if verify is None:
-        return switch_if_set(_VARIABLE)
+        return switch(_VARIABLE) if os.environ.get(_VARIABLE) else None
     if not isinstance(verify, bool):
         raise InputError(f"verify={verify!r} must be True, False or None (as OLLA_XLA_VERIFY says)")
     return verify
@@ -99,12 +100,7 @@ def due(
     if reason := reason or reason_not_to(outcome.compiled):
         say(reason)
         return None
-    return ResultComparison(_digest(lowered), outcome.members, use, say)
-
-
-def is_of(digests: set[str], lowered: jax.stages.Lowered) -> bool:
-    """Whether the digest of a lowered function is in `digests`."""
-    return bool(digests) and _digest(lowered) in digests
+    return ResultComparison(digest(lowered), outcome.members, use, say)
 
 
 def copies(tree: Any) -> Any:
@@ -112,7 +108,7 @@ def copies(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
 
 
-def _digest(lowered: jax.stages.Lowered) -> str:
+def digest(lowered: jax.stages.Lowered) -> str:
     """Names a lowered function by its text."""
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 

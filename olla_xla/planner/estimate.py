@@ -100,12 +100,8 @@ class _Gaps:
             allowance -= price * int(size[t])
             waiting[t] = False
             live[gap[0] + 1 : gap[1]] -= size[t]
-            live[gap[1] - 1] += size[t] + self._chained(t, size)
+            live[gap[1] - 1] += size[t] + int(sum(size[u] for u in self._gone(t)))
         return first - int(live.max())
-
-    def _chained(self, tensor: int, size: NDArray[np.int64]) -> int:
-        """Bytes of operands that are made again for a tensor, the direct ones."""
-        return int(sum(size[u] for u in self._gone(tensor)))
 
     def _gone(self, tensor: int) -> list[int]:
         """The operands of a tensor's operator that are gone by its last reader."""

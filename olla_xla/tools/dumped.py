@@ -134,9 +134,9 @@ class _Lowered:
         build.use_shardy_partitioner = dump.uses_shardy
         if dump.partitions > 1 and not dump.is_partitioned:
             free = dump.propagates
-            build.allow_spmd_sharding_propagation_to_parameters = free.get(
-                "parameters", _unsharded(self._arguments)
-            )
+            bare = [not any(name in said for name in _SHARDINGS) for said in self._arguments]
+            # Where no sharding is given XLA may choose it, as in JAX.
+            build.allow_spmd_sharding_propagation_to_parameters = free.get("parameters", bare)
             build.allow_spmd_sharding_propagation_to_output = free.get("output", [True])
         return settings
 
@@ -287,11 +287,6 @@ def _drop_tilings(module: ir.Module) -> None:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(without)
-
-
-def _unsharded(arguments: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """For each argument, whether XLA may choose its sharding: where none is given, as in JAX."""
-    return [not any(name in said for name in _SHARDINGS) for said in arguments]
 
 
 def _line(error: Exception) -> str:

@@ -195,11 +195,6 @@ def peak_table(view: MemoryView, count: int = 10) -> Table:
     return Table(TENSOR_HEADINGS, rows, f"{title} ({view.operator})")
 
 
-def short_location(location: str) -> str:
-    """A source location as `short_line` shortens it; "-" if there is none."""
-    return short_line(location) or "-"
-
-
 def short_operation(op_name: str) -> str:
     """The last three parts of JAX's op name, such as a layer and its operation; "-" if empty."""
     return "/".join(op_name.split("/")[-3:]) or "-"
@@ -257,7 +252,7 @@ def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Tab
             megabytes(row.bytes),
             f"{row.iterations:,}",
             _fate(row),
-            short_location(row.location) if row.location else short_operation(row.op_name),
+            short_line(row.location) if row.location else short_operation(row.op_name),
         )
         for row in rows[:count]
     ]

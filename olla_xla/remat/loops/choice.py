@@ -176,7 +176,7 @@ class Choice:
         """Cost of storing a value in a new scan residual: (bytes, seconds of a step)."""
         i, index = self.table.given[number]
         iterations, size = self.table.pair.writer.iterations, i.shape.at(index).bytes
-        return iterations * size, iterations * self.prices.moved_seconds(size)
+        return iterations * size, iterations * 2 * self.prices.moving_seconds(2 * size)
 
     def _kept_anew_cost(self, number: int, price: float) -> float:
         size, seconds = self.kept_anew(number)
@@ -300,19 +300,19 @@ class RecipePrices:
     def seconds(self, recipe: Recipe) -> float:
         """Predicted seconds of an iteration to run a recipe's owner once more."""
         if recipe.stacked:
-            return self._moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
+            return self.moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
         if recipe.restored is not None:
             _, part, *_ = recipe.node.operands  # kept, and put back
             own = len(moving(recipe.node)) - len(recipe.needs)  # indices that are kept
-            return 2 * self._moving_seconds(2 * part.shape.bytes) + own * self._moving_seconds(0)
+            return 2 * self.moving_seconds(2 * part.shape.bytes) + own * self.moving_seconds(0)
         if recipe.relaid is not None:
-            return self._moving_seconds(2 * recipe.node.shape.bytes)
+            return self.moving_seconds(2 * recipe.node.shape.bytes)
         if recipe.between:
             return self._cost.seconds(recipe.owner) / self._iterations
         if recipe.narrowed:
             residual = self._table.scan_residuals[recipe.needs[0]][0]
             wide = residual.whole.bytes // self._iterations
-            return self._moving_seconds(wide + recipe.node.shape.bytes)
+            return self.moving_seconds(wide + recipe.node.shape.bytes)
         if recipe.owner.opcode == "conditional":
             return alone_seconds(recipe.owner, self._cost)
         seconds = self._cost.copied_seconds(self._table.body.runs(recipe.owner))
@@ -332,15 +332,15 @@ class RecipePrices:
             number = body.number(end.operands[1].behind)
             slices = self._table.slices(number, recipe.owner)
             if not platform(body.target).allocating_call:
-                seconds += self._moving_seconds(slices * size)
+                seconds += self.moving_seconds(slices * size)
             if slices == 1:
                 continue
             reads = [r for s in self._table.scan_residuals.get(number, ()) for r in s.reads]
             if any(only_hands_on(read.node, inner.root_of(read.owner)) for read in reads):
-                seconds += self._moving_seconds(2 * size)
+                seconds += self.moving_seconds(2 * size)
         return seconds
 
-    def _moving_seconds(self, moved: int) -> float:
+    def moving_seconds(self, moved: int) -> float:
         """Predicted time of an operator that only moves so many bytes."""
         return self._cost.device.seconds(Work(bytes=moved, kernels=1))
 
@@ -399,13 +399,9 @@ class RecipePrices:
             return seconds * self._waits[body]
         return seconds - min(self._cost.device.start_seconds, seconds)
 
-    def moved_seconds(self, size: int) -> float:
-        """Predicted seconds to write and to read a slice of `size` bytes by two operators."""
-        return 2 * self._moving_seconds(2 * size)
-
     def put_seconds(self, residual: ScanResidual) -> float:
         """Predicted seconds to write one slice of a scan residual, as an operator by itself."""
-        return self._moving_seconds(2 * residual.whole.bytes // self._iterations)
+        return self.moving_seconds(2 * residual.whole.bytes // self._iterations)
 
     def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
         """Bytes of the new scan residual that a recipe stores for its value; 0 if it stores none.
