@@ -44,6 +44,9 @@ class SuitePlan:
       planned: whether it is used. reason: why not, or "".
       trouble: whether `reason` is a failure, not just that there is nothing to gain.
       beside: the policy whose predicted step time the plan was allowed, or "".
+      way: "spilled", or "both", spilled and recomputed; "" for plans without host memory.
+      host_bytes: XLA's total of host memory. copies: to and from it that the executable's thunks
+        start on other streams, and that they do not.
     """
 
     max_overhead: float | None
@@ -54,6 +57,9 @@ class SuitePlan:
     reason: str = ""
     trouble: bool = False
     beside: str = ""
+    way: str = ""
+    host_bytes: int = 0
+    copies: tuple[int, int] = (0, 0)
 
 
 @dataclasses.dataclass(frozen=True)

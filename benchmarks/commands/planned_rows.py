@@ -45,6 +45,8 @@ def run(
             found.append(row(progress.stage))
             write_json(values.out, found)  # A row takes minutes: what is there already is kept.
     shared.print_table(values, suite_table(found, shared.overheads(values), values.target))
+    if any(plan.way for row in found for plan in row.plans):
+        shared.print_table(values, front_table(found))
     for line in suite_notes(found):
         print(line)
     return 1 if any(row.trouble for row in found) else 0
@@ -60,10 +62,33 @@ def suite_table(rows: Sequence[SuiteRow], overheads: Sequence[float], target: st
     )
 
 
+def front_table(rows: Sequence[SuiteRow]) -> Table:
+    """A line for each step and overhead: recomputation alone, host memory alone, and both."""
+    lines = []
+    for row in rows:
+        plans = {(plan.way, plan.max_overhead): plan for plan in row.plans if not plan.beside}
+        for most in dict.fromkeys(most for way, most in plans if way):
+            none = SuitePlan(most, row.xla_bytes or 0, row.step_seconds, 0.0, False)
+            ways = [plans.get((way, most), none) for way in ("", "spilled", "both")]
+            added = (percent(plan.step_seconds / row.step_seconds - 1, 1) for plan in ways)
+            sizes = (f"{megabytes(p.bytes)} + {megabytes(p.host_bytes)}" for p in ways)
+            cells = [cell for pair in zip(sizes, added, strict=True) for cell in pair]
+            copies = " / ".join(map(str, ways[-1].copies))
+            lines.append((row.name, percent(most or 0.0), *cells, copies))
+    heads = ((f"{way}, device + host", "more %") for way in ("recomputed", "spilled", "both"))
+    names = (
+        "step:",
+        "allowed %",
+        *(n for pair in heads for n in pair),
+        "copies beside / waited for",
+    )
+    return Table(names, lines, "with host memory; MB of 2^20 bytes of a device")
+
+
 def _cells(row: SuiteRow, ways: int) -> tuple[str, ...]:
     if row.xla_bytes is None:
         return (row.name, str(row.devices or "-"), *("-" for _ in range(ways + 5)))
-    plans = [plan for plan in row.plans if not plan.beside]
+    plans = [plan for plan in row.plans if not plan.beside and not plan.way]
     missing = ways - len(plans)
     more = (percent(plan.step_seconds / row.step_seconds - 1, 1) for plan in plans)
     return (

@@ -32,6 +32,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define.switch(
         "beside", False, "Plan the first policy also in the predicted time of each of the others."
     )
+    define.text("host_budget", None, "Also plan with so much host memory, for each overhead.")
     planned_rows.define_flags(values)
 
 
@@ -69,8 +70,9 @@ def _row(
     overheads, options = shared.overheads(values), shared.options(values)
     among = seconds if beside else None
     found = trainer_row(
-        trainer, settings, policy, values.target, overheads, options, progress, among
-    )
+        trainer, settings, policy, values.target, overheads, options, progress, among,
+        values.host_budget,
+    )  # fmt: skip
     if found.xla_bytes is not None:
         seconds[policy] = found.step_seconds
     return found

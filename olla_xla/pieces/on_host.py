@@ -27,7 +27,7 @@ from olla_xla.segments.spill import SpillPlan, spilled_by_waits
 
 _logger = logging.getLogger("olla_xla")
 
-_LITTLE, _MUCH = 0.005, 0.1
+LITTLE, _MUCH = 0.005, 0.1
 """Parts of a step's time that scans may wait for copies in the first trial with some, and in the
 second, where no overhead is given. In the last all copies are made; of those plans make few."""
 
@@ -143,7 +143,7 @@ class _Search:
             link_bytes = self._allowed(0.0) * self._cost.device.host_bytes_per_second
             link_bytes *= self._devices  # each has a link
             given = self._function, self._args, self._kwargs, self._most
-            waits = _LITTLE, max(self._overhead or _MUCH, _LITTLE), math.inf
+            waits = LITTLE, max(self._overhead or _MUCH, LITTLE), math.inf
             ways = spilled_by_waits(*given, waits, link_bytes)
             reason = "" if ways else "no scan stores anything for another that the budget holds"
         for way in ways:
@@ -188,13 +188,17 @@ class _Search:
         return run_seconds(module_from_bytes(final_module(compiled)), self._cost)
 
     def _try_spilled(self, spilled: Callable[..., Any], part: SpillPlan) -> None:
-        """Plans a function that spills; again where it may take longer by our measure of time."""
+        """Plans a function that spills; again with the time that its copies leave, if that differs.
+
+        An overhead is a part of the spilled step's own time: that may be much longer or shorter.
+        """
         settings, options = self._settings, self._settings.options
         own = self._tried(planned_function(spilled, self._jit_options, settings), part)
         if own is None or options.budget_bytes is not None:
             return
         more = self._allowed(self._overhead) / own - 1
-        if more > self._overhead + _WORTH:
+        late = 0 < more < self._overhead and not self._trials[-1][0].fits
+        if late or more > self._overhead + _WORTH:
             options = dataclasses.replace(options, max_overhead=more)
             settings = settings._replace(options=options)
             self._tried(planned_function(spilled, self._jit_options, settings), part)

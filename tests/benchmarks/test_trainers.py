@@ -1,16 +1,23 @@
 """Steps of other people's trainers: named on the command line, compiled and planned, a row each."""
 
+import dataclasses
 import json
 
 import jax
 import pytest
 
+import olla_xla
 from benchmarks.__main__ import main
+from benchmarks.commands.planned_rows import front_table
+from benchmarks.suite import SuitePlan, SuiteRow
 from benchmarks.trainers import TRAINERS, parse_trainer
+from benchmarks.trainers.rows import host_copies
 from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.errors import InputError
+from tests.support import four_products
 from tests.support.compiles import QUICK
+from tests.support.plugins import mark
 
 
 def test_settings_are_the_trainers_own_or_those_given():
@@ -67,6 +74,35 @@ def test_a_step_that_spills():
     _, settings = parse_trainer("nnx:layers=1:words=100:host_budget=1GiB")
     step = TRAINERS["nnx"].step("none", settings, targets.target("cpu"))
     assert step.function.explain(*step.arguments, **step.keywords).host_bytes <= 2**30
+
+
+def test_each_overhead_alone_and_with_host_memory(tmp_path, capsys):
+    out = tmp_path / "rows.json"
+    command = ["benchmarks", "trainers", "--target=cpu", "--policies=none", "--host_budget=1GiB"]
+    command += ["--trainers=nnx:batch_size=1:layers=1:words=100", "--overheads=0.1"]
+    assert main([*command, "--step_limit=100", "--time_limit=2", f"--out={out}"]) == 0
+    ways = [(plan["way"], plan["max_overhead"]) for plan in json.loads(out.read_text())[0]["plans"]]
+    assert ways == [("", None), ("", 0.1), ("both", 0.1)], "nothing can be spilled on a CPU"
+    assert "spilled, device + host" in capsys.readouterr().out
+
+
+@mark("cuda13")
+def test_copies_to_the_host_are_counted_by_their_streams():
+    targets.prepare_environment("h100")
+    given = targets.target("h100").place(list(four_products.shapes(256, 4096)))
+    compiled = jax.jit(olla_xla.spill(four_products.step)).lower(*given).compile()
+    beside, waited = host_copies(compiled)
+    assert beside + waited >= 16 and beside > 0, "eight arrays are sent and fetched"
+    assert host_copies(jax.jit(four_products.step).lower(*given).compile()) == (0, 0)
+
+
+def test_a_front_has_a_line_for_each_overhead():
+    plan = SuitePlan(0.1, 2**20, 1.1, 1.0, True)
+    both = dataclasses.replace(plan, way="both", host_bytes=2**21, step_seconds=1.0, copies=(4, 2))
+    row = SuiteRow("a", 8, 3 * 2**20, 1.0, 1.0, (plan, both))
+    (line,) = front_table([row]).rows
+    recomputed, spilled = ("1.0 + 0.0", "10.0"), ("3.0 + 0.0", "0.0")
+    assert line == ("a", "10.00", *recomputed, *spilled, "1.0 + 2.0", "0.0", "4 / 2")
 
 
 def test_each_policy_is_a_row(monkeypatch, tmp_path, capsys):

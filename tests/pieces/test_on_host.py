@@ -109,6 +109,33 @@ def test_what_does_not_go_with_it_is_said_in_a_line(options, error):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(
+    ("own", "fits", "asked"),
+    [
+        (1.0, False, [0.1]),  # XLA's own time: the overhead is of the same step
+        (1.06, False, [0.1, 1.1 / 1.06 - 1]),  # copies take some of the time allowed
+        (1.06, True, [0.1]),
+        (1.2, False, [0.1]),  # copies take all of it
+        (0.9, True, [0.1, 1.1 / 0.9 - 1]),
+    ],
+)
+def test_an_overhead_is_of_the_function_that_spills_nothing(own, fits, asked, monkeypatch):
+    search, seen = object.__new__(on_host._Search), []
+    plain = olla_xla.plan(step, host_budget=1, max_overhead=0.1)._plain
+    search._settings, search._jit_options = plain._plan_settings, {}
+    search._own_seconds, search._trials = 1.0, []
+
+    def tried(function, part):
+        seen.append(function._plan_settings.options.max_overhead)
+        search._trials.append((on_host.HostTrial(part, 1, fits=fits), function))
+        return own
+
+    monkeypatch.setattr(search, "_tried", tried)
+    search._try_spilled(step, on_host.SpillPlan(()))
+    assert seen == pytest.approx(asked)
+
+
+@pytest.mark.quick
 def test_a_bug_of_the_search_leaves_the_call_to_a_plan_alone(monkeypatch, caplog):
     monkeypatch.setattr(on_host._Search, "run", lambda self: 1 / 0)
     function = olla_xla.plan(lambda x: x + 1, host_budget="1GiB")
