@@ -28,9 +28,7 @@ def test_a_scan_residual():
     residual, written, place = found()
     assert (residual.written, residual.read, residual.axis, residual.bytes) == (2, 2, 0, 80)
     assert residual.update.i.name == "put" and residual.value.shape.bytes == 16
-    assert [read.node.i.opcode for read in residual.reads] == [
-        "dynamic-slice"
-    ] and not residual.moves
+    assert [read.i.opcode for read in residual.reads] == ["dynamic-slice"] and not residual.moves
     assert (written.element, written.factor, written.offset) == ((0,), 1, 0)
     assert (place.element, place.factor, place.offset) == ((0,), -1, 4), "from the last one on"
 

@@ -336,7 +336,7 @@ class RecipePrices:
             if slices == 1:
                 continue
             reads = [r for s in self._table.scan_residuals.get(number, ()) for r in s.reads]
-            if any(only_hands_on(read.node, inner.root_of(read.owner)) for read in reads):
+            if any(only_hands_on(read, inner.root_of(read.owner)) for read in reads):
                 seconds += self.moving_seconds(2 * size)
         return seconds
 
@@ -356,10 +356,10 @@ class RecipePrices:
             saved += self._cost.seconds(start) / self._iterations
         inner = self._table.pair.reader.body
         for read in residual.reads:
-            if only_hands_on(read.node, inner.root_of(read.owner)):
+            if only_hands_on(read, inner.root_of(read.owner)):
                 saved += self._exposed_seconds(inner, read.owner)
             else:
-                saved += self._cost.nearer_seconds(inner.runs(read.owner), read.node.shape.bytes)
+                saved += self._cost.nearer_seconds(inner.runs(read.owner), read.shape.bytes)
         return saved
 
     @functools.cached_property

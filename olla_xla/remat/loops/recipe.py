@@ -149,7 +149,7 @@ class _EditBuilder(Again):
         replaced: dict[Instruction, ValueRef] = {}
         copies: dict[ValueRef, list[set[Instruction]]] = {}
         for residual, owner in reads:
-            node = next(r.node for r in residual.reads if r.owner is owner)
+            node = next(r for r in residual.reads if r.owner is owner)
             if only_hands_on(node, inner.root_of(owner)):
                 given = self._value(self._table.number(residual))
                 readers = _reading(inner, owner)

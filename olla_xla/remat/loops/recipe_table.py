@@ -103,7 +103,7 @@ class RecipeTable:
         begins = {writer.start[w]: w for w in sorted(writer.fixed, reverse=True)}
         elements = {r: begins[reader.start[r]] for r in reader.fixed if reader.start[r] in begins}
         slices = {
-            read.node.i: number
+            read.i: number
             for number, scan_residuals in self.scan_residuals.items()
             for residual in scan_residuals
             for read in residual.reads
@@ -203,7 +203,7 @@ class RecipeTable:
         found = [] if owner is None else [self.body.runs(owner)]
         for residual in self.scan_residuals.get(number, ()):
             for read in residual.reads:
-                if not only_hands_on(read.node, body.root_of(read.owner)):
+                if not only_hands_on(read, body.root_of(read.owner)):
                     found.append(body.runs(read.owner))
         for i in found:
             if i not in self._settled:

@@ -14,29 +14,13 @@ from olla_xla.remat.loops.nodes import Node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Read:
-    """A place where the backward loop's body reads one slice of a scan residual.
-
-    Attributes:
-      node: the dynamic-slice.
-    """
-
-    node: Node
-
-    @property
-    def owner(self) -> Instruction:
-        """The instruction of the backward loop's body that reads the slice."""
-        return self.node.owner
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class ScanResidual:
     """An element of the forward loop's state that the backward loop reads slice by slice.
 
     Attributes:
       written, read: the element's number in the two states.
       update: the dynamic-update-slice of each iteration. value: what it writes.
-      reads: the slices taken.
+      reads: the dynamic-slices of it in the backward loop's body.
       whole: shape of all slices together, as they are read. axis: its dimension that counts them.
       moves: instructions between the loops that only move bytes within slices, the first one first.
       axes: for each of them, the dimensions that count slices (`NewInstruction.slice_axes`).
@@ -46,7 +30,7 @@ class ScanResidual:
     read: int
     update: Node
     value: Node
-    reads: tuple[Read, ...]
+    reads: tuple[Node, ...]
     whole: Shape
     axis: int = 0
     moves: tuple[Instruction, ...] = ()
@@ -237,7 +221,7 @@ def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
 
 def _read(
     reader: CountedLoop, r: int, axis: int, written: Shape
-) -> tuple[tuple[Read, ...], Affine | None]:
+) -> tuple[tuple[Node, ...], Affine | None]:
     """The slices that are read of a scan residual, and which that is of each iteration.
 
     Args:
@@ -264,7 +248,7 @@ def _read(
         if not _is_replaceable(body, node):
             raise NotAResidual("an asynchronous or nested fusion computes with it")
         places.add(body.affine(node.operands[1 + here], whole=True))
-        reads.append(Read(node))
+        reads.append(node)
     if len(places) > 1 or not places <= set(own_iteration(reader)):
         raise NotAResidual("the backward loop reads a slice of another iteration")
     return tuple(reads), next(iter(places), None)
