@@ -5,8 +5,6 @@ two arrays hold equal values. Where a rewrite makes them one array, LLVM finds c
 subexpressions, and may round sums of products otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from olla_xla.check.executable.numbering import Numbers, named
@@ -30,19 +28,15 @@ _MOVED = {
 
 
 class Arrays:
-    """For one fusion: from which arrays outside it each value inside the fusion takes elements."""
+    """For one fusion: from which arrays outside it each value inside the fusion takes elements.
 
-    def __init__(self) -> None:
-        self._from: dict[Op, frozenset[object]] = {}
+    It starts with the fusion's parameters, each from its operand's array (`array_of`).
+    """
+
+    def __init__(self, fusion: Op, alike: Alike) -> None:
+        given = zip(fusion.called[0].parameters, fusion.operands, strict=True)
+        self._from = {p: frozenset([array_of(operand, alike)]) for p, operand in given}
         self._read: dict[_Extents, dict[bytes, frozenset[object]]] = {}
-
-    @classmethod
-    def of(cls, fusion: Op, alike: Alike) -> Arrays:
-        """Starts with the fusion's parameters, each from its operand's array (`array_of`)."""
-        arrays = cls()
-        for parameter, operand in zip(fusion.called[0].parameters, fusion.operands, strict=True):
-            arrays._from[parameter] = frozenset([array_of(operand, alike)])
-        return arrays
 
     def note(self, op: Op, read: list[Numbers]) -> None:
         """Records from which arrays an operation reads, given its operands' value numbers."""

@@ -41,12 +41,10 @@ from olla_xla.check.executable.loops import number_loop
 from olla_xla.check.executable.numbering import (
     EFFECT,
     HANDLERS,
-    PARAMETER,
     Numbers,
     all_of,
     hashed,
     is_exchange,
-    named,
 )
 from olla_xla.check.executable.program import Body, Op, Program, acts
 from olla_xla.check.executable.records import Concatenation, Digit, Update
@@ -73,8 +71,6 @@ class ElementExpressions(ElementNumbering):
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        self._arrays = Arrays()
-        """The arrays that the fusion being numbered reads."""
         self._elementwise: dict[Body, bool] = {}
         self.loops = Loops()
 
@@ -84,20 +80,6 @@ class ElementExpressions(ElementNumbering):
         found = super().computation(body)
         self.terms = terms
         return found
-
-    def run(self, body: Body, given: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a computation's result, given its parameters'; appends to `effects`."""
-        at: dict[Op, Numbers] = dict(zip(body.parameters, given, strict=True))
-        handlers, plain = self.handlers, type(self).plain
-        for op in body.ops:
-            if op.opcode != "parameter":
-                handler = handlers.get(op.opcode, plain)
-                read = [at[o] for o in op.operands]
-                at[op] = handler(self, op, read, effects)
-                if self._fused is not None:
-                    self._arrays.note(op, read)
-                    note_own(self, op, read, at[op], self._fused)
-        return at[body.result]
 
     def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
         """The value number of one slice of an array, flattened; arguments as in the base class."""
@@ -277,11 +259,16 @@ class ElementExpressions(ElementNumbering):
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Value numbers of a fusion's results; with a hash of its code if that may change bits."""
-        outer = self._fused, self._arrays
-        self._fused, self._arrays = set(), Arrays.of(op, self.alike)
+        computed, arrays = set[bytes](), Arrays(op, self.alike)
+
+        def noted(inner: Op, read: list[Numbers], result: Numbers) -> None:
+            arrays.note(inner, read)
+            note_own(self, inner, read, result, computed)
+
+        outer = self._fused, self.noted
+        self._fused, self.noted = computed, noted
         inside = self.run(op.called[0], operands, effects)
-        computed, arrays = self._fused, self._arrays
-        self._fused, self._arrays = outer
+        self._fused, self.noted = outer
         rounded = {i: n for i, n in inside.items() if not self.is_free(op, i)}
         if not rounded:
             return inside
@@ -306,12 +293,7 @@ class ElementExpressions(ElementNumbering):
         if self.terms is not None:
             return self.loops.later(self, op, start, effects)
         if self.loops.is_stateful(op):
-            symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
-            inner: list[bytes] = []
-            root = self.run(op.called[0], [symbols], inner)
-            whole, numbers = self.whole_loop(op, start, symbols, root, inner)
-            effects.append(hashed(EFFECT + whole))
-            return numbers
+            return super().loop(op, operands, effects)
         numbers, seen = self.loops.followed(self, op, start) or number_loop(self, op, start)
         effects += [e for e in seen if e not in effects or not is_exchange(e)]
         return numbers

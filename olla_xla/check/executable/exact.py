@@ -7,7 +7,7 @@ Triton's), so neither is compared for these results. A fusion may have other res
 """
 
 from hlo.shapes import ShapeIndex
-from hlo.wire import is_zero, scalar_integer
+from hlo.wire import INTEGERS, is_zero, scalar_integer
 from olla_xla.check.executable.program import Body, Op
 
 _MOVES = frozenset(
@@ -18,12 +18,10 @@ _MOVES = frozenset(
 """Opcodes that round nothing: their results are operands' elements, literals or comparisons."""
 
 _COMPUTES = frozenset(
-    "abs add and clamp convert iota maximum minimum multiply negate not or subtract xor".split()
+    "abs add and clamp compare convert iota maximum minimum multiply negate not or select sign "
+    "subtract xor".split()
 )
 """Opcodes that are exact on integers."""
-
-_INTEGERS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 9})
-"""Element types: pred, s8 to s64 and u8 to u64."""
 
 _IDEMPOTENT = frozenset("and maximum minimum or".split())
 _FROM_ZERO = frozenset("add xor".split())
@@ -49,7 +47,7 @@ def exact_results(body: Body) -> frozenset[ShapeIndex]:
     return frozenset((k,) for k, operand in enumerate(root.operands) if operand in exact)
 
 
-def divides(op: Op) -> bool:
+def _divides(op: Op) -> bool:
     """Whether an operation is an integer division (or remainder) by a positive constant."""
     if op.opcode not in ("divide", "remainder") or op.operands[1].opcode != "constant":
         return False
@@ -60,20 +58,26 @@ def divides(op: Op) -> bool:
 def _is_exact(op: Op) -> bool:
     if op.opcode in _MOVES:
         return True
-    if not all(_is_integer(one) for one in (op, *op.operands)):
-        return False
-    return op.opcode in _COMPUTES or divides(op) or (op.opcode == "reduce" and _is_free(op))
+    return is_whole(op) or (op.opcode == "reduce" and _is_of_integers(op) and _is_free(op))
 
 
-def _is_integer(op: Op) -> bool:
-    return op.proto.shape.element_type in _INTEGERS
+def is_whole(op: Op) -> bool:
+    """Whether each element of an operation's result is computed of integers, exactly."""
+    return (op.opcode in _COMPUTES or _divides(op)) and _is_of_integers(op)
+
+
+def _is_of_integers(op: Op) -> bool:
+    """Whether an operation's result and operands are integers or booleans."""
+    return all(one.proto.shape.element_type in INTEGERS for one in (op, *op.operands))
 
 
 def _is_free(reduce: Op) -> bool:
     """Whether a reduction of integers has the same result in any order."""
     (body,) = reduce.called
     step = body.result
-    if set(step.operands) != set(body.parameters) or len(body.ops) != 3 or not _is_integer(step):
+    if set(step.operands) != set(body.parameters) or len(body.ops) != 3:
+        return False
+    if not _is_of_integers(step):
         return False
     start = reduce.operands[-1]
     return step.opcode in _IDEMPOTENT or (

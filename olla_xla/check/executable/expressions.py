@@ -15,10 +15,8 @@ from hlo.device_groups import groups_listed
 from hlo.shapes import Shape
 from olla_xla.check.executable.numbering import (
     BITCAST,
-    EFFECT,
     END,
     HANDLERS,
-    PARAMETER,
     Numbering,
     Numbers,
     hashed,
@@ -62,17 +60,6 @@ class _Expressions(Numbering):
             return inside
         made = self.code(op)
         return inside | {i: hashed(made + n) for i, n in rounded.items()}
-
-    def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A while: its body and condition as functions of the state, and the initial state."""
-        start = operands[0]
-        symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
-        inner: list[bytes] = []
-        root = self.run(op.called[0], [symbols], inner)
-        whole, numbers = self.whole_loop(op, start, symbols, root, inner)
-        if inner:
-            effects.append(hashed(EFFECT + whole))
-        return numbers
 
 
 _PRECISIONS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
@@ -154,5 +141,4 @@ _Expressions.handlers = {
     **ROUNDING,
     "bitcast": _Expressions.bitcast,
     "fusion": _Expressions.fusion,
-    "while": _Expressions.loop,
 }

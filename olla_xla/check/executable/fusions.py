@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from olla_xla.check.executable.converts import exposed, narrowed, widened
 from olla_xla.check.executable.element_numbering import ElementNumbering
-from olla_xla.check.executable.exact import divides
+from olla_xla.check.executable.exact import is_whole
 from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.program import Body, Op
 
@@ -35,13 +35,6 @@ _EACH = frozenset(
 )
 """Opcodes that compute each element of their result independently of the others."""
 
-_EXACT = frozenset(
-    "abs add and clamp compare convert maximum minimum multiply negate not or select sign subtract "
-    "xor".split()
-)
-_WHOLE = frozenset(range(1, 10))
-"""Opcodes that are exact on these element types: integers and pred."""
-
 
 def note_own(
     numbering: ElementNumbering, op: Op, read: list[Numbers], result: Numbers, own: set[bytes]
@@ -59,7 +52,7 @@ def note_own(
             return
         if op.opcode == "slice" and _is_handed_on(numbering, read[0], result):
             return
-    elif _is_exact(op) and not any(n in own for numbers in read for n in numbers.values()):
+    elif is_whole(op) and not any(n in own for numbers in read for n in numbers.values()):
         return
     elif op.opcode == "convert":
         (number,), (before,) = result.values(), read[0].values()
@@ -76,12 +69,6 @@ def _is_handed_on(numbering: ElementNumbering, whole: Numbers, result: Numbers) 
     ((number,), (part,)) = whole.values(), result.values()
     made = numbering.concatenations.get(number)
     return made is not None and part in made.numbers
-
-
-def _is_exact(op: Op) -> bool:
-    """Whether an operation gives the same bits in any code."""
-    kinds = (o.shape.element_type for o in (op, *op.operands))
-    return (op.opcode in _EXACT or divides(op)) and all(kind in _WHOLE for kind in kinds)
 
 
 def is_elementwise(body: Body) -> bool:

@@ -5,12 +5,12 @@ whose rounding may depend on that pattern (`rounding`) must have the one of XLA'
 """
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 
 from olla_xla.check.executable.memory import Place
 from olla_xla.check.executable.program import Op
 from olla_xla.check.executable.rounding import Rounding
-from olla_xla.check.executable.values import Frame, MemoryValue, Values, resolve
+from olla_xla.check.executable.values import MemoryValue, Values, resolve
 
 Pattern = tuple[int, ...]
 """For each array that a kernel reads or writes, operands first: the position of the first one in
@@ -39,7 +39,7 @@ def kernel_memory(
     """
     rounding, known = Rounding(target), {}
     found: dict[str, KernelMemory] = {}
-    for frame in _frames(values.frame):
+    for frame in values.frame.every():
         for op in frame.body.ops:
             if op.opcode in ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"):
                 continue
@@ -79,10 +79,3 @@ def _pattern(given: list[MemoryValue], places: Mapping[MemoryValue, Place]) -> P
 
 def _runs_others(op: Op) -> bool:
     return op.opcode in ("while", "conditional", "call", "async-start")
-
-
-def _frames(frame: Frame) -> Iterator[Frame]:
-    yield frame
-    for inner in frame.inner.values():
-        for called in inner:
-            yield from _frames(called)

@@ -64,10 +64,7 @@ def shared_buffers(program: Program, values: Values, target: str) -> dict[Memory
         i, j = find(resolve(a).buffer), find(resolve(b).buffer)
         parent[max(i, j)] = min(i, j)
 
-    frames = [values.frame]
-    while frames:
-        frame = frames.pop()
-        frames += [inner for called in frame.inner.values() for inner in called]
+    for frame in values.frame.every():
         for states in frame.states.values():
             for _, start, state, end, after in states:
                 for other in (start, end, after):

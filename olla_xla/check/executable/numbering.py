@@ -134,6 +134,8 @@ class Numbering(abc.ABC):
         self._attributes: dict[Op, bytes] = {}
         self._shapes: dict[Shape, bytes] = {}
         self._bare: dict[bytes, bytes] = {}
+        self.noted: Callable[[Op, list[Numbers], Numbers], None] | None = None
+        """Gets each operation that is numbered, with its operands' numbers and its results'."""
 
     def term(self, *parts: bytes) -> bytes:
         """A new value number: the hash of these value numbers, joined."""
@@ -164,7 +166,10 @@ class Numbering(abc.ABC):
         for op in body.ops:
             if op.opcode != "parameter":
                 handler = handlers.get(op.opcode, plain)
-                at[op] = handler(self, op, [at[o] for o in op.operands], effects)
+                read = [at[o] for o in op.operands]
+                at[op] = handler(self, op, read, effects)
+                if self.noted is not None:
+                    self.noted(op, read, at[op])
         return at[body.result]
 
     def attributes(self, op: Op) -> bytes:
@@ -366,22 +371,22 @@ class Numbering(abc.ABC):
             numbers[i] = given[0] if len(set(given)) == 1 else self.term(*whole)
         return numbers
 
-    def whole_loop(
-        self, op: Op, start: Numbers, symbols: Numbers, root: Numbers, effects: list[bytes]
-    ) -> tuple[bytes, Numbers]:
-        """The hash of a while, and its results' numbers; of those that change with that hash.
-
-        Args:
-          op: the while. start: value numbers of its initial state.
-          symbols: those of its state in an iteration. root: the body's results for these.
-          effects: of an iteration.
+    def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """Value numbers of a while: its body and condition as functions of the state, and the
+        initial state.
         """
+        (start,) = operands
+        symbols = {i: hashed(PARAMETER + named((0, *i))) for i in start}
+        inner: list[bytes] = []
+        root = self.run(op.called[0], [symbols], inner)
         # It may hold the trip count, which XLA then uses instead of the condition.
         config = hashed(op.proto.backend_config)
         tested = self.computation(op.called[1])
-        made = (config, tested, all_of(root), EFFECT, *ordered(effects), all_of(start))
+        made = (config, tested, all_of(root), EFFECT, *ordered(inner), all_of(start))
         whole = hashed(b"".join((_WHILE, *made)))
-        return whole, {
+        if inner:
+            effects.append(hashed(EFFECT + whole))
+        return {
             i: n if root[i] == symbols[i] else hashed(_PART + whole + named(i))
             for i, n in start.items()
         }
@@ -433,5 +438,6 @@ HANDLERS: dict[str, Callable[..., Numbers]] = {
     "async-start": Numbering.begin,
     "copy-start": Numbering.copy_start,
     "conditional": Numbering.choose,
+    "while": Numbering.loop,
 }
 """Handlers that both numberings have."""

@@ -9,13 +9,13 @@ operations, without the planner's own test, so that the two do not share mistake
 import math
 from collections.abc import Iterable
 
+from hlo.shapes import Shape
+from hlo.wire import INTEGERS
 from olla_xla.check.executable.program import CONTROL_FLOW, Body, Op
 
-_HALF, _SINGLE, _DOUBLE, _BRAIN = 10, 11, 12, 16
-_FLOATS = (_HALF, _SINGLE, _DOUBLE, _BRAIN)
+_FLOATS = (10, 11, 12, 16)
+"""Element types f16, f32, f64 and bf16."""
 _COMPLEX_TYPES = (15, 18)
-_INTEGERS = range(1, 10)
-"""XLA's element types of booleans and of whole numbers: their arithmetic is exact."""
 
 _EXACT = frozenset(
     "abs ceil clamp compare constant floor iota is-finite maximum minimum parameter "
@@ -37,7 +37,7 @@ _ELEMENTWISE = frozenset(
     "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply "
     "negate not or power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
 )
-_TILE_TYPES = (1, 2, 3, 4, 5, _HALF, _SINGLE, _DOUBLE, _BRAIN)
+_TILE_TYPES = (1, 2, 3, 4, 5, *_FLOATS)
 """What XLA's tiled code generator for CPUs takes, beside parameters; its code does not depend on
 shared memory."""
 
@@ -75,8 +75,9 @@ def is_settled(bodies: Iterable[Body]) -> bool:
 def _is_short(op: Op) -> bool:
     """Whether it is on floating-point numbers, in arrays of at most `_STRAIGHT` elements."""
     shapes = [part for o in (op, *op.operands) for _, part in o.shape.indices() if part.is_array]
-    floating = any(s.element_type >= 19 or s.element_type in _FLOATS for s in shapes)
-    return floating and all(math.prod(s.dimensions) <= _STRAIGHT for s in shapes)
+    return any(map(_is_rounded, shapes)) and all(
+        math.prod(s.dimensions) <= _STRAIGHT for s in shapes
+    )
 
 
 class Rounding:
@@ -155,11 +156,11 @@ class _Sums:
         if _computes_complex(op):
             self.is_open = True
         elif op.opcode in ("add", "subtract"):
-            self.is_open |= len(made_of) == 2 and _is_rounded(op)
+            self.is_open |= len(made_of) == 2 and _is_rounded(op.shape)
         elif op.called:
             self._enter(op, made_of)
-        elif op.shape.element_type in _INTEGERS:
-            return  # an index of what is handed on, too, is no product
+        elif op.shape.element_type in INTEGERS:
+            return  # exact; an index of what is handed on, too, is no product
         elif op.opcode not in _EXACT and (made_of or op.opcode not in _TRANSPARENT):
             self._products.add(op)
 
@@ -174,7 +175,6 @@ class _Sums:
                 self._products.add(op)
 
 
-def _is_rounded(op: Op) -> bool:
-    """Whether an operation is on floating-point numbers: integers are exact."""
-    kind = op.shape.element_type
-    return kind >= 19 or kind in (_HALF, _SINGLE, _DOUBLE, _BRAIN)
+def _is_rounded(shape: Shape) -> bool:
+    """Whether an array is of floating-point numbers: integers are exact."""
+    return shape.element_type >= 19 or shape.element_type in _FLOATS

@@ -215,10 +215,7 @@ class _Walk:
         Raises CheckError where it has others, such as none of a value that comes from outside.
         """
         known, needed, read = set[Slice](), set[Slice](), set[Slice]()
-        left = list(step.frame.inner[step.op])
-        while left:
-            frame = left.pop()
-            left += [inner for called in frame.inner.values() for inner in called]
+        for frame in (f for called in step.frame.inner[step.op] for f in called.every()):
             for op, at in frame.at.items():
                 held = _held(map(self.place, at.values()))
                 known.update(held, self.tables.get(op.name, ()))

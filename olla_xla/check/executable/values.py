@@ -8,6 +8,7 @@ returns unchanged is the initial value.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable.program import Body, Op, Program, leaves
@@ -64,6 +65,13 @@ class Frame:
     choices: dict[Op, list[tuple[MemoryValue, tuple[MemoryValue, ...]]]] = dataclasses.field(
         default_factory=dict
     )
+
+    def every(self) -> Iterator[Frame]:
+        """This run and those inside it, each before those that it calls."""
+        yield self
+        for called in self.inner.values():
+            for frame in called:
+                yield from frame.every()
 
 
 def resolve(value: MemoryValue) -> MemoryValue:
