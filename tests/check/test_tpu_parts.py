@@ -37,7 +37,7 @@ def joining(made=ARRAY, operands=(), target="ConcatBitcast"):
     return Op(opcode="custom-call", proto=proto, shape=made, operands=operands)
 
 
-def joined(cuts, made=ARRAY, sources=None, more=(), target="ConcatBitcast"):
+def joined(cuts, made=ARRAY, sources=None, numbers=None, more=(), target="ConcatBitcast"):
     """The shape of the array whose memory a call joins that is given these slices; else None."""
     parts, sources, found = Parts(), sources or [b"array"] * len(cuts), []
 
@@ -46,10 +46,11 @@ def joined(cuts, made=ARRAY, sources=None, more=(), target="ConcatBitcast"):
         found.append(old)
         return b"cast"
 
-    read = [b"slice %d" % k for k in range(len(cuts))]
+    read = [b"slice %d" % k for k in range(len(cuts))] if numbers is None else numbers
     for one, source, number in zip(cuts, sources, read, strict=True):
         assert parts.of(one, [source], number, cast) == number
-    result = parts.of(joining(made, target=target), [*read, *more], b"call", cast)
+    others = [Op(opcode="copy") for _ in more]
+    result = parts.of(joining(made, [*cuts, *others], target), [*read, *more], b"call", cast)
     assert result == (b"cast" if found else b"call")
     return found[0] if found else None
 
@@ -105,14 +106,31 @@ def test_a_row_that_is_an_array_seen_as_bytes_is_joined_as_that_array(numbering)
     numbers, parts = numbering("tpu"), Parts()
     seen = numbers.cast(b"array", ARRAY, row)
     assert seen != b"array"
-    read = []
-    for ranges in ((100, 192), (0, 100)):
-        one = cut(ranges, source=row)
-        read.append(b"slice %d" % ranges[0])
-        assert parts.of(one, [seen], read[-1], numbers.cast) == read[-1]
+    cuts, read = [cut((100, 192), source=row), cut((0, 100), source=row)], [b"slice 0", b"slice 1"]
+    for one, number in zip(cuts, read, strict=True):
+        assert parts.of(one, [seen], number, numbers.cast) == number
     for made, expected in ((ARRAY, b"array"), (other, numbers.cast(b"array", ARRAY, other))):
-        assert parts.of(joining(made), read, b"call", numbers.cast) == expected
-    assert parts.of(joining(), read[:1], b"call", numbers.cast) == b"call"
+        assert parts.of(joining(made, cuts), read, b"call", numbers.cast) == expected
+    assert parts.of(joining(operands=cuts[:1]), read[:1], b"call", numbers.cast) == b"call"
+
+
+def test_slices_of_equal_rows_are_told_by_their_places():
+    rows, equal = [cut((0, 4), (0, 6)), cut((4, 8), (0, 6))], [b"slice", b"slice"]
+    assert joined(rows, numbers=equal) == ARRAY
+    assert not joined([rows[0], rows[0]], numbers=equal)
+    parts = [FIRST, cut((3, 6), (0, 6)), cut((6, 8), (0, 6))]
+    assert joined(parts, numbers=[*equal, b"last"])
+    assert not joined([FIRST, FIRST, parts[2]], numbers=[*equal, b"last"])
+
+
+def test_an_array_is_joined_of_its_single_rows_that_are_followed():
+    """Loops' elements are such rows (`llama_scan_saved` on a v5e was refused)."""
+    array, numbers = shape(4, 6), ElementExpressions("tpu")
+    rows = [cut((k, k + 1), (0, 6), source=array) for k in range(4)]
+    read = [numbers.part(row, [{(): b"array"}], [])[()] for row in rows]
+    assert len(set(read)) == 4
+    assert numbers._parts.of(joining(array, rows), read, b"call", numbers.cast) == b"array"
+    assert numbers._parts.of(joining(array, rows[1:]), read[1:], b"call", numbers.cast) == b"call"
 
 
 def test_where_each_slice_begins_behind_what_runs_beside():

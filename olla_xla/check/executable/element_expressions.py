@@ -172,6 +172,22 @@ class ElementExpressions(ElementNumbering):
         (number,) = operands[0].values()
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
+        found = self._known_part(op, number)
+        if found is None:
+            numbers = self.plain(op, operands, effects)
+            if number not in self.concatenations:
+                self._note_operation(op, operands, numbers)
+            return numbers
+        if self._parts is not None:  # on a TPU, parts of arrays are joined again
+            self._parts.note(op, number, found[()])
+        return found
+
+    def _known_part(self, op: Op, number: bytes) -> Numbers | None:
+        """Value number of a static slice that is one of those concatenated, or one slice; or None.
+
+        Args:
+          op: the slice. number: of its operand.
+        """
         made = self.concatenations.get(number)
         ranges, whole = slice_ranges(op.proto), op.operands[0].shape
         if made is not None:
@@ -183,12 +199,9 @@ class ElementExpressions(ElementNumbering):
                 if made.starts[k + 1 : k + 2] == (limit,):
                     return {(): made.numbers[k]}
         axis = sliced_axis(op.shape, whole)
-        if axis is not None and not self.is_tpu:  # there a right plan is refused by it; why is open
-            return self._slice(op, number, self.integers.number(ranges[axis][0]), axis)
-        numbers = self.plain(op, operands, effects)
-        if made is None:
-            self._note_operation(op, operands, numbers)
-        return numbers
+        if axis is None:
+            return None
+        return self._slice(op, number, self.integers.number(ranges[axis][0]), axis)
 
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Value number of a convert; the original one if a value is widened and converted back."""

@@ -46,7 +46,8 @@ class Parts:
     """Recognises custom calls that join parts of an array, from the slices that it has met."""
 
     def __init__(self) -> None:
-        self._found: dict[bytes, _Part] = {}
+        self._found: dict[bytes, list[_Part]] = {}
+        """Those of one number: slices of equal rows have the same."""
 
     def of(self, op: Op, read: Sequence[bytes], number: bytes, cast: Cast) -> bytes:
         """The value number of `op`: a bitcast's if it joins all parts of an array, else `number`.
@@ -56,17 +57,18 @@ class Parts:
           number: by `Numbering.plain`. cast: gives the number of a bitcast.
         """
         if op.opcode == "slice":
-            self._note(op, read[0], number)
+            self.note(op, read[0], number)
         elif op.opcode == "custom-call" and (found := self._joined(op, read)) is not None:
             return cast(*found, op.shape)
         return number
 
-    def _note(self, op: Op, source: bytes, number: bytes) -> None:
+    def note(self, op: Op, source: bytes, number: bytes) -> None:
         """Remembers a slice, its number and its source's, if it takes every element of a range."""
-        taken = op.proto.slice_dimensions
-        if all(d.stride == 1 for d in taken):
-            ranges = tuple((d.start, d.limit) for d in taken)
-            self._found[number] = _Part(source, op.operands[0].shape, ranges)
+        if all(d.stride == 1 for d in op.proto.slice_dimensions):
+            known = self._found.setdefault(number, [])
+            part = _Part(source, op.operands[0].shape, _ranges(op))
+            if part not in known:
+                known.append(part)
 
     def _joined(self, op: Op, numbers: Sequence[bytes]) -> tuple[bytes, Shape] | None:
         """The array, its number and shape, whose memory an operation joins of adjacent parts.
@@ -80,36 +82,54 @@ class Parts:
         Returns:
           None if it does not join, or if the parts do not make up an array.
         """
-        parts = [self._found[n] for n in numbers if n in self._found]
-        if op.proto.custom_call_target != _JOINED or len(parts) < max(len(numbers), 1):
+        cuts = _cuts(op)
+        if not cuts:
             return None
-        source = parts[0].shape
-        if len({p.source for p in parts}) > 1 or not _lies_alike(op.shape, source):
-            return None
-        extents = [(0, extent) for extent in source.dimensions]
-        cut = [k for k, whole in enumerate(extents) if any(p.ranges[k] != whole for p in parts)]
-        if len(cut) != 1:
-            return None
-        ends = sorted(part.ranges[cut[0]] for part in parts)
-        starts = [0, *(limit for _, limit in ends)]
-        if [start for start, _ in ends] != starts[:-1] or starts[-1] != extents[cut[0]][1]:
-            return None
-        return parts[0].source, source
+        known = [
+            [part for part in self._found.get(n, ()) if part.ranges == _ranges(cut)]
+            for n, cut in zip(numbers, cuts, strict=True)
+        ]
+        for source in dict.fromkeys(part.source for part in known[0]):
+            parts = [part for of in known for part in of if part.source == source]
+            shape = parts[0].shape
+            if len(parts) == len(cuts) and _lies_alike(op.shape, shape) and _make_up(parts):
+                return source, shape
+        return None
+
+
+def _make_up(parts: Sequence[_Part]) -> bool:
+    """Whether slices of one array, cut along one dimension, have each of its elements once."""
+    extents = [(0, extent) for extent in parts[0].shape.dimensions]
+    cut = [k for k, whole in enumerate(extents) if any(p.ranges[k] != whole for p in parts)]
+    if len(cut) != 1:
+        return False
+    ends = sorted(part.ranges[cut[0]] for part in parts)
+    starts = [0, *(limit for _, limit in ends)]
+    return [start for start, _ in ends] == starts[:-1] and starts[-1] == extents[cut[0]][1]
 
 
 def joined_at(op: Op) -> list[tuple[int, ...]] | None:
     """Where each slice that `op` joins in place begins in the whole array; None for others."""
+    cuts = _cuts(op)
+    return None if cuts is None else [tuple(start for start, _ in _ranges(cut)) for cut in cuts]
+
+
+def _cuts(op: Op) -> list[Op] | None:
+    """The slices that `op` joins in place; None for others."""
     if op.proto.custom_call_target != _JOINED:
         return None
     found = []
-    for part in op.operands:
-        cut = part
+    for cut in op.operands:
         while cut.opcode in ("async-done", "async-update", "async-start"):
             cut = cut.called[0].result if cut.opcode == "async-start" else cut.operands[0]
         if cut.opcode != "slice":
             return None
-        found.append(tuple(d.start for d in cut.proto.slice_dimensions))
+        found.append(cut)
     return found
+
+
+def _ranges(cut: Op) -> tuple[tuple[int, int], ...]:
+    return tuple((d.start, d.limit) for d in cut.proto.slice_dimensions)
 
 
 def _lies_alike(whole: Shape, source: Shape) -> bool:
