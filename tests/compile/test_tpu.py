@@ -181,7 +181,7 @@ def test_topologies_that_are_none():
 
 def test_an_executable_that_is_none():
     with pytest.raises(HloError):
-        read_tpu_assignment(b"\x00nothing")
+        read_tpu_assignment(b"\x00nothing", bytes)
 
 
 def test_a_step_over_four_chips():
