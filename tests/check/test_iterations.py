@@ -371,3 +371,51 @@ ENTRY e {{
     assert digest("concatenate(new, last), dimensions={0}") == expected
     assert digest("concatenate(last, new), dimensions={0}") != expected
     assert digest("concatenate(new, second), dimensions={0}") != expected
+
+
+def test_what_hands_on_an_integer_is_no_term_of_itself(monkeypatch):
+    """As where micro-batches count tokens of all devices: to look for what it is made of has no
+    end.
+    """
+    text = """HloModule m, is_scheduled=true, num_partitions=2
+add {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT c = s32[] add(a, b)
+}
+summed {
+  p = s32[] parameter(0)
+  ROOT r = s32[] all-reduce(p), replica_groups={{0,1}}, to_apply=add
+}
+step {
+  s = (s32[], s32[]) parameter(0)
+  k = s32[] get-tuple-element(s), index=0
+  n = s32[] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  next = s32[] add(k, one)
+  go = ((s32[]), s32[], u32[]) async-start(n), calls=summed
+  done = s32[] async-done(go)
+  ROOT t = (s32[], s32[]) tuple(next, done)
+}
+goes {
+  s = (s32[], s32[]) parameter(0)
+  k = s32[] get-tuple-element(s), index=0
+  most = s32[] constant(3)
+  ROOT l = pred[] compare(k, most), direction=LT
+}
+ENTRY e {
+  n = s32[] parameter(0)
+  o = s32[] constant(0)
+  begin = (s32[], s32[]) tuple(o, n)
+  ROOT w = (s32[], s32[]) while(begin), condition=goes, body=step
+}"""
+    dependent, looked = iterations._dependent, []
+
+    def checked(terms, given, roots):
+        assert not any(number in iterations._operands(term) for number, term in terms.items())
+        looked.append(len(terms))
+        return dependent(terms, given, roots)
+
+    monkeypatch.setattr(iterations, "_dependent", checked)
+    assert results_digest(from_hlo_text(text))
+    assert max(looked) > 1

@@ -11,9 +11,10 @@ from tests.support.two_loops import two_loops
 pytestmark = pytest.mark.quick
 
 
-def loops(**parts):
-    """The two loops of the module with some parts changed."""
-    module = module_from_bytes(from_hlo_text(two_loops(**parts)))
+def loops(*, before="", **parts):
+    """The two loops of the module with some parts changed, and a computation before them."""
+    text = two_loops(**parts).replace("\nwrite {", f"{before}\nwrite {{")
+    module = module_from_bytes(from_hlo_text(text))
     whiles = [i for i in module.entry.instructions if i.opcode == "while"]
     writer, reader = (counted_loop(i, i, "cuda", together=False) for i in whiles)
     assert writer is not None and reader is not None and writer.iterations == 5
@@ -51,6 +52,22 @@ def test_moved_between_the_loops():
     assert [i.name for i in residual.moves] == ["copied", "again"]
     start, moves = before_moves(loops(**parts)[1].start[2])
     assert start.name == "moved" and [i.name for i in moves] == ["copied", "again"]
+
+
+def test_read_by_an_asynchronous_slice_that_is_no_fusion():
+    """As a TPU copies it from the host's memory."""
+    taken = """
+taken {
+  all = f32[5,4] parameter(0)
+  k = s32[] parameter(1)
+  zero = s32[] parameter(2)
+  ROOT slice = f32[1,4] dynamic-slice(all, k, zero), dynamic_slice_sizes={1,4}
+}
+"""
+    go = "((f32[5,4], s32[], s32[]), f32[1,4], u32[]) async-start(all, turned, zero), calls=taken"
+    turn = f"s32[] subtract(last, n)\n  go = {go}"
+    residual, _, _ = found(before=taken, turn=turn, read="f32[1,4] async-done(go)")
+    assert [read.owner.name for read in residual.reads] == ["go"]
 
 
 BOTH_ENDS = """f32[1,4] dynamic-slice(all, turned, zero), dynamic_slice_sizes={1,4}

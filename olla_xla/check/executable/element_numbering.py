@@ -112,8 +112,11 @@ class ElementNumbering(Numbering):
     def note_term(
         self, number: bytes, again: Callable[..., Any], given: Any, *operands: bytes
     ) -> None:
-        """Records that value number `number` is computed by `again(self, given, *operands)`."""
-        if self.terms is not None:
+        """Records that value number `number` is computed by `again(self, given, *operands)`.
+
+        What only hands on one of its operands is made as that is.
+        """
+        if self.terms is not None and number not in operands:
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:

@@ -125,8 +125,14 @@ class LoopBody:
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """The fusion or collective that an asynchronous instruction runs; others as they are."""
-        return self.fusions.get(owner) or self.exchanges.get(owner, owner)
+        """What an asynchronous instruction runs: a fusion, a collective, or a TPU's slice.
+
+        Others as they are.
+        """
+        found = self.fusions.get(owner) or self.exchanges.get(owner)
+        if found is None and owner.opcode == "async-start":
+            found = owner.called[0].root
+        return found or owner
 
     def root_of(self, owner: Instruction) -> Node | None:
         """The node for the result of the computation that an instruction runs; None if a tuple."""
