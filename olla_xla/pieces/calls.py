@@ -4,11 +4,9 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.extend import core
 
-from olla_xla.segments.trace import scan_counts
+from olla_xla.segments.equations import inexact, replaced, run_equation, scan_counts, zeros_but
 
 CHECKPOINTS = ("checkpoint", "remat", "remat2")
 """What JAX calls `jax.checkpoint`, by version."""
@@ -111,22 +109,8 @@ def _while(e: Any) -> list[Called]:
     ]
 
 
-def inexact(atoms: Any) -> list[int]:
-    """Indices of the atoms of floating-point or complex type, which can have a gradient."""
-    return [i for i, v in enumerate(atoms) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
-
-
 def _shapes(atoms: Any) -> list[Any]:
     return [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in atoms]
-
-
-def _alone(e: Any) -> Any:
-    """The equation as a function."""
-
-    def function(*values: Any) -> Any:
-        return e.primitive.bind(*values, **e.primitive.get_bind_params(e.params))
-
-    return function
 
 
 def _traced(rule: Any, values: Any, moving: Any) -> Any:
@@ -142,10 +126,8 @@ def _custom_jvp(e: Any) -> list[Called]:
     moving, results = inexact(e.invars), inexact(e.outvars)
 
     def rule(values: Any, tangents: Any) -> Any:
-        whole = [np.zeros(v.aval.shape, jax.dtypes.float0) for v in e.invars]
-        for i, t in zip(moving, tangents, strict=True):
-            whole[i] = t
-        out, moved = jax.jvp(_alone(e), list(values), whole)
+        whole = zeros_but(values, moving, tangents)
+        out, moved = jax.jvp(lambda *given: run_equation(e, given), list(values), whole)
         return [*out, *(moved[k] for k in results)]
 
     traced = _traced(rule, e.invars, [e.invars[i] for i in moving])
@@ -169,10 +151,7 @@ def _custom_vjp(e: Any) -> list[Called]:
 
     def rule(values: Any, cotangents: Any) -> Any:
         def smooth(*given: Any) -> Any:
-            whole = list(values)
-            for i, v in zip(moving, given, strict=True):
-                whole[i] = v
-            out = _alone(e)(*whole)
+            out = run_equation(e, replaced(values, moving, given))
             return [out[k] for k in results]
 
         _, pull = jax.vjp(smooth, *(values[i] for i in moving))

@@ -12,17 +12,8 @@ from olla_xla.pieces.calls import CHECKPOINTS, called_by
 from olla_xla.pieces.estimate import bytes_inside, peaks
 from olla_xla.pieces.factors import REDUCTIONS, SUM
 from olla_xla.pieces.graph import Blocked, Graph, Spread, forbidding, spread
-from olla_xla.pieces.region import (
-    LIGHT,
-    AnyStep,
-    Region,
-    Within,
-    nbytes,
-    operands,
-    regions_in,
-    settled,
-)
-from olla_xla.segments.trace import is_variable, user_line
+from olla_xla.pieces.region import LIGHT, AnyStep, Region, Within, regions_in, settled
+from olla_xla.segments.equations import bytes_of, is_variable, operands, user_line
 
 _SEEDS = 8
 """How many of the largest values are tried: those that are live at the peak are among them."""
@@ -243,13 +234,13 @@ def _along(s: Spread, step: AnyStep) -> Mapping[Any, int]:
     """The largest value of a step that is cut, and the dimension."""
     assert isinstance(step, Graph)
     made = [v for e in step.equations for v in e.outvars if s.cut.get(v, SUM) >= 0]
-    return {v: s.cut[v] for v in sorted(made, key=nbytes)[-1:]}
+    return {v: s.cut[v] for v in sorted(made, key=bytes_of)[-1:]}
 
 
 def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
     """Each dimension of each of the largest values."""
     made = [v for e in graph.equations if e.primitive.name not in LIGHT for v in e.outvars]
-    for v in sorted(made, key=nbytes, reverse=True)[:_SEEDS]:
+    for v in sorted(made, key=bytes_of, reverse=True)[:_SEEDS]:
         for d, n in enumerate(v.aval.shape):
             if n > 1:
                 yield {v: d}
@@ -294,7 +285,7 @@ def _reason(ends: _Ends) -> str:
         )
     if not ends.blocked or (ends.left and not mixing):
         return "no intermediate value is large compared with the arguments and results"
-    first = max(mixing or ends.blocked, key=lambda b: nbytes(b.value))
+    first = max(mixing or ends.blocked, key=lambda b: bytes_of(b.value))
     e = graph.equations[first.equation]
     why = "mixes" if mixing else "needs the whole of"
     shape = first.value.aval.str_short()

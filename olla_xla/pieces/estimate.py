@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from olla_xla.pieces.accumulators import accumulator, is_narrow
 from olla_xla.pieces.factors import ELEMENTWISE, REDUCTIONS, SUM, Factor
 from olla_xla.pieces.graph import Graph
-from olla_xla.pieces.region import LIGHT, AnyStep, Region, Within, nbytes, operands
-from olla_xla.segments.trace import is_variable
+from olla_xla.pieces.region import LIGHT, AnyStep, Region, Within
+from olla_xla.segments.equations import bytes_of, inner_jaxprs, is_variable, operands
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,19 +62,14 @@ def _steps(
             ):
                 fused[v] = reads
                 continue
-        made = tuple((v, 0 if name in LIGHT else nbytes(v)) for v in e.outvars)
+        made = tuple((v, 0 if name in LIGHT else bytes_of(v)) for v in e.outvars)
         steps.append(_Step(reads, made, inside(k, e)))
     return steps
 
 
 def bytes_inside(e: Any) -> int:
     """The most bytes that are live inside of jaxprs that an equation calls (scan, while, ...)."""
-    return max((_most_in(j) for j in _jaxprs(e)), default=0)
-
-
-def _jaxprs(e: Any) -> list[Any]:
-    params = (x for p in e.params.values() for x in (p if isinstance(p, tuple) else (p,)))
-    return [getattr(p, "jaxpr", p) for p in params if hasattr(getattr(p, "jaxpr", p), "eqns")]
+    return max(map(_most_in, inner_jaxprs(e)), default=0)
 
 
 @functools.lru_cache(4096)
@@ -129,19 +124,19 @@ def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
         )
         for step in _steps(region.equations, kept, within)
     ]
-    results = [(v, nbytes(v)) for v in kept]
+    results = [(v, bytes_of(v)) for v in kept]
     # A wider accumulator is there until the last piece is added and the sum is cast.
     wide = sum(
         v.aval.size * jnp.dtype(accumulator(v.aval.dtype, accumulate_dtype)).itemsize
         for v in region.sums
         if is_narrow(v.aval.dtype, accumulate_dtype)
     )
-    narrow = sum(nbytes(v) for v in region.sums if is_narrow(v.aval.dtype, accumulate_dtype))
+    narrow = sum(bytes_of(v) for v in region.sums if is_narrow(v.aval.dtype, accumulate_dtype))
     most = max(_live(inner, ()), default=0)
     return _Step(
         tuple(region.reads),
         tuple(results),
-        max(most + wide - narrow, wide) + part * sum(map(nbytes, region.reduced)),
+        max(most + wide - narrow, wide) + part * sum(map(bytes_of, region.reduced)),
     )
 
 
@@ -170,7 +165,7 @@ def _small(step: AnyStep, part: int, accumulate_dtype: Any) -> list[_Step]:
         for g, steps in step.bodies
     )
     (e,) = step.equations
-    return [_Step(tuple(step.reads), tuple((v, nbytes(v)) for v in e.outvars), within)]
+    return [_Step(tuple(step.reads), tuple((v, bytes_of(v)) for v in e.outvars), within)]
 
 
 def largest(steps: Sequence[AnyStep], part: int) -> int:
@@ -183,7 +178,7 @@ def largest(steps: Sequence[AnyStep], part: int) -> int:
     for step in steps:
         if isinstance(step, Within):
             inner = (largest(steps, part) for _, steps in step.bodies)
-            most = max(most, *map(nbytes, step.equations[0].outvars), *inner)
+            most = max(most, *map(bytes_of, step.equations[0].outvars), *inner)
         elif isinstance(step, Graph):
             most = max(most, _largest(step.equations, {}, {}, 1))
         else:
@@ -199,8 +194,8 @@ def _largest(
     most = 0
     for k, e in enumerate(equations):
         made = () if e.primitive.name in LIGHT else e.outvars
-        sizes = [nbytes(v) // (part if cut.get(v, SUM) >= 0 else 1) for v in made]
-        called, f = _jaxprs(e), chosen.get(k)
+        sizes = [bytes_of(v) // (part if cut.get(v, SUM) >= 0 else 1) for v in made]
+        called, f = inner_jaxprs(e), chosen.get(k)
         # A custom rule is not run.
         inner = f.inner[: len(called)] if f is not None else ()
         sizes += [_largest(s.graph.equations, s.chosen, s.cut, part) for s in inner]

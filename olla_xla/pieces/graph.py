@@ -14,7 +14,8 @@ import jax
 from olla_xla.pieces.calls import CALLS, Called, called_by
 from olla_xla.pieces.factors import REDUCED, SUM, Factor, factors_of, linear_factors
 from olla_xla.pieces.hoist import hoisted
-from olla_xla.segments.trace import has_effect, inlined, is_variable, scan_counts
+from olla_xla.segments.equations import has_effect, is_variable, scan_counts
+from olla_xla.segments.trace import inlined
 
 
 class Graph:

@@ -10,7 +10,14 @@ from typing import Any
 
 import jax
 
-from olla_xla.segments.trace import function_of, has_effect, is_variable, scan_counts
+from olla_xla.segments.equations import (
+    function_of,
+    has_effect,
+    is_variable,
+    needed_for,
+    renamed,
+    scan_counts,
+)
 
 
 def hoisted(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -21,16 +28,13 @@ def hoisted(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any]
     """
     names: dict[Any, Any] = {}
 
-    def renamed(atoms: Sequence[Any]) -> list[Any]:
-        return [names.get(v, v) if is_variable(v) else v for v in atoms]
-
     found = []
     for e in equations:
-        e = e.replace(invars=renamed(e.invars))
+        e = e.replace(invars=renamed(e.invars, names))
         if e.primitive.name == "scan" and not e.effects:
             found += _apart(e, names)
         found.append(e)
-    return found, renamed(outputs)
+    return found, renamed(outputs, names)
 
 
 def _apart(e: Any, names: dict[Any, Any]) -> Iterator[Any]:
@@ -50,14 +54,9 @@ def _apart(e: Any, names: dict[Any, Any]) -> Iterator[Any]:
     ]
     if not carries or not stacked:
         return
-    needed = {body.outvars[k] for k in stacked}
-    members = []
-    for inner in reversed(body.eqns):
-        if needed.intersection(inner.outvars):
-            members.insert(0, inner)
-            needed.update(filter(is_variable, inner.invars))
     results = [body.outvars[k] for k in stacked]
-    function = function_of(members, [*body.constvars, *fixed, *xs], results)
+    pure = [inner for inner in body.eqns if not has_effect(inner)]
+    function = function_of(needed_for(results, pure), [*body.constvars, *fixed, *xs], results)
 
     def alone(*values: Any) -> Any:
         def step(_: Any, x: Any) -> Any:
@@ -74,6 +73,5 @@ def _apart(e: Any, names: dict[Any, Any]) -> Iterator[Any]:
         return
     inside: dict[Any, Any] = dict(zip(traced.jaxpr.invars, atoms, strict=True))
     for one in traced.jaxpr.eqns:
-        given = [inside.get(v, v) if is_variable(v) else v for v in one.invars]
-        yield one.replace(invars=given, source_info=e.source_info)
+        yield one.replace(invars=renamed(one.invars, inside), source_info=e.source_info)
     names.update(zip((e.outvars[k] for k in stacked), traced.jaxpr.outvars, strict=True))

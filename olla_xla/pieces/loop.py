@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from olla_xla.pieces.accumulators import (
     Accumulator,
@@ -23,6 +22,7 @@ from olla_xla.pieces.factors import REDUCED
 from olla_xla.pieces.region import Region
 from olla_xla.pieces.run import Piece, run_piece
 from olla_xla.pieces.sharded import Devices
+from olla_xla.segments.equations import has_gradient, inexact, replaced, zeros_but
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,11 +165,11 @@ def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
     def backward(given: Any, cotangents: Any) -> Any:
         moved, cut = given
         of_sums, of_stacked = cotangents
-        moving, moving_cut = _inexact(moved), _inexact(cut)
+        moving, moving_cut = inexact(moved), inexact(cut)
 
         # Integers have no gradient: their cotangents are of a type that no loop takes.
-        smooth_sums = [k for k, v in enumerate(region.sums) if _has_gradient(v.aval)]
-        smooth_joined = [k for k, (x, _) in enumerate(joined) if _has_gradient(x)]
+        smooth_sums = [k for k, v in enumerate(region.sums) if has_gradient(v.aval)]
+        smooth_joined = [k for k, (x, _) in enumerate(joined) if has_gradient(x)]
         rows = [k for k in smooth_joined if joined[k][1] == REDUCED]
         smooth_stacked = [k for k in smooth_joined if k not in rows]
 
@@ -183,8 +183,8 @@ def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
             pulled += [jax.lax.dynamic_index_in_dim(x, number) for x in of_rows]
 
             def smooth(some: list[Any], some_cut: list[Any]) -> Any:
-                of_whole = _replaced(whole, moving, some)
-                made = forward.piece(of_whole, piece, _replaced(given, moving_cut, some_cut))
+                of_whole = replaced(whole, moving, some)
+                made = forward.piece(of_whole, piece, replaced(given, moving_cut, some_cut))
                 return [made[0][k] for k in smooth_sums], [made[1][k] for k in smooth_joined]
 
             _, pull = jax.vjp(smooth, [whole[i] for i in moving], [given[i] for i in moving_cut])
@@ -201,31 +201,11 @@ def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
             [(jax.typeof(cut[i]), dims[i]) for i in moving_cut],
             forward.accumulate_dtype,
         )
-        return _zeros_but(moved, moving, sums), _zeros_but(cut, moving_cut, stacked)
+        return zeros_but(moved, moving, sums), zeros_but(cut, moving_cut, stacked)
 
     function = jax.custom_vjp(forward)
     function.defvjp(saved, backward)
     return function
-
-
-def _inexact(values: Sequence[Any]) -> list[int]:
-    return [i for i, x in enumerate(values) if _has_gradient(x)]
-
-
-def _has_gradient(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-
-
-def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    whole = list(values)
-    for i, x in zip(places, new, strict=True):
-        whole[i] = x
-    return whole
-
-
-def _zeros_but(values: Sequence[Any], places: Sequence[int], gradients: Sequence[Any]) -> list[Any]:
-    zeros = [np.zeros(x.shape, jax.dtypes.float0) for x in values]
-    return _replaced(zeros, places, gradients)
 
 
 def _over_pieces(

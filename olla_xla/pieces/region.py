@@ -9,7 +9,7 @@ from typing import Any
 from olla_xla.pieces.calls import CALLS
 from olla_xla.pieces.factors import ELEMENTWISE, REDUCED, SUM, Factor
 from olla_xla.pieces.graph import Graph, Spread, units_of
-from olla_xla.segments.trace import is_variable
+from olla_xla.segments.equations import bytes_of, is_variable, operands
 
 LIGHT = frozenset(("broadcast_in_dim", "iota"))
 """Primitives that XLA fuses into the kernels that read them, so they take no memory."""
@@ -85,16 +85,6 @@ def regions_in(steps: Iterable[AnyStep]) -> Iterator[tuple[Region, Any]]:
                 yield region, e or step.equations[0]
 
 
-def nbytes(v: Any) -> int:
-    """The size in bytes of a jaxpr's variable or literal."""
-    return getattr(v.aval, "size", 0) * getattr(getattr(v.aval, "dtype", None), "itemsize", 0)
-
-
-def operands(e: Any) -> Iterable[Any]:
-    """The variables that an equation reads, each once."""
-    return dict.fromkeys(filter(is_variable, e.invars))
-
-
 def _below(graph: Graph, sources: set[int]) -> set[int]:
     """Indices of equations that depend on `sources`, among them sources that depend on others."""
     tainted = {v for i in sources for v in graph.makes(i)}
@@ -163,7 +153,7 @@ def _first(graph: Graph, members: set[int], twice: set[int]) -> frozenset[int]:
 
 
 def _weight(graph: Graph, part: set[int]) -> int:
-    return sum(nbytes(v) for i in part for v in graph.equations[i].outvars)
+    return sum(bytes_of(v) for i in part for v in graph.equations[i].outvars)
 
 
 def _sound(s: Spread, members: set[int]) -> set[int]:
@@ -310,10 +300,10 @@ def compares_with_itself(before: Sequence[Any], twice: Set[Any], again: Sequence
     """
     first, second = set[Any](), set(twice)
     for e in before:
-        if _leads_on(e) and not (first | twice).isdisjoint(_variables(e)):
+        if _leads_on(e) and not (first | twice).isdisjoint(operands(e)):
             first.update(e.outvars)
     for e in again:
-        of_first, of_second = (not s.isdisjoint(_variables(e)) for s in (first, second))
+        of_first, of_second = (not s.isdisjoint(operands(e)) for s in (first, second))
         if of_first and of_second and e.primitive.name in _TELLING:
             return True
         if of_first and _leads_on(e):
@@ -321,10 +311,6 @@ def compares_with_itself(before: Sequence[Any], twice: Set[Any], again: Sequence
         if of_second and _leads_on(e):
             second.update(e.outvars)
     return False
-
-
-def _variables(e: Any) -> set[Any]:
-    return set(filter(is_variable, e.invars))
 
 
 def _leads_on(e: Any) -> bool:

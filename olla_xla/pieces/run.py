@@ -14,10 +14,17 @@ from jax.extend import core
 from jax.lax import GatherScatterMode
 
 from olla_xla.pieces.accumulators import promoted
-from olla_xla.pieces.calls import CALLS, CHECKPOINTS, inexact
+from olla_xla.pieces.calls import CALLS, CHECKPOINTS
 from olla_xla.pieces.factors import SHARDINGS, Factor
 from olla_xla.pieces.graph import Spread
-from olla_xla.segments.trace import as_written, is_variable, scan_counts
+from olla_xla.segments.equations import (
+    as_written,
+    inexact,
+    is_variable,
+    run_equation,
+    scan_counts,
+    zeros_but,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,14 +71,9 @@ def run_piece(
             for v, d in zip(e.invars, cut, strict=True)
         ]
         with as_written(e):
-            made = _bind(e, e.params, values) if f is None else _cut(e, f, values, piece)
+            made = run_equation(e, values) if f is None else _cut(e, f, values, piece)
         (whole if f is None else pieces).update(zip(e.outvars, made, strict=True))
     return whole, pieces
-
-
-def _bind(e: Any, params: dict[str, Any], values: Sequence[Any]) -> list[Any]:
-    result = e.primitive.bind(*values, **e.primitive.get_bind_params(params))
-    return list(result) if e.primitive.multiple_results else [result]
 
 
 def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
@@ -96,7 +98,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
     if name == "dot_general" and piece.on_cpu and takes_rows(e):
         return [product_of_rows(e, values, piece.start)]
     if dim is None or dim < 0:
-        return _bind(e, params, values)
+        return run_equation(e, values, params)
     if name in ("scatter-add", "scatter_add") and is_one_each(e):
         return [with_one_added(e, *values)]
     size = piece.size(e.outvars[0].aval.shape[dim])
@@ -106,7 +108,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
         of_operand = e.invars[0].aval.shape[f.ins[0]]
         if params["slice_sizes"][f.ins[0]] == of_operand:
             params["slice_sizes"] = _with(params["slice_sizes"], f.ins[0], piece.size(of_operand))
-    made = _bind(e, params, values)
+    made = run_equation(e, values, params)
     if name == "iota" and dim == params["dimension"]:
         first = piece.start * (e.outvars[0].aval.shape[dim] // piece.units)
         return [made[0] + jnp.asarray(first).astype(made[0].dtype)]
@@ -208,11 +210,8 @@ def _custom_jvp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -
 
     def rule(primals: Any, tangents: Any) -> Any:
         made = whole_rule(*primals, *(tangents[i] for i in moving))
-        out, moved = made[: len(e.outvars)], iter(made[len(e.outvars) :])
-        return out, [
-            next(moved) if k in results else np.zeros(x.shape, jax.dtypes.float0)
-            for k, x in enumerate(out)
-        ]
+        out, moved = made[: len(e.outvars)], made[len(e.outvars) :]
+        return out, zeros_but(out, results, moved)
 
     function.defjvp(rule)
     return function(*values)
@@ -227,11 +226,7 @@ def _custom_vjp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -
     function = jax.custom_vjp(plain)
 
     def backward(given: Any, cotangents: Any) -> Any:
-        made = iter(both(*given, *(cotangents[k] for k in results)))
-        return tuple(
-            next(made) if i in moving else np.zeros(x.shape, jax.dtypes.float0)
-            for i, x in enumerate(given)
-        )
+        return tuple(zeros_but(given, moving, both(*given, *(cotangents[k] for k in results))))
 
     function.defvjp(lambda *given: (plain(*given), given), backward)
     return function(*values)

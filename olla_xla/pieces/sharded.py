@@ -12,7 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from olla_xla.errors import InputError
 from olla_xla.pieces.factors import SUM
 from olla_xla.pieces.graph import Graph, spread
-from olla_xla.pieces.region import Region, operands
+from olla_xla.pieces.region import Region
+from olla_xla.segments.equations import operands
 
 
 @dataclasses.dataclass(frozen=True)

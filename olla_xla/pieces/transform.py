@@ -14,11 +14,12 @@ from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
 from olla_xla.pieces.hoist import hoisted
 from olla_xla.pieces.loop import Pieces, run_region
-from olla_xla.pieces.region import LIGHT, AnyStep, Region, nbytes, operands, regions_in
+from olla_xla.pieces.region import LIGHT, AnyStep, Region, regions_in
 from olla_xla.pieces.run import call
 from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refuse_explicit
 from olla_xla.problem.function_name import function_name
-from olla_xla.segments.trace import function_of, inlined, is_variable, traced_call
+from olla_xla.segments.equations import bytes_of, function_of, needed_for, values_of
+from olla_xla.segments.trace import inlined, traced_call
 
 Axis = int | tuple[int | None, ...] | None
 
@@ -254,7 +255,7 @@ def _trace(
     equations, outputs, constants = inlined(jaxpr)
     equations, outputs = hoisted(equations, outputs)
     inputs = (*jaxpr.constvars, *jaxpr.invars, *constants)
-    graph = Graph(_used(equations, outputs), inputs, outputs)
+    graph = Graph(needed_for(outputs, equations), inputs, outputs)
     refuse_explicit(graph)
     seeds = None
     if how.axis is not None:
@@ -271,16 +272,6 @@ def _trace(
     count = how.pieces or most or pieces_for(cut)
     traced = _Traced(cut, tuple(devices), count, values, call.result)
     return traced if how.memory_budget is None else _within(traced, how.memory_budget)
-
-
-def _used(equations: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-    """The equations that results or effects depend on: derivatives leave others behind."""
-    wanted, used = set(filter(is_variable, outputs)), []
-    for e in reversed(equations):
-        if e.effects or any(v in wanted for v in e.outvars):
-            wanted.update(operands(e))
-            used.append(e)
-    return used[::-1]
 
 
 def _dims(axis: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
@@ -354,11 +345,11 @@ def _explained(traced: _Traced) -> FissionPlan:
 
 def _described(r: Region, around: Any, pieces: int, devices: Devices | None) -> FissionRegion:
     inside = [v for e in r.equations for v in e.outvars if r.cut.get(v, -1) >= 0]
-    main = max(inside, key=nbytes)
+    main = max(inside, key=bytes_of)
     stacked = {v for v, _ in r.stacked}
     made = [v for e in r.equations if e.primitive.name not in LIGHT for v in e.outvars]
     gone = [v for v in made if r.cut.get(v, -1) >= 0 and v not in stacked] or [main]
-    value = max(gone, key=nbytes)
+    value = max(gone, key=bytes_of)
     return FissionRegion(
         axis=f"dimension {r.cut[main]} of {main.aval.str_short()}",
         pieces=len(Pieces.of(r.units, pieces, devices)),
@@ -372,7 +363,7 @@ def _described(r: Region, around: Any, pieces: int, devices: Devices | None) -> 
         sums=tuple(v.aval.str_short() for v in (*r.sums, *r.reduced)),
         stacked=tuple(v.aval.str_short() for v, _ in r.stacked),
         value=value.aval.str_short(),
-        value_bytes=nbytes(value),
+        value_bytes=bytes_of(value),
         value_line=next(line_of(e) for e in r.equations if value in e.outvars),
     )
 
@@ -403,9 +394,9 @@ def run_steps(
         else:
             (e,) = step.equations
             functions = [_body(*body, pieces, accumulate_dtype) for body in step.bodies]
-            given = [names[v] if is_variable(v) else v.val for v in e.invars]
+            given = values_of(e.invars, names)
             names.update(zip(e.outvars, call(e, functions, given), strict=True))
-    return [names[v] if is_variable(v) else v.val for v in graph.outputs]
+    return values_of(graph.outputs, names)
 
 
 def _body(

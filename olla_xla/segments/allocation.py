@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from olla_xla.errors import InputError
 from olla_xla.memory.own_jit import own_jit
-from olla_xla.segments.trace import bytes_of, is_variable
+from olla_xla.segments.equations import bytes_of, has_gradient, inexact, is_variable, replaced
 
 Allocation = Callable[[jax.stages.Lowered], int]
 """Bytes that a lowered gradient takes."""
@@ -62,11 +62,11 @@ def _gradient(
     function: Callable[..., Sequence[Any]], shapes: Sequence[jax.ShapeDtypeStruct]
 ) -> jax.stages.Lowered:
     """Results and gradient of all that is differentiable, from values and cotangents."""
-    inexact = [jnp.issubdtype(s.dtype, jnp.inexact) for s in shapes]
+    places = inexact(shapes)
 
     def split(*values: Any) -> tuple[list[Any], list[Any]]:
         results = function(*values)
-        smooth = [jnp.issubdtype(jnp.result_type(r), jnp.inexact) for r in results]
+        smooth = [has_gradient(r) for r in results]
         return (
             [r for r, s in zip(results, smooth, strict=True) if s],
             [r for r, s in zip(results, smooth, strict=True) if not s],
@@ -74,11 +74,9 @@ def _gradient(
 
     def gradient(values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
         def smooth(moving: Sequence[Any]) -> Any:
-            given = iter(moving)
-            return split(*(next(given) if d else v for d, v in zip(inexact, values, strict=True)))
+            return split(*replaced(values, places, moving))
 
-        moving = [v for d, v in zip(inexact, values, strict=True) if d]
-        results, pull, others = jax.vjp(smooth, moving, has_aux=True)
+        results, pull, others = jax.vjp(smooth, [values[k] for k in places], has_aux=True)
         return results, others, pull(list(cotangents))
 
     results, _ = jax.eval_shape(split, *shapes)
@@ -122,23 +120,20 @@ def kept_bytes(
             for v in made
             if v not in reads or any(is_variable(u) and u not in there for u in reads[v])
         }
-    return sum(bytes_of(v.aval) for v in made)
+    return sum(map(bytes_of, made))
 
 
 def _forward(
     function: Callable[..., Sequence[Any]], shapes: Sequence[jax.ShapeDtypeStruct]
 ) -> Callable[..., Any]:
     """The forward pass; its results are what the backward pass reads."""
-    smooth = [jnp.issubdtype(s.dtype, jnp.inexact) for s in shapes]
+    places = inexact(shapes)
 
     def forward(*values: Any) -> Any:
         def results(moving: Sequence[Any]) -> list[Any]:
-            given = iter(moving)
-            whole = (next(given) if s else v for s, v in zip(smooth, values, strict=True))
-            made = function(*whole)
-            return [r for r in made if jnp.issubdtype(jnp.result_type(r), jnp.inexact)]
+            return list(filter(has_gradient, function(*replaced(values, places, moving))))
 
-        _, pull = jax.vjp(results, [v for s, v in zip(smooth, values, strict=True) if s])
+        _, pull = jax.vjp(results, [values[k] for k in places])
         return pull
 
     return forward

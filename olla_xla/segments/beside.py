@@ -2,13 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jax.extend import core
 from jax.extend.core import primitives
 
-from olla_xla.segments.trace import bytes_of, is_variable
+from olla_xla.segments.equations import bytes_of, inner_jaxprs, is_variable, operands
+from olla_xla.segments.trace import Inliner
 
 _OF_A_BYTE = 50.0
 """Operations of a matrix product that take as long as making a byte without one: memory moves a
@@ -29,7 +29,8 @@ class Beside:
 
     def __init__(self, equations: Sequence[Any]) -> None:
         self._names: dict[Any, Any] = {}
-        self._steps = list(_flat(equations, self._names))
+        flat = Inliner(_called).equations(equations, self._names)
+        self._steps = [_Step(_work(e), frozenset(operands(e)), frozenset(e.outvars)) for e in flat]
 
     @property
     def work(self) -> float:
@@ -54,36 +55,18 @@ class Beside:
         return self._names.get(atom, atom) if is_variable(atom) else None
 
 
-def _flat(equations: Iterable[Any], names: dict[Any, Any]) -> Iterator[_Step]:
-    """The equations with calls inlined; `names`: variable -> what stands for it, extended."""
-    for e in equations:
-        given = [names.get(v, v) if is_variable(v) else v for v in e.invars]
-        called = _called(e)
-        if called is None:
-            names.update((v, object()) for v in e.outvars)
-            reads = frozenset(v for v in given if is_variable(v))
-            yield _Step(_work(e), reads, frozenset(names[v] for v in e.outvars))
-            continue
-        inside = dict(zip(called.invars, given, strict=True))
-        yield from _flat(called.eqns, inside)
-        results = ((inside.get(v, v) if is_variable(v) else v) for v in called.outvars)
-        names.update(zip(e.outvars, results, strict=True))
-
-
 def _called(e: Any) -> Any:
     """The jaxpr that an equation runs once, on its own operands; None if there is none."""
-    inner = list(core.jaxprs_in_params(e.params))
+    inner = inner_jaxprs(e)
     if e.primitive is primitives.scan_p or len(inner) != 1:
         return None
-    jaxpr = getattr(inner[0], "jaxpr", inner[0])
-    if [v.aval for v in jaxpr.invars] != [v.aval for v in e.invars]:
-        return None
-    return jaxpr
+    is_same = [v.aval for v in inner[0].invars] == [v.aval for v in e.invars]
+    return inner[0] if is_same else None
 
 
 def _work(e: Any) -> float:
-    made, p = math.fsum(bytes_of(v.aval) for v in e.outvars), e.params
-    inner = [sum(map(_work, getattr(j, "jaxpr", j).eqns)) for j in core.jaxprs_in_params(p)]
+    made, p = math.fsum(map(bytes_of, e.outvars)), e.params
+    inner = [sum(map(_work, jaxpr.eqns)) for jaxpr in inner_jaxprs(e)]
     if inner:
         return p.get("length", 1) * max(inner)
     if e.primitive is primitives.dot_general_p:

@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 import jax
 
 from olla_xla.errors import InputError
-from olla_xla.segments.trace import (
+from olla_xla.segments.equations import (
     as_written,
     bytes_of,
     function_of,
     has_effect,
-    inlined,
     is_variable,
+    run_equation,
+    values_of,
 )
+from olla_xla.segments.trace import inlined
 
 _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 
@@ -155,15 +157,13 @@ def in_turns(jaxpr: Any, values: Sequence[Any], least: int) -> list[Any]:
         known = dict(zip(inputs, (*values, *program.constants.values()), strict=True))
         for i in order:
             e = program.equations[i]
-            given = [known[v] if is_variable(v) else v.val for v in e.invars]
+            given = values_of(e.invars, known)
             with as_written(e):
                 if i in waits:
                     after = [known[v] for v in waits[i]]
                     given = jax.lax.optimization_barrier((*given, *after))[:1]
-                made = e.primitive.bind(*given, **e.primitive.get_bind_params(e.params))
-            made = made if e.primitive.multiple_results else [made]
-            known.update(zip(e.outvars, made, strict=True))
-        return [known[v] if is_variable(v) else v.val for v in program.outputs]
+                known.update(zip(e.outvars, run_equation(e, given), strict=True))
+        return values_of(program.outputs, known)
 
     plain = function_of(jaxpr.eqns, (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars)
     return jax.lax.platform_dependent(*values, cpu=plain, default=ordered)
@@ -178,21 +178,21 @@ def _waits(
         for i, e in enumerate(equations)
         if e.primitive.name == "device_put"
         and e.invars[0] in inputs
-        and bytes_of(e.invars[0].aval) >= least
+        and bytes_of(e.invars[0]) >= least
     ]
     bits = {i: 1 << k for k, i in enumerate(fetches)}
     of: dict[Any, _Equation] = {}
     for i, e in enumerate(equations):
         read = [(v, of[v]) for v in e.invars if is_variable(v) and v in of]
-        large = [d for v, d in read if bytes_of(v.aval) >= least]
+        large = [d for v, d in read if bytes_of(v) >= least]
         any_of = functools.reduce(operator.or_, (d.fetches for _, d in read), bits.get(i, 0))
         near = functools.reduce(operator.or_, (d.near for d in large), bits.get(i, 0))
         ready = max((d.ready for d in large), default=-1)
-        if not any_of and _combines(e) and max(bytes_of(v.aval) for v in e.outvars) >= least:
+        if not any_of and _combines(e) and max(map(bytes_of, e.outvars)) >= least:
             ready = i
         of.update(dict.fromkeys(e.outvars, _Equation(any_of, near, ready)))
     results = [(v, of[v]) for v in outputs if is_variable(v) and v in of]
-    groups = _groups([(v, d) for v, d in results if d.near and bytes_of(v.aval) >= least])
+    groups = _groups([(v, d) for v, d in results if d.near and bytes_of(v) >= least])
     waits: dict[int, list[Any]] = {}
     gone: list[list[Any]] = []
     for k, group in enumerate(groups):
@@ -223,7 +223,7 @@ def _groups(results: Sequence[tuple[Any, _Equation]]) -> list[_Group]:
 
 def _made(equations: Sequence[Any], number: int) -> list[Any]:
     """The largest value that an equation makes; [] for number -1."""
-    return [max(equations[number].outvars, key=lambda v: bytes_of(v.aval))] if number >= 0 else []
+    return [max(equations[number].outvars, key=bytes_of)] if number >= 0 else []
 
 
 def _combines(e: Any) -> bool:

@@ -20,17 +20,16 @@ from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import parse_positive
 from olla_xla.segments import host_state
 from olla_xla.segments.beside import Beside
-from olla_xla.segments.trace import (
-    TracedCall,
+from olla_xla.segments.equations import (
     as_written,
     bytes_of,
-    checkpoint_names,
-    inlined,
     is_variable,
+    run_equation,
     scan_counts,
-    traced_call,
     user_line,
+    values_of,
 )
+from olla_xla.segments.trace import TracedCall, checkpoint_names, inlined, traced_call
 
 _logger = logging.getLogger("olla_xla")
 
@@ -349,7 +348,7 @@ class _Program:
             if len(used[v]) > 1 and v not in others:
                 shape = v.aval.str_short(short_dtypes=False)
                 readers = len({use.body for use in used[v][1:]})
-                array = Spilled(shape, bytes_of(v.aval), line, readers, name)
+                array = Spilled(shape, bytes_of(v), line, readers, name)
                 yield _Found(v, array, tuple(used[v]))
 
     def line(self, result: Any) -> str | None:
@@ -393,15 +392,14 @@ class _Spiller:
     def _run(self, program: _Program, values: Sequence[Any]) -> list[Any]:
         known = dict(zip(program.inputs, (*values, *program.constants), strict=True))
         for i, e in enumerate(program.equations):
-            given = [known[v] if is_variable(v) else v.val for v in e.invars]
+            given = values_of(e.invars, known)
             with as_written(e):
                 if i in program.bodies and self._changes(e, program.bodies[i]):
                     made = self._scan(e, program.bodies[i], given)
                 else:
-                    made = e.primitive.bind(*given, **e.primitive.get_bind_params(e.params))
-                    made = made if e.primitive.multiple_results else [made]
+                    made = run_equation(e, given)
             known.update(zip(e.outvars, made, strict=True))
-        return [known[v] if is_variable(v) else v.val for v in program.outputs]
+        return values_of(program.outputs, known)
 
     def _changes(self, e: Any, body: _Program) -> bool:
         """Whether a scan touches a chosen array, or a scan in its body does."""

@@ -1,14 +1,22 @@
 """Traced functions: calls inlined, equations as steps of a walk, ranges as functions."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core, source_info_util
+from jax.extend import core
 from jax.extend.core import primitives
 
+from olla_xla.segments.equations import (
+    bytes_of,
+    has_effect,
+    inner_jaxprs,
+    is_variable,
+    operands,
+    renamed,
+    user_line,
+)
 from olla_xla.segments.walk import Walk
 
 Policy = Callable[..., bool]
@@ -108,7 +116,11 @@ def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
     sizes = _Sizes(policy)
     inputs = (*jaxpr.constvars, *jaxpr.invars)
     whole = sum(sizes.equation(e) for e in jaxpr.eqns)
-    equations, outputs, constants = _Inliner(sizes, whole // _ATOM).inlined(jaxpr)
+
+    def called(e: Any) -> Any:
+        return _plain_call(e) if sizes.equation(e) >= whole // _ATOM else None
+
+    equations, outputs, constants = Inliner(called).inlined(jaxpr)
     inputs = (*inputs, *constants)
     moved = tuple(_moved(list(equations), inputs, outputs))
     walk = _walk(moved, outputs, sizes)
@@ -120,54 +132,7 @@ def inlined(jaxpr: Any) -> Inlined:
 
     Calls stay that shard their arguments or say how they are compiled.
     """
-    return _Inliner(_Sizes(None), 0, user_lines=True).inlined(jaxpr)
-
-
-def function_of(
-    equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
-) -> Callable[..., list[Any]]:
-    """A function that runs equations: from values of `inputs` to a list of those of `outputs`."""
-    effects = frozenset().union(*(e.effects for e in equations))
-    names = core.DebugInfo("checkpoint", "segment", ("",) * len(inputs), ("",) * len(outputs))
-    jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
-    closed: Any = core.ClosedJaxpr(jaxpr, ())  # pyright: ignore[reportPrivateImportUsage]
-    return core.jaxpr_as_fun(closed)
-
-
-@contextlib.contextmanager
-def as_written(e: Any) -> Iterator[None]:
-    """A context in which what is traced has an equation's line, scope and settings."""
-    stack = source_info_util.current_name_stack() + e.source_info.name_stack
-    with source_info_util.user_context(e.source_info.traceback, name_stack=stack), e.ctx.manager:
-        yield
-
-
-def user_line(e: Any) -> str | None:
-    """The user's "file:line" of an equation; None where only libraries' lines are known."""
-    traceback = e.source_info.traceback
-    for frame in () if traceback is None else traceback.frames:
-        path = frame.file_name.replace("\\", "/")
-        if not any(part in path for part in _LIBRARIES):
-            return f"{path.rsplit('/', 1)[-1]}:{frame.line_num}"
-    return None
-
-
-_LIBRARIES = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/")
-"""Parts of paths of files that are not the user's."""
-
-
-def scan_counts(e: Any) -> tuple[int, int]:
-    """(number of constants, number of carried values) of a scan equation."""
-    p = e.params
-    if "num_consts" in p:
-        return p["num_consts"], p["num_carry"]
-    constants, carries, _ = p["ft_in"].update(list(range(len(e.invars)))).unpack()
-    return len(list(constants)), len(list(carries))
-
-
-def is_variable(atom: Any) -> bool:
-    """Whether an operand of an equation is a variable, not a literal."""
-    return not isinstance(atom, core.Literal)
+    return Inliner(_plain_call, user_lines=True).inlined(jaxpr)
 
 
 def checkpoint_names(equations: Sequence[Any]) -> dict[int, str]:
@@ -207,8 +172,8 @@ class _Sizes:
         self._known: dict[int, tuple[int, Any]] = {}
 
     def equation(self, e: Any) -> int:
-        results = sum(bytes_of(v.aval) for v in e.outvars)
-        inner = [self.jaxpr(j) for j in core.jaxprs_in_params(e.params)]
+        results = sum(map(bytes_of, e.outvars))
+        inner = [self.jaxpr(j) for j in inner_jaxprs(e)]
         name = e.primitive.name
         if e.primitive in _VIEWS or self._keeps(e):
             return 0
@@ -221,7 +186,6 @@ class _Sizes:
         return max(results, sum(inner))
 
     def jaxpr(self, jaxpr: Any) -> int:
-        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         if id(jaxpr) not in self._known:
             # The jaxpr is kept with its size: an id stays its own only while it lives.
             self._known[id(jaxpr)] = sum(map(self.equation, jaxpr.eqns)), jaxpr
@@ -233,20 +197,17 @@ class _Sizes:
         return self._policy(e.primitive, *(v.aval for v in e.invars), **e.params) is True
 
 
-def bytes_of(aval: Any) -> int:
-    """The size in bytes of an abstract value; 0 for what is no array."""
-    size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
-    return size * getattr(dtype, "itemsize", 0)
+class Inliner:
+    """Replaces calls by what they call, with fresh variables for every call.
 
+    Args:
+      called: the jaxpr of an equation that is to be inlined; None for others.
+      user_lines: equations of libraries get the line where the user calls them.
+    """
 
-class _Inliner:
-    """Replaces calls by what they call, with fresh variables for every call."""
-
-    def __init__(self, sizes: _Sizes, least: int, user_lines: bool = False) -> None:
-        """`user_lines`: equations of libraries get the line where the user calls them."""
+    def __init__(self, called: Callable[[Any], Any], user_lines: bool = False) -> None:
+        self._called = called
         self._user_lines = user_lines
-        self._sizes = sizes
-        self._least = least
         self._new = core.gensym()
         self._constants: dict[int, tuple[Any, Any]] = {}  # by id: variable and value
 
@@ -254,23 +215,20 @@ class _Inliner:
         """All of a jaxpr."""
         names: dict[Any, Any] = {}
         equations = tuple(self.equations(jaxpr.eqns, names))
-        outputs = tuple(self.read(v, names) for v in jaxpr.outvars)
+        outputs = tuple(renamed(jaxpr.outvars, names))
         return Inlined(equations, outputs, dict(self._constants.values()))
-
-    def read(self, atom: Any, names: dict[Any, Any]) -> Any:
-        return names.get(atom, atom) if is_variable(atom) else atom
 
     def equations(self, equations: Sequence[Any], names: dict[Any, Any]) -> Iterator[Any]:
         """Renames and inlines; `names`: variable -> what stands for it, extended on the way."""
         for e in equations:
-            inputs = [self.read(v, names) for v in e.invars]
-            inner = _plain_call(e)
-            if inner is None or self._sizes.equation(e) < self._least:
+            inputs = renamed(e.invars, names)
+            inner = self._called(e)
+            if inner is None:
                 yield e.replace(invars=inputs, outvars=[self._renamed(v, names) for v in e.outvars])
                 continue
             jaxpr = getattr(inner, "jaxpr", inner)
             inside = dict(zip(jaxpr.invars, inputs, strict=True))
-            for v, value in zip(jaxpr.constvars, getattr(inner, "consts", ()), strict=True):
+            for v, value in zip(jaxpr.constvars, getattr(inner, "consts", ()), strict=False):
                 inside[v] = self._constants.setdefault(id(value), (self._new(v.aval), value))[0]
             for v in _defined(jaxpr):
                 inside[v] = self._new(v.aval)
@@ -280,8 +238,7 @@ class _Inliner:
                 if self._user_lines and user_line(made) is None:
                     info = info.replace(traceback=e.source_info.traceback)
                 yield made.replace(source_info=info)
-            for outer, v in zip(e.outvars, jaxpr.outvars, strict=True):
-                names[outer] = self.read(v, inside)
+            names.update(zip(e.outvars, renamed(jaxpr.outvars, inside), strict=True))
 
     def _renamed(self, v: Any, names: dict[Any, Any]) -> Any:
         return v if isinstance(v, core.DropVar) else names.get(v, v)
@@ -308,14 +265,6 @@ def _plain_call(e: Any) -> Any:
     return jaxpr if plain else None
 
 
-def has_effect(e: Any) -> bool:
-    """Whether an equation has a side effect that must not happen twice.
-
-    That it names a mapped axis is no such effect.
-    """
-    return any(type(effect).__name__ != "NamedAxisEffect" for effect in e.effects)
-
-
 def _moved(equations: list[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
     """Puts casts, slices and views of arguments just before their first use.
 
@@ -328,18 +277,18 @@ def _moved(equations: list[Any], inputs: Sequence[Any], outputs: Sequence[Any]) 
 
     def emit(v: Any) -> None:
         e = waiting.pop(v)
-        for operand in e.invars:
-            if is_variable(operand) and operand in waiting:
+        for operand in operands(e):
+            if operand in waiting:
                 emit(operand)
         result.append(e)
 
     for e in equations:
-        operands = [v for v in e.invars if is_variable(v)]
-        early = all(v in given or v in waiting for v in operands)
-        if early and operands and e.primitive in _MOVABLE and len(e.outvars) == 1:
+        read = operands(e)
+        early = all(v in given or v in waiting for v in read)
+        if early and read and e.primitive in _MOVABLE and len(e.outvars) == 1:
             waiting[e.outvars[0]] = e
             continue
-        for v in operands:
+        for v in read:
             if v in waiting:
                 emit(v)
         result.append(e)
@@ -353,12 +302,13 @@ def _walk(equations: Sequence[Any], outputs: Sequence[Any], sizes: _Sizes) -> Wa
     number: dict[Any, int] = {}
     values: list[tuple[int, int, list[int]]] = []
     for step, e in enumerate(equations):
-        for v in {v for v in e.invars if is_variable(v) and v in number}:
-            values[number[v]][2].append(step)
+        for v in operands(e):
+            if v in number:
+                values[number[v]][2].append(step)
         for v in e.outvars:
             if not isinstance(v, core.DropVar):
                 number[v] = len(values)
-                values.append((bytes_of(v.aval), step, []))
+                values.append((bytes_of(v), step, []))
     # Results of the function are kept whatever is cut: they cost no cut anything.
     kept = {number[v] for v in outputs if is_variable(v) and v in number}
     values = [(0 if k in kept else b, s, uses) for k, (b, s, uses) in enumerate(values)]

@@ -21,16 +21,8 @@ from olla_xla.segments.budget import (
     mirrored_segments,
     plan_segments,
 )
-from olla_xla.segments.trace import (
-    Policy,
-    Step,
-    TracedFunction,
-    function_of,
-    is_variable,
-    program_of,
-    steps_of,
-    traced_call,
-)
+from olla_xla.segments.equations import function_of, has_gradient, is_variable
+from olla_xla.segments.trace import Policy, Step, TracedFunction, program_of, steps_of, traced_call
 
 _logger = logging.getLogger("olla_xla")
 
@@ -324,7 +316,7 @@ def _block(
     # its gradient is summed up segment by segment rather than from all parts at the end.
     readers = [_free(equations[s.start : s.stop], ()) for s in segments]
     times = collections.Counter(v for variables in readers for v in variables)
-    threaded = {v for v in inputs if times[v] > 1 and _is_differentiable(v)}
+    threaded = {v for v in inputs if times[v] > 1 and has_gradient(v)}
     parts = []
     for s, results, variables in zip(segments, needed, readers, strict=True):
         if s.recomputed:
@@ -363,7 +355,7 @@ def _with_again(part: _Block, earlier: Sequence[Any]) -> _Block:
         names = dict(zip(inputs, values, strict=True))
         stopped = (jax.lax.stop_gradient(names[v]) for v in sources)
         for v, value in zip(again, remake(*stopped), strict=True):
-            names[v] = _relayed(names[v], value) if _is_differentiable(v) else value
+            names[v] = _relayed(names[v], value) if has_gradient(v) else value
         return part.function(*(names[v] for v in part.inputs))
 
     return _Block(inputs, run)
@@ -378,11 +370,6 @@ def _relayed(first: jax.Array, again: jax.Array) -> jax.Array:
 @_relayed.defjvp
 def _(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]) -> Any:
     return primals[1], tangents[0]
-
-
-def _is_differentiable(v: Any) -> bool:
-    dtype: Any = getattr(v.aval, "dtype", None)
-    return dtype is not None and jax.numpy.issubdtype(dtype, jax.numpy.inexact)
 
 
 def _free(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from olla_xla.pieces.loop import Pieces, _over_pieces, _replaced, _split, _zeros_but
+from olla_xla.pieces.loop import Pieces, _over_pieces, _split
+from olla_xla.segments.equations import replaced, zeros_but
 
 RNG = np.random.default_rng(0)
 
@@ -99,7 +100,7 @@ def test_sums_are_kept_in_the_wider_type():
 @pytest.mark.quick
 def test_integers_have_a_gradient_of_no_type():
     values = [jnp.ones(2), jnp.ones(3, jnp.int32), jnp.ones(4)]
-    found = _zeros_but(values, [0, 2], ["a", "b"])
+    found = zeros_but(values, [0, 2], ["a", "b"])
     assert (found[0], found[2]) == ("a", "b")
     assert found[1].dtype == jax.dtypes.float0 and found[1].shape == (3,)
-    assert _replaced("xyz", [1], "w") == ["x", "w", "z"]
+    assert replaced("xyz", [1], "w") == ["x", "w", "z"]

@@ -13,8 +13,8 @@ from olla_xla.pieces.calls import CALLS, called_by
 from olla_xla.pieces.choice import Cut, choose, pieces_for
 from olla_xla.pieces.factors import SUM
 from olla_xla.pieces.graph import Graph, spread
-from olla_xla.pieces.region import nbytes, settled
-from olla_xla.segments.trace import scan_counts
+from olla_xla.pieces.region import settled
+from olla_xla.segments.equations import bytes_of, scan_counts
 
 ROWS, WIDTH = 64, 8
 X = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
@@ -91,7 +91,7 @@ def test_nothing_is_cut_into_one_piece():
 
 def test_bytes_of_values():
     graph = graph_of(lambda x: x.astype(jnp.bfloat16), X)
-    assert [nbytes(v) for v in (graph.inputs[0], graph.outputs[0])] == [2048, 1024]
+    assert [bytes_of(v) for v in (graph.inputs[0], graph.outputs[0])] == [2048, 1024]
 
 
 # What is chosen.

@@ -21,8 +21,8 @@ from olla_xla.remat.cost.path import run_seconds
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.remat.loops import selection
 from olla_xla.segments import spill as spilling
+from olla_xla.segments.equations import scan_counts
 from olla_xla.segments.spill import Spilled, SpillPlan
-from olla_xla.segments.trace import scan_counts
 from tests.support import four_products
 from tests.support.compiles import total_bytes
 from tests.support.drawn import normals

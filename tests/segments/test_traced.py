@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from olla_xla.segments.trace import inlined, program_of, user_line
+from olla_xla.segments.equations import user_line
+from olla_xla.segments.trace import inlined, program_of
 
 pytestmark = pytest.mark.quick
 

@@ -1,0 +1,134 @@
+"""Equations of jaxprs: what each reads, makes and calls, and how it is run."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core, source_info_util
+
+
+def is_variable(atom: Any) -> bool:
+    """Whether an operand of an equation is a variable, not a literal."""
+    return not isinstance(atom, core.Literal)
+
+
+def operands(e: Any) -> Iterable[Any]:
+    """The variables that an equation reads, each once."""
+    return dict.fromkeys(filter(is_variable, e.invars))
+
+
+def values_of(atoms: Iterable[Any], known: Mapping[Any, Any]) -> list[Any]:
+    """The values of variables, which are in `known`, and of literals."""
+    return [known[v] if is_variable(v) else v.val for v in atoms]
+
+
+def renamed(atoms: Iterable[Any], names: Mapping[Any, Any]) -> list[Any]:
+    """Atoms, with those variables replaced for which something stands in `names`."""
+    return [names.get(v, v) if is_variable(v) else v for v in atoms]
+
+
+def bytes_of(x: Any) -> int:
+    """The size in bytes of a variable or literal, or of an abstract value; 0 for no array."""
+    aval = getattr(x, "aval", x)
+    return getattr(aval, "size", 0) * getattr(getattr(aval, "dtype", None), "itemsize", 0)
+
+
+def inner_jaxprs(e: Any) -> list[Any]:
+    """The jaxprs that an equation calls (scan, while, ...), as open ones."""
+    return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in core.jaxprs_in_params(e.params)]
+
+
+def has_effect(e: Any) -> bool:
+    """Whether an equation has a side effect that must not happen twice.
+
+    That it names a mapped axis is no such effect.
+    """
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in e.effects)
+
+
+def scan_counts(e: Any) -> tuple[int, int]:
+    """(number of constants, number of carried values) of a scan equation."""
+    p = e.params
+    if "num_consts" in p:
+        return p["num_consts"], p["num_carry"]
+    constants, carries, _ = p["ft_in"].update(list(range(len(e.invars)))).unpack()
+    return len(list(constants)), len(list(carries))
+
+
+def user_line(e: Any) -> str | None:
+    """The user's "file:line" of an equation; None where only libraries' lines are known."""
+    traceback = e.source_info.traceback
+    for frame in () if traceback is None else traceback.frames:
+        path = frame.file_name.replace("\\", "/")
+        if not any(part in path for part in _LIBRARIES):
+            return f"{path.rsplit('/', 1)[-1]}:{frame.line_num}"
+    return None
+
+
+_LIBRARIES = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/")
+"""Parts of paths of files that are not the user's."""
+
+
+@contextlib.contextmanager
+def as_written(e: Any) -> Iterator[None]:
+    """A context in which what is traced has an equation's line, scope and settings."""
+    stack = source_info_util.current_name_stack() + e.source_info.name_stack
+    with source_info_util.user_context(e.source_info.traceback, name_stack=stack), e.ctx.manager:
+        yield
+
+
+def run_equation(
+    e: Any, values: Sequence[Any], params: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """An equation's results for values of its operands; `params`: others than its own."""
+    made = e.primitive.bind(*values, **e.primitive.get_bind_params(params or e.params))
+    return list(made) if e.primitive.multiple_results else [made]
+
+
+def function_of(
+    equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Callable[..., list[Any]]:
+    """A function that runs equations: from values of `inputs` to a list of those of `outputs`."""
+    effects = frozenset().union(*(e.effects for e in equations))
+    names = core.DebugInfo("checkpoint", "segment", ("",) * len(inputs), ("",) * len(outputs))
+    jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
+    closed: Any = core.ClosedJaxpr(jaxpr, ())  # pyright: ignore[reportPrivateImportUsage]
+    return core.jaxpr_as_fun(closed)
+
+
+def needed_for(outputs: Iterable[Any], equations: Sequence[Any]) -> list[Any]:
+    """The equations that outputs or effects depend on: derivatives leave others behind."""
+    wanted, needed = set(filter(is_variable, outputs)), []
+    for e in reversed(equations):
+        if has_effect(e) or not wanted.isdisjoint(e.outvars):
+            wanted.update(operands(e))
+            needed.append(e)
+    return needed[::-1]
+
+
+def has_gradient(x: Any) -> bool:
+    """Whether an array, or a variable that is one, is of floating-point or complex type."""
+    dtype: Any = getattr(getattr(x, "aval", x), "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def inexact(values: Iterable[Any]) -> list[int]:
+    """Indices of the arrays or variables that can have a gradient."""
+    return [i for i, x in enumerate(values) if has_gradient(x)]
+
+
+def replaced(values: Sequence[Any], places: Sequence[int], new: Iterable[Any]) -> list[Any]:
+    """The values, with others in some places."""
+    whole = list(values)
+    for i, x in zip(places, new, strict=True):
+        whole[i] = x
+    return whole
+
+
+def zeros_but(values: Iterable[Any], places: Sequence[int], moved: Iterable[Any]) -> list[Any]:
+    """Tangents or cotangents of values: `moved` in some places, and integers' zeros elsewhere."""
+    zeros = [np.zeros(jnp.shape(x), jax.dtypes.float0) for x in values]
+    return replaced(zeros, places, moved)
