@@ -1,5 +1,6 @@
 """Compiles of modules that are rewritten by hand."""
 
+import contextlib
 from collections.abc import Callable
 
 import jax
@@ -19,8 +20,5 @@ def compile_rewritten(
     Raises:
       OllaError: XLA hands over no schedule on this backend. Whatever `rewrite` or XLA raises.
     """
-    compiles = Compiles(lowered, None, {})
-    try:
+    with contextlib.closing(Compiles(lowered, None, {})) as compiles:
         return compiles.handed_over("", lambda _, module: rewrite(module))
-    finally:
-        compiles.forget()

@@ -168,7 +168,7 @@ class PlanStore:
         if path is None or not os.path.exists(path):  # also false without permission
             return None
         try:
-            return read_stored(path)
+            return read(path)
         except PlanFileError as error:
             _logger.warning("%s; this run plans again", error)
             return None
@@ -288,12 +288,7 @@ def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
         os.fsync(file.fileno())  # a full disk raises here, not after the renaming
 
 
-def read(path: Path) -> Plan:
-    """Reads the plan in a file. Raises PlanFileError as `read_stored` does."""
-    return read_stored(path).plan
-
-
-def read_stored(path: Path) -> StoredPlan:
+def read(path: Path) -> StoredPlan:
     """Reads the plan in a file, and sets the file's time, which says when it was used last.
 
     Raises:
@@ -337,7 +332,7 @@ def entries(folder: Path) -> Iterator[Entry]:
             continue  # another process is at it
         plan, trouble = None, ""
         try:
-            plan = read(path)
+            plan = read(path).plan
             with contextlib.suppress(OSError):  # listing does not count as use
                 os.utime(path, (about.st_atime, about.st_mtime))
         except PlanFileError as error:

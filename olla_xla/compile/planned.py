@@ -69,12 +69,9 @@ def compile_planned(
       BudgetError: XLA assigns more than the options' memory budget to the best plan.
       Whatever XLA raises compiling its own schedule. Errors in planning are in the outcome.
     """
-    compiles = Compiles(lowered, compiler_options, compile_kwargs)
-    try:
+    with contextlib.closing(Compiles(lowered, compiler_options, compile_kwargs)) as compiles:
         outcome = _compile(compiles, options, environment, store, compiler_options)
         outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
-    finally:
-        compiles.forget()
     require_budget(outcome.compiled, options, outcome.reason)
     return outcome
 
@@ -94,27 +91,25 @@ def compile_given(
       PlanMismatchError: the plan was made for another program.
       BudgetError: XLA assigns more than the options' memory budget.
     """
-    compiles = Compiles(lowered, compiler_options, compile_kwargs)
     try:
-        if plan.keeps_xla:
-            captured, own = compiles.captured()
-            if plan.without_rematerialization:
-                own = compiles.own_quiet() or own
-            if captured.view.fingerprint != plan.fingerprint:
-                raise PlanMismatchError(
-                    f"the plan for {plan.module} does not fit module {captured.view.name}"
-                )
-            outcome = Outcome(own, plan, False, NO_GAIN)
-        else:
-            outcome = chosen(compiles, plan, compiles.apply(plan))
-        outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
+        with contextlib.closing(Compiles(lowered, compiler_options, compile_kwargs)) as compiles:
+            if plan.keeps_xla:
+                captured, own = compiles.captured()
+                if plan.without_rematerialization:
+                    own = compiles.own_quiet() or own
+                if captured.view.fingerprint != plan.fingerprint:
+                    raise PlanMismatchError(
+                        f"the plan for {plan.module} does not fit module {captured.view.name}"
+                    )
+                outcome = Outcome(own, plan, False, NO_GAIN)
+            else:
+                outcome = chosen(compiles, plan, compiles.apply(plan))
+            outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
     except PlanMismatchError as error:
         raise PlanMismatchError(
             f"plan=: {error}; it must be made for this function, these shapes, these devices (it "
             f"was made for {plan.target}), this jax and these flags"
         ) from error
-    finally:
-        compiles.forget()
     require_budget(outcome.compiled, options, outcome.reason)
     return outcome
 

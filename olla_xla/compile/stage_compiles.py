@@ -218,7 +218,7 @@ class StageCompiles:
             with contextlib.nullcontext() if token.lasting else no_cache_writes():
                 yield
 
-    def forget(self) -> None:
+    def close(self) -> None:
         """Makes JAX forget the executables compiled here; those in use stay."""
         for token in list(self._tokens):
             with marked(self._lowered, token):

@@ -9,6 +9,7 @@ executable; else all use XLA's own.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -112,15 +113,13 @@ def compile_together(
         key = hashlib.sha256(f"{key} {plan_store.plan_digest(given)}".encode()).hexdigest()[:32]
         store = plan_store.PlanStore()
         store.save(key, given)
-    try:
+    with contextlib.closing(compiles):
         with _agreement(key, compiles.name, members) as agreed:
             outcome = _settled(agreed, _Compile(compiles, options, key, store, agreed))
         kept = compiles.kept(outcome.compiled)
         if outcome.planned and mark_of(kept) != mark_of(outcome.compiled):
             raise AgreementError("JAX dropped the executable that all processes run; restart them")
         outcome = dataclasses.replace(outcome, compiled=kept, members=members)
-    finally:
-        compiles.forget()
     require_budget(outcome.compiled, options, outcome.reason)
     return outcome
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -59,11 +60,8 @@ class Batches:
         """The step for a batch size as XLA schedules it; compiled up to its schedule, once."""
         if batch not in self._captured:
             self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
-            compiles = self.lowered(batch)
-            try:
+            with contextlib.closing(self.lowered(batch)) as compiles:
                 self._captured[batch] = compiles.capture()
-            finally:
-                compiles.forget()
         return self._captured[batch]
 
     def lowered(self, batch: int) -> Compiles:
@@ -204,11 +202,8 @@ class Xla(BatchWay):
 
     def compiled(self, batch: int) -> int | None:
         """Compiles a batch size in XLA's own order; XLA's total in bytes."""
-        compiles = self.work.lowered(batch)
-        try:
+        with contextlib.closing(self.work.lowered(batch)) as compiles:
             captured, compiled = compiles.captured()
-        finally:
-            compiles.forget()
         self.work.keep(batch, captured)
         return assigned_bytes(compiled)
 
@@ -280,7 +275,7 @@ class Planned(BatchWay):
             seen.append((captured, objects))
             return None if objects else planned
 
-        try:
+        with contextlib.closing(compiles):
             compiled = compiles.handed_over("", answer)
             found = self._plans[batch]
             self.work.point(self.name, batch, _bytes(found))
@@ -292,8 +287,6 @@ class Planned(BatchWay):
             applied = Applied(compiled, objects, True) if objects else None
             applied = applied or compiles.judged(compiled, found)
             return self._total(batch, chosen(compiles, found, applied, captured))
-        finally:
-            compiles.forget()
 
     def _total(self, batch: int, outcome: Outcome) -> int:
         """XLA's total of what a user gets: of its own order, where a plan takes more than that."""

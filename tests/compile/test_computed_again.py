@@ -1,5 +1,7 @@
 """XLA:GPU computes things again after our hook where memory is short, and reads what is there."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -51,11 +53,8 @@ def compiled(rewrite):
         jax.ShapeDtypeStruct((128, 8192), jnp.float32),
     )
     lowered = jax.jit(step, donate_argnums=0).lower(*on_h100(shapes))
-    compiles = Compiles(lowered, SHORT, {})
-    try:
+    with contextlib.closing(Compiles(lowered, SHORT, {})) as compiles:
         return final_module(compiles.handed_over("", lambda _, module: rewrite(module)))
-    finally:
-        compiles.forget()
 
 
 @pytest.mark.cuda13

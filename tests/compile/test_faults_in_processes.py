@@ -76,7 +76,7 @@ def test_killed_while_it_plans_or_writes_the_next_process_plans(tmp_path):
         assert found.returncode == 0, found.stderr
         assert found.stdout.count("searched") == searched
     (file,) = folder.glob(f"[!.]*{plan_store.SUFFIX}")
-    assert plan_store.read(file).predicted_bytes
+    assert plan_store.read(file).plan.predicted_bytes
 
 
 def test_memory_that_runs_out_while_planning():

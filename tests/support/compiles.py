@@ -1,5 +1,6 @@
 """Small steps compiled by XLA for the tests, with the buffer assignment it really made."""
 
+import contextlib
 import functools
 import os
 import pickle
@@ -126,11 +127,8 @@ def on_h100(arguments):
 
 def xla_schedule(lowered) -> bytes:
     """The module as XLA scheduled it, serialized; its compile ends there."""
-    compiles = Compiles(lowered, None, {})
-    try:
+    with contextlib.closing(Compiles(lowered, None, {})) as compiles:
         return compiles.capture().module
-    finally:
-        compiles.forget()
 
 
 def total_bytes(compiled) -> int:

@@ -1,5 +1,7 @@
 """Rewrites of serialized modules, one at a time (hlo.rewrite.edit)."""
 
+import contextlib
+
 from hlo.module import module_from_bytes
 from hlo.rewrite.clones import add_clones
 from hlo.rewrite.edit import Edit
@@ -24,11 +26,8 @@ def check_cloned(before, after, target):
 
 def compiled_quickly(lowered, module):
     """A serialized module in place of what XLA scheduled, without LLVM's optimization."""
-    compiles = Compiles(lowered, QUICK, {})
-    try:
+    with contextlib.closing(Compiles(lowered, QUICK, {})) as compiles:
         return compiles.handed_over("", lambda *_: module)
-    finally:
-        compiles.forget()
 
 
 def with_aliases(module, aliases):
