@@ -81,6 +81,7 @@ def _join(proto: xla_pb2.HloModuleProto, joins: Sequence[Join], target: str) -> 
         begun = parent.operands(start)[join.written]
         start.operand_ids[join.written] = start.operand_ids[join.read]
         parent.sweep([begun])
+        _give(parent, begun)
         _take_over(site, join.written)
     States(module).shrink(site, [j.read for j in joins])
     if not body.added():
@@ -173,6 +174,16 @@ def _ends(body: MutableComputation, reader: _Instruction) -> Iterable[_Instructi
     if not reader.opcode.endswith(("-start", "-update")):
         return [reader]
     return [i for following in body.readers(reader) for i in _ends(body, following)]
+
+
+def _give(parent: MutableComputation, begun: _Instruction) -> None:
+    """Removes the copy of an initial value that only the copy still reads."""
+    readers = parent.readers(begun)
+    if begun.opcode in ("broadcast", "fusion") and len(readers) == 1:
+        (copy,) = readers
+        if copy.opcode == "copy" and copy.shape == begun.shape:
+            parent.replace(copy, begun)
+            parent.sweep([copy])
 
 
 def _take_over(site: LoopSite, k: int) -> None:

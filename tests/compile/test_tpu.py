@@ -169,6 +169,34 @@ def test_topologies(name, count, topology, shape):
     assert tuple(coordinates.max(0)[: len(shape)] + 1) == shape
 
 
+def test_two_prints_of_an_iteration_are_told_by_their_rendezvous():
+    """XLA numbers their channels anew after its scheduler, and their flags share memory."""
+
+    def printed(x, w):
+        def layer(x, _):
+            x = jnp.tanh(x @ w)
+            jax.debug.print("first {}", x)
+            jax.debug.print("second {}", x)
+            return x, None
+
+        return jax.lax.scan(layer, x, None, length=4)[0]
+
+    shapes = v5e().place((jax.ShapeDtypeStruct((16, 16), jnp.float32),) * 2)
+    found = capture(jax.jit(printed).lower(*shapes))
+    results = results_digest(found.module, "tpu")
+    check_executable(found.final, "tpu", results=results, assignment=found.assignment)
+    proto = xla_pb2.HloModuleProto.FromString(found.final)
+    sent = [i for c in proto.computations for i in c.instructions if i.opcode.startswith("send")]
+    numbers = {i.frontend_attributes.map["_xla_host_transfer_rendezvous"] for i in sent}
+    other = dict(zip(sorted(numbers), sorted(numbers, reverse=True), strict=True))
+    for i in sent:
+        known = i.frontend_attributes.map
+        known["_xla_host_transfer_rendezvous"] = other[known["_xla_host_transfer_rendezvous"]]
+    assert len(numbers) == 2
+    with pytest.raises(CheckError, match="results differ"):
+        check_executable(proto.SerializeToString(), "tpu", results=results)
+
+
 def test_topologies_that_are_none():
     v5e()
     with pytest.raises(InputError, match="power of two"):

@@ -63,6 +63,16 @@ def two_donated(c, x):
     return jax.lax.scan(layer, x, c)
 
 
+def crossed(c, x):
+    """Each of two kernels reads both slices, so that one of them reads before the other writes."""
+
+    def layer(x, kv):
+        k, v = kv
+        return x, (jnp.maximum(k[::-1], v) + x, jnp.minimum(k, v[::-1]) - x)
+
+    return jax.lax.scan(layer, x, c)
+
+
 def in_tokens(c, x):
     """Layers inside tokens."""
 
@@ -124,7 +134,7 @@ def partly_written(c, x):
 
 
 def _arguments(function):
-    return ((CACHE, CACHE * 2) if function is two_donated else CACHE), X
+    return ((CACHE, CACHE * 2) if function in (two_donated, crossed) else CACHE), X
 
 
 def _copies(arguments):
@@ -134,8 +144,9 @@ def _copies(arguments):
 @pytest.mark.parametrize(
     ("function", "count"),
     [
-        (once, 1), (backwards, 1), (two, 2), (two_donated, 2), (in_tokens, 1), (until, 1),
-        (made_here, 1), (read_after, 1), (summed, 1), (written_before, 0), (partly_written, 0),
+        (once, 1), (backwards, 1), (two, 2), (two_donated, 2), (crossed, 1), (in_tokens, 1),
+        (until, 1), (made_here, 1), (read_after, 1), (summed, 1), (written_before, 0),
+        (partly_written, 0),
     ],
     ids=lambda v: getattr(v, "__name__", None),
 )  # fmt: skip

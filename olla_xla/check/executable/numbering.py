@@ -43,6 +43,9 @@ _CLEARED = (
 ).split()
 """Fields of an instruction that do not affect its result, or are hashed separately."""
 
+_RENDEZVOUS = "_xla_host_transfer_rendezvous"
+"""Frontend attribute of sends to the host and receives from it: which transfer it is there."""
+
 _BARE = frozenset(
     "abs add and ceil clamp convert divide floor maximum minimum multiply negate not or remainder "
     "select sign subtract xor".split()
@@ -183,12 +186,15 @@ class Numbering(abc.ABC):
                 found = self._bare[made] = hashed(whole)
         elif found is None:
             proto = op.proto
+            met = proto.frontend_attributes.map.get(_RENDEZVOUS, "")
             for field in _CLEARED:
                 proto.ClearField(field)
             if op.opcode not in _CONFIGURED:
                 proto.ClearField("backend_config")
             elif self._parts is not None:
                 proto.backend_config = tpu.decisive_config(op)
+            if met:  # XLA:TPU gives what goes to and from the host other channels at last
+                proto.channel_id, proto.backend_config = 1, met.encode()
             if may_repeat(op) and proto.channel_id:
                 # XLA's rematerialization gives a repeated collective a new one. Whether there is
                 # one decides who takes part; its value does not affect the result.

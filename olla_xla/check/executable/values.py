@@ -150,7 +150,7 @@ class _Follower:
         if op.opcode == "all-reduce-done":
             return dict(source)
         prefix: ShapeIndex = (0,) if op.opcode in ("copy-done", "recv-done") else (1,)
-        taken = _below(source, prefix)
+        taken = {} if op.opcode == "send-done" else _below(source, prefix)  # which gives a token
         if op.opcode == "async-done" and set(taken) != {i for i, _ in leaves(op.shape)}:
             raise CheckError(f"{op.name} does not return what {op.operands[0].name} made")
         if op.opcode == "recv-done":

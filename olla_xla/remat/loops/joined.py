@@ -12,6 +12,7 @@ from hlo.cpu_code import one_function
 from hlo.module import Computation, HloError, Instruction, Module
 from hlo.rewrite.join_arrays import Join
 from hlo.rounding import may_depend_on_memory, may_depend_on_others
+from hlo.walk import after_needs
 from olla_xla.problem.plan_parts import JoinRecord
 from olla_xla.remat.loops.counted_loops import CountedLoop, counted_loop
 from olla_xla.remat.loops.pairs import loop_sites
@@ -64,6 +65,7 @@ def _of_loop(
     begins = {k: _begins(module, loop.start[k]) for k in sorted(loop.fixed)}
     ends = {k: _ends(module, site, k) for k in range(len(loop.start)) if k not in loop.fixed}
     taken: set[int] = set()
+    first: dict[Instruction, list[Instruction]] = {}
     for exactly in (True, False):  # first what is to be in the same place before and after
         for read, begin in begins.items():
             if read in taken or (begin is None) != (not exactly) or begin == _OTHER:
@@ -71,7 +73,7 @@ def _of_loop(
             for written, end in ends.items():
                 if written in taken or (exactly and end != begin):
                     continue
-                join = _join(loop, read, written, target)
+                join = _join(loop, read, written, target, first)
                 if join is not None:
                     taken |= {read, written}
                     yield join
@@ -94,8 +96,19 @@ def _has_equal_arrays(i: Instruction, body: Computation) -> bool:
     return any(shapes[k] in kept for k in range(len(shapes)) if k not in fixed)
 
 
-def _join(loop: CountedLoop, read: int, written: int, target: str) -> Join | None:
-    """Both elements as one array; None if an iteration may read what another one wrote."""
+def _join(
+    loop: CountedLoop,
+    read: int,
+    written: int,
+    target: str,
+    first: dict[Instruction, list[Instruction]],
+) -> Join | None:
+    """Both elements as one array; None if an iteration may read what another one wrote.
+
+    Args:
+      loop: theirs. read, written: the elements. target: such as "cpu".
+      first: by what writes a slice, what must read before it, of the pairs so far; added to.
+    """
     body, shape = loop.body, loop.start[written].shape
     if loop.start[read].shape.key != shape.key or _is_read_elsewhere(loop, read):
         return None
@@ -107,7 +120,8 @@ def _join(loop: CountedLoop, read: int, written: int, target: str) -> Join | Non
         return None
     element = body.leaves(body.computation.parameters[0])[(read,)]
     put = update.owner
-    for node in readers_of(body, element):
+    readers = readers_of(body, element)
+    for node in readers:
         if node.i.opcode != "dynamic-slice" or node.operands[0].shape.key != shape.key:
             return None
         here = axis_of(element.shape, node.operands[0].shape, node.shape, loop.iterations)
@@ -115,6 +129,13 @@ def _join(loop: CountedLoop, read: int, written: int, target: str) -> Join | Non
             return None
         if node.owner is put and (put.opcode != "fusion" or not _may_split(put, target)):
             return None
+    before = [node.owner for node in readers if node.owner is not put]
+    needed = after_needs(
+        before, lambda k: (*k.operands, *k.control_predecessors, *first.get(k, ()))
+    )
+    if put in needed:
+        return None
+    first.setdefault(put, []).extend(before)
     return Join(
         loop.i.name,
         loop.iterations,
