@@ -67,7 +67,7 @@ def front_table(rows: Sequence[SuiteRow]) -> Table:
     lines = []
     for row in rows:
         plans = {(plan.way, plan.max_overhead): plan for plan in row.plans if not plan.beside}
-        for most in dict.fromkeys(most for way, most in plans if way):
+        for most in [most for way, most in plans if way == "both"]:
             none = SuitePlan(most, row.xla_bytes or 0, row.step_seconds, 0.0, False)
             ways = [plans.get((way, most), none) for way in ("", "spilled", "both")]
             added = (percent(plan.step_seconds / row.step_seconds - 1, 1) for plan in ways)

@@ -98,7 +98,7 @@ def _work(about: dict[str, Any]) -> None:
             about["overheads"] = []  # recomputation alone is the first trial of both
         say_plans(about, lambda options: _planned(step, options, cost))
         if front:
-            say(stage="recomputed, spilled, and both")
+            say(stage="spilled")
             for plan in _front(step, own, about, front, devices, cost):
                 say(plan=dataclasses.asdict(plan))
     except OllaError as error:
@@ -145,6 +145,7 @@ def _front(
         best = min(fitting, key=lambda plan: plan.bytes, default=None)
         if best is not None:
             yield dataclasses.replace(best, max_overhead=overhead, way="spilled")
+        say(stage=f"recomputed and both, {overhead:.0%} overhead at most")
         yield from _both(step, {**options, "max_overhead": overhead, "host_budget": most})
 
 
