@@ -18,6 +18,9 @@ POINTER_BYTES = 8
 
 TUPLE, OPAQUE, TOKEN = 13, 14, 17
 
+WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
+"""Element types f16, f32, f64 and bf16; from and to which converting keeps every value."""
+
 HOST_MEMORY_SPACE = 5
 """XLA's memory space (layout colour) for buffers in host memory."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from hlo.backend import platform
 from hlo.module import Computation, Instruction, Module
-from hlo.shapes import Shape
+from hlo.shapes import WIDER, Shape
 from hlo.strides import Steps, moved, permutation, sliced, sliced_axis, within
 
 _RUN = 64
@@ -22,8 +22,6 @@ _INDEX = frozenset("add subtract compare select clamp multiply minimum maximum a
 _INTEGERS = frozenset(range(1, 10))
 
 _FLOATS = frozenset({10, 11, 12, 16})
-_WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
-"""Element types f16, f32, f64 and bf16; from and to which converting keeps every value."""
 
 
 Slices = dict[Instruction, tuple[int, Instruction]]
@@ -151,7 +149,7 @@ def _code(
     converted = gone[0].shape.element_type
     if any(i.operands[0].shape.element_type != converted for i in slices):
         return None
-    if (before, kind) in _WIDER:
+    if (before, kind) in WIDER:
         return ""
     if (
         platform(target).keeps_code or source.opcode != "parameter"

@@ -12,11 +12,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from hlo.backend import platform
 from hlo.rewrite.loop_edit import Checkpointed, Checkpoints, Residual, ValueRef
 from olla_xla.errors import PlanMismatchError
 from olla_xla.remat.loops.again import Again, New
-from olla_xla.remat.loops.body import Affine
 from olla_xla.remat.loops.pairs import ScanPair
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
@@ -30,15 +28,9 @@ def can_be_kept(pair: ScanPair) -> bool:
 
     Its backward loop must go back one iteration at a time.
     """
-    iterations = pair.writer.iterations
-    back = Affine((pair.reader.counter,), -1, iterations - 1)
     kind = pair.writer.start[pair.writer.counter].shape.element_type
-    return (
-        pair.iteration == back
-        and platform(pair.writer.body.target).emits_any_fusion
-        and kind in _COUNTERS
-        and iterations >= _FEWEST_ITERATIONS
-    )
+    is_enough = pair.writer.iterations >= _FEWEST_ITERATIONS
+    return pair.goes_back and kind in _COUNTERS and is_enough
 
 
 @dataclasses.dataclass(frozen=True)

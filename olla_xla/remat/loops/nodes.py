@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from hlo.module import Instruction
-from hlo.shapes import Shape, ShapeIndex
+from hlo.shapes import WIDER, Shape, ShapeIndex
 from hlo.strides import sliced_outermost
 from hlo.wire import INTEGERS
-
-_WIDER = frozenset({(10, 11), (16, 11), (10, 12), (16, 12), (11, 12)})
-"""Element types from and to which converting keeps every value: f16, bf16, f32, f64."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -75,7 +72,7 @@ def widens(node: Node) -> bool:
         return False
     new, old = node.shape, node.operands[0].shape
     types = old.element_type, new.element_type
-    return types in _WIDER and old.minor_to_major == new.minor_to_major
+    return types in WIDER and old.minor_to_major == new.minor_to_major
 
 
 def is_exact(node: Node) -> bool:

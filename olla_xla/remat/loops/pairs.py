@@ -41,6 +41,12 @@ class ScanPair:
     iteration: Affine
     place: Affine
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether the reader goes back one iteration at a time, and may run any fusion again."""
+        back = Affine((self.reader.counter,), -1, self.writer.iterations - 1)
+        return self.iteration == back and platform(self.writer.body.target).emits_any_fusion
+
 
 def pairs(module: Module, target: str) -> list[ScanPair]:
     """The pairs of loops with scan residuals in a module, in the order of the readers.

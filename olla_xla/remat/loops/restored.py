@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hlo.backend import platform
 from hlo.module import Instruction
 from hlo.shapes import cut_dimensions
 from hlo.wire import INTEGERS
-from olla_xla.remat.loops.body import Affine, LoopBody
+from olla_xla.remat.loops.body import LoopBody
 from olla_xla.remat.loops.nodes import Node
 from olla_xla.remat.loops.pairs import ScanPair
 from olla_xla.remat.loops.recipes import Recipe
@@ -27,9 +26,9 @@ def overwritten(pair: ScanPair) -> dict[int, tuple[int, Node, bool]]:
 
     Where the backward loop goes back one iteration at a time, so that it can undo them.
     """
-    body, back = pair.writer.body, Affine((pair.reader.counter,), -1, pair.writer.iterations - 1)
-    if pair.iteration != back or not platform(body.target).emits_any_fusion:
+    if not pair.goes_back:
         return {}
+    body = pair.writer.body
     state = body.leaves(body.computation.parameters[0])
     slices = {residual.written for residual in pair.scan_residuals}
     found: dict[int, tuple[int, Node, bool]] = {}

@@ -25,8 +25,9 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
     slices take longer to write and to read than to compute again. If none of these saves memory of
     the device, some may save copies to the host's: of the fastest, the one of the lowest total.
     """
-    written = [choice for k in range(choices.free) if (choice := _written(choices, k)) is not None]
-    every = sorted((r for r in written if r.seconds <= 0), key=lambda r: r.seconds)
+    written = [_if_possible(choices.choice, k) for k in range(choices.free)]
+    kept = [choice for choice in written if choice is not None and choice.seconds <= 0]
+    every = sorted(kept, key=lambda r: r.seconds)
     found = [choice for choice in every if choice.total < choices.total]
     if not found and (hosted := [c for c in every if choices.leaves_host(c)]):
         fast = [c for c in hosted if c.seconds <= (1 - _NEAR) * hosted[0].seconds]
@@ -36,7 +37,7 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
 
 def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
     """The choice with the fewest bytes of scan residuals; None if it adds more than `allowance`."""
-    choice = _written(choices, choices.thin - 1) if choices.thin else None
+    choice = _if_possible(choices.choice, choices.thin - 1) if choices.thin else None
     return choice if choice is not None and choice.path_seconds <= allowance else None
 
 
@@ -51,13 +52,13 @@ def to_try(
     """
 
     def allowed(k: int) -> ResidualChoice | None:
-        choice = _written(choices, k)
+        choice = _if_possible(choices.choice, k)
         if choice is None or (allowance is not None and choice.path_seconds > allowance):
             return None
         return choice
 
     hopeful: list[ResidualChoice] = []
-    fewest = None if allowance is None else _within(choices, allowance)
+    fewest = None if allowance is None else _if_possible(choices.within, allowance)
     if budget is None:
         plain = None if choices.plain is None or fewest is None else allowed(choices.plain)
         for choice in (fewest, plain):
@@ -70,7 +71,7 @@ def to_try(
             choice = allowed(k)
             if choice is not None and choice.total <= _HOPE * budget and len(hopeful) < TRIES - 1:
                 hopeful.append(choice)
-        meeting = _if_possible(lambda: choices.meeting(budget))
+        meeting = _if_possible(choices.meeting, budget)
         if meeting is not None and (allowance is None or meeting.path_seconds <= allowance):
             others = [c for c in hopeful if c.records != meeting.records]
             hopeful = sorted([*others, meeting], key=lambda c: c.path_seconds)
@@ -95,24 +96,18 @@ def _lowest_first(choices: ResidualChoices, last: int) -> list[int]:
     for k in reversed(range(last + 1)):
         if found and choices.total - choices.gone(k) >= min(found)[0]:
             continue
-        choice = _written(choices, k)
+        choice = _if_possible(choices.choice, k)
         if choice is not None:
             found.append((choice.total, last - k))
     return [last - k for _, k in sorted(found)]
 
 
-def _written(choices: ResidualChoices, k: int) -> ResidualChoice | None:
-    """A choice, if the module can be written with it."""
-    return _if_possible(lambda: choices.choice(k))
-
-
-def _within(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
-    return _if_possible(lambda: choices.within(allowance))
-
-
-def _if_possible(write: Callable[[], ResidualChoice | None]) -> ResidualChoice | None:
+def _if_possible[Given](
+    write: Callable[[Given], ResidualChoice | None], given: Given
+) -> ResidualChoice | None:
+    """What `write` gives; None if the module cannot be written with it."""
     try:
-        return write()
+        return write(given)
     except (HloError, PlanMismatchError) as error:
         refusals.note("a choice for loops that cannot be written", error)
         return None
