@@ -197,6 +197,71 @@ def test_two_prints_of_an_iteration_are_told_by_their_rendezvous():
         check_executable(proto.SerializeToString(), "tpu", results=results)
 
 
+def _masked(p, x):
+    """Layers of which a scan keeps the signs that the ReLU met, as booleans."""
+
+    def layer(x, p):
+        w, b, v = p
+        return jax.nn.relu(x @ w + b) @ v, None
+
+    return (jax.lax.scan(layer, x, p)[0] ** 2).sum()
+
+
+def _is_one(shape):
+    return isinstance(shape[0], int)
+
+
+def test_a_fusion_may_give_arrays_other_tiles_within():
+    """XLA:TPU keeps booleans in tiles of 32 rows, and of 8 within a fusion."""
+    shapes = ((6, 16, 64), (6, 64), (6, 64, 16)), (64, 16)
+    given = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), shapes, is_leaf=_is_one)
+    found = capture(jax.jit(jax.grad(_masked)).lower(*v5e().place(given)))
+    results = results_digest(found.module, "tpu")
+    check_executable(found.final, "tpu", results=results, assignment=found.assignment)
+    proto = xla_pb2.HloModuleProto.FromString(found.final)
+    entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
+    loop = next(i for i in entry.instructions if i.opcode == "while")
+    tiled = next(s for s in loop.shape.tuple_shapes if s.element_type == 1 and s.dimensions)
+    tiled.layout.tiles[0].dimensions[0] //= 4
+    with pytest.raises(CheckError, match="in a layout that it does not have"):
+        check_executable(proto.SerializeToString(), "tpu")
+
+
+def _equal_at_first(w, x):
+    """A fusion of the first iteration reads its carry and the batch, which are equal then."""
+    w = w.astype(jnp.bfloat16)
+
+    def layer(c, _):
+        y = (c.astype(jnp.bfloat16) @ w).astype(jnp.float32) * x
+        return y * y + x * 0.5, y.mean()
+
+    c, means = jax.lax.scan(layer, x, None, length=6)
+    return (c**2).mean() + means.sum()
+
+
+def test_a_result_that_runs_again_alone_depends_on_the_arrays_that_it_reads():
+    given = v5e().place(
+        (
+            jax.ShapeDtypeStruct((64, 64), jnp.float32),
+            jax.ShapeDtypeStruct((128, 64), jnp.float32),
+        )
+    )
+    planned = olla_xla.plan(jax.grad(_equal_at_first), max_overhead=0.5)
+    plan = planned.lower(*given).compile().plan
+    assert plan.proposed and not plan.refused
+
+
+def test_arrays_are_joined_where_xla_can_make_the_slice():
+    """A fusion that reads and writes a slice gets a copy of it, on a TPU at the counter alone."""
+
+    def backwards(c, x):
+        return jax.lax.scan(lambda x, c: (x + c.sum(), jnp.tanh(c) + x), x, c, reverse=True)
+
+    shapes = jax.ShapeDtypeStruct((6, 256, 512), jnp.float32), jax.ShapeDtypeStruct((), jnp.float32)
+    planned = olla_xla.plan(backwards, donate_argnums=0, max_overhead=0.1)
+    assert planned.lower(*v5e().place(shapes)).compile().plan.refused == 0
+
+
 def test_topologies_that_are_none():
     v5e()
     with pytest.raises(InputError, match="power of two"):

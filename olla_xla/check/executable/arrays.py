@@ -5,7 +5,7 @@ two arrays hold equal values. Where a rewrite makes them one array, LLVM finds c
 subexpressions, and may round sums of products otherwise.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from olla_xla.check.executable.numbering import Numbers, named
 from olla_xla.check.executable.program import Op
@@ -36,7 +36,7 @@ class Arrays:
     def __init__(self, fusion: Op, alike: Alike) -> None:
         given = zip(fusion.called[0].parameters, fusion.operands, strict=True)
         self._from = {p: frozenset([array_of(operand, alike)]) for p, operand in given}
-        self._read: dict[_Extents, dict[bytes, frozenset[object]]] = {}
+        self._read: list[tuple[Op, _Extents, bytes, frozenset[object]]] = []
 
     def note(self, op: Op, read: list[Numbers]) -> None:
         """Records from which arrays an operation reads, given its operands' value numbers."""
@@ -51,14 +51,21 @@ class Arrays:
         for operand, numbers in zip(op.operands, read, strict=True):
             if origin := self._from.get(operand):
                 extents = operand.shape.element_type, operand.shape.dimensions
-                alike = self._read.setdefault(extents, {})
-                for number in numbers.values():
-                    alike[number] = alike.get(number, _NONE) | origin
+                self._read += ((op, extents, number, origin) for number in numbers.values())
 
-    def candidates(self) -> dict[bytes, frozenset[object]]:
-        """Value number -> the arrays that it is read from, for those read from several arrays."""
+    def candidates(self, among: Collection[Op] | None = None) -> dict[bytes, frozenset[object]]:
+        """Value number -> the arrays that it is read from, for those read from several arrays.
+
+        Args:
+          among: the operations that count; None: all of the fusion.
+        """
         found: dict[bytes, frozenset[object]] = {}
-        for alike in self._read.values():
+        read: dict[_Extents, dict[bytes, frozenset[object]]] = {}
+        for op, extents, number, origin in self._read:
+            if among is None or op in among:
+                alike = read.setdefault(extents, {})
+                alike[number] = alike.get(number, _NONE) | origin
+        for alike in read.values():
             if len(_NONE.union(*alike.values())) > 1:
                 found |= alike
         return found

@@ -20,10 +20,10 @@ collective also reach the next one of the same groups.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hlo.device_groups import participants
-from hlo.shapes import Shape, cut_dimensions
+from hlo.shapes import Shape, ShapeIndex, cut_dimensions
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
 from olla_xla.check.executable.converts import convert_of, converted
@@ -285,14 +285,35 @@ class ElementExpressions(ElementNumbering):
         rounded = {i: n for i, n in inside.items() if not self.is_free(op, i)}
         if not rounded:
             return inside
-        made = self.code(op)
-        if read := arrays.candidates():
-            made = self.code_of(tuple(read.values()), made, *read)
+        made = self._codes_of(op, arrays, rounded)
         if self._is_elementwise(op.called[0]):
-            found = {i: from_outside(self, n, made, computed) for i, n in rounded.items()}
+            found = {i: from_outside(self, n, made[i], computed) for i, n in rounded.items()}
         else:
-            found = {i: put(self, n, made, computed) for i, n in rounded.items()}
+            found = {i: put(self, n, made[i], computed) for i, n in rounded.items()}
         return inside | found
+
+    def _codes_of(
+        self, op: Op, arrays: Arrays, results: Collection[ShapeIndex]
+    ) -> dict[ShapeIndex, bytes]:
+        """For each of these results of a fusion a hash of its code and of equal values in it.
+
+        XLA:TPU takes results that are not read out of a fusion, so there each counts by itself.
+        """
+        root = op.called[0].result
+        if not self.is_tpu or root.opcode != "tuple":
+            return dict.fromkeys(results, self._code_of(op, arrays.candidates()))
+        found = {}
+        for i in results:
+            among = left = {root.operands[i[0]]}
+            while left:
+                left = {o for k in left for o in k.operands} - among
+                among = among | left
+            found[i] = self._code_of(op, arrays.candidates(among))
+        return found
+
+    def _code_of(self, op: Op, read: dict[bytes, frozenset[object]]) -> bytes:
+        """A hash of a fusion's code, and of the equal values among those read from these arrays."""
+        return self.code_of(tuple(read.values()), self.code(op), *read) if read else self.code(op)
 
     def _is_elementwise(self, body: Body) -> bool:
         """`is_elementwise` of a fused computation, cached."""

@@ -45,15 +45,16 @@ def check_layouts(program: Program) -> None:
         output, argument = entry.result.shape, entry.parameters[number].shape
         if output.at(index).bytes != argument.at(part).bytes:
             raise CheckError(f"output {list(index)} is in argument {number}, whose size differs")
-    left = [entry]
+    left = [(entry, False)]
     seen: set[Body] = {entry}
     while left:
-        for op in left.pop().ops:
+        body, is_fused = left.pop()
+        for op in body.ops:
             if op.opcode in _HELD:
-                _check(op)
+                _check(op, is_fused)
             fresh = [body for body in op.called if body not in seen]
             seen.update(fresh)
-            left += fresh
+            left += ((body, is_fused or op.opcode == "fusion") for body in fresh)
 
 
 def check_declared(program: Program, module: bytes) -> None:
@@ -76,10 +77,11 @@ def check_declared(program: Program, module: bytes) -> None:
                 raise CheckError(f"{op.name} has another layout than its caller has been told")
 
 
-def _check(op: Op) -> None:
+def _check(op: Op, is_fused: bool) -> None:
+    """Checks an operation; in a fusion of XLA:TPU, no array need have the tiles of its operand."""
     extents = op.opcode not in _EXCHANGES
     try:
-        agree = all(_agree(a, b, extents) for a, b in _pairs(op))
+        agree = all(_agree(a, b, extents, tiles=not is_fused) for a, b in _pairs(op))
     except (IndexError, ValueError) as error:  # one is missing or left over
         raise CheckError(f"{op.name} has too few or too many operands") from error
     if not agree:
@@ -121,12 +123,14 @@ def _pairs(op: Op) -> Iterator[tuple[Shape, Shape]]:
     return zip(written, read, strict=True)
 
 
-def _agree(a: Shape, b: Shape, extents: bool) -> bool:
+def _agree(a: Shape, b: Shape, extents: bool, *, tiles: bool) -> bool:
     """Whether two shapes put the same elements at the same places; also of the same extents."""
     if a is b:
         return True
     if a.elements or b.elements:
         pairs = zip(a.elements, b.elements, strict=True)
-        return all(_agree(*pair, extents) for pair in pairs)
-    lie = [(s.minor_to_major, s.tiles, s.element_type, s.element_bits) for s in (a, b)]
-    return lie[0] == lie[1] and (not extents or a.dimensions == b.dimensions)
+        return all(_agree(*pair, extents, tiles=tiles) for pair in pairs)
+    lie = [(s.minor_to_major, s.element_type, s.element_bits) for s in (a, b)]
+    if lie[0] != lie[1] or (tiles and a.tiles != b.tiles):
+        return False
+    return not extents or a.dimensions == b.dimensions

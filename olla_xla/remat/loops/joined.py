@@ -15,6 +15,7 @@ from hlo.rounding import may_depend_on_memory, may_depend_on_others
 from hlo.walk import after_needs
 from olla_xla.problem.plan_parts import JoinRecord
 from olla_xla.remat.loops.counted_loops import CountedLoop, counted_loop
+from olla_xla.remat.loops.indices import Affine
 from olla_xla.remat.loops.pairs import loop_sites
 from olla_xla.remat.loops.scan_residuals import NotAResidual, axis_of, readers_of, written_slice
 
@@ -127,7 +128,7 @@ def _join(
         here = axis_of(element.shape, node.operands[0].shape, node.shape, loop.iterations)
         if here != axis or body.affine(node.operands[1 + axis], whole=True) != place:
             return None
-        if node.owner is put and (put.opcode != "fusion" or not _may_split(put, target)):
+        if node.owner is put and not _may_split(put, place, target):
             return None
     before = [node.owner for node in readers if node.owner is not put]
     needed = after_needs(
@@ -158,11 +159,16 @@ def _is_read_elsewhere(loop: CountedLoop, k: int) -> bool:
     return twice or any(u.tuple_index == k and (u.users or u.is_root) for u in users)
 
 
-def _may_split(put: Instruction, target: str) -> bool:
-    """Whether a fusion may be given a slice instead of an array of which it takes that slice.
+def _may_split(put: Instruction, place: Affine, target: str) -> bool:
+    """Whether `put` may be given a slice instead of an array of which it takes that slice.
 
-    Where kernels must keep their code to round alike, only if its rounding is settled without it.
+    It must be a fusion. Where kernels must keep their code to round alike, its rounding must be
+    settled without it; and where XLA emits only fusions that it makes itself, the slice must be at
+    the loop's counter.
     """
+    at_counter = (place.factor, place.offset) == (1, 0)
+    if put.opcode != "fusion" or not (platform(target).emits_any_fusion or at_counter):
+        return False
     return not (platform(target).keeps_code and may_depend_on_memory(put, target))
 
 
