@@ -91,9 +91,15 @@ class Edit:
         return self.note(attributes or {})
 
     def note(self, attributes: Mapping[str, Mapping[str, str]]) -> Edit:
-        """Adds frontend attributes, instruction name -> key -> value; returns self."""
+        """Adds frontend attributes, instruction name -> key -> value; returns self.
+
+        Transfers to and from the host get none: those of one channel, which XLA makes as it unrolls
+        a loop, must have equal ones.
+        """
         for computation in self._proto.computations if attributes else ():
             for instruction in computation.instructions:
+                if instruction.opcode.startswith(("send", "recv")):
+                    continue
                 for key, value in attributes.get(instruction.name, {}).items():
                     instruction.frontend_attributes.map[key] = value
         return self

@@ -207,6 +207,28 @@ def _masked(p, x):
     return (jax.lax.scan(layer, x, p)[0] ** 2).sum()
 
 
+def test_prints_that_xla_copied_into_two_branches_are_planned():
+    """Transfers of one channel must have equal attributes; a plan notes none on them."""
+
+    def printed(x, w):
+        def layer(x, w):
+            x = jnp.tanh(x @ w)
+
+            def loud(x):
+                jax.debug.print("{}", x)
+                return x * 2
+
+            return jax.lax.cond(x.sum() > 0, loud, lambda x: x, x), x.mean()
+
+        x, means = jax.lax.scan(layer, x, w, unroll=2)
+        return x.sum() + means.sum()
+
+    shapes = jax.ShapeDtypeStruct((128, 128), jnp.float32), jax.ShapeDtypeStruct((4, 128, 128), "f")
+    planned = olla_xla.plan(jax.grad(printed, 1), max_overhead=0.4)
+    compiled = planned.lower(*v5e().place(shapes)).compile()
+    assert compiled.plan is not None and compiled.plan.refused == 0
+
+
 def _is_one(shape):
     return isinstance(shape[0], int)
 
