@@ -214,3 +214,20 @@ def remedy_step(name: str) -> Built:
     """A step of `benchmarks remedies`, as it was written."""
     found = next(step for step in STEPS if step.name == name)
     return found.function, found.arguments, {"donate_argnums": found.donated}
+
+
+def masked_layers(*, batch_size: int, optimizer: str) -> Built:
+    """A scan over 12 residual layers with a ReLU, which keeps the signs that it met."""
+    del optimizer
+    layers, width = 12, 512
+
+    def loss(weights: Any, x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, given: Any) -> tuple[jax.Array, None]:
+            first, bias, second = given
+            return x + jax.nn.relu(x @ first + bias) @ second, None
+
+        return (jax.lax.scan(layer, x, weights)[0] ** 2).mean()
+
+    shapes = (layers, width, 4 * width), (layers, 4 * width), (layers, 4 * width, width)
+    weights = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.grad(loss), (weights, jax.ShapeDtypeStruct((batch_size, width), jnp.float32)), {}

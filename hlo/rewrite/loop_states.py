@@ -149,7 +149,7 @@ class States:
         if [i.id for i in body.readers(element)] != [fusion.id]:
             raise HloError(f"{element.name} is read by more than {fusion.name}")
         axis = counts_slices(computation, update_of(fusion, computation, operand))
-        whole = put_into_slots(fusion, computation, operand, axis).shape
+        whole = put_into_slots(self._module, fusion, operand, axis).shape
         for shape in (element.shape, end.shape, body.root.shape.tuple_shapes[k]):
             shape.CopyFrom(whole)
         start = site.start()

@@ -110,17 +110,15 @@ class Maker:
             if copy.opcode == "fusion":
                 inner = self._own(copy)
                 for slot in made.slots:
-                    operands[slot[0]] = self._with_slots(copy, inner, slot).id
+                    operands[slot[0]] = self._with_slots(copy, slot).id
                 if made.results:
                     numbers = without_transfer(copy, inner, made.results)
             copy.operand_ids[:] = [operands[k] for k in numbers]
         self._made[made.name] = self._body.add(copy)
 
-    def _with_slots(
-        self, copy: _Instruction, body: MutableComputation, slot: tuple[int, int, int]
-    ) -> _Instruction:
+    def _with_slots(self, copy: _Instruction, slot: tuple[int, int, int]) -> _Instruction:
         """Lets a fusion put a result into an array of few slices; gives that array."""
-        parameter = put_into_slots(copy, body, *slot)
+        parameter = put_into_slots(self._module, copy, *slot)
         return self._module.unwritten(self._body, f"{copy.name}.begin", parameter.shape)
 
     def _branched(self, original: _Instruction, made: NewInstruction) -> _Instruction:

@@ -21,10 +21,10 @@ def shorten(shape: _Shape, axis: int, slices: int) -> None:
 
 
 def casts_of(body: MutableComputation, parameter: _Instruction) -> set[int]:
-    """The ids of a parameter and of the chain of bitcasts that follows it."""
+    """The ids of a parameter and of the chain of bitcasts and copies that follows it."""
     found = {parameter.id}
     for i in body.instructions():
-        if i.opcode == "bitcast" and i.operand_ids[0] in found:
+        if i.opcode in ("bitcast", "copy") and i.operand_ids[0] in found:
             found.add(i.id)
     return found
 
@@ -38,7 +38,8 @@ def shorten_reads(
 ) -> None:
     """Makes a fused computation's array parameter smaller: `slices` slices along `axis`, in place.
 
-    So are its bitcasts, and the parameters of nested fusions that it is given to.
+    So are its bitcasts, and the parameters of nested fusions that it is given to, and what those
+    only copy, as XLA:TPU does of booleans, to other tiles.
     """
     behind = casts_of(body, parameter)
     body.computation.ClearField("program_shape")
@@ -50,15 +51,22 @@ def shorten_reads(
             for k, operand in enumerate(i.operand_ids):
                 if operand in behind:
                     shorten_reads(module, inner, inner.parameter(k), axis, slices)
+                    if inner.root.id in casts_of(inner, inner.parameter(k)):
+                        shorten(i.shape, axis, slices)
+                        behind |= casts_of(body, i)
 
 
 def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _Instruction:
     """The dynamic-update-slice that alone reads the fusion's parameter number `operand`.
 
+    It may read a nested fusion's copy of it.
+
     Raises:
       HloError: something else reads it.
     """
     readers = body.readers(body.parameter(operand))
+    if len(readers) == 1 and readers[0].opcode == "fusion":
+        readers = body.readers(readers[0])
     if len(readers) != 1 or readers[0].opcode != "dynamic-update-slice":
         raise HloError(f"{fusion.name} does more than write a result into a scan residual")
     return readers[0]
@@ -91,19 +99,25 @@ def counts_slices(body: MutableComputation, update: _Instruction) -> int:
 
 
 def put_into_slots(
-    fusion: _Instruction, body: MutableComputation, operand: int, axis: int, slices: int = SLOTS
+    module: MutableModule,
+    fusion: _Instruction,
+    operand: int,
+    axis: int,
+    slices: int = SLOTS,
 ) -> _Instruction:
     """Reduces an array into which a fusion writes a slice to few slices; returns its parameter.
 
     Args:
-      fusion: changed in place, as is its computation `body`. operand: number of the array among its
-        operands. axis: the dimension that counts slices. slices: how many are left.
+      module: of the fusion. fusion: changed in place, as is its computation.
+      operand: number of the array among its operands. axis: the dimension that counts slices.
+      slices: how many are left.
 
     Raises:
       HloError: the fusion does something else with that operand.
     """
+    body = module.called(fusion)
     update, parameter, root = update_of(fusion, body, operand), body.parameter(operand), body.root
-    shapes = [parameter.shape, update.shape]
+    shapes = [update.shape]
     if root.id == update.id:
         shapes.append(fusion.shape)
     elif root.opcode == "tuple" and list(root.operand_ids).count(update.id) == 1:
@@ -113,5 +127,5 @@ def put_into_slots(
         raise HloError(f"{fusion.name} does not return the scan residual that it writes to")
     for shape in shapes:
         shorten(shape, axis, slices)
-    body.computation.ClearField("program_shape")
+    shorten_reads(module, body, parameter, axis, slices)
     return parameter

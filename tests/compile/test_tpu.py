@@ -249,6 +249,16 @@ def test_a_fusion_may_give_arrays_other_tiles_within():
         check_executable(proto.SerializeToString(), "tpu")
 
 
+def test_signs_that_a_relu_met_are_computed_again():
+    """A nested fusion copies the booleans to other tiles, of the shorter array as of the whole."""
+    shapes = ((8, 256, 1024), (8, 1024), (8, 1024, 256)), (4096, 256)
+    given = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), shapes, is_leaf=_is_one)
+    planned = olla_xla.plan(jax.grad(_masked), max_overhead=0.4)
+    plan = planned.lower(*v5e().place(given)).compile().plan
+    assert plan.loops and plan.refused == 0
+    assert plan.assigned_bytes < 0.6 * plan.xla_bytes
+
+
 def _equal_at_first(w, x):
     """A fusion of the first iteration reads its carry and the batch, which are equal then."""
     w = w.astype(jnp.bfloat16)

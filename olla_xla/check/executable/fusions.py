@@ -61,7 +61,8 @@ def note_own(
             return
     elif all(map(numbering.integers.is_known, result.values())):
         return
-    own.update(result.values())
+    given = {n for numbers in read for n in numbers.values()}  # as of a nested fusion that copies
+    own.update(n for n in result.values() if n not in given)
 
 
 def _is_handed_on(numbering: ElementNumbering, whole: Numbers, result: Numbers) -> bool:

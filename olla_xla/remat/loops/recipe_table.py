@@ -372,10 +372,8 @@ class RecipeTable:
 
     def _needs(self, owner: Instruction, but: Collection[int] = ()) -> tuple[int, ...]:
         """Numbers of an instruction's operands, except those in `but`."""
-        given = [o for k, o in enumerate(owner.operands) if k not in but]
-        return tuple(
-            self.body.number(n.behind) for o in given for n in self.body.leaves(o).values()
-        )
+        given = (self.body.leaves(o) for k, o in enumerate(owner.operands) if k not in but)
+        return tuple(self.body.number(n.behind) for leaves in given for n in leaves.values())
 
     def _updating(self, node: Node, owner: Instruction, result: Node) -> Recipe | None:
         """A recipe by a copy of a fusion that writes what it computes into a scan residual."""
@@ -424,14 +422,17 @@ class RecipeTable:
         if result.owner is not owner or result.i.computation is not owner.called[0]:
             return None
         leaves = [self.body.at.get((o, ())) for o in owner.operands]
-        found = [k for k, leaf in enumerate(leaves) if leaf is result.operands[0]]
+        whole = result.operands[0]
+        if whole.i.computation is not result.i.computation:  # a nested fusion's copy
+            whole = whole.behind
+        found = [k for k, leaf in enumerate(leaves) if leaf is whole]
         return found[0] if len(found) == 1 else None
 
     def _is_own_slice(self, update: Node) -> bool:
         """Whether an update writes an element of the state, at the slice at which the pair's scan
         residuals are written.
         """
-        whole = update.operands[0]
+        whole = update.operands[0].behind
         if whole.i.opcode != "parameter":
             return False
         try:
