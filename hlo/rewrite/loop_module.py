@@ -6,6 +6,7 @@ import functools
 from hlo import xla_pb2
 from hlo.backend import platform
 from hlo.graph import MutableComputation, MutableModule
+from hlo.instructions import scalar_constant
 from hlo.module import HloError
 from hlo.rewrite.fused_body import FusedBody
 from hlo.rewrite.loop_edit import LoopEdit
@@ -116,6 +117,18 @@ class LoopModule(MutableModule):
     def fused_body(self, name: str) -> FusedBody:
         """A FusedBody for a new, empty fused computation, named for a fusion of this name."""
         return FusedBody(self.new_fused(f"{name}.computation"))
+
+    def turned(
+        self, body: MutableComputation, counter: _Instruction, form: tuple[int, int]
+    ) -> _Instruction:
+        """Adds factor * counter + offset to a body, a scalar; `form`: (factor, offset)."""
+        if form == (1, 0):
+            return counter
+        factor, offset = form
+        name = self.names.new("loop_turn_constant")
+        constant = body.add(scalar_constant(name, offset, counter.shape))
+        opcode = "add" if factor == 1 else "subtract"
+        return body.make(opcode, "loop_turn", counter.shape, constant, counter)
 
     def unwritten(self, body: MutableComputation, name: str, shape: _Shape) -> _Instruction:
         """Adds an array whose content does not matter; zeros, or uninitialised memory on a TPU."""

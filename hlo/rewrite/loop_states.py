@@ -43,10 +43,14 @@ class States:
         if isinstance(new, FinalElement):
             return parent.tuple_element(writer.i, new.element)
 
-        def own(put: FusedBody, counter: _Instruction) -> _Instruction:
-            return put.index(counter, self._module.edit.written)
+        body, form = self._module.forward, self._module.edit.written
 
-        body, ring = self._module.forward, Ring("stack", self._module.edit.iterations, own)
+        def own(put: FusedBody, counter: _Instruction) -> _Instruction:
+            if self._module.platform.emits_any_fusion:
+                return put.index(counter, form)
+            return put.parameter(self._module.turned(body, counter, form))
+
+        ring = Ring("stack", self._module.edit.iterations, own)
         if isinstance(new, Overwritten):
             part = _OverwrittenValue(self._module, body, new)
             return self._kept(f"{new.update}.part", part.shape, part.add, ring)

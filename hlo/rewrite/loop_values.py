@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from hlo import xla_pb2
 from hlo.exchange import REPEATABLE
 from hlo.graph import MutableComputation
-from hlo.instructions import copied, instruction, scalar_constant
+from hlo.instructions import copied, instruction
 from hlo.module import HloError
 from hlo.rewrite.fused_body import FusedBody, slice_shape
 from hlo.rewrite.loop_edit import NewInstruction, ValueRef
@@ -237,14 +237,8 @@ class Maker:
     def _scalar(self, form: tuple[int, int]) -> _Instruction:
         """The same, as an instruction of the body."""
         if form not in self._scalars:
-            result = self._body.named(self._edit.counter)
-            if form != (1, 0):
-                factor, offset = form
-                name = self._module.names.new("loop_turn_constant")
-                constant = self._body.add(scalar_constant(name, offset, result.shape))
-                opcode = "add" if factor == 1 else "subtract"
-                result = self._body.make(opcode, "loop_turn", result.shape, constant, result)
-            self._scalars[form] = result
+            counter = self._body.named(self._edit.counter)
+            self._scalars[form] = self._module.turned(self._body, counter, form)
         return self._scalars[form]
 
     def _iteration(self) -> _Instruction:

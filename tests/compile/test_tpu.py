@@ -259,6 +259,24 @@ def test_signs_that_a_relu_met_are_computed_again():
     assert plan.assigned_bytes < 0.6 * plan.xla_bytes
 
 
+def test_a_scan_that_goes_back_keeps_its_states():
+    """What its forward loop writes, it writes at an index that XLA reads as an operand."""
+
+    def loss(p, x):
+        def layer(x, p):
+            y = jnp.tanh(x @ p[0])
+            return x + jnp.sin(y) @ p[1], None
+
+        return (jax.lax.scan(layer, x, p, reverse=True)[0] ** 2).sum()
+
+    shapes = ((8, 256, 1024), (8, 1024, 256)), (4096, 256)
+    given = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), shapes, is_leaf=_is_one)
+    planned = olla_xla.plan(jax.grad(loss), max_overhead=0.4)
+    plan = planned.lower(*v5e().place(given)).compile().plan
+    assert plan.loops and plan.refused == 0
+    assert plan.assigned_bytes < 0.6 * plan.xla_bytes
+
+
 def _equal_at_first(w, x):
     """A fusion of the first iteration reads its carry and the batch, which are equal then."""
     w = w.astype(jnp.bfloat16)
