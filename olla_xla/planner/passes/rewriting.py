@@ -66,14 +66,19 @@ def free_edits(start: ModuleState, *, joins: bool) -> Iterator[ModuleState]:
     """Yields states with edits that cost no time: first with all of them, last without any.
 
     An array that was joined with another is no residual any more, which may be dropped altogether:
-    where arrays can be joined, states come by their module's total in its own order. Without
-    `joins` none are.
+    where arrays can be joined, states come by their module's total in its own order, of equal ones
+    those first that join none. Without `joins` none are.
     """
+
+    def rank(states: list[ModuleState]) -> tuple[int, bool]:
+        (first, *_), target = states, start.request.target
+        found = first.edits.spared
+        return facts_of(first.module, target).total, found is not None and bool(found.joined)
+
     ways = [*_spared(start, joins), start]
     found = (residuals_before_order(way) for way in ways)
     if (least := ways[0].edits.spared) is not None and least.joined:
-        target = start.request.target
-        found = sorted(map(list, found), key=lambda some: facts_of(some[0].module, target).total)
+        found = sorted(map(list, found), key=rank)
     for states in found:
         yield from states
 
