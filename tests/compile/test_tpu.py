@@ -301,6 +301,23 @@ def test_a_result_that_runs_again_alone_depends_on_the_arrays_that_it_reads():
     assert plan.proposed and not plan.refused
 
 
+def test_what_is_put_into_an_array_is_told_in_whatever_order_its_elements_are():
+    """A convert of the carry is kept beside it: made again, it reads a slice, which is moved."""
+
+    def loss(w, x):
+        def layer(x, w):
+            low = x.astype(jnp.bfloat16)
+            m = jnp.sin(jnp.tanh((low @ w).astype(jnp.float32)) * x + x)
+            return jnp.tanh(0.3 * (m + jnp.sin(m * x + x) + low.astype(jnp.float32) * x)), None
+
+        return jax.lax.scan(layer, x, w.astype(jnp.bfloat16))[0].sum()
+
+    given = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((2, 16, 16), (128, 16))]
+    planned = olla_xla.plan(jax.grad(loss), max_overhead=0.4)
+    plan = planned.lower(*v5e().place(tuple(given))).compile().plan
+    assert plan.proposed and not plan.refused
+
+
 def test_arrays_are_joined_where_xla_can_make_the_slice():
     """A fusion that reads and writes a slice gets a copy of it, on a TPU at the counter alone."""
 

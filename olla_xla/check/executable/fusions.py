@@ -139,9 +139,16 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
             made = put(numbering, value, code, own)
         else:
             made = numbering.term(code, _PUT, value)
-    elif value in numbering.moves:
-        move = numbering.moves[value]
-        made = numbering.rearranged(numbering.term(code, move.base), move)
     else:
-        made = numbering.term(code, value)
+        made = _window(numbering, None, code, value)
     return numbering.updated(update._replace(numbers=(array, made, *indices)))
+
+
+def _window(numbering: ElementNumbering, _: None, code: bytes, value: bytes) -> bytes:
+    """The number of what a TPU's code puts into an array, in whatever order its elements are."""
+    if value in numbering.moves:
+        move = numbering.moves[value]
+        return numbering.rearranged(_window(numbering, None, code, move.base), move)
+    made = numbering.term(code, value)
+    numbering.note_term(made, _window, None, code, value)
+    return made
