@@ -223,6 +223,8 @@ class Maker:
         if self._module.platform.allocating_call:
             slots = self._module.unwritten(self._body, f"{name}.begin", shape)
             inner.parameter(slots)
+            # outside of the fusion, in which XLA:TPU has not every bitcast between tiles
+            value = self._body.cast(value, slice_shape(shape, axis))
             root = inner.update(slots, value, self._index(inner, self._edit.place), axis)
         else:
             root = inner.spread(inner.parameter(value), shape, axis)

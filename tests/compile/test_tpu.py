@@ -318,6 +318,27 @@ def test_what_is_put_into_an_array_is_told_in_whatever_order_its_elements_are():
     assert plan.proposed and not plan.refused
 
 
+def test_arrays_of_heads_get_what_is_made_again_in_other_tiles():
+    """XLA:TPU refuses a fusion with this bitcast: rows of 16 in tiles of 8, as 4 by 4 in tiles."""
+
+    def loss(p, x):
+        def layer(x, p):
+            q, k, v = (jnp.einsum("bsd,de->bse", x, w).reshape(2, 16, 4, 4) for w in p[:3])
+            a = jax.nn.softmax(jnp.einsum("bshd,bthd->bhst", q, k).astype(jnp.float32))
+            heads = jnp.einsum("bhst,bthd->bshd", a.astype(x.dtype), v)
+            x = x + heads.reshape(2, 16, 16) @ p[3]
+            return x + jax.nn.silu(x @ p[4]) @ p[5], None
+
+        weights = jax.tree.map(lambda w: w.astype(jnp.bfloat16), p)
+        return (jax.lax.scan(layer, x, weights)[0].astype(jnp.float32) ** 2).sum()
+
+    shapes = [(4, 16, 16)] * 4 + [(4, 16, 64), (4, 64, 16)]
+    weights = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes)
+    given = v5e().place((weights, jax.ShapeDtypeStruct((2, 16, 16), jnp.bfloat16)))
+    plan = olla_xla.plan(jax.grad(loss), max_overhead=0.4).lower(*given).compile().plan
+    assert plan is not None and plan.proposed and not plan.refused
+
+
 def test_arrays_are_joined_where_xla_can_make_the_slice():
     """A fusion that reads and writes a slice gets a copy of it, on a TPU at the counter alone."""
 
