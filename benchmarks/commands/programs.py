@@ -1,6 +1,7 @@
 """Plans random train steps in random ways and compares each with jax.jit, bit for bit.
 
-What fails is shrunk; with --failures the smallest programs are kept, and --again runs one again.
+For a --target that is not a CPU they are compiled and checked, and not run. What fails is shrunk;
+with --failures the smallest programs are kept, and --again runs one again.
 Exit code 1 if a result is wrong, a check rejects what the planner made, a total is larger than
 jit's, or a plan fails without a reason that names a limit.
 """
@@ -40,6 +41,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define.whole("count", 3000, "Programs.", least=1)
     define.whole("plans", 2, "Plans of each program.", least=1)
     define.whole("seed", 0, "Of the programs and their plans.")
+    define.text("target", "cpu", "Device; for another than a CPU programs are compiled, not run.")
     define.switch("scans", False, "Only programs that loop over layers or time.")
     define.whole("workers", 2, "Processes at a time.", least=1)
     define.real("shrink_seconds", 120.0, "To shrink one failure.", least=0.0)
@@ -71,7 +73,8 @@ def _many(values: flags.FlagValues) -> int:
     file = GrowingFile(values.out, extend=bool(known))
     counted = collections.Counter(row["share"] for row in known)
     work = shares(values.count, values.plans, values.seed, values.shrink_seconds)
-    work = [dataclasses.replace(s, skip=counted[s.number], scans=values.scans) for s in work]
+    also = {"scans": values.scans, "target": values.target}
+    work = [dataclasses.replace(s, skip=counted[s.number], **also) for s in work]
     work = [share for share in work if share.skip < share.count]
     done = len(known)
     with Progress() as progress:
@@ -162,12 +165,12 @@ class Tally:
             self.outcomes[outcome["kind"]] += 1
             self.planned += outcome["planned"]
             self.unstacked += outcome.get("stacks", 0) > 0
-            if outcome["kind"] == "identical" and outcome["xla_bytes"]:
+            if outcome["kind"] in ("identical", "compiled") and outcome["xla_bytes"]:
                 self.savings.append(1 - outcome["bytes"] / outcome["xla_bytes"])
 
 
 _COLUMNS = (
-    *("identical", "wrong", "refused", "larger", "failed", "crashed"),
+    *("identical", "compiled", "wrong", "refused", "larger", "failed", "crashed"),
     *("budget", "unsteady", "invalid"),
 )
 

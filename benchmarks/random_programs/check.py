@@ -1,4 +1,7 @@
-"""One program, planned in several ways, run and compared with `jax.jit` bit for bit."""
+"""One program, planned in several ways, run and compared with `jax.jit` bit for bit.
+
+For a device that is not here it is compiled, checked and weighed, and not run.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from benchmarks.random_programs import callbacks
 from benchmarks.random_programs.spec import Case, Program, Settings
 from benchmarks.random_programs.training import Built, build
 from benchmarks.refused import collected
+from olla_xla import targets
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.plan_store import process_store
 from olla_xla.errors import BudgetError
@@ -41,9 +45,10 @@ class Outcome:
     """What came of one plan.
 
     Attributes:
-      kind: identical, wrong, refused (a referee stopped the plan, or a rewrite that it had tried),
-        larger, failed (to plan, without a reason that names a limit), budget (it cannot be met),
-        unsteady (jit itself gives other bits each time) or invalid (jit itself fails).
+      kind: identical, compiled (for another target than "cpu", and not run), wrong, refused (a
+        referee stopped the plan, or a rewrite that it had tried), larger, failed (to plan, without
+        a reason that names a limit), budget (it cannot be met), unsteady (jit itself gives other
+        bits each time) or invalid (jit itself fails).
       planned: whether another order than XLA's was run. reason: why not, or what differs.
       xla_bytes, bytes: the totals of jit and of the plan. seconds: to plan and compile.
       bindings, clones, stacks: results bound to operands, operators computed again, and scan
@@ -70,21 +75,33 @@ class _Results:
 
 
 class Reference:
-    """A program as `jax.jit` runs it."""
+    """A program as `jax.jit` runs it.
 
-    def __init__(self, program: Program) -> None:
+    Attributes:
+      is_run: whether it is run; for another target than "cpu" there are no results.
+    """
+
+    def __init__(self, program: Program, target: str = "cpu") -> None:
         self.program = program
+        self.is_run = target == "cpu"
         with self.types(), _quiet():
             self.built: Built = build(program)
+            if not self.is_run:
+                given = targets.target(target).place(self.built.arguments)
+                self.built = self.built._replace(arguments=given)
             jitted = jax.jit(self.built.step, **self.built.jit_options)
             self._compiled = jitted.lower(*self.built.arguments).compile()
-            self.results = _run(self._compiled, self.built)
+            self.results = self.run(self._compiled)
         self.bytes = assigned_bytes(self._compiled)
+
+    def run(self, compiled: Any) -> _Results:
+        """The results of an executable of the program, where it can be run."""
+        return _run(compiled, self.built) if self.is_run else _Results({}, callbacks.seen())
 
     def is_steady(self) -> bool:
         """Whether it gives the same bits again."""
         with self.types(), _quiet():
-            return _run(self._compiled, self.built) == self.results
+            return self.run(self._compiled) == self.results
 
     def types(self) -> contextlib.AbstractContextManager[None]:
         """A context that enables or disables JAX's 64-bit types, as the program says."""
@@ -94,7 +111,7 @@ class Reference:
 def check_case(case: Case) -> list[Outcome]:
     """One outcome for each plan of the case; they share the reference."""
     try:
-        reference = Reference(case.program)
+        reference = Reference(case.program, case.target)
     except Exception as error:
         return [Outcome("invalid", reason=_said(error))] * len(case.plans)
     return [check(reference, one) for one in case.plans]
@@ -131,7 +148,7 @@ def _checked(reference: Reference, settings: Settings) -> Outcome:
         warned = [str(w.message) for w in caught if issubclass(w.category, olla_xla.PlanWarning)]
         plan = compiled.plan if compiled.planned else None
         outcome = Outcome(
-            kind="identical",
+            kind="identical" if reference.is_run else "compiled",
             planned=compiled.planned,
             reason=compiled.reason or (plan.placement_note if plan else ""),
             xla_bytes=reference.bytes,
@@ -142,7 +159,7 @@ def _checked(reference: Reference, settings: Settings) -> Outcome:
             stacks=plan.recomputed_residuals if plan else 0,
         )
         try:
-            results = _run(compiled, built)
+            results = reference.run(compiled)
         except Exception as error:
             return dataclasses.replace(outcome, kind="failed", reason=_said(error))
     return _judged(outcome, reference, results, warned)

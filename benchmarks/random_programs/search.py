@@ -38,7 +38,7 @@ class Share:
       skip: how many of its programs another process has done.
       shrink_seconds: most time to shrink one failure. shrinks: how many failures are shrunk.
       timed: some plans are limited by time; without, all are the same every time.
-      scans: only programs that loop over layers, time or rows.
+      scans: only programs that loop over layers, time or rows. target: as for `Case`.
     """
 
     seed: int
@@ -50,6 +50,7 @@ class Share:
     shrinks: int = 2
     timed: bool = True
     scans: bool = False
+    target: str = "cpu"
 
 
 def run_share(share: Share, say: Callable[[dict[str, Any]], None]) -> None:
@@ -128,7 +129,7 @@ def smallest(
 
 
 def _with_plan(case: Case, number: int) -> Case:
-    return Case(case.program, case.plans[number : number + 1])
+    return dataclasses.replace(case, plans=case.plans[number : number + 1])
 
 
 class _Found(Exception):
@@ -153,7 +154,7 @@ def _draw(
     )
     @hypothesis.given(strategies.cases(share.plans, share.timed, share.scans))
     def each(case: Case) -> None:
-        visit(case)
+        visit(dataclasses.replace(case, target=share.target))
 
     run: Callable[[], None] = each
     run()

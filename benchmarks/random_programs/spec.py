@@ -375,10 +375,15 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A program and how it is planned."""
+    """A program and how it is planned.
+
+    Attributes:
+      target: the device that it is compiled for; what is not a "cpu" is compiled only, not run.
+    """
 
     program: Program
     plans: tuple[Settings, ...]
+    target: str = "cpu"
 
 
 _SCANS = (

@@ -382,6 +382,17 @@ def test_random_programs_are_planned_alike():
     assert any(o["planned"] for o in outcomes)
 
 
+@pytest.mark.tpu
+def test_for_an_absent_tpu_programs_are_compiled_and_not_run():
+    said = []
+    share = search.Share(seed=1, number=0, count=6, plans=1, scans=True, target="v5e")
+    search.run_share(share, said.append)
+    outcomes = [one for event in said if "row" in event for one in event["row"]["outcomes"]]
+    assert {one["kind"] for one in outcomes} <= {"compiled", "budget", "invalid"}
+    assert sum(one["kind"] == "compiled" for one in outcomes) >= 4
+    assert from_text(said[0]["start"]["case"]).target == "v5e"
+
+
 def test_a_run_goes_on_where_its_file_ends(monkeypatch, tmp_path):
     out, asked = tmp_path / "rows.jsonl", []
 
