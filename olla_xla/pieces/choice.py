@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from olla_xla.errors import InputError
-from olla_xla.pieces.calls import CHECKPOINTS, called_by
+from olla_xla.pieces.calls import CHECKPOINTS
 from olla_xla.pieces.estimate import bytes_inside, peaks
 from olla_xla.pieces.factors import REDUCTIONS, SUM
 from olla_xla.pieces.graph import Blocked, Graph, Spread, forbidding, spread
@@ -76,7 +76,7 @@ class Cut:
         if i is None:
             return None
         e, after = graph.equations[i], range(i + 1, len(graph.equations))
-        bodies = [Graph.of(c.jaxpr) for c in called_by(e, False)]
+        bodies = [inner for _, inner in graph.called(i)]
         cuts = [_cut_of(body, None, part, self.accumulate_dtype)[0] for body in bodies]
         if not any(cut.regions for cut in cuts):
             return None
@@ -94,7 +94,8 @@ def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
     made = {v: None for e in equations for v in e.outvars}
     read = dict.fromkeys(v for e in equations for v in operands(e) if v not in made)
     outputs = [v for v in made if v in needed]
-    return Graph(equations, list(read), outputs, zeros=filter(graph.is_zero, read))
+    rows = {v: graph.rows(v) for v in read}
+    return Graph(equations, list(read), outputs, zeros=filter(graph.is_zero, read), rows=rows)
 
 
 def _is_made_of_nothing(graph: Graph, i: int) -> bool:

@@ -46,7 +46,8 @@ class Factor:
 
 ELEMENTWISE = frozenset(
     """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
+    bitcast_convert_type cbrt ceil
     clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf
     erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow
     is_finite le le_to lgamma log log1p logistic lt lt_to max min mul name ne neg nextafter not
@@ -206,11 +207,12 @@ def _broadcast(e: Any) -> list[Factor]:
     return found
 
 
-def _reshape(e: Any) -> list[Factor]:
-    """A dimension is kept, split or merged if the product of the dimensions before it is kept.
+def reshapes(e: Any) -> list[tuple[int, int]]:
+    """Pairs of dimensions, of a reshape's operand and result, of which parts stay parts.
 
-    Then a contiguous part of the operand's is a contiguous part of the result's. With `dimensions`
-    the operand is transposed before.
+    A dimension is kept, split or merged if the product of the dimensions before it is kept: then a
+    contiguous part of the operand's is a contiguous part of the result's. With `dimensions` the
+    operand is transposed before.
     """
     if len(e.invars) != 1:
         return []
@@ -219,7 +221,7 @@ def _reshape(e: Any) -> list[Factor]:
     order = range(len(given)) if order is None else list(map(int, order))
     before = [given[d] for d in order]
     return [
-        Factor((order[i],), (j,))
+        (order[i], j)
         for i in range(len(before))
         for j in range(len(after))
         if before[i] > 1 and after[j] > 1 and math.prod(before[:i]) == math.prod(after[:j])
@@ -293,7 +295,7 @@ def _gather(e: Any) -> list[Factor]:
     return found
 
 
-def _scatter_dims(e: Any) -> tuple[Any, list[int], dict[int, int]]:
+def scatter_dims(e: Any) -> tuple[Any, list[int], dict[int, int]]:
     """Dimension numbers, batch dimensions of updates, and operand's window dim -> updates' dim."""
     numbers = e.params["dimension_numbers"]
     hidden = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -306,7 +308,7 @@ def _scatter_dims(e: Any) -> tuple[Any, list[int], dict[int, int]]:
 def _scatter(e: Any) -> list[Factor]:
     if len(e.invars) != 3:
         return []
-    numbers, batch, windows = _scatter_dims(e)
+    numbers, batch, windows = scatter_dims(e)
     pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     found = [Factor((o, i, batch[i]), (o,)) for o, i in pairs]
     operand, updates = _shape(e.invars[0]), _shape(e.invars[2])
@@ -322,7 +324,7 @@ def _scatter(e: Any) -> list[Factor]:
 
 def _scattered_sum(e: Any) -> list[Factor]:
     """Rows added to zeros: the gradient of a look-up in a table."""
-    numbers, batch, _ = _scatter_dims(e)
+    numbers, batch, _ = scatter_dims(e)
     return [
         Factor((None, i, u), (SUM,))
         for i, u in enumerate(batch)
@@ -385,6 +387,17 @@ def _leading(e: Any) -> list[Factor]:
     return _other_dims(e, (rank - 2, rank - 1))
 
 
+def _keys(e: Any) -> list[Factor]:
+    """Of random keys: leading dimensions, those of the keys."""
+    atoms = [v for v in (*e.invars, *e.outvars) if _shape(v)]
+    sizes = list(zip(*map(_shape, atoms), strict=False))
+    alike = [d for d, found in enumerate(sizes) if len(set(found)) == 1]
+    given = e.invars[0].aval.ndim - (e.primitive.name == "random_wrap")
+    return [
+        Factor(tuple(d if _shape(v) else None for v in e.invars), (d,)) for d in alike if d < given
+    ]
+
+
 def _fft(e: Any) -> list[Factor]:
     rank = len(_shape(e.invars[0]))
     return _other_dims(e, range(rank - len(e.params["fft_lengths"]), rank))
@@ -396,6 +409,8 @@ _RULES: dict[str, Callable[[Any], list[Factor]]] = {
     **dict.fromkeys(_CUMULATIVE, lambda e: _other_dims(e, (e.params["axis"],))),
     **dict.fromkeys(_WINDOWS, _windows),
     **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter-mul"), _scatter),
+    **dict.fromkeys(("random_fold_in", "random_seed", "random_split"), _keys),
+    **dict.fromkeys(("random_unwrap", "random_wrap"), _keys),
     **dict.fromkeys(("cholesky", "triangular_solve"), _leading),
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda e: _other_dims(e, (e.params["dimension"],)),
@@ -408,7 +423,7 @@ _RULES: dict[str, Callable[[Any], list[Factor]]] = {
     "iota": lambda e: [Factor((), (d,)) for d in range(len(e.params["shape"]))],
     "pad": _pad,
     "reduce_sum": _reduce,
-    "reshape": _reshape,
+    "reshape": lambda e: [Factor((i,), (j,)) for i, j in reshapes(e)],
     "rev": lambda e: _other_dims(e, e.params["dimensions"]),
     "slice": _slice,
     "sort": lambda e: _other_dims(e, (e.params["dimension"],)),

@@ -13,9 +13,9 @@ import jax
 
 from olla_xla.pieces.calls import CALLS, Called, called_by
 from olla_xla.pieces.factors import REDUCED, SUM, Factor, factors_of, linear_factors
-from olla_xla.pieces.hoist import hoisted
+from olla_xla.pieces.hoist import prepared
+from olla_xla.pieces.rows import Rows, agreed, row_factors, rows_made, shifted
 from olla_xla.segments.equations import has_effect, is_variable, scan_counts
-from olla_xla.segments.trace import inlined
 
 
 class Graph:
@@ -29,6 +29,7 @@ class Graph:
         rules: int = 2,
         constants: Mapping[Any, Any] | None = None,
         zeros: Iterable[Any] = (),
+        rows: Mapping[Any, Rows] | None = None,
     ) -> None:
         """Finds the producer and the readers of each variable.
 
@@ -36,7 +37,7 @@ class Graph:
           equations: in an order in which they can run. inputs, outputs: variables.
           rules: how many custom derivative rules, each inside another, are cut; see `called_by`.
           constants: values of the constants of inlined calls; each piece needs them whole.
-          zeros: inputs that are all zeros.
+          zeros: inputs that are all zeros. rows: what inputs number.
         """
         self.constants = dict(constants or {})
         self._rules = rules
@@ -46,6 +47,7 @@ class Graph:
         self.producer: dict[Any, int] = {}
         self.consumers: dict[Any, list[int]] = collections.defaultdict(list)
         self._zeros: set[Any] = set(zeros)
+        self._rows: dict[Any, Rows] = dict(rows or {})
         self._factors: dict[int, list[Factor]] = {}
         self._called: dict[int, list[tuple[Called, Graph]]] = {}
         self._effects = [i for i, e in enumerate(self.equations) if has_effect(e)]
@@ -58,13 +60,13 @@ class Graph:
                     self._zeros.add(e.outvars[0])
 
     @classmethod
-    def of(cls, jaxpr: Any, rules: int = 2) -> Graph:
-        """The graph of a closed jaxpr with jitted functions inlined; `rules` as in `__init__`."""
+    def of(cls, jaxpr: Any, rules: int = 2, rows: Sequence[Rows] = ()) -> Graph:
+        """The graph of a closed jaxpr; `rules` as in `__init__`, `rows` of each input."""
         closed, jaxpr = jaxpr, getattr(jaxpr, "jaxpr", jaxpr)
-        equations, outputs, constants = inlined(jaxpr)
+        equations, outputs, constants = prepared(jaxpr)
         constants.update(zip(jaxpr.constvars, getattr(closed, "consts", ()), strict=True))
-        equations, outputs = hoisted(equations, outputs)
-        return cls(equations, jaxpr.invars, outputs, rules, constants)
+        of_inputs = dict(zip(jaxpr.invars, rows, strict=False))
+        return cls(equations, jaxpr.invars, outputs, rules, constants, rows=of_inputs)
 
     def is_zero(self, atom: Any) -> bool:
         """Whether an operand is known to be all zeros; False if not known."""
@@ -92,14 +94,55 @@ class Graph:
     def factors(self, i: int) -> list[Factor]:
         """The axes along which equation i, which is no call, can be cut; cached."""
         if i not in self._factors:
-            self._factors[i] = factors_of(self.equations[i], self.is_zero)
+            e, found = self.equations[i], factors_of(self.equations[i], self.is_zero)
+            if found and e.primitive.name.startswith(("gather", "scatter")):
+                found = row_factors(e, self.rows(e.invars[1])) + found
+            self._factors[i] = found
         return self._factors[i]
+
+    def rows(self, v: Any) -> Rows:
+        """Which parts of an integer array are row numbers, as far as known; cached."""
+        if not is_variable(v) or v not in self.producer:
+            return self._rows.get(v, {}) if is_variable(v) else {}
+        if v not in self._rows:
+            i = self.producer[v]
+            e = self.equations[i]
+            if e.primitive.name in CALLS:
+                self._rows[v] = self._rows_called(i, e.outvars.index(v))
+            else:
+                self._rows[v] = rows_made(e, self.rows, self._made_by)
+        return self._rows[v]
+
+    def _made_by(self, v: Any) -> Any:
+        i = self.producer.get(v) if is_variable(v) else None
+        return None if i is None else self.equations[i]
+
+    def _rows_given(self, i: int, c: Called) -> list[Rows]:
+        """What the inputs of a jaxpr number that equation i calls."""
+        given, carried = self.equations[i].invars, {k for _, k in c.carried}
+        known = [
+            None if place is None or k in carried or place[0] >= len(given) else place
+            for k, place in enumerate(c.ins)
+        ]
+        return [{} if p is None else shifted(self.rows(given[p[0]]), -p[1]) for p in known]
+
+    def _rows_called(self, i: int, result: int) -> Rows:
+        """What a result of a call numbers."""
+        return agreed(
+            shifted(inner.rows(w), place[1])
+            for c, inner in self.called(i)
+            for k, (w, place) in enumerate(zip(inner.outputs, c.outs, strict=True))
+            if place is not None and place[0] == result and k not in dict(c.carried)
+        )
 
     def called(self, i: int) -> list[tuple[Called, Graph]]:
         """(jaxpr, its graph) for each jaxpr that equation i calls; cached."""
         if i not in self._called:
             calls = called_by(self.equations[i], self._rules > 0)
-            self._called[i] = [(c, Graph.of(c.jaxpr, self._rules - c.is_rule)) for c in calls]
+            inner = [
+                Graph.of(c.jaxpr, self._rules - c.is_rule, self._rows_given(i, c)) for c in calls
+            ]
+            self._called[i] = list(zip(calls, inner, strict=True))
         return self._called[i]
 
 

@@ -1,14 +1,25 @@
-"""Results of scans that depend on nothing carried, made by a scan of their own.
+"""A jaxpr's equations in a form in which more of them can be cut.
 
-A layer's weights that are cast, scaled or reshaped in a scan's body are kept for its gradient
-beside the activations. Where a cut goes along the batch, each piece needs all of these weights, and
-only its part of the activations; one call gives no results of both kinds.
+Results of scans that depend on nothing carried are made by a scan of their own. A layer's weights
+that are cast, scaled or reshaped in a scan's body are kept for its gradient beside the activations.
+Where a cut goes along the batch, each piece needs all of these weights, and only its part of the
+activations; one call gives no results of both kinds.
+
+Random bits are written as arithmetic on the key and on the place of each, so that a piece makes its
+own. Bits of other generators than JAX's default stay as they are.
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.extend.random import threefry2x32_p
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from olla_xla.segments.equations import (
     function_of,
@@ -18,26 +29,31 @@ from olla_xla.segments.equations import (
     renamed,
     scan_counts,
 )
+from olla_xla.segments.trace import Inlined, inlined
 
 
-def hoisted(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Moves scans' results that depend on no carried value into scans of their own.
+def prepared(jaxpr: Any) -> Inlined:
+    """A jaxpr with calls of jitted functions inlined, and with equations as told above.
 
-    Returns:
-      (the new equations, `outputs` as variables of these).
+    What no result needs is left out, also inside loops: derivatives leave such values behind.
     """
     names: dict[Any, Any] = {}
 
     found = []
+    needed, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    equations, outputs, constants = inlined(needed)
     for e in equations:
         e = e.replace(invars=renamed(e.invars, names))
         if e.primitive.name == "scan" and not e.effects:
             found += _apart(e, names)
-        found.append(e)
-    return found, renamed(outputs, names)
+        if e.primitive.name == "random_bits":
+            found += _written_out(e, names) or [e]
+        else:
+            found.append(e)
+    return Inlined(tuple(found), tuple(renamed(outputs, names)), constants)
 
 
-def _apart(e: Any, names: dict[Any, Any]) -> Iterator[Any]:
+def _apart(e: Any, names: dict[Any, Any]) -> list[Any]:
     """A scan that gives what `e` stacks and does not depend on what it carries; adds to `names`."""
     p, (constants, carries) = e.params, scan_counts(e)
     closed, body = p["jaxpr"], p["jaxpr"].jaxpr
@@ -53,7 +69,7 @@ def _apart(e: Any, names: dict[Any, Any]) -> Iterator[Any]:
         if k >= carries and is_variable(v) and v in made - tainted
     ]
     if not carries or not stacked:
-        return
+        return []
     results = [body.outvars[k] for k in stacked]
     pure = [inner for inner in body.eqns if not has_effect(inner)]
     function = function_of(needed_for(results, pure), [*body.constvars, *fixed, *xs], results)
@@ -66,12 +82,46 @@ def _apart(e: Any, names: dict[Any, Any]) -> Iterator[Any]:
         return jax.lax.scan(step, (), list(values[constants:]), **how)[1]
 
     atoms = [*e.invars[:constants], *e.invars[constants + carries :]]
-    traced = jax.make_jaxpr(alone)(
+    return _in_place(e, alone, atoms, [e.outvars[k] for k in stacked], names)
+
+
+def _in_place(
+    e: Any, function: Callable[..., Any], atoms: Sequence[Any], made: Sequence[Any], names: Any
+) -> list[Any]:
+    """Equations of a function of `atoms`, for results `made` of e; adds these to `names`."""
+    traced = jax.make_jaxpr(function)(
         *(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in atoms)
     )
     if traced.consts:
-        return
+        return []
     inside: dict[Any, Any] = dict(zip(traced.jaxpr.invars, atoms, strict=True))
-    for one in traced.jaxpr.eqns:
-        yield one.replace(invars=renamed(one.invars, inside), source_info=e.source_info)
-    names.update(zip((e.outvars[k] for k in stacked), traced.jaxpr.outvars, strict=True))
+    names.update(zip(made, traced.jaxpr.outvars, strict=True))
+    return [
+        one.replace(invars=renamed(one.invars, inside), source_info=e.source_info)
+        for one in traced.jaxpr.eqns
+    ]
+
+
+def _written_out(e: Any, names: dict[Any, Any]) -> list[Any]:
+    """Equations of random bits; [] where not each is made from a counter, as Threefry's are."""
+    (keys,), width, shape = e.invars, e.params["bit_width"], e.params["shape"]
+    is_counted = jax.config.jax_threefry_partitionable and width <= 32
+    if str(keys.aval.dtype) != "key<fry>" or not is_counted or math.prod(shape) > 2**32:
+        return []
+    return _in_place(e, functools.partial(_bits, width, shape), [keys], e.outvars, names)
+
+
+def _bits(width: int, shape: tuple[int, ...], keys: Any) -> Any:
+    """The bits of each key, [*keys.shape, *shape], as `jax.random.bits` gives them."""
+    rank, each = keys.ndim, (1,) * keys.ndim + shape
+    data = jax.random.key_data(keys)
+    first, second = (
+        jax.lax.broadcast_in_dim(data[..., k], keys.shape + (1,) * len(shape), range(rank))
+        for k in (0, 1)
+    )
+    place = jnp.zeros(each, jnp.uint32)
+    for d, stride in enumerate(itertools.accumulate(shape[:0:-1], operator.mul, initial=1)):
+        at = jax.lax.broadcasted_iota(jnp.uint32, each, len(each) - 1 - d)
+        place += at * jnp.uint32(stride)
+    upper, lower = threefry2x32_p.bind(first, second, jnp.zeros_like(place), place)
+    return (upper ^ lower).astype(jnp.dtype(f"uint{width}"))

@@ -92,9 +92,10 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
         assert along is not None
         first = piece.start * (e.invars[0].aval.shape[along] // piece.units)
         values = [values[0], _counted_from(first, values[1], f.component), *values[2:]]
-        params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
-        if name == "gather":
-            params["fill_value"] = 0
+        if f.ins[1] is None:  # else each piece has the indices of its own rows
+            params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
+            if name == "gather":
+                params["fill_value"] = 0
     if name == "dot_general" and piece.on_cpu and takes_rows(e):
         return [product_of_rows(e, values, piece.start)]
     if dim is None or dim < 0:

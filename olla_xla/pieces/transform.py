@@ -12,14 +12,14 @@ from olla_xla.errors import BudgetError, InputError, LimitError
 from olla_xla.pieces.choice import Cut, choose, line_of, pieces_for
 from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
-from olla_xla.pieces.hoist import hoisted
+from olla_xla.pieces.hoist import prepared
 from olla_xla.pieces.loop import Pieces, run_region
 from olla_xla.pieces.region import LIGHT, AnyStep, Region, regions_in
 from olla_xla.pieces.run import call
 from olla_xla.pieces.sharded import Devices, leaf_shardings, over_devices, refuse_explicit
 from olla_xla.problem.function_name import function_name
-from olla_xla.segments.equations import bytes_of, function_of, needed_for, values_of
-from olla_xla.segments.trace import inlined, traced_call
+from olla_xla.segments.equations import bytes_of, function_of, values_of
+from olla_xla.segments.trace import traced_call
 
 Axis = int | tuple[int | None, ...] | None
 
@@ -252,10 +252,9 @@ def _trace(
     """
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
-    equations, outputs, constants = inlined(jaxpr)
-    equations, outputs = hoisted(equations, outputs)
+    equations, outputs, constants = prepared(jaxpr)
     inputs = (*jaxpr.constvars, *jaxpr.invars, *constants)
-    graph = Graph(needed_for(outputs, equations), inputs, outputs)
+    graph = Graph(equations, inputs, outputs)
     refuse_explicit(graph)
     seeds = None
     if how.axis is not None:

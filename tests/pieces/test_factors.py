@@ -16,6 +16,7 @@ W = RNG.normal(size=(8, 10)).astype(np.float32)
 IMAGE = RNG.normal(size=(4, 6, 6, 2)).astype(np.float32)
 KERNEL = RNG.normal(size=(3, 3, 2, 6)).astype(np.float32)
 ROWS = RNG.integers(0, 8, (4, 6)).astype(np.int32)
+KEY, KEYS = jax.random.key(0), np.asarray(jax.random.split(jax.random.PRNGKey(1), 4))
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 
@@ -92,6 +93,55 @@ CASES = {
         (0, 2),
         [2],
     ),
+    "look up in rows": (
+        lambda x, i: jnp.asarray(x)[jnp.arange(4), i[:, 0], i[:, 1] - 2],
+        [X, ROWS],
+        (0, 0),
+        [0],
+    ),
+    "look up in other rows": (
+        lambda x, i: jnp.asarray(x)[jnp.arange(4) ^ 1, i[:, 0]],
+        [X, ROWS],
+        (0, 0),
+        [SUM],
+    ),
+    "written in rows": (
+        lambda x, i: (
+            jnp.asarray(x)
+            .at[jnp.arange(4)[:, None], i - 2, jnp.arange(8)[None, :6]]
+            .set(1.0, mode="drop")
+        ),
+        [X, ROWS],
+        (0, 0),
+        [0],
+    ),
+    "added in rows of a loop": (
+        lambda x, i: lax.fori_loop(
+            0, 3, lambda k, x: x.at[jnp.arange(4)[:, None], jnp.arange(6), i + k].add(x.max(2)), x
+        ),
+        [X, ROWS - 3],
+        (0, 1),
+        [1],
+    ),
+    "random": (lambda x: x + jax.random.normal(KEY, x.shape), [X], (0, 1), [1]),
+    "random by rows": (
+        lambda x, d: (
+            x[..., 0]
+            + jax.vmap(lambda k: jax.random.uniform(jax.random.fold_in(k, 3), (6,)))(
+                jax.random.wrap_key_data(d)
+            )
+        ),
+        [X, KEYS],
+        (0, 0),
+        [0],
+    ),
+    "keys of rows": (
+        lambda i: jax.vmap(lambda i: jax.random.bits(jax.random.split(jax.random.key(i))[1]))(i),
+        [ROWS[0]],
+        (0, 0),
+        [0],
+    ),
+    "bits": (lambda x: lax.bitcast_convert_type(x, jnp.int32), [X], (0, 2), [2]),
     "written at indices": (
         lambda x, i: jnp.asarray(x).at[:, i[0]].set(2.0, mode="drop"),
         [X, ROWS],

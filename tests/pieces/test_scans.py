@@ -33,6 +33,13 @@ WEIGHTS = {
 }
 
 
+KEY = jax.random.key(0)
+
+
+def at(x):
+    return x[..., 0].argmax(-1)
+
+
 def scanned(body):
     def loss(w, b, x):
         return (jax.lax.scan(lambda x, p: (body(x, *p), None), x, (w, b))[0] ** 2).sum()
@@ -56,6 +63,14 @@ BODIES = {
     "a norm's scale": lambda x, w, b: jnp.tanh((x - x.mean(-1, keepdims=True)) * b @ w),
     "rematerialised": jax.checkpoint(lambda x, w, b: jnp.tanh(x @ w + b)),
     "a branch": lambda x, w, b: jax.lax.cond(b[0] > 0, jnp.tanh, jnp.sin, x @ w) + b,
+    "dropout by a key of the layer": lambda x, w, b: jnp.where(
+        jax.random.bernoulli(jax.random.fold_in(KEY, (100 * b[0]).astype(int)), 0.9, x.shape),
+        jnp.tanh(x @ w + b),
+        0.0,
+    ),
+    "an element of each row": lambda x, w, b: x.at[jnp.arange(B), at(x)].add(
+        jnp.tanh(x @ w + b)[jnp.arange(B), at(x)]
+    ),
     "a scan of one weight": lambda x, w, b: jax.lax.scan(
         lambda h, _: (jnp.tanh(h @ w + b), None), x, length=3
     )[0],

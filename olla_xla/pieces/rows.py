@@ -1,0 +1,86 @@
+"""Which integers number the rows of an array, as in `x[jnp.arange(n), i]`.
+
+A look-up or a scatter that is addressed by row numbers treats each row by itself, though JAX writes
+the numbers among its indices as if they were any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from olla_xla.pieces.factors import Factor, reshapes, scatter_dims
+from olla_xla.segments.equations import is_variable
+
+Rows = Mapping[int | None, int]
+"""Of an array: index c in its last dimension -> d where array[..., c] counts from 0 along dimension
+d; None -> d where the whole array does."""
+
+
+def rows_made(e: Any, rows: Callable[[Any], Rows], made_by: Callable[[Any], Any]) -> Rows:
+    """What the one result of an equation, which is no call, numbers.
+
+    Args:
+      rows: of an operand. made_by: the equation that makes an operand, or None.
+    """
+    name, p = e.primitive.name, e.params
+    if name == "iota":
+        return {None: p["dimension"]}
+    if name in ("convert_element_type", "copy", "copy_p"):
+        return rows(e.invars[0])
+    if name in ("broadcast_in_dim", "reshape"):
+        (given,), made = (v.aval.shape for v in e.invars[:1]), e.outvars[0].aval.shape
+        d = rows(e.invars[0]).get(None)
+        pairs = enumerate(p["broadcast_dimensions"]) if "shape" in p else reshapes(e)
+        found = [int(k) for i, k in pairs if i == d and given[i] == made[k]]
+        return {None: found[0]} if found else {}
+    if name == "select_n" and _is_below_zero(made_by(e.invars[0]), rows):
+        return rows(e.invars[1])  # jnp counts indices below zero from the end
+    if name == "concatenate" and p["dimension"] == e.outvars[0].aval.ndim - 1:
+        first, found = 0, {}
+        for v in e.invars:
+            known = rows(v)
+            for c in range(n := v.aval.shape[-1]):
+                d = known.get(c, known.get(None))
+                if d is not None and d < v.aval.ndim - 1:
+                    found[first + c] = d
+            first += n
+        return found
+    return {}
+
+
+def _is_below_zero(e: Any, rows: Callable[[Any], Rows]) -> bool:
+    """Whether an equation compares row numbers with zero: none is below."""
+    if e is None or e.primitive.name != "lt" or is_variable(e.invars[1]):
+        return False
+    return e.invars[1].val == 0 and None in rows(e.invars[0])
+
+
+def agreed(found: Iterable[Rows]) -> Rows:
+    """What all say, as of a result that several branches may make."""
+    one, *others = [*found] or [{}]
+    return {c: d for c, d in one.items() if all(other.get(c) == d for other in others)}
+
+
+def shifted(rows: Rows, by: int) -> Rows:
+    """Of an array with `by` more leading dimensions, over which all is the same."""
+    return {c: d + by for c, d in rows.items() if d + by >= 0}
+
+
+def row_factors(e: Any, rows: Rows) -> list[Factor]:
+    """Factors of a gather or scatter along the rows that its indices number."""
+    name, operand, indices = e.primitive.name, e.invars[0].aval, e.invars[1].aval
+    numbers, found = e.params["dimension_numbers"], []
+    if name == "gather":
+        dims, alone = numbers.start_index_map, numbers.collapsed_slice_dims
+        batch = [d for d in range(e.outvars[0].aval.ndim) if d not in numbers.offset_dims]
+    else:
+        dims, alone = numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims
+        batch = scatter_dims(e)[1]
+    for c, d in rows.items():
+        if c is None or dims[c] not in alone or operand.shape[dims[c]] != indices.shape[d]:
+            continue
+        others = (batch[d],) if name == "gather" else (dims[c],)
+        ins = (dims[c], d) if name == "gather" else (dims[c], d, batch[d])
+        found.append(Factor(ins, others, component=c))
+    return found
