@@ -70,8 +70,8 @@ class _EveryTest:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """A line on all audits, and one for each that failed."""
-        lines = [f"{self.count:,} executables, {self.wrong:,} with findings", *self.failed]
-        for line in lines:
+        total = f"{self.count:,} executables were checked, {self.wrong:,} of them have errors"
+        for line in (total, *self.failed):
             terminalreporter.write_line(f"olla_xla audit: {line}")
 
     def pytest_unconfigure(self) -> None:

@@ -212,5 +212,5 @@ def jax_stage(stage: Any) -> Any:
     ours = stage if isinstance(stage, jax.stages.Lowered) else getattr(stage, "lowered", None)
     if not isinstance(ours, jax.stages.Lowered):
         kind = f"{type(stage).__module__}.{type(stage).__qualname__}"
-        raise InputError(f"lower() gave a {kind}, without a jax.stages.Lowered in it; use jax.jit")
+        raise InputError(f"lower() gave a {kind}, not a jax.stages.Lowered; use jax.jit")
     return ours

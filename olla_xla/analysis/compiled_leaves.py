@@ -66,9 +66,9 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
         f"argument {first} ({{}}) is" if one else f"{len(found)} arguments ({first}, ...; {{}}) are"
     )
     return (
-        f"{which.format(f'{size / 2**20:,.1f} MB')} not donated though "
-        f"{'an output has its type' if one else 'outputs have their types'}; {to_donate(found)} "
-        "saves that memory if the caller is done with "
+        f"{which.format(f'{size / 2**20:,.1f} MB')} not donated, though "
+        f"{'an output has the same type' if one else 'outputs have the same types'}; "
+        f"{to_donate(found)} saves that memory if the caller no longer needs "
         f"{'it' if one else 'them'}"
     )
 

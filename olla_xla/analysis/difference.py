@@ -130,7 +130,7 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
     if before.of_plan != after.of_plan:
         raise InputError(
             f"{before.name} and {after.name} are a plan and an analysis; compare two plans, or two "
-            "files of which each is an HLO dump or was written by olla_xla analyze --json"
+            "files that are HLO dumps or that olla_xla analyze --json wrote"
         )
     changes = [
         TensorChange(*key, before.tensors.get(key, (0, 0)), after.tensors.get(key, (0, 0)))
@@ -159,8 +159,8 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
     if kind == FORMAT:
         if found["version"] != VERSION:
             raise InputError(
-                f"{path} has analysis version {found['version']}, but this olla_xla reads "
-                f"{VERSION}; write it again with olla_xla analyze"
+                f"{path} has version {found['version']} of the format, but this olla_xla reads "
+                f"version {VERSION}; write the file again with olla_xla analyze --json"
             )
         return Snapshot.of_analysis(found, str(path))
     if str(kind).startswith("olla_xla.plan"):

@@ -23,6 +23,7 @@ from olla_xla.analysis.leaves import (
     parameter_of,
     stands_at,
     to_donate,
+    unlike,
 )
 from olla_xla.analysis.memory_view import MemoryView
 from olla_xla.analysis.reading import derivatives
@@ -160,15 +161,17 @@ def audit(
             outcome = DonationOutcome.COPIED if why else DonationOutcome.ALIASED
             rows.append(_row(leaf, outcome, "" if result is None else result.path, why))
         elif leaf.donated and leaf.number is None:
-            rows.append(_row(leaf, DonationOutcome.UNREAD, "", "the function does not read it"))
+            rows.append(
+                _row(leaf, DonationOutcome.UNREAD, "", "the function does not read this argument")
+            )
         elif leaf.donated:
             outcome = DonationOutcome.REUSED if _is_reused(view, actual) else DonationOutcome.LOST
             rows.append(_row(leaf, outcome, *why_lost(leaf, free, replaced)))
     replacing = [r for r in free if r.number not in made]
     for leaf, result in not_donated(taken, replacing, set(outputs)):
         why = (
-            f"output {result.path} has its type and takes memory of its own; "
-            f"{to_donate([leaf])} saves that if the caller is done with the argument"
+            f"output {result.path} has the same type and takes new memory; "
+            f"{to_donate([leaf])} saves that if the caller no longer needs the argument"
         )
         rows.append(_row(leaf, DonationOutcome.POSSIBLE, result.path, why))
     rows.sort(key=lambda row: (_RANK[row.outcome], -row.bytes, row.path))
@@ -216,17 +219,17 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
     free = sorted(free, key=lambda r: not stands_at(r, leaf))  # its own first
     if same := [r for r in free if r.type == leaf.type]:
         reason = other_form(leaf, same[0])
-        return same[0].path, reason or f"XLA did not let output {same[0].path} take it over"
+        return same[0].path, reason or f"XLA did not let output {same[0].path} reuse its memory"
     if near := [r for r in free if r.shape == leaf.shape]:
-        return near[0].path, f"dtype: it is {leaf.dtype}, output {near[0].path} {near[0].dtype}"
+        return near[0].path, unlike("dtype", leaf.dtype, near[0], near[0].dtype)
     if near := [r for r in free if r.dtype == leaf.dtype and r.bytes == leaf.bytes]:
-        return near[0].path, f"shape: it is {leaf.type}, output {near[0].path} {near[0].type}"
+        return near[0].path, unlike("shape", leaf.type, near[0], near[0].type)
     if taken := [r for r in replaced if r.type == leaf.type]:
         number = f"{len(taken)} outputs" if len(taken) > 1 else "one output"
-        return "", f"{number} of its type, each taken by another argument"
+        return "", f"{number} of this type, each in the memory of another argument"
     if near := [r for r in free if r.path and stands_at(r, leaf)]:
-        return near[0].path, f"shape: it is {leaf.type}, output {near[0].path} {near[0].type}"
-    return "", f"no output is {leaf.type}"
+        return near[0].path, unlike("shape", leaf.type, near[0], near[0].type)
+    return "", f"no output has type {leaf.type}"
 
 
 def _is_reused(view: MemoryView, leaf: Leaf) -> bool:
@@ -268,9 +271,11 @@ def _copy(
         maker = source.instruction
         if maker.opcode == "parameter":
             name = maker.op_name or source.name
-            return f"its replacement is argument {name} as it came, which XLA copies"
+            return f"the output that replaces it is argument {name}, which XLA copies"
         late = _later(argument, maker, steps)
-        return _because(view, late, maker, f"XLA copies its replacement ({source.name})")
+        return _because(
+            view, late, maker, f"XLA copies the output that replaces it ({source.name})"
+        )
     for use in argument.uses:
         i = use.instruction
         if _is_copy(i) and i is not writer and i.shape == argument.shape:
@@ -279,7 +284,7 @@ def _copy(
             if kept:
                 result = results.get(_number(kept[0]))
                 path = "" if result is None else f" as {result.path}"
-                return f"it is itself returned{path}, which takes a copy of it"
+                return f"the argument is also returned{path}, so XLA copies it"
             return _because(view, _later(copied, writer, steps), writer, "XLA copies it first")
     return ""
 
@@ -304,11 +309,11 @@ def _because(
 ) -> str:
     line = view._describer.line
     if not readers:
-        return f"{what}, though nothing reads it after {_named(writer, line(writer))} writes"
+        return f"{what}, though after {_named(writer, line(writer))} nothing reads the argument"
     reader = readers[-1]
     return (
-        f"a reader after the writer: {_named(reader, line(reader))} reads it after "
-        f"{_named(writer, line(writer))} writes; {what}"
+        f"{_named(reader, line(reader))} reads the argument after "
+        f"{_named(writer, line(writer))} writes its new value; {what}"
     )
 
 

@@ -24,7 +24,7 @@ def draw(analysis: Analysis, path: Path) -> None:
       InputError: the suffix is of no known format, or the file cannot be written.
     """
     if path.suffix not in _SUFFIXES:
-        raise InputError(f"{path} is not a figure's name; it must end in {', '.join(_SUFFIXES)}")
+        raise InputError(f"the name of a figure must end in {', '.join(_SUFFIXES)}, not {path}")
     views = analysis.views
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "olla_xla"}):
         figure = Figure(figsize=(8, 1.1 + 2.4 * len(views)), layout="constrained", dpi=160)

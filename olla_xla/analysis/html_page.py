@@ -93,24 +93,24 @@ def _certificate(analysis: Analysis) -> str:
         kind = "assigned by XLA" if view.assigned else "predicted"
         live = megabytes(view.live_bytes, 2)
         last = view is analysis.views[-1]  # the bound may be of its operators alone
-        above = f"; {from_bound(analysis.gap)} the bound" if last else ""
+        above = f"; {from_bound(analysis.gap)} the lower bound" if last else ""
         total = f"{megabytes(view.total_bytes, 2)} MB"
-        rows.append((view.name, total, f"{kind}; {live} in use at the peak{above}"))
+        rows.append((view.name, total, f"{kind}; {live} MB in use at the peak{above}"))
         if view.padding:
-            where = "at the peak, where dimensions fill no whole tiles"
+            where = "at the peak, since arrays are stored in whole tiles"
             rows.append(("of that padding", f"{megabytes(view.padding, 2)} MB", where))
         if found := other_memories(view):
             rows.append(("beside it", "", f"{found}, in no total"))
     where = f"at {analysis.bound.operator} {short_line(analysis.bound.operator_line)}"
     if analysis.lower_bound_bytes > analysis.bound.bytes:
-        where = f"by the plan's search; {megabytes(analysis.bound.bytes, 2)} MB {where}"
+        where = f"proven by the plan's search; {megabytes(analysis.bound.bytes, 2)} MB {where}"
     bound = f"{megabytes(analysis.lower_bound_bytes, 2)} MB"
-    rows.append(("lower bound", bound, f"no order of {bounded(analysis)} needs less ({where})"))
+    rows.append(("lower bound", bound, f"every order of {bounded(analysis)} needs it ({where})"))
     plan = analysis.plan
     if plan is not None:
         changes = f", {len(plan.clones)} computed again" if plan.clones else ""
         found = f"gap {100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}"
-        rows.append(("plan", plan.status, f"{plan.seconds:.1f} s of planning, {found}"))
+        rows.append(("plan", plan.status, f"planned in {plan.seconds:.1f} s, {found}"))
     if analysis.remedy is not None:
         heading, sentence = analysis.remedy.sentence().split(": ", 1)
         rows.append((heading.lower(), "", sentence))
@@ -121,7 +121,7 @@ def _certificate(analysis: Analysis) -> str:
 def _categories(analysis: Analysis) -> str:
     """A table of categories, with their colours, at the peak of each order and in the bound."""
     names = "".join(f"<th>{html.escape(v.name)}</th>" for v in analysis.views)
-    rows = [f"<tr><th>at the peak, MB</th>{names}<th>in every order</th></tr>"]
+    rows = [f"<tr><th>MB at the peak</th>{names}<th>in every order</th></tr>"]
     colors = {str(category): color for category, color in COLORS.items()}
     known = [str(category) for category in Category]
     for name, sizes in peak_rows(analysis):

@@ -96,14 +96,19 @@ def stands_at(result: Leaf, argument: Leaf) -> bool:
     return place in (result.path.removeprefix("result"), _RESULT.sub("", result.path))
 
 
+def unlike(what: str, ours: str, result: Leaf, theirs: str) -> str:
+    """A sentence on a property of an argument that differs from that of an output."""
+    return f"the argument's {what} is {ours}, that of output {result.path} is {theirs}"
+
+
 def other_form(argument: Leaf, result: Leaf) -> str:
     """Why an output of equal dtype and shape cannot reuse an argument's memory (layout); or ""."""
     if argument.layout != result.layout:
-        return f"layout: it is laid out {argument.layout}, output {result.path} {result.layout}"
+        return unlike("layout", argument.layout, result, result.layout)
     ours, theirs = argument.sharding, result.sharding
     if ours is None or theirs is None or ours.is_equivalent_to(theirs, len(argument.shape)):
         return ""
-    return f"sharding: it is sharded {_spec(ours)}, output {result.path} {_spec(theirs)}"
+    return unlike("sharding", _spec(ours), result, _spec(theirs))
 
 
 def _spec(sharding: Any) -> str:

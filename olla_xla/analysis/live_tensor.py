@@ -139,7 +139,7 @@ class Describer:
         origin, argument = self.origin(value), self.argument(value)
         why = origin.why
         if value.shape.is_tuple:
-            why = "a table of pointers, for a result of several parts"
+            why = "a table of pointers to the elements of a tuple"
         padding = padding_of(value)
         return LiveTensor(
             name=value.name,

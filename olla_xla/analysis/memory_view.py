@@ -174,7 +174,7 @@ def _at(memory: Occupancy, step: int, describer: Describer) -> list[LiveTensor]:
         tensors.append(_unused(allocation.bytes - taken, path, "", memory.steps))
         left -= allocation.bytes - taken
     if left:
-        why = "gaps between tensors in XLA's temporary memory and outputs"
+        why = "unused gaps between tensors in XLA's temporary memory and outputs"
         tensors.append(_unused(left, "", why, memory.steps))
     return tensors
 

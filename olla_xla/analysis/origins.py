@@ -83,11 +83,11 @@ class Origins:
                 op_name,
                 library.line,
                 library.function,
-                "traced in library code alone",
+                "traced by library code only",
                 "",
                 layer=library.layer,
             )
-        why = "neither it, nor what it is made from, nor what reads it has a line in the module"
+        why = "the module has no source line for the tensor, its operands or its readers"
         return Origin(op_name, "", "", "", why)
 
     def _candidates(self, i: Instruction, index: ShapeIndex) -> Iterator[tuple[Instruction, str]]:

@@ -37,7 +37,7 @@ class RanAgain:
         found = rematerialization.in_words(self.instructions, self.seconds)
         if self.excess_bytes is None:
             return found
-        return f"{found}: {self.excess_bytes / 2**20:,.1f} MB too many by its estimate"
+        return f"{found}, as its estimate is {self.excess_bytes / 2**20:,.1f} MB above its limit"
 
 
 def ran_again(

@@ -207,7 +207,7 @@ class _Trials:
         program = self._program
         assert isinstance(program, JittedFunction)
         total = program.with_donation().total(self._in_use)
-        done = f"if the caller is done with {'it' if len(program.leaves) == 1 else 'them'}"
+        done = f"if the caller no longer needs {'it' if len(program.leaves) == 1 else 'them'}"
         return Trial(to_donate(program.leaves), total, notes=(done,))
 
     @functools.cached_property
@@ -300,7 +300,7 @@ class _Trials:
             return "finds nothing to cut"
         cut = cuts[-1]
         if cut.peak_before - cut.peak_after < _LITTLE * self._total:
-            return "saves little by its estimate"
+            return "would save little by its estimate"
         total, seconds = in_pieces.compiled_cost(traced.lower())
         if self._in_use is not None:
             total = dataclasses.replace(program, function=function).total(self._in_use)

@@ -89,7 +89,7 @@ class Remedy:
         said = "; ".join(trial.sentence() for trial in found)
         if not found:
             said = ", ".join(trial.sentence("leaves") for trial in self.trials)
-            said = f"tried: {said}" if said else "no remedy could be tried"
+            said = f"tried: {said}" if said else "no way to save memory could be tried"
         rest = ", ".join((*self.not_tried, *(_STATE_LEFT if self.is_state else _LEFT)))
         return f"{'What' if found else 'Little'} would help: {most}; {said}. Not tried: {rest}."
 

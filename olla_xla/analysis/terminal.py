@@ -90,14 +90,14 @@ def headline(analysis: Analysis) -> list[str]:
         at = f" at {short_line(view.operator_line)}" if view.operator_line else ""
         lines.append(
             f"{view.name}: {megabytes(view.total_bytes)} MB {kind}, "
-            f"{megabytes(view.live_bytes)} in use at the peak, step {view.step:,} of "
+            f"{megabytes(view.live_bytes)} MB in use at the peak, step {view.step:,} of "
             f"{view.steps:,} ({view.operator}{at})"
         )
     if analysis.available_bytes is not None:
         over = analysis.xla.total_bytes - analysis.available_bytes
         lines.append(
-            f"XLA refuses it: the device has {megabytes(analysis.available_bytes)} MB, "
-            f"{megabytes(over)} too little"
+            f"XLA refuses the step: the device has {megabytes(analysis.available_bytes)} MB, "
+            f"which is {megabytes(over)} MB too little"
         )
     if analysis.ran_again is not None:
         lines.append(str(analysis.ran_again))
@@ -107,19 +107,21 @@ def headline(analysis: Analysis) -> list[str]:
         f"{megabytes(analysis.lower_bound_bytes)} MB ({above}{_unsearched(analysis)})"
     )
     if (size := analysis.xla.constant_bytes) >= _LEAST_SHOWN:
-        lines.append(f"constants, which no total includes: {megabytes(size)} MB")
+        lines.append(f"constants take {megabytes(size)} MB, which no total includes")
     last = analysis.views[-1]
     if others := other_memories(last):
-        lines.append(f"in other memories, which no total includes: {others}")
+        lines.append(f"other memories hold {others}, which no total includes")
     if last.padding > _WORTH_TELLING:
-        lines.append(f"{megabytes(last.padding)} MB in use at the peak are padding to whole tiles")
+        lines.append(
+            f"{megabytes(last.padding)} MB at the peak are padding of arrays to whole tiles"
+        )
     found = analysis.untrained
     if found is not None and found.bytes >= max(_LEAST_SHOWN, _WORTH_SAYING * last.total_bytes):
         rest = len(found.paths) - 1
         lines.append(
             f"{megabytes(found.bytes)} MB of outputs are not trained ({found.paths[0]}"
             f"{f' and {rest:,} more' if rest else ''}): they are always zero, or no gradient "
-            "reaches them; leave what is not trained out of the derivative and the optimizer"
+            "reaches them; leave these arrays out of the derivative and the optimizer"
         )
     if analysis.remedy is not None:
         lines.append(analysis.remedy.sentence())
@@ -136,12 +138,12 @@ def _unsearched(analysis: Analysis) -> str:
     """A hint to plan the step, where no order was searched and the total is above the bound."""
     if analysis.plan is not None or analysis.gap < _MUCH_LEFT:
         return ""
-    return "; planning the step shows how much of this an order saves"
+    return "; planning the step shows how much of that a better order saves"
 
 
 def of_devices(devices: int) -> str:
     """A suffix of titles: ", one of 8 devices", as sizes are of one; "" for a single device."""
-    return f", one of {devices} devices" if devices > 1 else ""
+    return f", memory of one of {devices} devices" if devices > 1 else ""
 
 
 def from_bound(gap: float) -> str:
@@ -170,7 +172,7 @@ def _categories(analysis: Analysis) -> TextTable:
 def _tensors(view: MemoryView, count: int) -> TextTable:
     title, rows = tensor_rows(view, count)
     share = 100 * view.found_share
-    title += f" of {view.name}; {share:.1f} % of the bytes have a known line or argument"
+    title += f" of {view.name}; {share:.1f} % of the bytes have a known source line or argument"
     return TextTable(title, TENSOR_HEADINGS, rows)
 
 
@@ -185,7 +187,7 @@ def tensor_rows(view: MemoryView, count: int) -> tuple[str, list[tuple[str, ...]
         (megabytes(sum(s), 2), kind, f"{shape} x {len(s)}" if len(s) > 1 else shape, made)
         for (kind, shape, made), s in found[:count]
     ]
-    total = f"{len(found):,} kinds of {len(tensors):,} tensors"
+    total = f"{len(found):,} kinds of tensors ({len(tensors):,} in all)"
     return f"{len(rows)} largest of {total} at the peak", rows
 
 
@@ -211,7 +213,7 @@ def _padding(view: MemoryView, count: int) -> TextTable:
         )
         for t in padded[:count]
     ]
-    title = f"Padding to whole tiles: {len(rows)} largest of {len(padded):,} tensors at the peak"
+    title = f"Padding of arrays to whole tiles: {len(rows)} largest of {len(padded):,} at the peak"
     headings = ("MB", "padding", "times", "shape:", "tighter, MB:", "what:")
     return TextTable(title, headings, rows)
 
@@ -278,8 +280,8 @@ def _donation(donation: DonationAudit, count: int) -> TextTable:
             megabytes(sum(row.bytes for row in alike), 2),
             f"{alike[0].path} {alike[0].type}" + (f" and {n:,} more" if n else ""),
             str(outcome),
-            f"outputs of their types take memory of their own; {to_donate(alike)} saves that if "
-            "the caller is done with them"
+            f"outputs of the same types take new memory; {to_donate(alike)} saves that if the "
+            "caller no longer needs the arguments"
             if n and outcome is DonationOutcome.POSSIBLE
             else alike[0].why,
         )

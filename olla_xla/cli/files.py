@@ -23,4 +23,4 @@ def check_writable(path: str | None) -> None:
     if Path(path).is_dir():
         raise InputError(f"cannot write {path}: it is a folder; give the name of a file")
     if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write {path}: its folder is write-protected")
+        raise InputError(f"cannot write {path}: its folder is write-protected; choose another")

@@ -10,6 +10,6 @@ main = CommandLine(
     commands=COMMANDS,
     further=FURTHER,
     of_any_jax=OF_ANY_JAX,
-    others="for bench, estimate and figures type python -m benchmarks NAME in a checkout",
+    others="bench, estimate and figures are run by python -m benchmarks NAME in a checkout",
 ).main
 """Runs one command; see `CommandLine.main`."""

@@ -104,7 +104,7 @@ class CommandLine:
         name, *rest = arguments
         name = name.replace("-", "_") if name.replace("-", "_") in self.commands else name
         if name not in self.commands:
-            known = f"no command {name!r}{_alike(name, self.commands)}; commands are "
+            known = f"there is no command {name!r}{_alike(name, self.commands)}; the commands are "
             known += ", ".join(self.commands)
             return _failed(self.name, InputError("; ".join(filter(None, (known, self.others)))))
         program = f"{self.name} {name}"
@@ -141,9 +141,9 @@ class CommandLine:
                 *lines.values(),
                 *(["", "Further:", "", *further] if further else []),
                 "",
-                f"{self.name} COMMAND --help lists the flags of a command, {self.name} "
-                f"{_LIST_TARGETS} and",
-                f"{_LIST_MODELS} what values --target and --model take.",
+                f"{self.name} COMMAND --help lists the flags of a command.",
+                f"{self.name} {_LIST_TARGETS} lists the values of --target.",
+                f"{self.name} {_LIST_MODELS} lists the values of --model.",
             ]
         )
 
@@ -167,8 +167,8 @@ def _define_json(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "json",
         None,
-        "Write the results as JSON: with --json to standard output, and all other output to "
-        "standard error; with --json=FILE to that file.",
+        "Write the results as JSON: --json writes them to standard output, and all other output "
+        "to standard error; --json=FILE writes them to that file.",
         values,
     )
 
@@ -270,5 +270,5 @@ def _help(program: str, command: Any, values: flags.FlagValues, full: bool) -> s
         default = "" if flag.default in (None, "") else f" (default {flag.default_as_str})"
         lines.append(f"  --{'[no]' if flag.boolean else ''}{name}: {flag.help}{default}")
     if left := len(list(values)) - len(shown):
-        lines += ["", f"{program} {_FULL_HELP} lists {left} more, which few need."]
+        lines += ["", f"{program} {_FULL_HELP} lists {left} more flags, which few users need."]
     return "\n".join(lines)

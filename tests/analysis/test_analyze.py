@@ -89,10 +89,10 @@ def test_causes_of_lost_donation():
         )
     found = outcomes(analysis)
     assert found["shape"][0] in (DonationOutcome.LOST, DonationOutcome.REUSED)
-    assert "shape: it is float32[256,256], output result[0] float32[128,256]" in found["shape"][1]
-    assert found["dtype"][1].startswith("dtype: it is float32, output result[1] bfloat16")
+    assert "float32[256,256], that of output result[0] is float32[128,256]" in found["shape"][1]
+    assert found["dtype"][1].startswith("the argument's dtype is float32, that of output result[1]")
     one, other = found["taken"], found["taken_too"]
-    assert one[0] is DonationOutcome.ALIASED and "taken by another argument" in other[1]
+    assert one[0] is DonationOutcome.ALIASED and "in the memory of another argument" in other[1]
     unread = next(why for path, why in found.items() if "4" in path or path == "unread")
     assert unread[0] is DonationOutcome.UNREAD
     assert found["kept"][0] is DonationOutcome.POSSIBLE and "result[3]" in found["kept"][1]
@@ -107,7 +107,7 @@ def test_a_reader_after_the_writer():
 
     analysis = olla_xla.analyze(jax.jit(step, donate_argnums=0), SHAPE, SHAPE)
     outcome, why = outcomes(analysis)["w"]
-    assert outcome is DonationOutcome.COPIED and "a reader after the writer" in why
+    assert outcome is DonationOutcome.COPIED and "reads the argument after" in why
     assert "test_analyze.py:" in why
 
 
@@ -123,10 +123,10 @@ def test_a_layout_that_differs():
     jitted = jax.jit(lambda x: jnp.sin(x), donate_argnums=0, out_shardings=other)
     outcome, why = outcomes(olla_xla.analyze(jitted, SHAPE))["x"]
     assert outcome is DonationOutcome.COPIED
-    assert why == "layout: it is laid out (0, 1), output result (1, 0)"
+    assert why == "the argument's layout is (0, 1), that of output result is (1, 0)"
     x = Leaf("x", (2, 3), "f", 24, donated=True, number=0, layout="01")
     y = Leaf("y", (2, 3), "f", 24, layout="10")
-    assert why_lost(x, [y], []) == ("y", "layout: it is laid out 01, output y 10")
+    assert why_lost(x, [y], []) == ("y", "the argument's layout is 01, that of output y is 10")
 
 
 @pytest.mark.cuda13
@@ -141,7 +141,7 @@ def test_shardings_that_differ():
     jitted = jax.jit(lambda x: jnp.sin(x), donate_argnums=0, out_shardings=whole)
     outcome, why = outcomes(olla_xla.analyze(jitted, argument))["x"]
     assert outcome in (DonationOutcome.LOST, DonationOutcome.REUSED)
-    assert why.startswith("sharding: it is sharded") and "output result" in why
+    assert why.startswith("the argument's sharding is") and "output result" in why
 
 
 def test_plan_loads_none_of_it():

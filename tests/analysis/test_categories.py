@@ -80,7 +80,7 @@ def test_weights_that_lie_in_shards():
         "of one device"
     )
     assert analysis.xla.found_share > 0.9, "what is gathered together too"
-    assert str(analysis).splitlines()[0].endswith(", one of 4 devices")
+    assert str(analysis).splitlines()[0].endswith(", memory of one of 4 devices")
 
 
 @EVERYWHERE
@@ -193,7 +193,7 @@ def test_an_argument_that_is_itself_returned(target):
     large = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
     (row,) = analysed(lambda x: (x + 1, x), (large,), target, donate_argnums=0).donation.rows
     assert row.outcome is DonationOutcome.COPIED
-    assert row.why == "it is itself returned as result[1], which takes a copy of it"
+    assert row.why == "the argument is also returned as result[1], so XLA copies it"
 
 
 def test_what_to_donate_is_said_and_nothing_small():

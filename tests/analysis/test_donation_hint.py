@@ -20,7 +20,7 @@ def _compiled(shape, **options):
 
 def test_a_large_argument_that_is_not_donated_is_named():
     hint = donation_hint(_compiled(LARGE))
-    assert hint.startswith("argument state (2.0 MB) is not donated though an output has its type")
+    assert hint.startswith("argument state (2.0 MB) is not donated, though an output has the same")
     assert "donate_argnums=0 saves" in hint
 
 

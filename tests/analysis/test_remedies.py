@@ -255,7 +255,7 @@ def test_analyze_compiles_with_what_could_be_donated(plan):
     else:
         total = capture(jax.jit(momentum, donate_argnums=(0, 1)).lower(*STATE)).assigned_bytes
     assert abs(trial.bytes / total - 1) <= 0.01
-    assert "if the caller is done with them" in found.sentence()
+    assert "if the caller no longer needs them" in found.sentence()
 
 
 def test_arguments_by_name_are_donated_by_name():
@@ -297,10 +297,10 @@ def test_more_time_must_save_more():
     ]
     found = Remedy("arrays filled by loops", 40 << 20, False, 50 << 20, tuple(plans))
     assert [trial.bytes >> 20 for trial in found.helpful] == [9, 40]
-    donated = Trial("donate_argnums=0", 45 << 20, notes=("if the caller is done with it",))
+    donated = Trial("donate_argnums=0", 45 << 20, notes=("if the caller no longer needs it",))
     found = dataclasses.replace(found, trials=(*plans[1:2], donated))
     assert found.sentence().startswith(
         "What would help: 40.0 of 50.0 MB at the peak are arrays filled by loops; "
         "olla_xla.plan(max_overhead=0.2) takes 39.0 MB (+10.0 % predicted time); "
-        "donate_argnums=0 takes 45.0 MB (if the caller is done with it). Not tried: "
+        "donate_argnums=0 takes 45.0 MB (if the caller no longer needs it). Not tried: "
     )

@@ -57,7 +57,7 @@ def test_donations_with_one_cause_are_one_line(lora):
     said = " ".join(text(lora, width=None).split("Donation: ")[1].split())
     assert said.count("not donated") == 2, "the title and one row"
     assert "adapters[0][0] float32[256,8] and 15 more" in said
-    assert "donate_argnums=(1, 2) saves that if the caller is done with them" in said
+    assert "donate_argnums=(1, 2) saves that if the caller no longer needs the" in said
 
 
 def test_rows_that_are_alike_are_one_with_their_operation(lora):

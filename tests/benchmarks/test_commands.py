@@ -23,7 +23,7 @@ def test_every_command_says_what_it_does(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "no command 'nothing'; commands are schedule"),
+        (["nothing"], "no command 'nothing'; the commands are schedule"),
         (["schedule", "--cases=nonsense"], "nonsense"),
         (["estimate", "--function=a:b", "--arguments=f32[1]", "--compile"], "goes with --model"),
     ],

@@ -24,7 +24,7 @@ def test_a_row_for_each_way():
         ("with recomputation", "0", "0.00 x", "-", "-", "1", "120.0", "predicted, the least found"),
     ]  # fmt: skip
     found = dataclasses.replace(found, compiles=9)
-    assert batch_verdict(found).endswith("nothing was run. 9 compiles, 61 s in all.")
+    assert batch_verdict(found).endswith("nothing was run. The search took 9 compiles and 61 s.")
     assert "More compiles" not in batch_verdict(found)
 
 
@@ -39,9 +39,9 @@ def test_an_answer_between_two_sizes_says_so_and_how_to_go_on():
         ("-", "-", "not compiled"),
     ]
     told = batch_verdict(found, compiles=6, devices=8)
-    assert "XLA alone: between 48 and 72; a line through the totals says 56." in told
-    assert "planned: 64 fits; by a line through the totals no more does." in told
-    assert "with recomputation: at least 64; a line through the totals says 96." in told
+    assert "XLA alone: between 48 and 72; a linear fit of the totals gives 56." in told
+    assert "planned: 64 fits; by a linear fit of the totals no larger batch does." in told
+    assert "with recomputation: at least 64; a linear fit of the totals gives 96." in told
     assert "--start=6 --compiles=12." in told
 
 

@@ -34,5 +34,5 @@ def test_a_baseline_is_needed(tmp_path):
         check.run(parsed(check, "--model=mlp"))
     path = tmp_path / "x.json"
     path.write_text("HloModule x")
-    with pytest.raises(InputError, match="neither a plan nor an analysis"):
+    with pytest.raises(InputError, match="neither a plan file nor an analysis file"):
         check.run(parsed(check, "--model=mlp", f"--baseline={path}"))

@@ -29,15 +29,16 @@ def test_a_plan_that_was_compiled():
     assert found["XLA's memory-optimized order"] == ("180.0 MB", "assigned; -10.0 %")
     assert found["planned"] == ("150.0 MB", "assigned; -25.0 %")
     assert found["lifetime gap"][0] == "20.00 %" and found["assignment loss"][0] == "25.00 %"
-    assert found["prediction error"] == ("-6.67 %", "of the planned total; -5.00 % of XLA's")
-    assert found["time"] == ("3.0 s", "of planning; 10.0 s in all")
-    assert found["status"] == ("feasible", "not proven optimal; stopped by no gain")
+    error = "-6.67 %", "of the total with the plan; -5.00 % with XLA's own order"
+    assert found["prediction error"] == error
+    assert found["time"] == ("3.0 s", "of planning; 10.0 s with compiling and checking")
+    assert found["status"] == ("feasible", "not proven optimal; the search was stopped by: no gain")
 
 
 def test_what_no_total_has_is_told_from_a_megabyte_on():
     found = rows(made_plan(), elsewhere={"host": MB, "shared": MB - 1}, constant_bytes=2 * MB)
     assert found["in host"][0] == "1.0 MB" and "in shared" not in found
-    assert found["constants"] == ("2.0 MB", "of the executable, in no total")
+    assert found["constants"] == ("2.0 MB", "in the executable; counted in no total")
     assert "constants" not in rows(made_plan(), constant_bytes=MB - 1)
 
 
@@ -50,10 +51,10 @@ def test_what_no_total_has_is_told_from_a_megabyte_on():
         ({"assigned_bytes": 200 * MB}, {"planned": False, "reason": "too slow"},
          "XLA's own order is kept: too slow. Compiled"),
         ({"assigned_bytes": 200 * MB, "lower_bound_bytes": 200 * MB}, {"planned": False},
-         "XLA's own order is kept; the bound proves that no order needs less."),
+         "XLA's own order is kept; the lower bound proves that no order needs less memory."),
         ({"assigned_bytes": 200 * MB, "lower_bound_bytes": 201 * MB}, {"planned": False},
          "XLA's own order is kept. Compiled"),
-        ({"assigned_bytes": 150 * MB}, {"refused": True}, "XLA refuses its own order"),
+        ({"assigned_bytes": 150 * MB}, {"refused": True}, "XLA refuses to compile its own order"),
     ],
 )  # fmt: skip
 def test_the_verdict(fields, options, said):
@@ -68,10 +69,11 @@ def test_what_is_computed_again():
         added_moved_bytes=3, clones=(("c", "o", (), ()),) * 4, loops=(loop,), sunk=("s", "t"),
     )  # fmt: skip
     assert clones_line(plan) == (
-        "2 copies of arrays that loops read are not made, 2 scan residuals are recomputed (for "
-        "that 1 others are kept), loops run iterations again from states kept 8 iterations apart, "
-        "4 instructions are computed again, 2.00 ms of transfers no longer overlap with work. "
-        "Predicted time changes by +2.0 % (+10.00 ms), bytes moved by +1.5 %."
+        "2 copies of arrays in front of loops are left out, 2 scan residuals are recomputed (from "
+        "1 smaller values, which are stored instead), loops store their state every 8 iterations "
+        "and run the others again, 4 instructions are run a second time, 2.00 ms of transfers no "
+        "longer overlap with work. The predicted time changes by +2.0 % (+10.00 ms), the memory "
+        "traffic by +1.5 %."
     )
 
 
@@ -81,10 +83,10 @@ def test_the_check_of_an_assignment():
         peak_bytes=1,
     )  # fmt: skip
     line = check_line(report)
-    assert "7 tensors have their predicted sizes, 5 their predicted addresses" in line
-    assert line.endswith("none overlap while live. 2 (0.0 MB) lie elsewhere.")
+    assert "7 tensors have the predicted size, 5 the predicted address" in line
+    assert line.endswith("tensors overlap. 2 tensors (0.0 MB) have other addresses than predicted.")
     alike = check_line(dataclasses.replace(report, as_predicted=7))
-    assert alike.endswith("7 their predicted addresses; none overlap while live.")
+    assert alike.endswith("7 the predicted address; no two live tensors overlap.")
     more = dataclasses.replace(report, added=("a", "b"), unread=("f",))
     assert check_line(more).endswith(
         "XLA added 2 instructions after planning. Unread results were removed from 1 fusions."

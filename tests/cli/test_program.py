@@ -62,7 +62,7 @@ def test_flags_and_operands(called):
         (["do_it"], "give FILE; see made do_it --help"),
         (["do_it", "A", "--batch_size=x"], "see made do_it --help"),
         (["do_it", "A", "--nothing"], "see made do_it --help"),
-        (["doit"], "no command 'doit' (did you mean do_it?); commands are do_it, rare; others are"),
+        (["doit"], "no command 'doit' (did you mean do_it?); the commands are do_it, rare; others"),
     ],
 )
 def test_misuse_is_one_line(called, arguments, said):

@@ -164,7 +164,7 @@ def test_budgets_are_of_all_or_of_one(folder):
     code, _, error = run(folder, "--memory_budget=deep=1KB", "train.py", "--none")
     assert code == 1 and "BudgetError" in error and 'File "train.py"' in error
     code, _, error = run(folder, "--memory_budget=deeper=1KB", "train.py", "--none")
-    assert code == 0 and "no function 'deeper' was planned" in error
+    assert code == 0 and "no function 'deeper', as in --memory_budget, was planned" in error
 
 
 def test_errors_and_messages_are_the_scripts_own(folder):
@@ -189,7 +189,7 @@ def test_signals_end_it_as_they_end_python(folder, number):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "give a SCRIPT, or -m MODULE"),
+        ((), "give the path of a script, or -m MODULE"),
         (("missing.py",), "there is no script missing.py"),
         (("--only=(", "train.py"), "not a regular expression"),
         (("--memory_budget=step=much", "train.py"), "memory_budget='much'"),

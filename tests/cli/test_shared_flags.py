@@ -61,11 +61,19 @@ def test_tables_are_printed_as_asked_for(capsys):
 @pytest.mark.parametrize(
     ("arguments", "size", "said"),
     [
-        (["--memory=3GiB"], 3 * 2**30, "3,072.0 MB for the step"),
-        (["--memory=3GiB", "--target=cpu"], 3 * 2**30, "3,072.0 MB for the step"),
-        (["--target=h100"], int(0.75 * targets.card("h100").memory_bytes), "75% of the device's"),
-        (["--target=v5e"], int(15.75 * 2**30), "100% of the device's"),
-        (["--target=v5e", "--memory_fraction=0.5"], int(7.875 * 2**30), "50% of the device's"),
+        (["--memory=3GiB"], 3 * 2**30, "the step may use 3,072.0 MB"),
+        (["--memory=3GiB", "--target=cpu"], 3 * 2**30, "the step may use 3,072.0 MB"),
+        (
+            ["--target=h100"],
+            int(0.75 * targets.card("h100").memory_bytes),
+            "75% of the device's memory",
+        ),
+        (["--target=v5e"], int(15.75 * 2**30), "100% of the device's memory"),
+        (
+            ["--target=v5e", "--memory_fraction=0.5"],
+            int(7.875 * 2**30),
+            "50% of the device's memory",
+        ),
     ],
 )
 def test_the_memory_of_a_step(arguments, size, said):
@@ -107,5 +115,5 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
     out, err = capsys.readouterr()
     lines = [line.split() for line in out.splitlines()]
     assert ["1", "10"] in lines and ["3", "30"] in lines and ["3", "rows"] in lines
-    assert "3 rows done, 0 failed" in out and "2 of 3 rows are done" in err
+    assert "3 rows done, 0 failed" in out and "2 of 3 rows of the table are done" in err
     assert "3 of 3, about 0:00 left" in err

@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_analysed():
     assert found.available_bytes is not None
     assert found.xla.total_bytes > found.available_bytes
     assert found.xla.found_share > 0.95
-    assert "XLA refuses it: the device has" in str(found)
+    assert "XLA refuses the step: the device has" in str(found)
 
 
 def test_a_plan_is_assigned_no_more_than_xla():

@@ -117,7 +117,7 @@ def test_the_command(capsys):
     assert main(["olla_xla", "fit", *flags, "--memory_budget=3MiB"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"\n +\d+ +[\d.]+ +[\d.]+ +-?[\d.]+ % +chosen", shown), shown
-    assert re.search(r"In \d+ pieces it meets the budget: [\d.]+ of 3\.0 MB", shown)
+    assert re.search(r"In \d+ pieces the step meets the budget: it takes [\d.]+ of 3\.0 MB", shown)
     assert main(["olla_xla", "fit", *flags]) == 2
     assert "give --model=NAME and --memory_budget=BYTES" in capsys.readouterr().err
 

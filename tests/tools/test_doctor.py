@@ -65,9 +65,9 @@ def test_on_a_gpu_each_step_runs_with_command_buffers_and_without(machine, monke
     assert "resnet50, batch 4, adam, no command buffers: running" in said
     text = report.page(found)
     assert "| resnet50, batch 4, adam, command buffers | ok | the same bits; 3 residuals" in text
-    assert "| gpt, batch 4, adam, no command buffers | **not as it should be** | out of" in text
+    assert "| gpt, batch 4, adam, no command buffers | **failed** | out of" in text
     assert "output loss differs after step 1" in text
-    assert "Not as it should be: gpt, batch 4, adam, resnet50, batch 32" in text
+    assert "Failed: gpt, batch 4, adam, resnet50, batch 32" in text
     assert "adam, command buffers | 10.00 | 11.00 | 10.00 | 12.00 | 10.0 | 20.0 |" in text
     fields = json.loads(report.as_json(found))
     assert fields["passed"] is False and fields["runs"][0]["comparison"]["planned"]["planned"]
@@ -78,11 +78,11 @@ def test_without_a_gpu_it_says_what_would_run(machine):
     found = doctor.examine(ROWS, 4, "gpu", lambda _: None)
     assert found.passed and not found.runs and found.left == ROWS and found.device == ""
     text = report.page(found)
-    assert "Nothing wrong. No GPU here: 7 models were not run." in text
+    assert "Nothing failed. JAX finds no GPU on this machine, so 7 models were not run." in text
     assert "- llama_scan_saved, batch 8, adam, 5 % allowed" in text
     machine["cache"] = Check("cache", False, "cannot be written")
     wrong = doctor.examine((), 4, "gpu", lambda _: None)
-    assert not wrong.passed and "Not as it should be: cache." in report.verdict(wrong)
+    assert not wrong.passed and "Failed: cache." in report.verdict(wrong)
 
 
 def test_what_first_plans_on_a_card_came_to(machine):

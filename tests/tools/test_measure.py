@@ -57,8 +57,8 @@ def test_noise_that_meets_both_variants_alike_cancels():
     assert with_[2:] == ("2200.0", "4400.0", "-50.0", "12.0", "10.0", "10.0", "10.0 to 350.0")
     ours = measured(clones=3, overhead=0.08)
     verdict = measured_verdict(Comparison(ours, measured(planned=False), "", found))
-    assert "3 instructions are computed again: 8.0 % added time planned for" in verdict
-    assert "10.0 % measured against XLA's order" in verdict
+    assert "3 instructions are computed again; the predicted added time is 8.0 %" in verdict
+    assert "the measured added time is 10.0 %" in verdict
 
 
 @pytest.mark.parametrize(("turns", "first"), [(5, 0), (6, 0), (9, 1), (40, 13), (100, 39)])
@@ -85,9 +85,9 @@ def test_a_gpu_runs_both(monkeypatch, capsys, difference, code):
     assert (request.platform, request.model, request.steps) == ("gpu", "mlp", 3)
     printed = capsys.readouterr().out
     assert "mlp, batch 4, adam, a GPU" in printed
-    (peak,) = [line for line in printed.splitlines() if "peak in use on device" in line]
+    (peak,) = [line for line in printed.splitlines() if "peak on the device" in line]
     assert "100.0 MB" in peak and "50.0 MB" in peak and "-50.0 %" in peak
-    assert ("identical bit for bit" in printed) == (code == 0)
+    assert ("bit-identical outputs" in printed) == (code == 0)
 
 
 def test_predicted_assigned_and_measured_stand_in_a_row():
@@ -111,14 +111,14 @@ def test_a_card_that_is_not_here_is_compiled_for(capsys):
     assert main.main(["olla_xla", "measure", *flags]) == 0
     out = capsys.readouterr().out
     assert "NVIDIA A100-SXM4-40GB" in out and out.count("not measured") == 2
-    assert "Not measured: nothing runs for a target that is not there" in out
+    assert "Nothing was measured: for --target=" in out
 
 
 def test_without_a_gpu_there_is_one_line(monkeypatch, capsys):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert main.main(["olla_xla", "measure", "--target=gpu", "--model=mlp"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "JAX finds no GPU here" in line
+    assert "JAX finds no GPU on this machine" in line
 
 
 def test_a_process_that_dies_is_reported(monkeypatch):

@@ -11,22 +11,22 @@ a command, write such a module and add its line to `COMMANDS`.
 __all__ = ["COMMANDS", "FURTHER", "OF_ANY_JAX"]
 
 COMMANDS: dict[str, str] = {
-    "plan": "plan one model, or a dumped HLO module, and say what it saves",
-    "run": "run an unchanged script, plan the functions that it jits, print what that saves",
-    "analyze": "what is in memory at the peak of a step, and why; reports",
-    "audit": "check an executable of plain jax.jit: followed, taken on trust, wrong",
-    "check": "guard memory in CI: fail if a step takes more memory than a stored baseline",
-    "diff": "how the memory of two plans, analyses, HLO dumps or versions of jax differs",
-    "max_batch": "the largest batch that fits a device: XLA alone, planned, with recomputation",
-    "fit": "the fewest pieces, run one after another, with which a model fits a memory budget",
-    "sweep": "plan many models, each in a process of its own; resumable; writes a CSV file",
+    "plan": "plan one model or dumped HLO module; print how much memory the plan saves",
+    "run": "run an unchanged script, plan its jitted functions, print how much memory that saves",
+    "analyze": "list the tensors that are in memory at the peak of a step; write a report",
+    "audit": "check whether XLA's executable of a jax.jit function reads wrong bytes of memory",
+    "check": "for CI: fail if a step takes more memory than a stored baseline",
+    "diff": "compare the memory of two plans, analyses, HLO dumps or versions of JAX",
+    "max_batch": "find the largest batch that fits a device, without and with a plan",
+    "fit": "find the fewest pieces in which a model must be computed to fit a memory budget",
+    "sweep": "plan many models, each in its own process; write a CSV file; can be resumed",
     "pareto": "compare memory and time of recomputation by olla_xla, jax.checkpoint and XLA",
-    "measure": "run a model planned and unplanned; compare outputs, memory and time",
-    "cache": "list, check and remove the plans that are kept on disk for reuse",
-    "doctor": "check this machine, run models on its GPU planned and unplanned, write a report",
-    "graph": "order the tensor graph of a module or a GraphML file; write or draw it",
-    "objection": "check again a plan that olla_xla rejected",
-    "place": "choose offsets for the memory blocks of a recorded trace (CSV)",
+    "measure": "run a model with and without a plan; compare outputs, memory and time",
+    "cache": "list, check and remove the plans that are stored on disk",
+    "doctor": "check this machine, run models on its GPU with and without plans, write a report",
+    "graph": "find an operator order with less memory for an HLO module or a GraphML file",
+    "objection": "repeat the check of a plan that olla_xla rejected",
+    "place": "choose the offsets of the memory blocks that a CSV file lists",
 }
 """Name of a command, which is also the name of its module -> one line that says what it does."""
 

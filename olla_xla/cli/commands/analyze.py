@@ -39,13 +39,13 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_hlo(values)
     shared.define_compile(values)
     shared.define_target(values)
-    define.switch("plan", False, "Also show the step's memory with a plan.")
+    define.switch("plan", False, "Also plan the step, and show its memory with the plan.")
     shared.define_recomputation(values)
     shared.define_limits(values)
     shared.define_advice(values)
-    shared.define_largest(values, 15, "How many tensors, modules and source lines to list.")
-    define.text("html", None, "File for the HTML report.")
-    define.text("figure", None, "File for a drawing: PNG, SVG or PDF.")
+    shared.define_largest(values, 15, "Number of tensors, modules and source lines to list.")
+    define.text("html", None, "HTML file to write a report to.")
+    define.text("figure", None, "File to write a figure of memory over time to: PNG, SVG or PDF.")
 
 
 def run(values: flags.FlagValues) -> int:

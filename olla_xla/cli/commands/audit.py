@@ -53,10 +53,14 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_model(values)
     shared.define_hlo(values)
     shared.define_compile(values)
-    define.text("script", None, "A script, or -m MODULE, with its arguments.")
+    define.text("script", None, "Script, or -m MODULE, to run and audit, with its arguments.")
     shared.define_target(values)
-    define.text("zip", None, "File for the executable, or the first with a finding.")
-    define.switch("reduce", False, "Whether the file has only what the first finding needs.")
+    define.text(
+        "zip", None, "ZIP file to write the executable to (of several: the first with errors)."
+    )
+    define.switch(
+        "reduce", False, "With --zip: write only instructions that the first error needs."
+    )
 
 
 def run(values: flags.FlagValues) -> int:
@@ -68,7 +72,7 @@ def run(values: flags.FlagValues) -> int:
     """
     given = [name for name in ("model", "hlo", "script") if values[name].value is not None]
     if len(given) != 1:
-        raise InputError("give one of --model=NAME, --hlo=FILE and --script=FILE")
+        raise InputError("give exactly one of --model=NAME, --hlo=FILE and --script=FILE")
     files.check_writable(values.zip)
     code, failed = 0, list[str]()
     found: list[report.Audit] = []
@@ -130,11 +134,11 @@ def _print(found: Sequence[report.Audit], failed: Sequence[str]) -> list[report.
     wrong = [one for one in found if not one]
     lines = [str(one) for one in (found if len(found) == 1 else wrong)]
     if len(found) != 1:
-        lines.append(f"{len(found):,} executables, {len(wrong):,} with findings")
-        lines.append(f"  followed: {_total(one.followed for one in found)}")
-        lines.append(f"  on trust: {_total(one.trusted for one in found)}")
+        lines.append(f"{len(found):,} executables were checked, {len(wrong):,} of them have errors")
+        lines.append(f"  checked: {_total(one.followed for one in found)}")
+        lines.append(f"  code of kernels, not checked: {_total(one.trusted for one in found)}")
         left = collections.Counter(line for one in found for line in one.left)
-        lines += [f"  not followed, {n:,} times: {line}" for line, n in left.items()]
+        lines += [f"  not checked, {n:,} times: {line}" for line, n in left.items()]
     for line in (*lines, *failed):
         shared.console().print(line, markup=False, soft_wrap=True)
     return wrong

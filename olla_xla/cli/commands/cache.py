@@ -22,19 +22,17 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla cache`."""
     define = Flags(values)
     define.text(
-        "directory", None, "Folder of the stored plans; by default in JAX's persistent cache."
+        "directory", None, "Folder of the stored plans (default: in JAX's persistent cache)."
     )
     define.switch("verify", False, "Exit with code 1 if a stored plan cannot be used.")
     define.switch(
-        "prune", False, "Remove plans that are damaged, older than --days or exceed --megabytes."
+        "prune", False, "Remove damaged plans, and those beyond the limits --days and --megabytes."
     )
-    define.real(
-        "days", 30.0, "With --prune: remove plans that were not used for this many days.", least=0.0
-    )
+    define.real("days", 30.0, "With --prune: remove plans not used for this many days.", least=0.0)
     define.real(
         "megabytes",
         None,
-        "With --prune: keep at most this many MB of plans, those used last.",
+        "With --prune: keep at most this many MB of plans, the last used ones.",
         least=0.0,
     )
     shared.define_format(values)
@@ -52,14 +50,14 @@ def run(values: flags.FlagValues) -> int:
     folder = Path(values.directory) if values.directory else stored_folder()
     if folder is None:
         raise InputError(
-            "JAX's persistent cache is off; give --directory=FOLDER or JAX_COMPILATION_CACHE_DIR"
+            "JAX's persistent cache is off; give --directory or set JAX_COMPILATION_CACHE_DIR"
         )
     if values.directory and not folder.is_dir():
         raise InputError(f"--directory: {folder} is not a folder")
     if values.prune:
         most = None if values.megabytes is None else int(values.megabytes * 2**20)
         removed = plan_store.prune(folder, values.days * 86400, most)
-        print(f"{folder}: {len(removed)} files removed, {sum(e.bytes for e in removed):,} bytes")
+        print(f"{folder}: removed {len(removed)} files ({sum(e.bytes for e in removed):,} bytes)")
         return 0
     found = list(plan_store.entries(folder))
     shared.print_table(values, stored_table(found, str(folder)))
@@ -83,5 +81,5 @@ def stored_table(entries: Sequence[Entry], folder: str) -> Table:
     return Table(
         headings=("file:", "last used:", "bytes", "module:", "for:", "XLA", "planned", "state:"),
         rows=lines,
-        title=f"{folder}: {len(entries)} files, {total:,} bytes; totals in MB of 2^20 bytes",
+        title=f"{folder}: {len(entries)} files, {total:,} bytes; memory in MB (2^20 bytes)",
     )

@@ -22,9 +22,9 @@ def define_flags(values: flags.FlagValues) -> None:
     define = Flags(values)
     shared.define_model(values)
     shared.define_target(values)
-    define.text("baseline", None, "Plan or analysis file to compare the memory with.")
-    define.text("tolerance", "0%", 'How much the memory may grow, such as "1%".')
-    shared.define_largest(values, 10, "How many differences to list.")
+    define.text("baseline", None, "Plan file or analysis file with the memory to compare with.")
+    define.text("tolerance", "0%", 'By how much the memory may exceed the baseline: "1%".')
+    shared.define_largest(values, 10, "Number of differences to list.")
     shared.define_limits(values)
 
 
@@ -37,13 +37,13 @@ def run(values: flags.FlagValues) -> int:
     options = shared.options(values)
     if values.model is None or values.baseline is None:
         raise InputError(
-            "give --model=NAME and --baseline=FILE, which olla_xla plan --plan_out=FILE or "
-            "olla_xla analyze --json=FILE wrote"
+            "give --model=NAME and --baseline=FILE; olla_xla plan --plan_out=FILE and "
+            "olla_xla analyze --json=FILE write such files"
         )
     tolerance = _share(values.tolerance)
     baseline = load_snapshot(values.baseline)
     if baseline is None:
-        raise InputError(f"{values.baseline} is neither a plan nor an analysis file")
+        raise InputError(f"{values.baseline} is neither a plan file nor an analysis file")
     with Progress() as progress:
         model, target = shared.loaded_model(values, progress)
         found = compare_with(baseline, model, target, options, progress.stage)

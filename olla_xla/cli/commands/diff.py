@@ -31,8 +31,8 @@ OPERANDS = ("A", "B")
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla diff`."""
     shared.define_model(values)
-    shared.define_target(values, "Device for which dumped modules and models are analysed.")
-    shared.define_largest(values, 15, "How many differences to list.")
+    shared.define_target(values, "Device for which HLO dumps and models are compiled.")
+    shared.define_largest(values, 15, "Number of differences to list.")
     shared.define_format(values)
 
 
@@ -50,7 +50,7 @@ def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
     version = jax_version(text)
     if version is not None:
         if values.model is None:
-            raise InputError(f"{text}: give --model=NAME, the step to compile under that version")
+            raise InputError(f"{text} is a version of JAX; give a step to compile: --model=NAME")
         names = ("model", "batch_size", "optimizer", "target")
         arguments = [f"--{name}={values[name].value}" for name in names]
         gpu = not platform(targets.TARGETS[values.target]).is_host
@@ -84,7 +84,7 @@ def analysis_under(version: str, arguments: Sequence[str], *, gpu: bool) -> dict
     """
     uv = shutil.which("uv")
     if uv is None:
-        raise InputError("to compare versions of jax, olla_xla needs uv; pip install uv")
+        raise InputError("to compare versions of JAX, olla_xla needs uv; run pip install uv")
     packages = [f"jax[cuda13]=={version}" if gpu else f"jax=={version}", f"jaxlib=={version}"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "analysis.json"

@@ -29,15 +29,15 @@ from olla_xla.tools.doctor.probe import ROWS, Examination, RunRow
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla doctor`."""
     define = Flags(values)
-    define.names("models", None, "Example models to run; by default all.")
+    define.names("models", None, "Names of the example models to run (default: all).")
     define.one_of(
         "target",
         "gpu",
         ["gpu", "cpu"],
         "Device that runs the models: this machine's GPU or its CPU.",
     )
-    define.whole("steps", 10, "Steps that each run takes.", least=2)
-    define.text("out", ".", "Folder for the report.")
+    define.whole("steps", 10, "Number of steps in each run.", least=2)
+    define.text("out", ".", "Folder to write the report to.")
 
 
 def run(values: flags.FlagValues) -> int:
@@ -57,11 +57,11 @@ def run(values: flags.FlagValues) -> int:
     write_text(str(folder / "olla_xla-doctor.json"), as_json(found))
     write_text(str(folder / "olla_xla-doctor.md"), text)
     print(text)
-    print(f"Written to {folder / 'olla_xla-doctor.md'} and .json; please send both in.")
+    print(f"The report is in {folder / 'olla_xla-doctor.md'} and .json; please send us both files.")
     return 0 if found.passed else 1
 
 
-_SAID = {True: "ok", False: "**not as it should be**", None: "not here"}
+_SAID = {True: "ok", False: "**failed**", None: "not available"}
 
 
 def as_json(found: Examination) -> str:
@@ -74,9 +74,9 @@ def verdict(found: Examination) -> str:
     """One line on `olla_xla doctor`: which checks and runs failed, how many models did not run."""
     wrong = [check.name for check in found.checks if check.passed is False]
     wrong += [run.row.name for run in found.runs if not run.passed]
-    text = f"Not as it should be: {', '.join(dict.fromkeys(wrong))}." if wrong else "Nothing wrong."
+    text = f"Failed: {', '.join(dict.fromkeys(wrong))}." if wrong else "Nothing failed."
     if found.left:
-        text += f" No GPU here: {len(found.left)} models were not run."
+        text += f" JAX finds no GPU on this machine, so {len(found.left)} models were not run."
     return text
 
 
@@ -107,10 +107,10 @@ def _left(found: Examination) -> str:
     """The section that lists the models that were not run, as there is no GPU."""
     rows = "\n".join(f"- {row.name}" for row in found.left)
     return (
-        "## Not run\n\nOn a machine with an NVIDIA GPU each of these would run planned and in "
-        "XLA's order, in\nprocesses of their own, with command buffers and without: every output "
-        "compared bit for bit, the\npeak in use on the device and the step time held to what was "
-        f"assigned and predicted.\n\n{rows}"
+        "## Not run\n\nOn a machine with an NVIDIA GPU each of these models runs with and without "
+        "a plan, in\nseparate processes, with and without command buffers. The outputs are "
+        "compared bit for bit, the\nmeasured memory with the assigned one, and the measured time "
+        f"with the predicted one.\n\n{rows}"
     )
 
 
@@ -129,10 +129,10 @@ def _bits(found: Examination) -> Table:
         ours = run.comparison.planned
         how = "" if ours.planned else f"XLA's own order: {ours.reason}"
         if ours.stacks or ours.clones:
-            how = f"{ours.stacks} residuals and {ours.clones} instructions computed again"
+            how = f"{ours.stacks} residuals and {ours.clones} instructions are recomputed"
         bits = run.comparison.difference or "the same bits"
         rows.append((_name(run), _SAID[run.passed], f"{bits}{'; ' if how else ''}{how}"))
-    return Table(("step:", ":", "outputs, planned and by jax.jit:"), rows, "## Results")
+    return Table(("step:", ":", "outputs with the plan and with jax.jit:"), rows, "## Results")
 
 
 def _memory(found: Examination) -> Table:
@@ -150,7 +150,7 @@ def _memory(found: Examination) -> Table:
             sizes = (predicted, one.assigned_bytes, measured)
             rows.append((_name(run), way, *map(megabytes, sizes), percent(beyond, 1)))
     headings = ("step:", "order:", "predicted", "assigned", "measured", "beyond assigned %")
-    return Table(headings, rows, "## Memory, MB of 2^20 bytes, the most in use")
+    return Table(headings, rows, "## Peak memory in MB (2^20 bytes)")
 
 
 def _time(found: Examination) -> Table:
@@ -174,7 +174,7 @@ def _time(found: Examination) -> Table:
         )
     ours = ("XLA, predicted", "planned, predicted", "XLA", "planned")
     headings = ("step:", *ours, "predicted %", "measured %")
-    return Table(headings, rows, "## Time of a step, ms, median")
+    return Table(headings, rows, "## Median time of a step in ms")
 
 
 def _ms(seconds: float | None) -> str:

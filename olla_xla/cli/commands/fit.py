@@ -102,7 +102,7 @@ def fit_verdict(found: FissionChoice, budget: int) -> str:
     chosen = next(trial for trial in found.trials if trial.pieces == found.pieces)
     meets = f"{megabytes(chosen.planned_bytes or chosen.xla_bytes)} of {megabytes(budget)} MB"
     if found.plan is None:
-        why = f" Nothing can be cut: {found.reason}." if found.reason else ""
-        return f"The step as it is meets the budget: {meets}.{why}"
+        why = f" It cannot be cut into pieces: {found.reason}." if found.reason else ""
+        return f"The step meets the budget without being cut into pieces: it takes {meets}.{why}"
     regions = "\n".join(map(str, found.plan.regions))
-    return f"In {found.pieces} pieces it meets the budget: {meets}.\n{regions}"
+    return f"In {found.pieces} pieces the step meets the budget: it takes {meets}.\n{regions}"

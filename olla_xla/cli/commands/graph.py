@@ -39,12 +39,12 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla graph`."""
     define = Flags(values)
     shared.define_hlo(values)
-    define.text("graph", None, "A GraphML file to read.")
+    define.text("graph", None, "GraphML file with the graph, in place of --hlo.")
     define.text(
-        "computation", None, "Computation of the module to write; by default its entry computation."
+        "computation", None, "Name of the computation (default: the module's entry computation)."
     )
-    shared.define_target(values, "Device for which XLA compiled the module.")
-    define.text("out", None, "File for the graph: .graphml, .png, .svg or .pdf.")
+    shared.define_target(values, "Device for which XLA compiled the module of --hlo.")
+    define.text("out", None, "File to write the graph to: .graphml, .png, .svg or .pdf.")
     shared.define_limits(values)
 
 
@@ -58,7 +58,7 @@ def run(values: flags.FlagValues) -> int:
     files.check_writable(values.out)
     out = None if values.out is None else Path(values.out)
     if out is not None and out.suffix not in (".graphml", *_PICTURES):
-        raise InputError(f"--out={out}: its name must end in .graphml or {', '.join(_PICTURES)}")
+        raise InputError(f"the name in --out={out} must end in .graphml or {', '.join(_PICTURES)}")
     graph = _given(values) if values.hlo is None else _of_module(values)
     arrays = GraphArrays.of(graph)
     starts = {"as given": np.arange(arrays.n), **schedule.candidates(arrays)}
@@ -74,8 +74,9 @@ def run(values: flags.FlagValues) -> int:
     check_schedule(graph, order, found.peak_bytes)
     before = peak_bytes(arrays, starts["as given"])
     line = (
-        f"{graph.name}: {arrays.n:,} operators, {arrays.m:,} tensors; peak {before:,} bytes as "
-        f"given, {found.peak_bytes:,} in the order found, no order below {found.bound_bytes:,}"
+        f"{graph.name}: {arrays.n:,} operators, {arrays.m:,} tensors; peak {before:,} bytes in the "
+        f"given order, {found.peak_bytes:,} bytes in the order found; every order needs at least "
+        f"{found.bound_bytes:,} bytes"
     )
     shared.console().print(line, markup=False, soft_wrap=True)
     if out is not None:
@@ -99,7 +100,7 @@ def _of_module(values: flags.FlagValues) -> TensorGraph:
     found = {graph.name: graph for graph in graphs(module, targets.TARGETS[values.target])}
     name = values.computation or list(found)[-1]
     if name not in found:
-        raise InputError(f"--computation={name} is not in the module; it has {', '.join(found)}")
+        raise InputError(f"the module has no computation {name}; it has {', '.join(found)}")
     return found[name]
 
 
@@ -122,7 +123,7 @@ def draw_graph(path: Path, graph: TensorGraph, order: Sequence[int], title: str)
     if len(graph.operators) > MOST_OPERATORS:
         raise InputError(
             f"{graph.name} has {len(graph.operators):,} operators, too many for a picture (at most "
-            f"{MOST_OPERATORS}); write GraphML instead"
+            f"{MOST_OPERATORS}); give --out=FILE.graphml instead"
         )
     try:
         import matplotlib

@@ -39,26 +39,25 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla max_batch`."""
     define = Flags(values)
     shared.define_step(values)
-    shared.define_target(values, "Device whose memory the step must fit.", "h100")
-    define.whole("devices", 1, "Number of devices that share the batch.", least=1)
-    define.text("memory", None, 'Bytes of each device for the step, such as "30GiB".')
+    shared.define_target(values, "Device into whose memory the step must fit.", "h100")
+    define.whole("devices", 1, "Number of devices among which each batch is split.", least=1)
+    define.text("memory", None, 'Memory of each device that the step may use: "30GiB".')
     define.real(
         "memory_fraction",
         None,
-        "Fraction of the device's memory that the step may use; default: GPU 0.75, TPU 1.",
+        "Fraction of a device's memory that the step may use (default: GPU 0.75, TPU 1).",
     )
     shared.define_overhead(
         values, 0.05, "Most predicted time that recomputation may add; 0: recompute nothing."
     )
-    define.text("host_budget", None, "Most host memory for a fourth way: 64GiB.")
+    about = "Also find the batch with scan residuals in host memory, at most so much: 64GiB."
+    define.text("host_budget", None, about)
     shared.define_limits(values)
     shared.define_placement(values)
-    define.whole("start", 8, "Batch size on each device with which to compile first.", least=1)
-    define.whole(
-        "compiles", 6, "How often XLA may compile, over all ways to run the step together.", least=5
-    )
+    define.whole("start", 8, "First batch size per device that is compiled.", least=1)
+    define.whole("compiles", 6, "Largest number of compiles in the whole search.", least=5)
     shared.define_topology(values)
-    define.text("out", None, "File for all results, as JSON.")
+    define.text("out", None, "JSON file to write all results to.")
     shared.define_format(values)
 
 
@@ -105,16 +104,16 @@ def _memory(values: flags.FlagValues) -> tuple[int, str]:
     """(bytes that the step may use on each device, the same in words for the table's title)."""
     if values.memory is not None:
         size = parse_bytes(values.memory, "--memory")
-        return size, f"{size / 2**20:,.1f} MB for the step"
+        return size, f"the step may use {size / 2**20:,.1f} MB"
     backend = platform(targets.TARGETS[values.target])
     if backend.is_host:
-        raise InputError('the memory for target=cpu is not known; give --memory, such as "4GiB"')
+        raise InputError("for target=cpu, give the memory that a step may use: --memory=4GiB")
     fraction = backend.memory_part if values.memory_fraction is None else values.memory_fraction
     if not 0 < fraction <= 1:
         raise LimitError(f"--memory_fraction={fraction} must be above 0 and at most 1")
     card = targets.card(values.target)
     size = int(fraction * card.memory_bytes)
-    return size, f"{size / 2**20:,.1f} MB for the step, {fraction:.0%} of the device's"
+    return size, f"the step may use {size / 2**20:,.1f} MB, {fraction:.0%} of the device's memory"
 
 
 _NAMES = {"xla": "XLA alone", "planned": "planned", "recomputed": "with recomputation"}
@@ -153,7 +152,7 @@ def _beside(size: int, memory: int) -> str:
 
 def _how(way: LargestBatch) -> str:
     if way.reason:
-        return "as the way before"
+        return "as in the row above"
     if not way.next_batch:
         return "not compiled"
     return "predicted, the least found" if way.next_is_predicted else "assigned"
@@ -172,11 +171,11 @@ def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
     lines += [f"{_NAMES[way.way]}: {_between(way, devices)}." for way in open_ways]
     if open_ways:
         start = max(open_ways[0].batch // devices, 1)
-        lines.append(f"More compiles narrow this: --start={start} --compiles={2 * compiles}.")
-    refusals = f" and {found.refusals} that XLA refused" if found.refusals else ""
+        lines.append(f"More compiles narrow the range: --start={start} --compiles={2 * compiles}.")
+    refusals = f", {found.refusals} more that XLA refused," if found.refusals else ""
     lines.append(
-        f"Totals of the batches are XLA's, assigned; nothing was run. {found.compiles} compiles"
-        f"{refusals}, {found.seconds:,.0f} s in all."
+        "XLA's buffer assignment says how much memory each batch takes; nothing was run. "
+        f"The search took {found.compiles} compiles{refusals} and {found.seconds:,.0f} s."
     )
     return "\n".join(lines)
 
@@ -184,10 +183,10 @@ def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
 def _between(way: LargestBatch, devices: int) -> str:
     if not way.next_batch:
         if way.expected <= way.batch:
-            return f"{way.batch:,} fits; by a line through the totals no more does"
-        return f"at least {way.batch:,}; a line through the totals says {way.expected:,}"
+            return f"{way.batch:,} fits; by a linear fit of the totals no larger batch does"
+        return f"at least {way.batch:,}; a linear fit of the totals gives {way.expected:,}"
     most = f"between {way.batch:,} and {way.next_batch - devices:,}"
-    return most if way.reason else f"{most}; a line through the totals says {way.expected:,}"
+    return most if way.reason else f"{most}; a linear fit of the totals gives {way.expected:,}"
 
 
 def _ways(found: MaxBatch) -> list[LargestBatch]:

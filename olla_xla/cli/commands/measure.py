@@ -32,13 +32,14 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_model(values)
     define = Flags(values)
     cards = [name for name, kind in targets.TARGETS.items() if not platform(kind).is_host]
-    about = "Device to run on (cpu, gpu), or a card for which to compile only."
+    about = "Device to run on (cpu, gpu), or a GPU or TPU for which the step is only compiled."
     define.one_of("target", "cpu", ["cpu", "gpu", *cards], about)
-    define.whole("steps", 10, "Steps that each process runs.", least=2)
+    define.whole("steps", 10, "Number of steps that each process runs.", least=2)
     define.whole(
         "turns",
         40,
-        "If the plan recomputes: steps to time, with the plan and XLA's own executable in turns.",
+        "If the plan recomputes values: number of steps timed with the plan, and as many without "
+        "it, run alternately.",
         least=2,
     )
     shared.define_recomputation(values)
@@ -63,8 +64,8 @@ def run(values: flags.FlagValues) -> int:
     device = gpu_kind() if values.target == "gpu" else "cpu"
     if not device:
         raise InputError(
-            "not measured: target=gpu, but JAX finds no GPU here; this needs an NVIDIA GPU and "
-            f"JAX's CUDA plugin, {to_install('cuda13')}; --target=h100 compiles without a card"
+            "JAX finds no GPU on this machine; --target=gpu needs an NVIDIA GPU and JAX's CUDA "
+            f"plugin, {to_install('cuda13')}; --target=h100 compiles without a GPU"
         )
     request = RunRequest(
         model=values.model,
@@ -102,7 +103,7 @@ def _compile_only(values: flags.FlagValues, options: PlanOptions) -> int:
             model, target, options, stage=progress.stage, progress=progress, compare=False
         )
     unmeasured_table(result.plan, model.titled(target.kind)).print(shared.console())
-    print(f"Not measured: nothing runs for a target that is not there ({values.target}).")
+    print(f"Nothing was measured: for --target={values.target} the step is only compiled.")
     return 0
 
 
@@ -115,9 +116,7 @@ def measured_table(comparison: Comparison, title: str) -> Table:
         _sizes("resident, whole process", theirs.process_peak_bytes, ours.process_peak_bytes),
     ]
     if theirs.device_peak_bytes is not None or ours.device_peak_bytes is not None:
-        rows.append(
-            _sizes("peak in use on device", theirs.device_peak_bytes, ours.device_peak_bytes)
-        )
+        rows.append(_sizes("peak on the device", theirs.device_peak_bytes, ours.device_peak_bytes))
     rows.append(
         (
             "median step",
@@ -178,7 +177,7 @@ def recomputation_table(found: Recomputation) -> Table:
                 "" if first else " to ".join(percent(end, 1) for end in found.interval),
             )
         )
-    title = f"Run in turns, {len(found.again.step_seconds)} steps of each"
+    title = f"{len(found.again.step_seconds)} steps with recomputation, as many without, in turns"
     headings = (
         *(":", "assigned", "pred. ms", "meas. ms", "err. %"),
         *("plan + %", "pred. + %", "meas. + %", "95 %"),
@@ -214,19 +213,19 @@ def measured_verdict(comparison: Comparison) -> str:
     if comparison.difference:
         line = f"NOT identical: {comparison.difference}."
     else:
-        line = f"Measured: all {leaves} outputs of {steps} steps are identical bit for bit."
+        line = f"Measured: both runs gave bit-identical outputs ({leaves} in {steps} steps)."
     if ours.clones or ours.stacks:
         again = "instruction is" if ours.clones == 1 else "instructions are"
         line += f" {ours.clones} {again} computed again" if ours.clones else ""
         line += " and" if ours.clones and ours.stacks else ""
         line += f" {ours.stacks} scan residuals are recomputed" if ours.stacks else ""
-        line += f": {percent(ours.overhead, 1)} % added time planned for"
+        line += f"; the predicted added time is {percent(ours.overhead, 1)} %"
         if found := comparison.recomputation:
-            line += f", {percent(found.overhead, 1)} % measured against XLA's order"
+            line += f", the measured added time is {percent(found.overhead, 1)} %"
         line += "."
     if not ours.planned:
-        line += f" XLA's own order is kept: {ours.reason}. Both processes ran it, so"
-        line += " what differs between them is noise."
+        line += f" No plan was used: {ours.reason}. Both processes ran XLA's own order, so"
+        line += " differences in time and memory are noise."
     if not (ours.cached and comparison.unplanned.cached):
         line += " The whole-process figures include compiling."
     return line

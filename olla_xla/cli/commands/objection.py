@@ -29,6 +29,6 @@ def run(values: flags.FlagValues, path: str) -> int:
     try:
         objection.load(Path(path)).check()
     except HloError as error:
-        raise InputError(f"{path} holds no HLO module: {error}") from error
-    shared.console().print(f"the check accepts the plan in {path} now", markup=False)
+        raise InputError(f"{path} contains no valid HLO module: {error}") from error
+    shared.console().print(f"the check now accepts the rejected plan in {path}", markup=False)
     return 0

@@ -30,7 +30,7 @@ def define_flags(values: flags.FlagValues) -> None:
     Flags(values).real(
         "seconds",
         300.0,
-        "Seconds after which no further row of the table is compiled; 0: no limit.",
+        "Time limit in seconds, after which no new row is compiled; 0 means no limit.",
         least=0.0,
     )
     shared.define_format(values)

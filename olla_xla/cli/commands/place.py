@@ -20,18 +20,18 @@ from olla_xla.solvers.linear import Status
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla place`."""
     define = Flags(values)
-    define.text("trace", None, "CSV file with the memory blocks.")
-    define.text("out", None, "CSV file for the blocks with their offsets.")
-    define.whole("capacity", None, "Most bytes to use.")
-    define.real("time_limit", 10.0, "Seconds of search, at most.")
+    define.text("trace", None, "CSV file to read: one memory block per row.")
+    define.text("out", None, "CSV file to write: the blocks with their offsets.")
+    define.whole("capacity", None, "Largest number of bytes that the blocks may take together.")
+    define.real("time_limit", 10.0, "Time limit of the search, in seconds.")
     define.whole(
         "node_limit",
         None,
-        "Largest number of placements to try; with it, equal traces give equal offsets.",
+        "Limit on the number of search nodes; with it, equal traces give equal offsets.",
     )
     define.one_of("method", "auto", METHODS, "Algorithm that chooses the blocks' offsets.")
-    define.one_of("backend", "highs", SOLVERS, "The solver for --method=ilp.")
-    define.real("gap", 0.0, "Part of its bound above which --method=ilp may end.")
+    define.one_of("backend", "highs", SOLVERS, "Solver of the integer program (--method=ilp).")
+    define.real("gap", 0.0, "Gap to the lower bound, as a fraction of it, to stop --method=ilp at.")
 
 
 def run(values: flags.FlagValues) -> int:
@@ -61,14 +61,16 @@ def report(values: flags.FlagValues, problem: PlacementProblem, packing: Packing
         what = "exists" if packing.status is Status.INFEASIBLE else "was found"
         within = "" if values.capacity is None else f" within {values.capacity} bytes"
         print(
-            f"{len(problem)} blocks: no packing {what}{within} ({packing.stopped_by}); "
-            f"lower bound {packing.bound} bytes, {packing.seconds:.2f} s"
+            f"no packing of the {len(problem)} blocks {what}{within} (stopped by "
+            f"{packing.stopped_by}, {packing.seconds:.2f} s); they need at least "
+            f"{packing.bound} bytes"
         )
         return 1
     print(
-        f"{len(problem)} blocks in {packing.height} bytes, lower bound {packing.bound} "
-        f"(gap {100 * packing.gap:.2f} %): {packing.status} by {packing.source}, "
-        f"stopped by {packing.stopped_by}, {packing.nodes} nodes, {packing.seconds:.2f} s"
+        f"{len(problem)} blocks are packed into {packing.height} bytes; they need at least "
+        f"{packing.bound} bytes (gap {100 * packing.gap:.2f} %); {packing.status}, found by "
+        f"{packing.source}, stopped by {packing.stopped_by}, {packing.nodes} search nodes, "
+        f"{packing.seconds:.2f} s"
     )
     if values.out is not None:
         write_trace(values.out, problem, packing.offsets)

@@ -68,15 +68,15 @@ def define_flags(values: flags.FlagValues) -> None:
     define.text(
         "host_budget",
         None,
-        'Most bytes of host memory that scan residuals may take, such as "64GiB", with --model.',
+        'With --model: most host memory that scan residuals may take, such as "64GiB".',
     )
-    define.text("plan", None, "A plan file to apply.")
-    define.text("plan_out", None, "File for the plan, which --plan can apply.")
-    shared.define_largest(values, 10, "How many of the largest tensors at the peak to list.", 0)
+    define.text("plan", None, "Plan file to apply in place of a search.")
+    define.text("plan_out", None, "File to write the plan to; --plan applies such files.")
+    shared.define_largest(values, 10, "Number of tensors at the peak to list, largest first.", 0)
     define.switch(
         "assignment",
         False,
-        "List XLA's allocations, their unused bytes, and the largest tensors' addresses.",
+        "List XLA's memory allocations, their unused bytes, and the largest tensors' addresses.",
     )
     shared.define_advice(values)
     shared.define_limits(values)
@@ -96,7 +96,7 @@ def run(values: flags.FlagValues) -> int:
     if (values.model is None) == (values.hlo is None):
         raise InputError("give either --model=NAME or --hlo=FILE; see olla_xla plan --help")
     if values.host_budget is not None and values.model is None:
-        raise InputError("--host_budget spills in a traced function; give --model, not --hlo")
+        raise InputError("--host_budget works with --model only, not with a dumped module (--hlo)")
     # Fails before planning, which may take minutes.
     if plan_out is not None and not Path(plan_out).absolute().parent.is_dir():
         raise PlanFileError(f"cannot write {plan_out}: there is no such folder; create it first")
@@ -144,7 +144,7 @@ def _remedy(
     """What else would save memory; None with --noadvice or a given plan, or if nothing helps."""
     if not values.advice or given is not None or result.program is None:
         return None
-    progress.stage("looking for what else would help")
+    progress.stage("trying other ways to save memory")
     with plan_progress(progress.stage):
         return remedy(result.program, result.module, view, options, result.plan)
 
@@ -155,7 +155,7 @@ def _assignment(
     """XLA's buffer assignment beside our packing of its allocations; None without --assignment."""
     if not values.assignment:
         return None
-    progress.stage("packing what is in XLA's allocations")
+    progress.stage("packing the values of XLA's allocations")
     plan = result.plan
     return full_report(result.module, result.assignment, plan.target, plan)
 

@@ -52,23 +52,24 @@ def define_flags(values: flags.FlagValues) -> None:
     define.text(
         "max_overhead",
         None,
-        'Most predicted time to add: 0.05 or 5%, or "knee": as long as more time saves much.',
+        "Most predicted time that recomputation may add to a function: 0.05 or 5% of its time, or "
+        '"knee": as long as more time saves much memory.',
     )
     flags.DEFINE_multi_string(
         "memory_budget",
         [],
-        "Most bytes that every function may use (10GiB), or that one may use (train_step=10GiB).",
+        "Most memory that each function may use (10GiB), or only the named one (train_step=10GiB).",
         values,
     )
-    define.text("host_budget", None, "Most host memory of a function: 64GiB.")
+    define.text("host_budget", None, "Most host memory that each function may use: 64GiB.")
     define.text(
         "only",
         "",
         "Plan only functions whose full name (module.function) matches this regular expression "
         "anywhere.",
     )
-    define.switch("analyze", False, "Print at the end what would help each function.")
-    define.text("html", None, "Existing folder for an HTML report on each function.")
+    define.switch("analyze", False, "Print at the end what else would save memory.")
+    define.text("html", None, "Existing folder to write an HTML report on each function to.")
 
 
 def run(values: flags.FlagValues, *command: str) -> int:
@@ -106,7 +107,7 @@ def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any]
         PlanOptions(memory_budget=size, **shared)  # raises an InputError where one is wrong
     if values.host_budget is not None:
         if shared.get("max_overhead") == KNEE:
-            raise InputError("--host_budget tries several plans; give --max_overhead as a number")
+            raise InputError("with --host_budget, give --max_overhead as a number, not knee")
         shared["host_budget"] = parse_positive(values.host_budget, "--host_budget")
 
     def options_of(name: str, full_name: str) -> dict[str, Any] | None:
@@ -145,10 +146,10 @@ def script_start(command: Sequence[str]) -> Callable[[], object]:
     """
     is_module, command = command[:1] == ("-m",), command[command[:1] == ("-m",) :]
     if not command:
-        raise InputError("give a SCRIPT, or -m MODULE; see olla_xla run --help")
+        raise InputError("give the path of a script, or -m MODULE; see olla_xla run --help")
     name = command[0]
     if not is_module and not os.path.exists(name):
-        raise InputError(f"there is no script {name}; give flags before it, as --name=value")
+        raise InputError(f"there is no script {name}; write flags before it, as --name=value")
     folder = name if os.path.isdir(name) else os.path.dirname(name)
 
     def start() -> None:
@@ -176,9 +177,10 @@ def _print(found: Sequence[script_jit.Signature], values: flags.FlagValues) -> N
     names = {signature.event.function for signature in found}
     for name in filter(None, (text.rpartition("=")[0] for text in values.memory_budget)):
         if name not in names:
-            print(f"olla_xla run: no function {name!r} was planned", file=sys.stderr)
+            text = f"olla_xla run: no function {name!r}, as in --memory_budget, was planned"
+            print(text, file=sys.stderr)
     largest = sorted(found, key=lambda s: -(s.event.xla_bytes or 0))[:_SHOWN]
-    title = f"{sum(s.event.planned for s in found)} of {len(found)} compiled functions run a plan"
+    title = f"{sum(s.event.planned for s in found)} of {len(found)} compiled functions use a plan"
     title += f"; the {_SHOWN} largest:" if len(found) > _SHOWN else ""
     rows = [_row(s, _analyzed(s, k, values)) for k, s in enumerate(largest, 1)]
     console = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())

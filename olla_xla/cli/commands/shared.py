@@ -22,7 +22,7 @@ from olla_xla.tools.models import BuiltModel
 def define_hlo(values: flags.FlagValues) -> None:
     """Defines --hlo."""
     Flags(values).text(
-        "hlo", None, "File with a dumped module: HLO text or proto, StableHLO; also gzipped."
+        "hlo", None, "File with a dumped module: HLO text, HLO proto or StableHLO; may be gzipped."
     )
 
 
@@ -31,7 +31,7 @@ def define_topology(values: flags.FlagValues) -> None:
     Flags(values).text(
         "topology",
         "",
-        "TPU chips in each direction, such as 2x4; by default the usual topology for the devices.",
+        "Number of TPU chips in each direction of their network, such as 2x4 (default: the usual).",
     )
 
 
@@ -41,8 +41,8 @@ def define_compile(values: flags.FlagValues) -> None:
     Flags(values).switch(
         "compile",
         True,
-        "Compile an unscheduled module of --hlo with XLA's own pipeline first; with --nocompile "
-        "it is planned in the order of the file.",
+        "Compile the module of --hlo with XLA first if it has no schedule; with --nocompile "
+        "the order of its instructions in the file is taken as the schedule.",
     )
 
 
@@ -81,23 +81,23 @@ def scheduled_module(values: flags.FlagValues, path: str) -> bytes:
 def define_advice(values: flags.FlagValues) -> None:
     """Defines --advice: whether other remedies are tried; on by default."""
     Flags(values).switch(
-        "advice", True, "If the plan saves little: try other remedies, each with one more compile."
+        "advice", True, "If the plan saves little, try other ways to save memory, one compile each."
     )
 
 
 def define_model(values: flags.FlagValues) -> None:
     """Defines --model, --batch_size and --optimizer."""
     define_step(values)
-    Flags(values).whole("batch_size", 4, "Examples in a batch.", least=1)
+    Flags(values).whole("batch_size", 4, "Number of examples in a batch.", least=1)
 
 
 def define_step(values: flags.FlagValues) -> None:
     """Defines --model and --optimizer."""
     define = Flags(values)
     define.text(
-        "model", None, "An example model (in a checkout), or your own as package.module:function."
+        "model", None, "Example model's name (in a checkout), or your own package.module:function."
     )
-    define.text("optimizer", "adam", "The model's optimizer.")
+    define.text("optimizer", "adam", "Optimizer with which the model is trained.")
 
 
 def define_target(
@@ -129,13 +129,13 @@ def define_limits(values: flags.FlagValues) -> None:
     """Defines --time_limit, --step_limit and --seed."""
     define = Flags(values)
     default = PlanOptions()
-    define.real("time_limit", 20.0, "Seconds of search at most, unless only --step_limit is given.")
+    define.real("time_limit", 20.0, "Search time limit (s), unless only --step_limit is given.")
     define.whole(
         "step_limit",
         default.step_limit,
-        "Largest number of search steps; with it, equal seeds give equal plans.",
+        "Limit on the number of search steps; with it, equal seeds give equal plans.",
     )
-    define.whole("seed", default.seed, "Seed of the search.", least=0)
+    define.whole("seed", default.seed, "Seed of the random numbers of the search.", least=0)
 
 
 class _Overhead(flags.ArgumentParser[float | str]):
@@ -161,20 +161,21 @@ def define_recomputation(values: flags.FlagValues) -> None:
     define.text(
         "memory_budget",
         None,
-        'Most bytes that the step may use, such as "10GiB"; values are recomputed if needed.',
+        'Most memory that the step may use, such as "10GiB"; values are recomputed if needed.',
     )
     define_overhead(
         values,
         None,
-        'Most predicted time that recomputation may add: 0.05, 5%, or "knee": while it pays.',
+        "Most predicted time that recomputation may add: 0.05 or 5% of the step's time, or "
+        '"knee": as long as more time saves much memory.',
     )
     define.switch(
-        "loops", True, "Allow loops to recompute what a forward loop keeps for its backward loop."
+        "loops", True, "Allow backward loops to recompute values in place of reading stored ones."
     )
     define.switch(
         "collectives",
         False,
-        "Allow loops to run collectives a second time, for values that they recompute.",
+        "Allow loops to run collectives a second time where recomputed values need them.",
     )
 
 
@@ -185,15 +186,15 @@ def define_method(values: flags.FlagValues) -> None:
         "method",
         "search",
         METHODS,
-        'How to order operators: "search", or "ilp", the OLLA paper\'s integer program.',
+        'Method that orders the operators: "search", or "ilp" (OLLA\'s integer program).',
     )
-    define.one_of("backend", "highs", SOLVERS, "The solver for --method=ilp.")
-    define.real("gap", 0.0, "Part of its bound above which the integer program may end.")
+    define.one_of("backend", "highs", SOLVERS, "Solver of the integer program (--method=ilp).")
+    define.real("gap", 0.0, "Gap to the lower bound, as a fraction of it, to stop --method=ilp at.")
     define.switch(
         "early_updates",
         False,
-        "Add the OLLA paper's control edges to the integer programs of --method=ilp, for early "
-        "weight updates. The programs become smaller, but may exclude the best order.",
+        "With --method=ilp: add the OLLA paper's control edges, which make weight updates run "
+        "early. The integer programs become smaller, but may exclude the best order.",
     )
 
 
@@ -203,7 +204,7 @@ def define_placement(values: flags.FlagValues) -> None:
         "placement",
         "xla",
         PLACEMENTS,
-        'Who chooses the addresses of buffers: XLA, or "own": olla_xla, on a CPU.',
+        'What chooses buffer addresses: "xla", or "own", which is olla_xla (CPU only).',
     )
 
 
@@ -212,7 +213,8 @@ def define_overheads(values: flags.FlagValues, default: str) -> None:
     Flags(values).names(
         "overheads",
         default,
-        "Predicted times to add, as fractions of the step's; one plan for each; 0: reorder only.",
+        "Limits on the predicted added time, as fractions of the step's time; each gives one plan, "
+        "and 0 allows no recomputation.",
     )
 
 
@@ -233,7 +235,7 @@ def options(values: flags.FlagValues) -> PlanOptions:
     )  # fmt: skip
     if "topology" in values and values.topology and targets.TARGETS[values.target] != "tpu":
         raise InputError(
-            f"--topology={values.topology} is for TPUs, not {values.target}; leave it out"
+            f"--topology={values.topology} is for TPUs, not for {values.target}; leave it out"
         )
     given: dict[str, Any] = {name: values[name].value for name in names if name in values}
     if given.get("step_limit") is not None and not values["time_limit"].present:

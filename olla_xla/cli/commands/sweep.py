@@ -29,11 +29,14 @@ from olla_xla.tools.sweep.process import run_dask, run_local
 def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the command `olla_xla sweep`."""
     define = Flags(values)
-    about = f"Targets to plan for: {', '.join(targets.TARGETS)}. By default cpu, and h100 where "
-    define.names("targets", None, f"{about}JAX's CUDA plugin is installed.")
-    about = "What plans may do: order, only reorder; overhead, also recompute."
+    about = f"Targets to plan for: {', '.join(targets.TARGETS)}. "
+    about += "The default is cpu, and also h100 if JAX's CUDA plugin is installed."
+    define.names("targets", None, about)
+    about = 'What plans may do: "order" only reorders, "overhead" also recomputes values.'
     define.names("modes", "order", about)
-    define.one_of("executor", "local", ["local", "dask"], "What runs the sweep.")
+    define.one_of(
+        "executor", "local", ["local", "dask"], "Who does the work: this machine, or Dask."
+    )
     define.text("scheduler", None, "Address of Dask's scheduler, for --executor=dask.")
     define_shared_flags(values, "sweep.csv")
 
@@ -41,13 +44,13 @@ def define_flags(values: flags.FlagValues) -> None:
 def define_shared_flags(values: flags.FlagValues, out: str) -> None:
     """Defines the flags that all sweeps have; `out` is the default path of the CSV file."""
     define = Flags(values)
-    define.names("models", "zoo", "Model names, or zoo for the 20 of the benchmarks.")
-    define.names("batch_sizes", "1,32", "Examples in a batch.")
-    define.names("optimizers", "adam", "The models' optimizers.")
-    define.text("out", out, "CSV file for the rows.")
-    define.whole("workers", os.cpu_count() or 1, "Most processes at a time.", least=1)
-    define.text("worker_memory", "4GiB", "Free memory that is needed to start one more process.")
-    define.real("cell_timeout", 3600.0, "Most seconds to plan a row of the table.", least=1.0)
+    define.names("models", "zoo", "Names of models; zoo is the 20 of the benchmarks.")
+    define.names("batch_sizes", "1,32", "Batch sizes: numbers of examples.")
+    define.names("optimizers", "adam", "Optimizers with which the models are trained.")
+    define.text("out", out, "CSV file to write the rows to.")
+    define.whole("workers", os.cpu_count() or 1, "Most processes that run at a time.", least=1)
+    define.text("worker_memory", "4GiB", "Free memory required to start another process.")
+    define.real("cell_timeout", 3600.0, "Time limit in seconds for each row.", least=1.0)
     shared.define_format(values)
     shared.define_limits(values)
     shared.define_placement(values)
@@ -112,7 +115,7 @@ def fill(
     """
     missing, total = journal.missing, len(journal.grid)
     with Progress() as progress:
-        progress.stage(f"{total - len(missing)} of {total} rows are done")
+        progress.stage(f"{total - len(missing)} of {total} rows of the table are done")
         started = time.monotonic()
         for count, (cell, row) in enumerate(rows(values, missing), 1):
             journal.add(cell, row)
@@ -123,7 +126,7 @@ def fill(
     found = [journal.rows[cell] for cell in journal.grid]
     shared.print_table(values, table(found))
     failed = sum(bool(row.get("error")) for row in found)
-    where = f"rows in {journal.path} and {journal.lines}"
+    where = f"the rows are in {journal.path} and {journal.lines}"
     console = shared.console()
     for line in (*summary(found), f"{total - failed} rows done, {failed} failed; {where}"):
         console.print(line, markup=False, soft_wrap=True)

@@ -74,26 +74,26 @@ def plan_table(
         ("planned", _mb(total), f"{kind}; {change(more(total, plan.xla_bytes))}"),
         *_peaks(plan),
         ("lower bound", _mb(plan.lower_bound_bytes), of_the_bound(plan)),
-        ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak, over the bound"),
-        ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total, over that least peak"),
+        ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak above the lower bound"),
+        ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total above that least peak"),
     ]
     if plan.assigned_bytes is not None:
         ours = more(plan.predicted_bytes, plan.assigned_bytes)
         theirs = more(plan.xla_predicted_bytes, plan.xla_bytes)
-        note = "of the planned total"
+        note = "of the total with the plan"
         if not plan.host_arrays:  # else that is of the step with nothing spilled
-            note += f"; {percent(theirs)} % of XLA's"
+            note += f"; {percent(theirs)} % with XLA's own order"
         rows.append(("prediction error", f"{percent(ours)} %", note))
     for name, size in elsewhere.items():
         if size >= _WORTH_TELLING:
-            rows.append((f"in {name}", _mb(size), "assigned, in no total"))
+            rows.append((f"in {name}", _mb(size), "assigned by XLA; counted in no total"))
     if constant_bytes >= _WORTH_TELLING:
-        rows.append(("constants", _mb(constant_bytes), "of the executable, in no total"))
+        rows.append(("constants", _mb(constant_bytes), "in the executable; counted in no total"))
     rows += [*of_recomputation(plan), *of_the_path(plan)]
     word = status_word(plan)
-    content = _CONTENT.get(word, "of the least that any order needs")
-    stopped = f"{content}; stopped by {plan.stopped_by.replace('_', ' ')}"
-    note = f"of planning; {seconds(all_seconds)} s in all"
+    content = _CONTENT.get(word, "of the lower bound, which every order needs")
+    stopped = f"{content}; the search was stopped by: {plan.stopped_by.replace('_', ' ')}"
+    note = f"of planning; {seconds(all_seconds)} s with compiling and checking"
     rows.append(("time", f"{seconds(plan.seconds)} s", note))
     rows.append(("status", word, stopped))
     if plan.refused:
@@ -105,8 +105,8 @@ def _peaks(plan: Plan) -> list[tuple[str, str, str]]:
     if not was_searched(plan):
         return []
     return [
-        ("lifetime peak", _mb(plan.peak_bytes), "predicted; of the planned order"),
-        ("least lifetime peak", _mb(plan.least_peak_bytes), "of any order found"),
+        ("lifetime peak", _mb(plan.peak_bytes), "predicted for the planned order"),
+        ("least lifetime peak", _mb(plan.least_peak_bytes), "lowest of all orders found"),
     ]
 
 
@@ -128,7 +128,7 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
     else:
         sure = "Compiled: XLA assigned these bytes; nothing was run."
         if refused:
-            sure += " XLA refuses its own order: it does not fit."
+            sure += " XLA refuses to compile its own order, which does not fit the device."
         saved = plan.xla_bytes - plan.assigned_bytes
     if planned and saved >= _NOTEWORTHY * plan.xla_bytes:
         share = percent(saved / plan.xla_bytes, 1)
@@ -137,7 +137,7 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
         return f"The planned order saves only {saved:,} bytes. {sure}"
     bound = plan.lower_bound_bytes
     if bound <= plan.xla_bytes <= bound * (1 + plan.tolerance):
-        because = "; the bound proves that no order needs less"
+        because = "; the lower bound proves that no order needs less memory"
     else:  # a total below the bound has values that XLA moves to another memory after its schedule
         because = f": {reason}" if reason else ""
     return f"XLA's own order is kept{because}. {sure}"
@@ -147,18 +147,18 @@ def clones_line(plan: Plan) -> str:
     """One line on recomputation: what is computed again, and the predicted time that it adds."""
     what = []
     if plan.joined:
-        what.append(f"{len(plan.joined)} arrays are written over those that they are made of")
+        what.append(f"{len(plan.joined)} arrays overwrite the arrays that they are computed from")
     if plan.sunk:
-        what.append(f"{len(plan.sunk)} copies of arrays that loops read are not made")
+        what.append(f"{len(plan.sunk)} copies of arrays in front of loops are left out")
     if stacks := plan.recomputed_residuals:
         new = plan.added_residuals
-        of = f" (for that {new} others are kept)" if new else ""
+        of = f" (from {new} smaller values, which are stored instead)" if new else ""
         what.append(f"{stacks} scan residuals are recomputed{of}")
     if every := [record.every for record in plan.loops if record.every]:
         between = " and ".join(f"{k:,}" for k in dict.fromkeys(every))
-        what.append(f"loops run iterations again from states kept {between} iterations apart")
+        what.append(f"loops store their state every {between} iterations and run the others again")
     if plan.clones:
-        what.append(f"{len(plan.clones)} instructions are computed again")
+        what.append(f"{len(plan.clones)} instructions are run a second time")
     if plan.exposed_seconds:
         what.append(f"{1e3 * plan.exposed_seconds:.2f} ms of transfers no longer overlap with work")
     if not what:
@@ -166,21 +166,22 @@ def clones_line(plan: Plan) -> str:
     moved = 100 * plan.added_moved_bytes / max(plan.moved_bytes, 1)
     text = ", ".join(what)
     return (
-        f"{text[0].upper()}{text[1:]}. Predicted time changes by {100 * plan.overhead:+.1f} % "
-        f"({1e3 * plan.added_seconds:+.2f} ms), bytes moved by {moved:+.1f} %."
+        f"{text[0].upper()}{text[1:]}. The predicted time changes by {100 * plan.overhead:+.1f} % "
+        f"({1e3 * plan.added_seconds:+.2f} ms), the memory traffic by {moved:+.1f} %."
     )
 
 
 def check_line(report: AssignmentReport) -> str:
     """One line on how the plan compares with XLA's buffer assignment."""
     line = (
-        f"Checked: the executable runs this order; {report.tensors} tensors have their predicted "
-        f"sizes, {report.as_predicted} their predicted addresses; none overlap while live."
+        f"Checked: the executable runs this order; {report.tensors} tensors have the predicted "
+        f"size, {report.as_predicted} the predicted address; no two live tensors overlap."
     )
     if not report.tensors:
-        line = "Checked: the executable runs XLA's own order; no tensors overlap while live."
+        line = "Checked: the executable runs XLA's own order; no two live tensors overlap."
     if report.elsewhere:
-        line += f" {report.elsewhere} ({megabytes(report.elsewhere_bytes)} MB) lie elsewhere."
+        size = f"{report.elsewhere} tensors ({megabytes(report.elsewhere_bytes)} MB)"
+        line += f" {size} have other addresses than predicted."
     if report.added:
         line += f" XLA added {len(report.added)} instructions after planning."
     if report.unread:
@@ -191,8 +192,8 @@ def check_line(report: AssignmentReport) -> str:
 def peak_table(view: MemoryView, count: int = 10) -> Table:
     """The `count` largest tensors at the peak, as `olla_xla analyze` names them."""
     title, rows = tensor_rows(view, count)
-    title += f", {megabytes(view.live_bytes)} MB at step {view.step:,} of {view.steps:,}"
-    return Table(TENSOR_HEADINGS, rows, f"{title} ({view.operator})")
+    title += f" ({megabytes(view.live_bytes)} MB in use, step {view.step:,} of {view.steps:,})"
+    return Table(TENSOR_HEADINGS, rows, f"{title}: {view.operator}")
 
 
 def short_operation(op_name: str) -> str:
@@ -226,7 +227,7 @@ def proofs_table(proofs: Sequence[Proof]) -> Table:
             )
             for p in proofs
         ],
-        title="the integer program for the order: lifetime peaks; for places: heights; in bytes",
+        title="integer programs: lifetime peaks of orders, and heights of packings, in bytes",
     )  # fmt: skip
 
 
@@ -242,11 +243,11 @@ def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Tab
     loops = len({row.loop for row in rows})
     title = (
         f"{min(count, len(rows))} largest of {len(rows)} scan residuals of {loops} "
-        f"{'loop' if loops == 1 else 'loops'}: {megabytes(kept)} MB of "
-        f"{megabytes(sum(row.bytes for row in rows))} are kept"
+        f"{'loop' if loops == 1 else 'loops'}; {megabytes(kept)} MB of their "
+        f"{megabytes(sum(row.bytes for row in rows))} MB stay in memory"
     )
     if least:
-        title += f"; in the time allowed no choice keeps less than {megabytes(least)} MB"
+        title += f"; within the allowed time at least {megabytes(least)} MB must stay"
     cells = [
         (
             megabytes(row.bytes),
@@ -284,7 +285,7 @@ def allocation_table(report: FullReport, count: int) -> Table:
             )
             for row in report.allocations[:count]
         ],
-        title="XLA's allocations, what their values need at most, and our packing of them; MB",
+        title="XLA's allocations, the most that is live in each, and a tighter packing; MB",
     )  # fmt: skip
 
 
@@ -320,7 +321,7 @@ def difference_table(found: Difference, count: int) -> Table:
     """The `count` largest changes, one row for each kind of tensor; sizes in MB."""
     shown = found.changes[:count]
     what = "tensors" if found.before.of_plan else "tensors at the peak"
-    title = f"{len(shown)} largest of {len(found.changes):,} differences, by kinds of {what}"
+    title = f"{len(shown)} largest of {len(found.changes):,} differences between kinds of {what}"
     rows = [
         (
             megabytes(c.bytes, 2),

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 def sweep_table(rows: Sequence[Row]) -> Table:
     """A sweep's table, one line a step: totals in MB by XLA, by its memory scheduler, and ours."""
-    title = "Totals in MB, assigned by XLA; nothing was run."
+    title = "Memory of the steps in MB, as XLA assigned it; nothing was run."
     return Table(_HEADINGS, [_line(row) for row in rows], title)
 
 
@@ -56,10 +56,12 @@ def sweep_summary(rows: Sequence[Row]) -> list[str]:
     lines = []
     for label, name in (("XLA's order", "xla_error"), ("the planned order", "planned_error")):
         most = max(abs(row[name]) for row in done)
-        lines.append(f"Prediction error for {label}: at most {percent(most)} %.")
+        lines.append(f"The predicted memory of {label} is wrong by at most {percent(most)} %.")
     above = [_name(row) for row in done if _gain(row) < 0]
     listed = f": {'; '.join(above)}" if above else ""
-    lines.append(f"Planned above XLA in {len(above)} of {len(done)} rows{listed}.")
+    lines.append(
+        f"The plan takes more memory than XLA in {len(above)} of {len(done)} rows{listed}."
+    )
     for row in done:
         if _gain(row) < _LEAST_GAIN:
             proven = row["bound_bytes"] <= row["xla_bytes"] <= row["bound_bytes"] * 1.001

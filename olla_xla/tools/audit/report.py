@@ -86,11 +86,14 @@ class Audit:
             lines.append(f"  wrong, {finding.check}: {finding.message}")
             if where := "  ".join(filter(None, (finding.line, finding.operation))):
                 lines.append(f"    at {where}")
-        for title, counts in (("followed", self.followed), ("on trust", self.trusted)):
+        for title, counts in (
+            ("checked", self.followed),
+            ("code of kernels, not checked", self.trusted),
+        ):
             text = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
             lines += [f"  {title}: {text}"] if text else []
         lines += [f"  doubtful: {line}" for line in self.doubts]
-        lines += [f"  not followed: {line}" for line in self.left]
+        lines += [f"  not checked: {line}" for line in self.left]
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
