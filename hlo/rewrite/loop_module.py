@@ -60,6 +60,7 @@ class LoopModule(MutableModule):
         self.edit = edit
         self.platform = platform(edit.target)
         self.thread = ""
+        self._turned: dict[tuple[int, int, int], _Instruction] = {}
 
     @functools.cached_property
     def writer(self) -> LoopSite:
@@ -121,14 +122,28 @@ class LoopModule(MutableModule):
     def turned(
         self, body: MutableComputation, counter: _Instruction, form: tuple[int, int]
     ) -> _Instruction:
-        """Adds factor * counter + offset to a body, a scalar; `form`: (factor, offset)."""
+        """Adds factor * counter + offset to a body, once, a scalar; `form`: (factor, offset)."""
         if form == (1, 0):
             return counter
         factor, offset = form
-        name = self.names.new("loop_turn_constant")
-        constant = body.add(scalar_constant(name, offset, counter.shape))
-        opcode = "add" if factor == 1 else "subtract"
-        return body.make(opcode, "loop_turn", counter.shape, constant, counter)
+        if (key := (counter.id, factor, offset)) not in self._turned:
+            name = self.names.new("loop_turn_constant")
+            constant = body.add(scalar_constant(name, offset, counter.shape))
+            opcode = "add" if factor == 1 else "subtract"
+            self._turned[key] = body.make(opcode, "loop_turn", counter.shape, constant, counter)
+        return self._turned[key]
+
+    def index(
+        self,
+        inner: FusedBody,
+        body: MutableComputation,
+        counter: _Instruction,
+        form: tuple[int, int],
+    ) -> _Instruction:
+        """The same inside of a fusion; its operand where XLA:TPU has no other index."""
+        if self.platform.emits_any_fusion:
+            return inner.index(counter, form)
+        return inner.parameter(self.turned(body, counter, form))
 
     def unwritten(self, body: MutableComputation, name: str, shape: _Shape) -> _Instruction:
         """Adds an array whose content does not matter; zeros, or uninitialised memory on a TPU."""

@@ -46,9 +46,7 @@ class States:
         body, form = self._module.forward, self._module.edit.written
 
         def own(put: FusedBody, counter: _Instruction) -> _Instruction:
-            if self._module.platform.emits_any_fusion:
-                return put.index(counter, form)
-            return put.parameter(self._module.turned(body, counter, form))
+            return self._module.index(put, body, counter, form)
 
         ring = Ring("stack", self._module.edit.iterations, own)
         if isinstance(new, Overwritten):

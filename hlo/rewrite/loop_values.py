@@ -39,7 +39,6 @@ class Maker:
         self._made: dict[str, _Instruction] = {}
         self._leaves: dict[tuple[str, ShapeIndex], _Instruction] = {}
         self._copies: dict[tuple[int, int], _Instruction] = {}
-        self._scalars: dict[tuple[int, int], _Instruction] = {}
         self._exchanges = Exchanges(module)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
@@ -232,21 +231,14 @@ class Maker:
 
     def _index(self, inner: FusedBody, form: tuple[int, int]) -> _Instruction:
         """The number of the backward loop's iteration, times 1 or -1, plus a constant."""
-        if self._module.platform.emits_any_fusion:
-            return inner.index(self._body.named(self._edit.counter), form)
-        return inner.parameter(self._scalar(form))
-
-    def _scalar(self, form: tuple[int, int]) -> _Instruction:
-        """The same, as an instruction of the body."""
-        if form not in self._scalars:
-            counter = self._body.named(self._edit.counter)
-            self._scalars[form] = self._module.turned(self._body, counter, form)
-        return self._scalars[form]
+        counter = self._body.named(self._edit.counter)
+        return self._module.index(inner, self._body, counter, form)
 
     def _iteration(self) -> _Instruction:
         """The writer's iteration as an instruction."""
         if not self._module.platform.emits_any_fusion:
-            return self._scalar(self._edit.iteration)
+            counter = self._body.named(self._edit.counter)
+            return self._module.turned(self._body, counter, self._edit.iteration)
         if "turn" not in self._made:
             name = self._module.names.new("loop_turn")
             self._made["turn"] = self._single(
