@@ -30,9 +30,10 @@ from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 
 if TYPE_CHECKING:
-    from olla_xla.compile import own_places, second_tries
+    from olla_xla.compile import own_places, refused, second_tries
 else:
     own_places = late("olla_xla.compile.own_places")
+    refused = late("olla_xla.compile.refused")
     second_tries = late("olla_xla.compile.second_tries")
 
 _logger = logging.getLogger("olla_xla")
@@ -237,7 +238,15 @@ def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
       BudgetError: the budget cannot be met.
     """
     session = PlanningSession(compiles, options)
-    outcome = session.outcome(compiles.handed_over(key, session.answer))
+    try:
+        outcome = session.outcome(compiles.handed_over(key, session.answer))
+    except jax.errors.JaxRuntimeError as error:
+        plan = session.plan if options.loops else None
+        if plan is None or not plan.is_rewritten or refused.is_refusal(error, plan.target):
+            raise
+        _logger.warning("%s: XLA refuses the plan's loops: %s", plan.module, error)
+        without = dataclasses.replace(options, loops=False, collectives=False)
+        return _fresh(compiles, without, key)
     if session.captured is None:
         return outcome
     if options.budget_bytes is not None:

@@ -9,6 +9,7 @@ import pytest
 
 import olla_xla
 from olla_xla.compile import session
+from olla_xla.compile.compiles import Compiles
 from olla_xla.problem import refusals
 
 ARGUMENTS = jnp.ones((6, 64, 64)), jnp.ones((512, 64))
@@ -35,6 +36,23 @@ def test_a_failed_plan_is_told_by_the_function(monkeypatch):
     assert "not planned: RuntimeError: the planner broke" in repr(planned)
     with pytest.raises(IndexError, match="step has no plan: RuntimeError: the planner broke"):
         planned.plans[-1]
+
+
+def test_where_xla_refuses_changed_loops_the_rest_is_planned(monkeypatch, caplog):
+    write, refused = Compiles.write, []
+
+    def some(self, module, plan):
+        if not plan.loops:
+            return write(self, module, plan)
+        refused.append(plan)
+        return b"no module", ""
+
+    monkeypatch.setattr(Compiles, "write", some)
+    planned = olla_xla.plan(step, max_overhead=0.5, step_limit=1000)
+    compiled = planned.lower(*ARGUMENTS).compile()
+    assert len(refused) == 1 and "XLA refuses the plan's loops" in caplog.text
+    assert compiled.plan is not None and not compiled.plan.loops
+    assert (compiled(*ARGUMENTS) == jax.jit(step)(*ARGUMENTS)).all()
 
 
 @pytest.mark.parametrize(
