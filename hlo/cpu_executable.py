@@ -283,10 +283,11 @@ def _accesses(
     """Yields the accesses in fields of a message, and adds the slices' messages to `slices`."""
     for field, (path, (reads, writes)) in fields.items():
         for found in body.messages(field):
+            shape = b""
             for step in path:
                 _known(found, {1, 2}, f"a slice of {said}")
-                found = found.message(step)
+                shape, found = found.message(3 - step).encode(), found.message(step)
             _known(found, _SLICE_FIELDS, f"a slice of {said}")
             place = Slice(found.integer(3), found.integer(1), found.integer(2))
             slices.append(found)
-            yield Access(place, reads, writes)
+            yield Access(place, reads, writes, shape)

@@ -19,8 +19,13 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """A slice of memory, and whether a thunk reads it, writes it, or both (sorts in place)."""
+    """A slice of memory, and whether a thunk reads it, writes it, or both (sorts in place).
+
+    Attributes:
+      shape: the serialized ShapeProto of the array in it; b"" where the executable does not say.
+    """
 
     slice: Slice
     reads: bool
     writes: bool
+    shape: bytes = dataclasses.field(default=b"", compare=False)

@@ -19,6 +19,7 @@ from absl import flags
 from benchmarks.driver import Flags, known
 from benchmarks.growing_file import GrowingFile
 from benchmarks.mutants import driver
+from benchmarks.mutants.cases import AUDITED as AUDITED_CASES
 from benchmarks.mutants.cases import CASES
 from benchmarks.mutants.driver import UNMUTATED, Row
 from benchmarks.mutants.kinds import AUDITED, KINDS
@@ -36,14 +37,14 @@ def define_flags(values: flags.FlagValues) -> None:
     define.text("out", None, "File for a line of JSON a mutant.")
     define.switch("audit", False, "Whether olla_xla.audit judges, executables of plain jax.jit.")
     define.names("kinds", None, "Kinds of fault, several; all by default.")
-    define.names("cases", list(CASES), "Steps, several.")
+    define.names("cases", None, "Steps, several; all by default.")
 
 
 def run(values: flags.FlagValues) -> int:
     """Judges the mutants and prints the tables."""
     kinds = AUDITED if values.audit else KINDS
     kinds = known("kinds", values.kinds or list(kinds), kinds)
-    cases = known("cases", values.cases, CASES)
+    cases = known("cases", values.cases or list(AUDITED_CASES if values.audit else CASES), CASES)
     file = GrowingFile(values.out)
     started = time.monotonic()
     with Progress() as progress:

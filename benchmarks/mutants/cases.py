@@ -153,8 +153,12 @@ CASES: dict[str, Case] = {
     "branching": Case(lambda: _program("branching"), share=2),
     "dropout": Case(lambda: _program("dropout"), 0.3, share=2),
     "callbacks": Case(lambda: _program("callbacks"), share=2),
+    "ordered": Case(lambda: _program("ordered"), share=2),
     "updates": Case(lambda: _program("updates"), share=2),
     "mixed": Case(lambda: _program("mixed"), share=2),
     "variances": Case(lambda: _program("variances"), share=2),
 }
 """Name -> case."""
+
+AUDITED = tuple(case for case in CASES if case != "callbacks")
+"""Those whose results do not depend on an order that JAX does not promise, as a plan keeps it."""

@@ -224,28 +224,34 @@ def dropout() -> Built:
     return step, (state, _f32(16, 16), jax.ShapeDtypeStruct((), jnp.uint32)), _DONATED
 
 
-def callbacks() -> Built:
-    """A train step with host callbacks, in both directions, for which JAX keeps no order."""
+def callbacks(ordered: bool = False) -> Built:
+    """A train step with host callbacks, in both directions, for which JAX may keep an order."""
     from jax.experimental import io_callback
 
     def ask(x: Any) -> Any:
         _see("asked", x)
-        return np.asarray(x) * np.float32(2) + np.float32(len(SEEN))
+        asked = sum(seen.startswith("asked") for seen in SEEN)
+        return np.asarray(x) * np.float32(2) + np.float32(asked)
 
     def step(p: Any, x: Any) -> Any:
         def loss(p: Any) -> Any:
             y = jnp.tanh(x @ p["a"])
-            jax.debug.callback(_see, "hidden", y.sum())
+            jax.debug.callback(_see, "hidden", y.sum(), ordered=ordered)
             return ((y @ p["b"]) ** 2).mean()
 
         value, g = jax.value_and_grad(loss)(p)
         shape = jax.ShapeDtypeStruct((16,), jnp.float32)
-        first = io_callback(ask, shape, x[0])
-        second = io_callback(ask, shape, x[1])
-        jax.debug.callback(_see, "loss", value)
+        first = io_callback(ask, shape, x[0], ordered=ordered)
+        second = io_callback(ask, shape, x[1], ordered=ordered)
+        jax.debug.callback(_see, "loss", value, ordered=ordered)
         return jax.tree.map(lambda a, b: a - 0.1 * b, p, g), value, first, second
 
     return step, ({"a": _f32(16, 16), "b": _f32(16, 16)}, _f32(16, 16)), _DONATED
+
+
+def ordered() -> Built:
+    """The same, in the order of the program: tokens lead from each call to the next."""
+    return callbacks(ordered=True)
 
 
 def updates() -> Built:

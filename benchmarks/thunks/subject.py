@@ -121,9 +121,10 @@ class Subject:
         accesses = [a for a in thunk.accesses if a.slice.size]
         if [a.slice for a in accesses] != [self._place(v) for v in given]:
             return thunk
+        left = iter(given)
         moved = (
-            dataclasses.replace(a, slice=place) if v is value else a
-            for a, v in zip(accesses, given, strict=True)
+            dataclasses.replace(a, slice=place) if a.slice.size and next(left) is value else a
+            for a in thunk.accesses
         )
         return dataclasses.replace(thunk, accesses=tuple(moved))
 

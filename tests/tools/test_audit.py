@@ -1,6 +1,7 @@
 """Executables of plain `jax.jit`, audited: alone, as a command, and in a test suite of others."""
 
 import importlib.metadata
+import itertools
 import json
 import os
 import subprocess
@@ -11,11 +12,16 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import io_callback
 
 import olla_xla
 import olla_xla.targets as targets
+from benchmarks.audit.functions import FUNCTIONS
+from benchmarks.mutants.audited import encoded
 from benchmarks.mutants.kinds import mutated
+from hlo.cpu_executable import CpuExecutable
 from hlo.dumps.lowered import read_lowered
+from hlo.gpu_executable import GpuExecutable
 from hlo.module import module_from_bytes, parse_module_proto
 from olla_xla.cli.main import main
 from olla_xla.errors import InputError
@@ -147,6 +153,43 @@ def test_every_compile_of_a_block():
     assert before and len(found) == before
     assert not failed
     assert all(found)
+
+
+def test_each_buffer_of_a_kernel_that_runs_a_loop_is_compared():
+    """They are in no order; each array that the loop reads or makes is there in each shape."""
+    function, shapes, _ = FUNCTIONS["gru"]
+    report = olla_xla.audit(function, *shapes)
+    own = CpuExecutable(report.parts.executable)
+    (kernel,) = (t for t in own.flat if t.name == "call")
+    written = [k for k, a in enumerate(kernel.accesses) if a.writes]
+    places = [[a.slice for a in thunk.accesses] for thunk in own.flat]
+    tried = 0
+    for k, other in itertools.permutations(written, 2):
+        a, b = kernel.accesses[k].slice, kernel.accesses[other].slice
+        if a.size == b.size and a != b:
+            row = places[kernel.number]
+            changed = [*row[:k], b, *row[k + 1 :]]
+            data = own.relocated(
+                [*places[: kernel.number], changed, *places[kernel.number + 1 :]], {}, {}
+            )
+            (finding,) = audit_parts(report.parts._replace(executable=data)).findings
+            assert finding.check == "thunks" and finding.message.startswith("thunk call")
+            tried += 1
+    assert tried > 5
+
+
+def test_callbacks_run_in_the_order_of_their_tokens():
+    def step(x, y):
+        shape = jax.ShapeDtypeStruct((8,), jnp.float32)
+        return [io_callback(lambda a: a, shape, a, ordered=True) for a in (x, y)]
+
+    report = olla_xla.audit(step, jnp.ones(8), jnp.ones(8))
+    assert report and report.followed["thunks"] == 2
+    own = CpuExecutable(report.parts.executable)
+    places = own.assignment.SerializeToString()
+    swapped = GpuExecutable(own.thunks[::-1], places, own.sizes, {}, {}, 0)
+    (finding,) = audit_parts(report.parts._replace(executable=encoded(own, swapped))).findings
+    assert "runs too late" in finding.message
 
 
 def test_a_saved_executable_is_audited_again(report, tmp_path, capsys):

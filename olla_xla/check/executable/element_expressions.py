@@ -57,13 +57,34 @@ from olla_xla.check.executable.slices import (
     without_ones,
 )
 
+_MEMORIES = ("MoveToHost", "MoveToDevice")
+"""Custom calls that XLA's host offloader replaces by copies."""
+
 
 def program_digest(program: Program, target: str) -> str:
     """Digest, 32 hex digits, of what a module computes; loops are numbered element by element."""
     numbering = ElementExpressions(target)
+    root, effects = _results(numbering, program)
+    return hashed(b"".join((all_of(root), EFFECT, *effects, *numbering.loops.marks()))).hex()
+
+
+def _results(numbering: ElementExpressions, program: Program) -> tuple[Numbers, list[bytes]]:
+    """Numbers of a module's results, and of what else it does, in order."""
     root, effects = numbering.function(program.entry)
-    seen = [effect for effect in effects if not is_exchange(effect)]
-    return hashed(b"".join((all_of(root), EFFECT, *seen, *numbering.loops.marks()))).hex()
+    return root, [effect for effect in effects if not is_exchange(effect)]
+
+
+def changed_results(before: Program, after: Program, target: str) -> list[ShapeIndex] | None:
+    """Indices of the results that one module computes otherwise than another with its arguments.
+
+    Returns:
+      The indices; None where the results are equal, but not what else the module does.
+    """
+    (old, acts_then), (new, acts_now) = (
+        _results(ElementExpressions(target), program) for program in (before, after)
+    )
+    changed = [i for i in sorted({*old, *new}) if old.get(i) != new.get(i)]
+    return changed if changed or acts_then == acts_now else None
 
 
 class ElementExpressions(ElementNumbering):
@@ -270,6 +291,11 @@ class ElementExpressions(ElementNumbering):
             row = self.arranged(row, inner, permuted(inner), as_row(inner))
         return self.updated(Update.of_slice((array, row, indices[axis]), row_major(whole), digit))
 
+    def custom(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
+        """Value numbers of a custom call; of a move between memories its operand's."""
+        is_move = op.proto.custom_call_target in _MEMORIES
+        return operands[0] if is_move else self.plain(op, operands, effects)
+
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Value numbers of a fusion's results; with a hash of its code if that may change bits."""
         computed, arrays = set[bytes](), Arrays(op, self.alike)
@@ -347,6 +373,7 @@ ElementExpressions.handlers = {
     "broadcast": ElementExpressions.broadcast,
     "concatenate": ElementExpressions.concatenate,
     "convert": ElementExpressions.convert,
+    "custom-call": ElementExpressions.custom,
     "dynamic-slice": ElementExpressions.slice,
     "slice": ElementExpressions.part,
     "transpose": ElementExpressions.transpose,

@@ -85,10 +85,10 @@ class Loops:
             goes_on = numbering.integers.value(test)
             if goes_on is None or self._steps > MOST_STEPS:
                 return None
-            if not claims.hold(numbering, dict(zip(elements, state, strict=True)), count):
-                return None
             if not goes_on:
                 break
+            if not claims.hold(numbering, dict(zip(elements, state, strict=True)), count):
+                return None
             state = body.run(numbering, state, effects)
             count += 1
             self._steps += len(body) + len(condition)

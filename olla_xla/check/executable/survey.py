@@ -14,10 +14,11 @@ from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.module import HloError, parse_module_proto
 from hlo.shapes import ShapeIndex
+from olla_xla.check.executable.element_expressions import changed_results
 from olla_xla.check.executable.layouts import check_declared, check_layouts
 from olla_xla.check.executable.memory import PASSED_ON, Place, assigned_places, run, shared_buffers
 from olla_xla.check.executable.moving_slices import check_moving_slices
-from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, read_program
+from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, leaves, read_program
 from olla_xla.check.executable.thunks import check_thunks
 from olla_xla.check.executable.values import MemoryValue, Values, follow
 from olla_xla.check.executable.verdict import places_of
@@ -54,6 +55,7 @@ def survey(
     executable: GpuExecutable | CpuExecutable | None = None,
     donated: Collection[int] | None = None,
     promised: Mapping[ShapeIndex, int] | None = None,
+    before: bytes = b"",
 ) -> Survey:
     """Makes all checks of an executable, and goes on where one of them fails.
 
@@ -63,8 +65,10 @@ def survey(
       executable: a GPU's or CPU's, where it could be read; it has the assignment of its own.
       donated: numbers of the arguments that the caller gives away; None where that is not known.
       promised: index of a result -> number of the argument that it was to take over.
+      before: the module before some of XLA's passes, serialized, or b"": its results are compared.
     """
-    return _Checks(module, target, assignment, executable, donated, promised or {}).made()
+    checks = _Checks(module, target, assignment, executable, donated, promised or {})
+    return checks.made(before)
 
 
 class _Checks:
@@ -89,7 +93,7 @@ class _Checks:
         self._followed: dict[str, int] = {}
         self._left: list[str] = []
 
-    def made(self) -> Survey:
+    def made(self, before: bytes) -> Survey:
         """Makes them."""
         ordered = self._of("order", lambda: read_program(self._module))
         program = self._unordered() if ordered is None else ordered
@@ -99,6 +103,8 @@ class _Checks:
         if ordered is not None:
             self._check_memory(ordered)
         trusted = self._trusted(program)
+        if before:
+            self._of("results", lambda: self._check_results(before))
         return Survey(tuple(self._objections), self._followed, trusted, tuple(self._left))
 
     def _unordered(self) -> Program | None:
@@ -141,6 +147,25 @@ class _Checks:
             self._whole_calls = [t for t in self._thunks if t.name in calls and not t.inner]
             if n := len(self._whole_calls):
                 self._left.append(f"which buffer is which, in {n} kernels of whole computations")
+
+    def _check_results(self, before: bytes) -> None:
+        """Checks that the results are those of an earlier module, loops iteration by iteration."""
+        old, new = read_program(before), read_program(self._module)
+        given = [[p.shape for p in program.entry.parameters] for program in (old, new)]
+        if given[0] != given[1]:
+            self._left.append("results, since the module before has arguments of other layouts")
+            return
+        self._followed["results compared"] = len(leaves(new.entry.result.shape))
+        changed = changed_results(old, new, self._target)
+        if changed is None:
+            raise CheckError("callbacks or collectives are not those of the module before")
+        if changed:
+            made = new.entry.result
+            if made.opcode == "tuple":
+                made = made.operands[changed[0][0]]
+            also = f", and so do {len(changed) - 1} others" if changed[1:] else ""
+            where = f"{made.name}, result {list(changed[0])},"
+            raise CheckError(f"{where} differs from that of the module before{also}")
 
     def _check_memory(self, program: Program) -> None:
         values = self._of("values", lambda: follow(program))

@@ -14,13 +14,15 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hlo import xla_pb2
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
+from hlo.shapes import shape_from_proto
 from hlo.slices import Access, Slice
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.element_order import digits
 from olla_xla.check.executable.memory import PASSED_ON, Place
-from olla_xla.check.executable.program import CONTROL_FLOW, Op, Program, allocates
+from olla_xla.check.executable.program import Op, Program, allocates
 from olla_xla.check.executable.values import Frame, MemoryValue, Values, resolve
 from olla_xla.errors import CheckError
 
@@ -45,6 +47,10 @@ _EXCHANGES = (
     "all-gather all-reduce all-to-all collective-broadcast collective-permute copy reduce-scatter"
 ).split()
 """Opcodes, their starts included, that copy where no other device takes part."""
+
+
+_Array = tuple[Slice, bytes]
+"""The bytes of an array, and `Shape.key`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,27 +216,35 @@ class _Walk:
             raise CheckError(f"{thunk} overwrites a result of {step.op.name}")
 
     def _check_call(self, step: _Step, thunk: GpuThunk) -> None:
-        """Checks a kernel that runs a whole computation: all its buffers, in an order of their own.
+        """Checks a kernel that runs a whole computation, and lists all buffers in any order.
 
-        Raises CheckError where it has others, such as none of a value that comes from outside.
+        XLA lists each array that an operation there reads, and each that one makes, with its shape,
+        and the tables of tuples. Raises CheckError where a kernel lists others or lacks some.
         """
-        known, needed, read = set[Slice](), set[Slice](), set[Slice]()
+        reads, writes, tables = set[_Array](), set[_Array](), set[Slice]()
         for frame in (f for called in step.frame.inner[step.op] for f in called.every()):
-            for op, at in frame.at.items():
-                held = _held(map(self.place, at.values()))
-                known.update(held, self.tables.get(op.name, ()))
-                tables = self.tables.get(op.name, ()) if op.opcode == "tuple" else ()
-                needed.update(tables if op.opcode in PASSED_ON else held)
-                if op.opcode not in PASSED_ON and op.opcode not in CONTROL_FLOW:
-                    given = (v for o in op.operands for v in frame.at[o].values())
-                    read.update(_held(map(self.place, given)))
-        known.update(self.tables.get(step.op.operands[0].name, ()) if step.op.operands else ())
-        found = {access.slice for access in thunk.accesses}
-        if strange := sorted(found - known):
+            for op in frame.at:
+                reads.update(a for o in op.operands for a in self._arrays(frame, o))
+                writes.update(self._arrays(frame, op) if op.opcode != "parameter" else ())
+                tables.update(self.tables.get(op.name, ()))
+                if op.opcode == "tuple":
+                    writes.update((place, b"") for place in self.tables.get(op.name, ()))
+        tables.update(*(self.tables.get(o.name, ()) for o in step.op.operands))
+        listed = [(_listed(a), a) for a in thunk.accesses if a.slice.size]
+        known = reads | writes | {(table, b"") for table in tables}
+        if strange := sorted({array[0] for array, _ in listed if array not in known}):
             raise CheckError(f"{thunk} accesses bytes of others: {_list(strange)}")
-        lost = needed - {a.slice for a in thunk.accesses if a.writes}
-        if lost := sorted(lost | read - {a.slice for a in thunk.accesses if a.reads}):
-            raise CheckError(f"{thunk} does not access its buffers: {_list(lost)}")
+        lost = reads - {array for array, a in listed if a.reads}
+        lost |= writes - {array for array, a in listed if a.writes}
+        if lost:
+            places = sorted({place for place, _ in lost})
+            raise CheckError(f"{thunk} does not access its buffers: {_list(places)}")
+
+    def _arrays(self, frame: Frame, op: Op) -> Iterator[_Array]:
+        """The arrays of an operation's result that have bytes."""
+        for index, value in frame.at[op].items():
+            if (place := self.place(value)) is not None and place.size:
+                yield place, op.shape.at(index).key
 
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
         """The bytes that a copy of a slice reads; None where a thunk is not one."""
@@ -425,6 +439,12 @@ def _copied_slice(op: Op) -> tuple[int, int] | None:
     pairs = zip(slice_ranges(found.proto), digits(shape), strict=True)
     first = sum(start * distance for (start, *_), (_, distance) in pairs)
     return number, first * shape.element_bits // 8
+
+
+def _listed(access: Access) -> _Array:
+    """What a kernel lists: where it is, and its shape, which is b"" of a tuple's table."""
+    shape = shape_from_proto(xla_pb2.ShapeProto.FromString(access.shape))
+    return access.slice, b"" if shape.is_tuple else shape.key
 
 
 def _read(thunk: GpuThunk) -> list[Slice]:

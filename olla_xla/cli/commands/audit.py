@@ -55,6 +55,7 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_compile(values)
     define.text("script", None, "Script, or -m MODULE, to run and audit, with its arguments.")
     shared.define_target(values)
+    define.text("before", None, "Dump before some of XLA's passes: results must be equal to its.")
     define.text(
         "zip", None, "ZIP file to write the executable to (of several: the first with errors)."
     )
@@ -73,6 +74,8 @@ def run(values: flags.FlagValues) -> int:
     given = [name for name in ("model", "hlo", "script") if values[name].value is not None]
     if len(given) != 1:
         raise InputError("give exactly one of --model=NAME, --hlo=FILE and --script=FILE")
+    if values.before is not None and values.script is not None:
+        raise InputError("give --before with --model or --hlo: a script has many executables")
     files.check_writable(values.zip)
     code, failed = 0, list[str]()
     found: list[report.Audit] = []
@@ -106,14 +109,14 @@ def _of_model(values: flags.FlagValues) -> report.Audit:
     with models.tracing(values.model):
         jitted = jax.jit(model.step, **model.jit_options)
         lowered = jitted.lower(*targets.target(values.target).place(model.arguments))
-    return audit.audit(lowered)
+    return audit.audit(lowered, before=values.before)
 
 
 def _of_hlo(values: flags.FlagValues) -> report.Audit:
     path = str(values["hlo"].value)
     if (saved := report.saved_parts(path)) is not None:
         return audit.audit_parts(saved)
-    lowered = shared.lowered_module(values)
+    lowered = None if values.before else shared.lowered_module(values)
     platform = targets.TARGETS[values.target]
     if lowered is not None:
         target = targets.target(values.target, lowered.devices, values.topology)
@@ -125,7 +128,8 @@ def _of_hlo(values: flags.FlagValues) -> report.Audit:
         module = assignment = b""
     if not assignment:  # a module alone, perhaps as text
         module = shared.scheduled_module(values, path)
-    return audit.audit_parts(report.ExecutableParts(platform, module, assignment))
+    before = audit.dumped_before(values.before)
+    return audit.audit_parts(report.ExecutableParts(platform, module, assignment, before=before))
 
 
 def _print(found: Sequence[report.Audit], failed: Sequence[str]) -> list[report.Audit]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from hlo.backend import CPU, TPU, platform_of_jax
 from hlo.cpu_executable import CpuExecutable
+from hlo.dumps.read import read_file, to_hlo
 from hlo.gpu_executable import GpuExecutable, read_gpu_executable
 from hlo.invariant_loads import invariant_loads
 from hlo.module import HloError, module_from_bytes
@@ -30,7 +32,7 @@ _TAKEN, _DONOR, _ALIASES = "tf.aliasing_output", "jax.buffer_donor", "mhlo.input
 of a module that was made from HLO, with all such pairs."""
 
 
-def audit(fn: Any, *args: Any, **kwargs: Any) -> Audit:
+def audit(fn: Any, *args: Any, before: str | Path | None = None, **kwargs: Any) -> Audit:
     """Checks what XLA made of a function: that each read finds what was written there last.
 
     Followed are all arrays through the bytes that XLA assigned, asynchronous operations to their
@@ -41,12 +43,15 @@ def audit(fn: Any, *args: Any, **kwargs: Any) -> Audit:
       fn: what `jax.jit` returned or a plain function, lowered and compiled here for `args`; or a
         `jax.stages.Lowered` or `jax.stages.Compiled`, without arguments.
       args, kwargs: arrays or `jax.ShapeDtypeStruct`s, also on devices that are not there.
+      before: a dump of the module before some of XLA's passes (`--xla_dump_hlo_pass_re`). The
+        executable's results are to be those of the dump, bit by bit, loops iteration by iteration.
 
     Returns:
       The report, which is true where nothing is wrong.
 
     Raises:
       InputError: `fn` cannot be compiled, or is compiled and comes with arguments.
+      ModuleFormatError: `before` is no module.
     """
     stage = getattr(fn, "stage", fn)  # of ours, JAX's own
     if isinstance(stage, jax.stages.Compiled | jax.stages.Lowered):
@@ -58,14 +63,17 @@ def audit(fn: Any, *args: Any, **kwargs: Any) -> Audit:
     else:
         raise InputError(f"olla_xla.audit takes a function, not {type(fn).__name__}")
     if isinstance(stage, jax.stages.Compiled):
-        return audit_compiled(stage, donated=_donated(stage))
+        return audit_compiled(stage, donated=_donated(stage), before=before)
     compiled: Any = stage.compile()
     module = getattr(stage, "stage", stage).compiler_ir()
-    return audit_compiled(getattr(compiled, "stage", compiled), module)
+    return audit_compiled(getattr(compiled, "stage", compiled), module, before=before)
 
 
 def audit_compiled(
-    compiled: Any, lowered: Any = None, donated: frozenset[int] | None = None
+    compiled: Any,
+    lowered: Any = None,
+    donated: frozenset[int] | None = None,
+    before: str | Path | None = None,
 ) -> Audit:
     """Checks an executable that is compiled already; the audit of it.
 
@@ -73,9 +81,11 @@ def audit_compiled(
       compiled: a `jax.stages.Compiled`, or what has as much of it as `tools.dumped` has.
       lowered: the StableHLO module that it was compiled from, as MLIR, if it is known.
       donated: numbers of the donated arguments, where `lowered` is not known.
+      before: as of `audit`.
 
     Raises:
       InputError: there is no such platform.
+      ModuleFormatError: `before` is no module.
     """
     try:
         found = platform_of_jax(platform_of(compiled))
@@ -89,8 +99,21 @@ def audit_compiled(
         b"" if found.lists_thunks else assignment_proto(compiled, found.name),
         serialized,
         "" if lowered is None else str(lowered),
+        dumped_before(before),
     )
     return audit_parts(parts, lowered, donated, began)
+
+
+def dumped_before(path: str | Path | None) -> bytes:
+    """A dump to compare results with, as a serialized HloModuleProto; b"" without one.
+
+    Raises:
+      ModuleFormatError: it is no module.
+    """
+    try:
+        return b"" if path is None else to_hlo(read_file(path))
+    except HloError as error:
+        raise ModuleFormatError(str(error)) from error
 
 
 def audit_parts(
@@ -124,6 +147,7 @@ def audit_parts(
         executable=executable,
         donated=None if promises is None else promises[0],
         promised=None if promises is None else promises[1],
+        before=parts.before,
     )
     return Audit(
         module.name,

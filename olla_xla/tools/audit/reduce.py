@@ -72,4 +72,4 @@ def _with(parts: ExecutableParts, module: bytes) -> ExecutableParts:
     if parts.executable and parts.target == CUDA.name:
         left = (i.name for c in module_from_bytes(module).computations for i in c.instructions)
         executable = cut_down(parts.executable, frozenset(left), unsnapped)
-    return parts._replace(module=module, executable=executable, stablehlo="")
+    return parts._replace(module=module, executable=executable, stablehlo="", before=b"")

@@ -43,6 +43,7 @@ class ExecutableParts(NamedTuple):
       assignment: its BufferAssignmentProto, serialized, or b"".
       executable: a GPU's or CPU's, as XLA serializes it, or b"".
       stablehlo: the lowered program's text, or "".
+      before: the module before some of XLA's passes, serialized, or b"".
     """
 
     target: str
@@ -50,6 +51,7 @@ class ExecutableParts(NamedTuple):
     assignment: bytes = b""
     executable: bytes = b""
     stablehlo: str = ""
+    before: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Audit:
             file.writestr("audit.txt", "\n".join(about) + "\n")
             file.writestr("target.txt", self.target)
             file.writestr("step.stablehlo.txt", self.parts.stablehlo)
-            for name in ("module", "assignment", "executable"):
+            for name in ("module", "assignment", "executable", "before"):
                 file.writestr(f"{name}.pb", getattr(self.parts, name))
         with written_for_user(path) as beside:
             beside.write_bytes(data.getvalue())
@@ -134,6 +136,7 @@ def saved_parts(path: str | Path) -> ExecutableParts | None:
                 assignment=file.read("assignment.pb"),
                 executable=file.read("executable.pb"),
                 stablehlo=file.read("step.stablehlo.txt").decode(),
+                before=file.read("before.pb") if "before.pb" in file.namelist() else b"",
             )
     except (zipfile.BadZipFile, OSError, KeyError, ValueError):
         return None
