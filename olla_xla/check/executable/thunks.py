@@ -14,10 +14,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hlo import xla_pb2
 from hlo.gpu_executable import GpuExecutable, GpuThunk
 from hlo.gpu_thunks import Flow
-from hlo.shapes import shape_from_proto
 from hlo.slices import Access, Slice
 from hlo.wire import slice_ranges
 from olla_xla.check.executable.element_order import digits
@@ -49,10 +47,6 @@ _EXCHANGES = (
 """Opcodes, their starts included, that copy where no other device takes part."""
 
 
-_Array = tuple[Slice, bytes]
-"""The bytes of an array, and `Shape.key`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class _Step:
     """An instruction of a sequence of thunks: its position, and the run that it belongs to."""
@@ -81,7 +75,7 @@ def check_thunks(
     if isinstance(executable, GpuExecutable):
         walk.mocks_calls = executable.mocks_calls
         _check_interface(program, values, walk, executable)
-    else:  # whose callers go by the buffer assignment itself
+    else:  # whose callers go by the assignment
         walk.tables = _tables(executable)
     walk.sequence(values.frame, executable.thunks)
 
@@ -221,27 +215,27 @@ class _Walk:
         XLA lists each array that an operation there reads, and each that one makes, with its shape,
         and the tables of tuples. Raises CheckError where a kernel lists others or lacks some.
         """
-        reads, writes, tables = set[_Array](), set[_Array](), set[Slice]()
+        reads, writes = set[tuple[Slice, bytes]](), set[tuple[Slice, bytes]]()
+        tables, made = set[Slice](), set[Slice]()
         for frame in (f for called in step.frame.inner[step.op] for f in called.every()):
             for op in frame.at:
                 reads.update(a for o in op.operands for a in self._arrays(frame, o))
                 writes.update(self._arrays(frame, op) if op.opcode != "parameter" else ())
                 tables.update(self.tables.get(op.name, ()))
-                if op.opcode == "tuple":
-                    writes.update((place, b"") for place in self.tables.get(op.name, ()))
+                made.update(self.tables.get(op.name, ()) if op.opcode == "tuple" else ())
         tables.update(*(self.tables.get(o.name, ()) for o in step.op.operands))
-        listed = [(_listed(a), a) for a in thunk.accesses if a.slice.size]
-        known = reads | writes | {(table, b"") for table in tables}
-        if strange := sorted({array[0] for array, _ in listed if array not in known}):
+        tables -= {place for place, _ in (known := reads | writes)}
+        listed = [a for a in thunk.accesses if a.slice.size and a.slice not in tables]
+        if strange := sorted({a.slice for a in listed if (a.slice, a.shape) not in known}):
             raise CheckError(f"{thunk} accesses bytes of others: {_list(strange)}")
-        lost = reads - {array for array, a in listed if a.reads}
-        lost |= writes - {array for array, a in listed if a.writes}
-        if lost:
-            places = sorted({place for place, _ in lost})
-            raise CheckError(f"{thunk} does not access its buffers: {_list(places)}")
+        reads -= {(a.slice, a.shape) for a in listed if a.reads}
+        writes -= {(a.slice, a.shape) for a in listed if a.writes}
+        made -= {a.slice for a in thunk.accesses if a.writes}
+        if lost := sorted(made.union(place for place, _ in reads | writes)):
+            raise CheckError(f"{thunk} does not access its buffers: {_list(lost)}")
 
-    def _arrays(self, frame: Frame, op: Op) -> Iterator[_Array]:
-        """The arrays of an operation's result that have bytes."""
+    def _arrays(self, frame: Frame, op: Op) -> Iterator[tuple[Slice, bytes]]:
+        """The places and `Shape.key`s of the arrays of an operation's result that have bytes."""
         for index, value in frame.at[op].items():
             if (place := self.place(value)) is not None and place.size:
                 yield place, op.shape.at(index).key
@@ -252,10 +246,9 @@ class _Walk:
         if part is None:
             return None
         whole = self.place(step.frame.at[step.op.operands[part[0]]].get(()))
-        size = thunk.accesses[0].slice.size
         if whole is None:
             return None
-        read = Slice(whole.allocation, whole.offset + part[1], size)
+        read = Slice(whole.allocation, whole.offset + part[1], thunk.accesses[0].slice.size)
         return [read] if _within(read, whole) else None
 
     def _roles(
@@ -370,8 +363,8 @@ def _tables(executable: CpuExecutable) -> Mapping[str, set[Slice]]:
     found: dict[str, set[Slice]] = {}
     for allocation in executable.assignment.buffer_allocations:
         for a in allocation.assigned:
-            name = executable.names[a.logical_buffer_id]
-            found.setdefault(name, set()).add(Slice(allocation.index, a.offset, a.size))
+            of = found.setdefault(executable.names[a.logical_buffer_id], set())
+            of.add(Slice(allocation.index, a.offset, a.size))
     return found
 
 
@@ -439,12 +432,6 @@ def _copied_slice(op: Op) -> tuple[int, int] | None:
     pairs = zip(slice_ranges(found.proto), digits(shape), strict=True)
     first = sum(start * distance for (start, *_), (_, distance) in pairs)
     return number, first * shape.element_bits // 8
-
-
-def _listed(access: Access) -> _Array:
-    """What a kernel lists: where it is, and its shape, which is b"" of a tuple's table."""
-    shape = shape_from_proto(xla_pb2.ShapeProto.FromString(access.shape))
-    return access.slice, b"" if shape.is_tuple else shape.key
 
 
 def _read(thunk: GpuThunk) -> list[Slice]:
