@@ -215,8 +215,8 @@ class _Walk:
         XLA lists each array that an operation there reads, and each that one makes, with its shape,
         and the tables of tuples. Raises CheckError where a kernel lists others or lacks some.
         """
-        reads, writes = set[tuple[Slice, bytes]](), set[tuple[Slice, bytes]]()
-        tables, made = set[Slice](), set[Slice]()
+        reads, writes = (set[tuple[Slice, bytes]]() for _ in range(2))
+        tables, made = (set[Slice]() for _ in range(2))
         for frame in (f for called in step.frame.inner[step.op] for f in called.every()):
             for op in frame.at:
                 reads.update(a for o in op.operands for a in self._arrays(frame, o))
@@ -224,7 +224,8 @@ class _Walk:
                 tables.update(self.tables.get(op.name, ()))
                 made.update(self.tables.get(op.name, ()) if op.opcode == "tuple" else ())
         tables.update(*(self.tables.get(o.name, ()) for o in step.op.operands))
-        tables -= {place for place, _ in (known := reads | writes)}
+        known = reads | writes
+        tables -= {place for place, _ in known}
         listed = [a for a in thunk.accesses if a.slice.size and a.slice not in tables]
         if strange := sorted({a.slice for a in listed if (a.slice, a.shape) not in known}):
             raise CheckError(f"{thunk} accesses bytes of others: {_list(strange)}")
@@ -243,10 +244,8 @@ class _Walk:
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
         """The bytes that a copy of a slice reads; None where a thunk is not one."""
         part = _copied_slice(step.op) if thunk.kind.endswith("copy") else None
-        if part is None:
-            return None
-        whole = self.place(step.frame.at[step.op.operands[part[0]]].get(()))
-        if whole is None:
+        whole = part and self.place(step.frame.at[step.op.operands[part[0]]].get(()))
+        if part is None or whole is None:
             return None
         read = Slice(whole.allocation, whole.offset + part[1], thunk.accesses[0].slice.size)
         return [read] if _within(read, whole) else None
