@@ -205,6 +205,7 @@ def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
         aliases={},
         holds={},
         clones=(),
+        front=(),
         loops=(),
         sunk=(),
         joined=(),

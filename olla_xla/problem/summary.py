@@ -9,8 +9,13 @@ _NOTEWORTHY = 0.9
 
 
 def in_a_line(plan: PlanFields) -> str:
-    """Total, XLA's total, bound and planning time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s"."""
-    total, rest = _total(plan), f"bound {_mb(plan.lower_bound_bytes)}, {plan.seconds:.1f} s"
+    """Total, XLA's total, bound and planning time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s".
+
+    No bound where the total lies below it (`of_the_bound`).
+    """
+    total, bound = _total(plan), plan.lower_bound_bytes
+    rest = f"bound {_mb(bound)}, " if bound <= total else ""
+    rest += f"{plan.seconds:.1f} s"
     rest += f", {of_refusals(plan.refused, plan.proposed)}" if plan.refused else ""
     if plan.keeps_xla:
         return f"{_mb(total)} MB, XLA's own order, {rest}"

@@ -16,8 +16,10 @@ from olla_xla.check import executable
 from olla_xla.compile import accounting, objection, outcomes, plan_store, session
 from olla_xla.compile import compiles as compiles_module
 from olla_xla.compile.accounting import final_module
+from olla_xla.compile.captured import Captured
 from olla_xla.compile.order import order_difference
 from olla_xla.memory import lifetimes
+from olla_xla.tools.capture import capture
 from tests.support.planned_steps import (
     OPTIONS,
     WIDTH,
@@ -28,6 +30,7 @@ from tests.support.planned_steps import (
     depth_first,
     fresh,
 )
+from tests.support.plans import made_plan
 
 
 def test_rejected_plan_leaves_xlas_executable(depth_first_planner, compiles, caplog):
@@ -46,6 +49,11 @@ def test_rejected_plan_leaves_xlas_executable(depth_first_planner, compiles, cap
     compiles.clear()
     jitted(*arguments())
     assert not [name for name in compiles if name and "chain" in name]
+
+
+def test_a_rejected_plan_s_way_there_is_not_told_of_xlas_executable():
+    captured = Captured("cpu", capture(fresh(chain).lower(*arguments())).module)
+    assert outcomes.unplanned(made_plan(front=((0.1, 5),)), captured, 10).front == ()
 
 
 def test_only_the_executable_in_use_is_kept():

@@ -29,6 +29,8 @@ def test_in_a_line():
     assert summary.in_a_line(plan(assigned_bytes=150 * MB)).startswith("150.0 MB instead of 200.0")
     kept = plan(predicted_bytes=190 * MB)
     assert summary.in_a_line(kept) == "190.0 MB, XLA's own order, bound 100.0, 3.0 s"
+    on_chip = plan(assigned_bytes=90 * MB)  # a TPU's, where XLA moved values to VMEM later
+    assert summary.in_a_line(on_chip) == "90.0 MB instead of 200.0, 3.0 s"
 
 
 @pytest.mark.parametrize(
