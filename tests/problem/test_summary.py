@@ -39,7 +39,8 @@ def test_in_a_line():
      (100, "0.000")],
 )  # fmt: skip
 def test_megabytes(size, text):
-    assert f"bound {text}," in summary.in_a_line(plan(lower_bound_bytes=size))
+    found = plan(lower_bound_bytes=size, predicted_bytes=2000 * MB)
+    assert f"bound {text}," in summary.in_a_line(found)
 
 
 def test_a_predicted_plan():
