@@ -7,6 +7,7 @@ stands beside the package: pytest loads it for every test suite, and most want n
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -38,32 +39,36 @@ class _EveryTest:
 
     def __init__(self) -> None:
         from olla_xla.tools.after_jax import after_jax
-        from olla_xla.tools.audit.every_compile import AuditedTests
+        from olla_xla.tools.audit.every_compile import every_compile
 
-        self.own = AuditedTests()
         self.count = self.wrong = 0
         self.failed: list[str] = []
-        after_jax(self.own.begin)
+        self._new: list[str] = []
+        self._open = contextlib.ExitStack()
+        audits = every_compile(self._found, self.failed.append)
+        after_jax(lambda: self._open.enter_context(audits))
+
+    def _found(self, report: Audit) -> None:
+        self.count += 1
+        self.wrong += not report
+        self._new += [] if report else [str(report)]
 
     @pytest.fixture(autouse=True)
     def _olla_xla_audited(self) -> Iterator[None]:
-        before = len(self.own.wrong)
         yield
-        if wrong := self.own.wrong[before:]:
-            pytest.fail("\n".join(map(str, wrong)), pytrace=False)
+        if wrong := self._new:
+            self._new = []
+            pytest.fail("\n".join(wrong), pytrace=False)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Adds this process's audits, and hands all to the process that started it, if one did."""
-        self._add(self.own.count, len(self.own.wrong), self.own.failed)
+        """Hands this process's audits to the process that started it, if one did."""
         if (handed := getattr(session.config, "workeroutput", None)) is not None:
             handed[_VARIABLE] = (self.count, self.wrong, self.failed)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Adds the audits of a process of pytest-xdist that has ended."""
-        self._add(*getattr(node, "workeroutput", {}).get(_VARIABLE, (0, 0, [])))
-
-    def _add(self, count: int, wrong: int, failed: list[str]) -> None:
+        count, wrong, failed = getattr(node, "workeroutput", {}).get(_VARIABLE, (0, 0, []))
         self.count += count
         self.wrong += wrong
         self.failed += failed
@@ -76,17 +81,16 @@ class _EveryTest:
 
     def pytest_unconfigure(self) -> None:
         """Ends the audits of compiles."""
-        self.own.end()
+        self._open.close()
 
 
 @pytest.fixture
 def olla_xla_audit() -> Callable[..., Audit]:
     """Audits a function, as `olla_xla.audit`, and fails the test where something is wrong."""
-    from olla_xla.tools.audit.every_compile import audited
+    from olla_xla import audit
 
-    def checked(fn: Any, *args: Any, **kwargs: Any) -> Audit:
-        report = audited(fn, *args, **kwargs)
-        if not report:
+    def checked(*args: Any, **kwargs: Any) -> Audit:
+        if not (report := audit(*args, **kwargs)):
             pytest.fail(str(report), pytrace=False)
         return report
 

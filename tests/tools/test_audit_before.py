@@ -41,8 +41,8 @@ def dumped(folder, target, name, options):
     return compiled, sorted(folder.glob("*.jit_*.0*.hlo.pb"))
 
 
-def with_sine(path, to):
-    """The same module with a sine for each hyperbolic tangent: another body of a loop."""
+def with_cosine(path, to):
+    """The same module with other bodies of loops."""
     proto = parse_module_proto(to_hlo(read_file(path)))
     for computation in proto.computations:
         for instruction in computation.instructions:
@@ -63,7 +63,7 @@ def test_a_pass_over_loops_keeps_the_results(name, tmp_path, capsys):
     given = ["olla_xla", "audit", f"--target={target}", f"--before={files[after - 1]}"]
     assert main([*given, f"--hlo={files[after]}"]) == 0
     assert "1 results compared" in capsys.readouterr().out
-    wrong = with_sine(files[after], tmp_path / "wrong.pb")
+    wrong = with_cosine(files[after], tmp_path / "wrong.pb")
     assert main([*given, f"--hlo={wrong}"]) == 1
     assert ", result [], differs from that of the module before" in capsys.readouterr().out
 
@@ -73,11 +73,12 @@ def test_an_executable_has_the_results_of_the_module_that_was_fused(tmp_path):
     fused = next(f for f in files if "after_fusion-wrapper" in f.name)
     report = olla_xla.audit(compiled, before=fused)
     assert report and report.followed["results compared"] == 2 and not report.left
-    (finding,) = olla_xla.audit(compiled, before=with_sine(fused, tmp_path / "a")).findings
+    wrong, path = with_cosine(fused, tmp_path / "a"), tmp_path / "case.zip"
+    (finding,) = olla_xla.audit(compiled, before=wrong).findings
     assert finding.check == "results" and finding.instruction
-    path = tmp_path / "case.zip"
     report.save(path)
     assert main(["olla_xla", "audit", f"--hlo={path}"]) == 0
+    assert main(["olla_xla", "audit", f"--hlo={path}", f"--before={wrong}"]) == 1
 
 
 def test_other_layouts_of_arguments_are_said(tmp_path):

@@ -7,7 +7,8 @@ where it runs.
 Arrays are followed through the bytes that XLA assigned, asynchronous operations to their end, and
 on a GPU each thunk, and the address of each slice that a loop copies. The report says what was
 followed, what was taken on trust (the code of kernels), and what is wrong, with source lines. The
-exit code is 1 if anything is wrong. --zip writes a file for an issue of XLA's.
+exit code is 1 if anything is wrong. --zip writes a file for an issue of XLA's. With --before, --hlo
+is read as it is, and its results are compared.
 """
 
 from __future__ import annotations
@@ -113,9 +114,9 @@ def _of_model(values: flags.FlagValues) -> report.Audit:
 
 
 def _of_hlo(values: flags.FlagValues) -> report.Audit:
-    path = str(values["hlo"].value)
+    path, before = str(values["hlo"].value), audit.dumped_before(values.before)
     if (saved := report.saved_parts(path)) is not None:
-        return audit.audit_parts(saved)
+        return audit.audit_parts(saved._replace(before=before or saved.before))
     lowered = None if values.before else shared.lowered_module(values)
     platform = targets.TARGETS[values.target]
     if lowered is not None:
@@ -128,7 +129,6 @@ def _of_hlo(values: flags.FlagValues) -> report.Audit:
         module = assignment = b""
     if not assignment:  # a module alone, perhaps as text
         module = shared.scheduled_module(values, path)
-    before = audit.dumped_before(values.before)
     return audit.audit_parts(report.ExecutableParts(platform, module, assignment, before=before))
 
 

@@ -24,8 +24,8 @@ from olla_xla.errors import InputError, ModuleFormatError
 from olla_xla.memory.snappy import unsnapped
 from olla_xla.tools.audit.report import Audit, ExecutableParts, located
 
-Promises = tuple[frozenset[int], dict[ShapeIndex, int]]
-"""Numbers of the donated arguments; index of a result -> the argument that it is to take over."""
+Promises = tuple[frozenset[int] | None, dict[ShapeIndex, int]]
+"""Numbers of the donated arguments, if known; index of a result -> the argument it takes over."""
 
 _TAKEN, _DONOR, _ALIASES = "tf.aliasing_output", "jax.buffer_donor", "mhlo.input_output_alias"
 """JAX's attributes of a donated argument: with the result that takes it over, or without; and that
@@ -137,29 +137,28 @@ def audit_parts(
         module = module_from_bytes(parts.module)
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
-    promises: Promises | None = None if donated is None else (donated, {})
+    promised = dict[ShapeIndex, int]()
     if lowered is not None:
-        promises = promises_of(lowered, len(module.entry.parameters))
+        donated, promised = promises_of(lowered, len(module.entry.parameters))
     found = survey(
         parts.module,
         parts.target,
         assignment=parts.assignment,
         executable=executable,
-        donated=None if promises is None else promises[0],
-        promised=None if promises is None else promises[1],
+        donated=donated,
+        promised=promised,
         before=parts.before,
     )
-    return Audit(
-        module.name,
-        parts.target,
-        located(parts.module, found.objections),
-        found.followed,
-        found.trusted,
-        (*left, *found.left),
-        _doubts(parts.module, executable) if isinstance(executable, GpuExecutable) else (),
-        time.monotonic() - began,
-        parts,
+    wrong = located(parts.module, found.objections)
+    is_gpu = isinstance(executable, GpuExecutable)
+    doubts = invariant_loads(parts.module, executable).wrong if is_gpu else ()
+    said = tuple(
+        f"{name} may load as invariant what is still being written, by the kernel of {origin}"
+        for name, origin in doubts
     )
+    counts, unknown = (found.followed, found.trusted), (*left, *found.left)
+    took = time.monotonic() - began
+    return Audit(module.name, parts.target, wrong, *counts, unknown, said, took, parts)
 
 
 def _read(parts: ExecutableParts) -> tuple[GpuExecutable | CpuExecutable | None, tuple[str, ...]]:
@@ -174,8 +173,8 @@ def _read(parts: ExecutableParts) -> tuple[GpuExecutable | CpuExecutable | None,
         return None, (f"thunks, since the executable could not be read: {error}",)
 
 
-def promises_of(lowered: Any, arguments: int) -> Promises | None:
-    """Which results JAX asked XLA to write over which arguments; None where that is not known.
+def promises_of(lowered: Any, arguments: int) -> Promises:
+    """Which arguments are donated, and which results JAX asked XLA to write over which of them.
 
     Args:
       lowered: the module, as MLIR. arguments: how many XLA's entry computation has.
@@ -184,9 +183,9 @@ def promises_of(lowered: Any, arguments: int) -> Promises | None:
         f for f in lowered.body.operations if str(f.attributes["sym_name"]).strip('"') == "main"
     )
     said = list(main.attributes["arg_attrs"]) if "arg_attrs" in main.attributes else []
-    count, results = (len(main.type.inputs), len(main.type.results))
-    if count != arguments:
-        return None
+    results = len(main.type.results)
+    if len(main.type.inputs) != arguments:
+        return None, {}
     donated, taken = set[int](), dict[ShapeIndex, int]()
     for number, attributes in enumerate(said):
         if _TAKEN in attributes or _DONOR in attributes:
@@ -209,11 +208,3 @@ def _donated(compiled: jax.stages.Compiled) -> frozenset[int] | None:
     if kept is None or len(module_from_bytes(final_module(compiled)).entry.parameters) != len(kept):
         return None
     return frozenset(n for n, leaf in enumerate(kept) if leaves[leaf].donated)
-
-
-def _doubts(module: bytes, executable: GpuExecutable) -> tuple[str, ...]:
-    wrong = invariant_loads(module, executable).wrong
-    return tuple(
-        f"{name} may load as invariant what is still being written, by the kernel of {origin}"
-        for name, origin in wrong
-    )

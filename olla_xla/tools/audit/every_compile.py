@@ -58,36 +58,3 @@ def every_compile(found: Callable[[Audit], None], failed: Callable[[str], None])
         yield
     finally:
         setattr(compiler, _FUNCTION, own)
-
-
-class AuditedTests:
-    """What was found in one run of a test suite.
-
-    Attributes:
-      count: executables. wrong: reports on those with findings.
-      failed: a line for each that could not be audited.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.wrong: list[Audit] = []
-        self.failed: list[str] = []
-        self._open = contextlib.ExitStack()
-
-    def begin(self) -> None:
-        """From now on all compiles are audited."""
-        self._open.enter_context(every_compile(self._found, self.failed.append))
-
-    def end(self) -> None:
-        """Ends that."""
-        self._open.close()
-
-    def _found(self, report: Audit) -> None:
-        self.count += 1
-        if not report:
-            self.wrong.append(report)
-
-
-def audited(fn: Any, *args: Any, **kwargs: Any) -> Audit:
-    """`olla_xla.audit`, loaded when it is called."""
-    return audit.audit(fn, *args, **kwargs)

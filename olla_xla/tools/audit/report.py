@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hlo.module import HloError, Instruction, module_from_bytes
+from hlo.module import HloError, module_from_bytes
 from olla_xla.compile.versions import versions
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.whole_file import written_for_user
 
 _NAMES = re.compile(r"[\w.\-]*\w")
+
+_TEXTS = {"target": "target.txt", "stablehlo": "step.stablehlo.txt"}
+"""Part of an executable -> its file in a zip, where that is not NAME.pb."""
 
 
 class Finding(NamedTuple):
@@ -113,15 +116,12 @@ class Audit:
         Raises:
           InputError: the file cannot be written.
         """
-        about = [str(self), f"target: {self.target}", f"versions: {versions()}"]
-        about.append(f"XLA_FLAGS: {os.environ.get('XLA_FLAGS', '')}")
+        about = f"{self}\nversions: {versions()}\nXLA_FLAGS: {os.environ.get('XLA_FLAGS', '')}\n"
         data = io.BytesIO()
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
-            file.writestr("audit.txt", "\n".join(about) + "\n")
-            file.writestr("target.txt", self.target)
-            file.writestr("step.stablehlo.txt", self.parts.stablehlo)
-            for name in ("module", "assignment", "executable", "before"):
-                file.writestr(f"{name}.pb", getattr(self.parts, name))
+            file.writestr("audit.txt", about)
+            for name, part in self.parts._asdict().items():
+                file.writestr(_TEXTS.get(name, f"{name}.pb"), part)
         with written_for_user(path) as beside:
             beside.write_bytes(data.getvalue())
 
@@ -130,16 +130,12 @@ def saved_parts(path: str | Path) -> ExecutableParts | None:
     """The executable in a file that `Audit.save` wrote; None where it is no such file."""
     try:
         with zipfile.ZipFile(path) as file:
-            return ExecutableParts(
-                target=file.read("target.txt").decode(),
-                module=file.read("module.pb"),
-                assignment=file.read("assignment.pb"),
-                executable=file.read("executable.pb"),
-                stablehlo=file.read("step.stablehlo.txt").decode(),
-                before=file.read("before.pb") if "before.pb" in file.namelist() else b"",
-            )
-    except (zipfile.BadZipFile, OSError, KeyError, ValueError):
+            held = {name: file.read(name) for name in file.namelist()}
+        parts = {f: held.get(_TEXTS.get(f, f"{f}.pb"), b"") for f in ExecutableParts._fields}
+        texts = {name: parts[name].decode() for name in _TEXTS}
+    except (zipfile.BadZipFile, OSError, ValueError):
         return None
+    return ExecutableParts(**{**parts, **texts}) if texts["target"] else None
 
 
 def located(module: bytes, objections: tuple[tuple[str, str], ...]) -> tuple[Finding, ...]:
@@ -148,20 +144,15 @@ def located(module: bytes, objections: tuple[tuple[str, str], ...]) -> tuple[Fin
     Args:
       module: the executable's, serialized. objections: (check, message).
     """
-    if not objections:
-        return ()
     try:
-        computations = module_from_bytes(module).computations
+        computations = module_from_bytes(module).computations if objections else []
     except HloError:
         computations = []
     named = {i.name: i for c in computations for i in c.instructions}
-    return tuple(_located(named, *objection) for objection in objections)
-
-
-def _located(named: Mapping[str, Instruction], check: str, message: str) -> Finding:
-    found = [named[name] for name in _NAMES.findall(message) if name in named]
-    if not found:
-        return Finding(check, message, "", "", "")
-    known = next((i for i in found if source_line(i)), found[0])
-    names = tuple(dict.fromkeys(i.name for i in found))
-    return Finding(check, message, names[0], source_line(known), known.op_name, names)
+    findings = []
+    for check, message in objections:
+        found = {n: named[n] for n in _NAMES.findall(message) if n in named}
+        known = [i for i in found.values() if source_line(i)] or list(found.values())
+        where = (source_line(known[0]), known[0].op_name) if known else ("", "")
+        findings.append(Finding(check, message, next(iter(found), ""), *where, tuple(found)))
+    return tuple(findings)
