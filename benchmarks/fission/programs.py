@@ -23,6 +23,9 @@ TOLERANCE = 1e-4
 _REFUSAL = re.compile(r"[:;] [\w-]+ at \w+\.py:\d+ (mixes (it|dim)|needs the whole of dim)")
 
 
+KEY = jax.random.key(0)
+
+
 def _layers(x: Any, w: Any) -> Any:
     return lax.scan(lambda c, row: (jnp.tanh(c + row), None), x, w)[0]
 
@@ -98,6 +101,8 @@ ROW_BY_ROW: dict[str, Callable[[Any, Any], Any]] = {
     "written": lambda x, w: x.at[:, 2].set(0.5),
     "added": lambda x, w: x.at[jnp.arange(len(x)), jnp.argmax(x, 1)].add(1.0),
     "held": _held,
+    "dropout": lambda x, w: jnp.where(jax.random.bernoulli(KEY, 0.9, x.shape), x, 0),
+    "chosen": lambda x, w: x * x[jnp.arange(len(x)), jnp.argmax(x, 1)][:, None],
     "triangle": lambda x, w: jnp.where(jnp.tril(jnp.ones(x.shape, bool)), x, 0),
 }
 """What works on each row by itself, by name: of rows [ROWS, WIDTH] and weights [WIDTH, WIDTH]."""

@@ -191,7 +191,7 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
         for i in places:
             if i in s.chosen:
                 continue
-            for f in _options(graph, i, v, s.cut[v], inside_call):
+            for f in _options(s, i, v, inside_call):
                 new = _fits(s, i, f, inside_call)
                 if new is not None:
                     s.chosen[i] = f
@@ -257,11 +257,12 @@ def _reads_otherwise(s: Spread, i: int, v: Any, d: int) -> bool:
     return any(w is v and k != d for w, k in zip(e.invars, s.chosen[i].ins, strict=True))
 
 
-def _options(graph: Graph, i: int, v: Any, d: int, inside_call: bool) -> Iterator[Factor]:
-    """The factors of an equation in which this variable is cut along this dimension."""
+def _options(s: Spread, i: int, v: Any, inside_call: bool) -> Iterator[Factor]:
+    """The factors of an equation in which this variable is cut as it is known to be."""
+    graph, d = s.graph, s.cut[v]
     e = graph.equations[i]
     if e.primitive.name in CALLS:
-        yield from _call_options(graph, i, v, d)
+        yield from _call_options(s, i, v)
         return
     linear = linear_factors(e, graph.is_zero) if inside_call and d == SUM else []
     for f in (*graph.factors(i), *linear):
@@ -289,14 +290,16 @@ def forbidding(graph: Graph, b: Blocked) -> Any:
     return None
 
 
-def _call_options(graph: Graph, i: int, v: Any, d: int) -> Iterator[Factor]:
+def _call_options(s: Spread, i: int, v: Any) -> Iterator[Factor]:
     """The factor of a call, found by cutting all that it calls."""
+    graph, d = s.graph, s.cut[v]
     e, called = graph.equations[i], graph.called(i)
     if not called or d < 0:
         return
     # Dimensions by place; results are numbered after the operands.
     atoms = (*e.invars, *e.outvars)
-    at = {k: d for k, w in enumerate(atoms) if w is v}
+    known = {w: s.cut[w] for w in e.outvars if s.cut.get(w, SUM) >= 0} | {v: d}
+    at = {k: known[w] for k, w in enumerate(atoms) if is_variable(w) and w in known}
     if e.primitive.name == "scan" and d == 0:
         constants, carries = scan_counts(e)
         if not carries and all(k >= constants for k in at):

@@ -54,24 +54,34 @@ def prepared(jaxpr: Any) -> Inlined:
 
 
 def _apart(e: Any, names: dict[Any, Any]) -> list[Any]:
-    """A scan that gives what `e` stacks and does not depend on what it carries; adds to `names`."""
-    p, (constants, carries) = e.params, scan_counts(e)
-    closed, body = p["jaxpr"], p["jaxpr"].jaxpr
-    fixed, xs = body.invars[:constants], body.invars[constants + carries :]
+    """Scans that give what `e` stacks and does not depend on what it carries; adds to `names`.
+
+    Results that share no equation have a scan each: some may be cut where others are whole.
+    """
+    body, (constants, carries) = e.params["jaxpr"].jaxpr, scan_counts(e)
     tainted = set(body.invars[constants : constants + carries])
     for inner in body.eqns:
         if has_effect(inner) or any(is_variable(v) and v in tainted for v in inner.invars):
             tainted.update(inner.outvars)
     made = {v for inner in body.eqns for v in inner.outvars}
-    stacked = [
-        k
-        for k, v in enumerate(body.outvars)
-        if k >= carries and is_variable(v) and v in made - tainted
-    ]
-    if not carries or not stacked:
-        return []
-    results = [body.outvars[k] for k in stacked]
     pure = [inner for inner in body.eqns if not has_effect(inner)]
+    groups: list[tuple[set[Any], list[int]]] = []
+    for k, v in enumerate(body.outvars):
+        if 0 < carries <= k and is_variable(v) and v in made - tainted:
+            needed = {id(inner) for inner in needed_for([v], pure)}
+            joined = [one for one in groups if not one[0].isdisjoint(needed)]
+            groups = [one for one in groups if one not in joined]
+            together = [n for _, results in joined for n in results]
+            groups.append((needed.union(*(g for g, _ in joined)), [*together, k]))
+    return [one for _, results in groups for one in _alone(e, pure, results, names)]
+
+
+def _alone(e: Any, pure: Sequence[Any], stacked: Sequence[int], names: Any) -> list[Any]:
+    """The equations of a scan that gives some results of `e` by some equations of its body."""
+    p, (constants, carries) = e.params, scan_counts(e)
+    closed, body = p["jaxpr"], p["jaxpr"].jaxpr
+    fixed, xs = body.invars[:constants], body.invars[constants + carries :]
+    results = [body.outvars[k] for k in stacked]
     function = function_of(needed_for(results, pure), [*body.constvars, *fixed, *xs], results)
 
     def alone(*values: Any) -> Any:
@@ -94,11 +104,12 @@ def _in_place(
     )
     if traced.consts:
         return []
-    inside: dict[Any, Any] = dict(zip(traced.jaxpr.invars, atoms, strict=True))
-    names.update(zip(made, traced.jaxpr.outvars, strict=True))
+    jaxpr, _ = dce_jaxpr(traced.jaxpr, [True] * len(made), instantiate=True)
+    inside: dict[Any, Any] = dict(zip(jaxpr.invars, atoms, strict=True))
+    names.update(zip(made, jaxpr.outvars, strict=True))
     return [
         one.replace(invars=renamed(one.invars, inside), source_info=e.source_info)
-        for one in traced.jaxpr.eqns
+        for one in jaxpr.eqns
     ]
 
 

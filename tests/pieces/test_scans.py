@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import olla_xla
+from olla_xla.pieces.graph import Graph, spread
 from tests.support.drawn import normal
 
 B, S, D, L = 8, 4, 6, 3
@@ -92,6 +93,21 @@ def test_whatever_linear_is_done_to_weights(names):
         return jnp.tanh(x @ w + b)
 
     check(scanned(body), 2e-2 if "in half precision" in names else 1e-3)
+
+
+def test_masks_are_cut_beside_weights_that_are_whole():
+    """Neither depends on what the scan carries, so other scans make them: weights in their own."""
+
+    def body(x, w, b):
+        keys = jax.random.split(jax.random.fold_in(KEY, (100 * b[0]).astype(int)))
+        masks = [jax.random.bernoulli(key, 0.9, x.shape) for key in keys]
+        x = jnp.where(masks[0], jnp.tanh(x @ (w * 0.5)), 0.0)
+        return jnp.where(masks[1], jnp.tanh(x @ (w * 2)), 0.0)
+
+    graph = Graph.of(jax.make_jaxpr(scanned(body))(*ARGUMENTS))
+    found = spread(graph, {graph.inputs[2]: 0})
+    names = [graph.equations[b.equation].primitive.name for b in found.blocked]
+    assert found.chosen and "scan" not in names
 
 
 def test_recurrent_weights_are_summed_in_what_the_loop_carries():
