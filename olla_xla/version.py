@@ -20,7 +20,7 @@ def old_jax() -> str:
     if tuple(map(int, re.findall(r"\d+", found)[:3])) >= OLDEST_JAX:
         return ""
     needed = ".".join(map(str, OLDEST_JAX))
-    return f"olla_xla needs jax>={needed}, this is {found}; pip install -U jax jaxlib"
+    return f"olla_xla needs jax>={needed}, not {found}; run pip install -U jax jaxlib"
 
 
 def to_install(extra: str) -> str:

@@ -20,7 +20,9 @@ ROWS, WIDTH, WIDE = 24, 8, 256
 TOLERANCE = 1e-4
 """By which results may differ, beside one and the largest of them: sums are added otherwise."""
 
-_REFUSAL = re.compile(r"[:;] [\w-]+ at \w+\.py:\d+ (mixes (it|dim)|needs the whole of dim)")
+_REFUSAL = re.compile(
+    r"[:;] [\w-]+ at \w+\.py:\d+ (combines the axis|mixes dim|needs the whole of dim)"
+)
 
 
 KEY = jax.random.key(0)

@@ -59,7 +59,7 @@ def check_blocks(
                 f"block {label[i]} at offset {start} is not aligned to {int(alignment[i])} bytes"
             )
         if fixed is not None and fixed[i] >= 0 and start != fixed[i]:
-            raise CheckError(f"block {label[i]} must be at {int(fixed[i])}, but lies at {start}")
+            raise CheckError(f"block {label[i]} must be at {int(fixed[i])}, but is at {start}")
         heights[at] = max(heights.get(at, 0), stop)
     if group is not None:
         _check_groups(offsets, group, label)
@@ -114,7 +114,7 @@ def _check_overlaps(
             if start < entry[1] and entry[0] < end:
                 raise CheckError(
                     f"blocks {label[j]} at [{start}, {end}) and {label[i]} at [{entry[0]}, "
-                    f"{entry[1]}) overlap while both live at time {time}"
+                    f"{entry[1]}) overlap, and both are live at time {time}"
                 )
         live.insert(at, entry)
 

@@ -227,7 +227,7 @@ def check_placement(
                 )
             raise CheckError(
                 f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at [{offset}, "
-                f"{end}) overlap while both live at step {start}"
+                f"{end}) overlap, and both are live at step {start}"
             )
         met.add(last, offset, end, t)
 
@@ -263,12 +263,12 @@ def _place_of(
     name: str, size: int, offsets: Mapping[str, tuple[int, int]], arena_bytes: int | None
 ) -> tuple[int, int]:
     if name not in offsets:
-        raise CheckError(f"tensor {name} has no address")
+        raise CheckError(f"the plan has no address for tensor {name}")
     offset, planned = offsets[name]
     if planned != size:
-        raise CheckError(f"tensor {name} has {size} bytes, but {planned} are planned")
+        raise CheckError(f"tensor {name} has {size} bytes, but {planned} in the plan")
     if offset < 0 or (arena_bytes is not None and offset + size > arena_bytes):
         raise CheckError(
-            f"tensor {name} at [{offset}, {offset + size}) exceeds the planned {arena_bytes} bytes"
+            f"tensor {name} at [{offset}, {offset + size}) exceeds the plan's {arena_bytes} bytes"
         )
     return offset, size

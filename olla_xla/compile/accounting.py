@@ -60,7 +60,7 @@ def executable_module(compiled: jax.stages.Compiled) -> Any:
     """The HloModule that an executable runs, as XLA holds it. Raises OllaError without one."""
     executable = compiled.runtime_executable()
     if executable is None:
-        raise OllaError("JAX does not return the executable on this backend")
+        raise OllaError("JAX gives no access to XLA's executable on this backend")
     return executable.hlo_modules()[0]
 
 
@@ -239,7 +239,7 @@ def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
     try:
         return tpu_executable.read_tpu_assignment(executable.serialize(), snappy.unsnapped)
     except (AttributeError, jax.errors.JaxRuntimeError, HloError) as error:
-        _logger.warning("a TPU's executable cannot be read (%s): libtpu's totals are used", error)
+        _logger.warning("cannot read a TPU's executable (%s): totals are taken from libtpu", error)
         return b""
 
 

@@ -167,7 +167,7 @@ class Agreement:
             if kind is not None and self._decision is None:
                 self._decide(Decision("", f"process {self._me} left: {kind.__name__}: {error}"))
         except AgreementError as trouble:
-            _logger.debug("the others are not told", exc_info=trouble)
+            _logger.debug("cannot inform the other processes", exc_info=trouble)
         finally:
             self._over.set()
             self._beating.join()
@@ -277,7 +277,7 @@ class Agreement:
             differ = {k: v for k, v in about.items() if v != own.get(k)}
             other = [f"{k} {v} there, {own.get(k)} here" for k, v in differ.items()]
             what = ", ".join(other) or "its text, options or XLA_FLAGS differ"
-            text = f"process {member} compiles another {self._name} than process {self._me}: {what}"
+            text = f"processes {member} and {self._me} compile different {self._name}: {what}"
             self._store.put_first(self._key("decision", topic), _encoded(digest="", reason=text))
             return text
         return ""
@@ -325,10 +325,10 @@ class _Watch:
             if reason := self._agreement.elsewhere(self._member):
                 return reason
         if now - self._heard > patience:
-            what = "did not come" if beat is None else "gave no sign of life"
+            what = "did not begin to compile" if beat is None else "sent no sign of life"
             return f"process {self._member} {what} for {patience:g} s"
         if now - self._begun > _LONGEST:
-            return f"process {self._member} took more than {_LONGEST:g} s"
+            return f"process {self._member} took more than {_LONGEST:g} s to plan"
         return ""
 
 

@@ -256,8 +256,8 @@ def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> l
             raise CheckError(f"tensor {name} has {size} bytes in the plan, but {place.size} in XLA")
         if not 0 <= place.offset <= allocation.size - place.size:
             raise CheckError(
-                f"tensor {name} at [{place.offset}, {place.offset + size}) leaves its allocation "
-                f"{allocation.index} of {allocation.size} bytes"
+                f"tensor {name} at [{place.offset}, {place.offset + size}) reaches beyond its "
+                f"allocation {allocation.index} of {allocation.size} bytes"
             )
         found.append(name)
     return found

@@ -266,12 +266,12 @@ class Compiles(StageCompiles):
             return ""
         if not platform(plan.target).keeps_arrays:  # rounding was not seen to depend on memory
             _logger.info(
-                "%s: kernels share buffers in another way than planned: %s",
+                "%s: operands and results of kernels share other buffers than planned: %s",
                 plan.module,
                 ", ".join(doubtful),
             )
             return ""
-        _logger.info("%s: XLA's order is compiled to check %s", plan.module, ", ".join(doubtful))
+        _logger.info("%s: compiling XLA's order to compare %s", plan.module, ", ".join(doubtful))
         own = self.own()
         kernels = referee.check_executable(
             Final.of(own).proto,
@@ -284,8 +284,8 @@ class Compiles(StageCompiles):
         if not doubtful:
             return ""
         error = CheckError(
-            f"{doubtful[0]} shares buffers in another way than in XLA's own order, so it may round "
-            "differently"
+            f"operands and results of kernel {doubtful[0]} share other buffers than in XLA's own "
+            "order, so the kernel may round differently"
         )
         return self._saved(case, plan, error)
 

@@ -175,7 +175,7 @@ def _without_plan(error: Exception, options: dict[str, Any], function: Any) -> A
         raise error
     jitted = plain_jit(function, **{n: v for n, v in options.items() if _is_jits(n, v)})
     name, kind = getattr(function, "__name__", "a function"), type(error).__name__
-    _logger.warning("%s is not planned, by a bug: %s: %s", name, kind, error)
+    _logger.warning("%s is not planned, because of a bug: %s: %s", name, kind, error)
     return jitted
 
 
@@ -235,7 +235,7 @@ def _check_jax() -> None:
     needed, beyond = (".".join(map(str, v)) for v in (OLDEST_JAX, TOO_NEW_JAX))
     if jax.__version_info__ < OLDEST_JAX:
         raise VersionError(
-            f"olla_xla needs jax>={needed}, this is {jax.__version__}; pip install -U jax jaxlib"
+            f"olla_xla needs jax>={needed}, not {jax.__version__}; run pip install -U jax jaxlib"
         )
     if jax.__version_info__ >= TOO_NEW_JAX and not environment.any_jax():
         raise VersionError(
@@ -269,5 +269,5 @@ def _to_jit(
         return fn, {}
     function = getattr(fn, "__wrapped__", None)
     if function is None:
-        raise InputError(f"this {kind} does not name its function; pass the plain function")
+        raise InputError(f"olla_xla finds no function in this {kind}; pass the plain function")
     return function, read

@@ -78,7 +78,7 @@ def tell(event: PlanEvent) -> None:
         try:
             listener(event)
         except Exception:
-            _logger.exception("a listener of on_plan failed")
+            _logger.exception("a callback of olla_xla.on_plan raised an error")
 
 
 def recent_events() -> tuple[PlanEvent, ...]:

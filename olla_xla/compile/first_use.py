@@ -46,7 +46,7 @@ class FirstUse(NamedTuple):
         try:
             keep(_path(), json.dumps(known, indent=1, sort_keys=True).encode() + b"\n")
         except (OSError, RuntimeError) as error:
-            _logger.info("the outcome of the comparison on %s is not stored: %s", self.where, error)
+            _logger.info("cannot store the result of the comparison on %s: %s", self.where, error)
         if same:
             what = ", ".join(k for k in KINDS if k in self.kinds)
             _logger.info("the first results of %s on %s equal XLA's own", what, self.where)
@@ -78,14 +78,14 @@ def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
     """
     limit, used = (device_bytes(device, f) for f in ("bytes_limit", "bytes_in_use"))
     if limit is None or used is None:
-        return "its first results are not verified: the device does not report its memory"
+        return "first results are not compared with XLA's: the device does not report its memory"
     planned = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     needed = used + max(planned, output_bytes(compiled) + plan.xla_bytes)
     if needed <= limit:
         return ""
     return (
-        f"its first results are not verified: that takes {needed / 2**20:,.0f} MB, but "
-        f"the device has {limit / 2**20:,.0f}"
+        f"first results are not compared with XLA's own: that takes {needed / 2**20:,.0f} MB, but "
+        f"the device has {limit / 2**20:,.0f} MB"
     )
 
 

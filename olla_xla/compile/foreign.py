@@ -4,19 +4,19 @@ from typing import Any
 
 _CAUTIONS = {
     "flax.nnx": (
-        "as under jax.jit, what an nnx.jit function changes in its arguments is lost; plan the "
-        "plain function of a state instead: "
-        "`graph, state = nnx.split((model, optimizer))` before the step(graph, state, batch), "
-        "planned with static_argnums=0 and donate_argnums=1; "
-        "`model, optimizer = nnx.merge(graph, state)` at its start; "
-        "`return nnx.state((model, optimizer)), loss` at its end"
+        "olla_xla.plan, like jax.jit, loses the changes that an nnx.jit function makes to its "
+        "arguments; plan a plain function step(graph, state, batch) instead, with "
+        "static_argnums=0 and donate_argnums=1: call "
+        "`graph, state = nnx.split((model, optimizer))` before it, begin it with "
+        "`model, optimizer = nnx.merge(graph, state)`, and end it with "
+        "`return nnx.state((model, optimizer)), loss`"
     ),
     "equinox": (
-        "as under jax.jit, an equinox.filter_jit function takes arrays only, and donates none; "
-        "plan the plain function of them instead: "
-        "`arrays, rest = eqx.partition((model, opt_state), eqx.is_array)` before the step(arrays, "
-        "batch), planned with donate_argnums=0; `model, opt_state = eqx.combine(arrays, rest)` at "
-        "its start; `return eqx.filter((model, opt_state), eqx.is_array), loss` at its end"
+        "olla_xla.plan, like jax.jit, passes only arrays to an equinox.filter_jit function and "
+        "donates none; plan a plain function step(arrays, batch) with donate_argnums=0 instead: "
+        "call `arrays, rest = eqx.partition((model, opt_state), eqx.is_array)` before it, begin "
+        "it with `model, opt_state = eqx.combine(arrays, rest)`, and end it with "
+        "`return eqx.filter((model, opt_state), eqx.is_array), loss`"
     ),
 }
 """Library -> what is lost, and the three lines that turn a step it jits into a planned one."""

@@ -28,7 +28,7 @@ def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
     try:
         return executable.serialize()
     except (AttributeError, jax.errors.JaxRuntimeError) as error:
-        _say(f"JAX {jax.__version__} does not serialize it: {error}")
+        _say(f"JAX {jax.__version__} cannot serialize the executable: {error}")
         return b""
 
 
@@ -58,8 +58,8 @@ def _say(reason: str) -> None:
 @functools.cache
 def _say_unknown(kinds: str) -> None:
     _logger.warning(
-        "a GPU's executable has thunks of unknown kinds (%s): the checks assume that they read "
-        "and write the buffers of their instructions",
+        "a GPU's executable has thunks of unknown kinds (%s): the checks assume that these "
+        "thunks read and write the buffers of their instructions",
         kinds,
     )
 
@@ -86,6 +86,6 @@ def _reason(mode: str) -> str:
     if mode not in _UNORDERED.values():
         return ""
     return (
-        f"{_FLAG}={mode} has XLA assign memory by what depends on what, not by an order; "
-        "leave the flag out to have the step planned"
+        f"with {_FLAG}={mode} XLA assigns memory without regard to the order of instructions; "
+        "leave the flag out, so that the step can be planned"
     )

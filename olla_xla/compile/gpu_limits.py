@@ -63,13 +63,13 @@ def worse(plan: Plan, ran: Ran, own: Callable[[], Ran], cost: CostModel, *, as_i
     if len(wrong) <= before:
         return ""
     return (
-        f"{len(wrong)} fusions would load as invariant what is still being written, {before} in "
-        f"XLA's own order; the first is {wrong[0][0]}"
+        f"{len(wrong)} fusions would read memory with invariant loads while a kernel writes it "
+        f"({before} fusions in XLA's own order); the first is {wrong[0][0]}"
     )
 
 
 def _longer(seconds: float, before: float) -> str:
     return (
-        f"a run would take {100 * (seconds / before - 1):.1f} % longer by prediction, "
-        f"{1e3 * seconds:.3f} ms instead of {1e3 * before:.3f}; max_overhead= allows that"
+        f"the plan is predicted to take {100 * (seconds / before - 1):.1f} % longer, "
+        f"{1e3 * seconds:.3f} ms instead of {1e3 * before:.3f}; max_overhead= can allow that"
     )

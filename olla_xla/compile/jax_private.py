@@ -200,7 +200,7 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
         pxla = importlib.import_module("jax._src.interpreters.pxla")
         pxla._cached_compilation.evict_weakref(lowered.compiler_ir("stablehlo"))
     except (ImportError, AttributeError, TypeError):
-        _logger.info("JAX %s keeps unused executables in memory", jax.__version__)
+        _logger.info("with JAX %s unused executables stay in memory", jax.__version__)
 
 
 def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> bool:
@@ -239,9 +239,9 @@ def loaded_again(compiled: jax.stages.Compiled, executable: bytes) -> jax.stages
         calls_python = stage.host_callbacks or stage.ordered_effects or stage.unordered_effects
         client, devices = stage.backend, stage.device_list
     except AttributeError as error:
-        raise OllaError(f"JAX {jax.__version__} cannot load an executable again") from error
+        raise OllaError(f"JAX {jax.__version__} cannot reload an executable") from error
     if calls_python:
-        raise OllaError("the function calls Python while it runs")
+        raise OllaError("the function calls back to Python while it runs")
     loaded = client.deserialize_executable(executable, executable_devices=devices)
     kept = dataclasses.replace(stage, xla_executable=loaded).load()
     return jax.stages.Compiled(

@@ -15,7 +15,7 @@ from olla_xla.memory.jit import interpret
 
 _FEW, _PATIENCE = 500, 0.2  # operations of StableHLO; seconds
 
-_FIRST = "compiling the planner's loops, once after installation"
+_FIRST = "compiling olla_xla's inner loops (once after installation)"
 
 _logger = logging.getLogger("olla_xla")
 

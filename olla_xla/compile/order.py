@@ -97,7 +97,7 @@ def _compare(
         if keeps_names and planned != met:
             k = next(k for k, (a, b) in enumerate(zip(planned, met, strict=True)) if a != b)
             raise CheckError(
-                f"the executable runs {met[k]} in place of {planned[k]} in the plan of {name}"
+                f"in {name} the executable runs {met[k]} where the plan runs {planned[k]}"
             )
         if keeps_names and 2 * len(ours & theirs) < len(ours):
             raise CheckError(f"most instructions of the plan of {name} are not in the executable")
@@ -115,4 +115,4 @@ def _check_clones(plan: Plan, names: set[str]) -> None:
     clones = [clone for clone, *_ in plan.clones if clone in ordered]
     made = [clone for clone in clones if not _FORWARDING.match(clone)]
     if lost := [clone for clone in made if clone not in names]:
-        raise CheckError(f"{len(lost)} of {len(made)} clones are not in the executable ({lost[0]})")
+        raise CheckError(f"{len(lost)} of {len(made)} cloned operators are missing ({lost[0]})")

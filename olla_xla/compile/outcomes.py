@@ -133,7 +133,7 @@ def chosen(
     try:
         own_compiled = compiles.own()
     except jax.errors.JaxRuntimeError as error:
-        error.add_note(f"olla_xla planned {plan.predicted_bytes:,} bytes, not used: {reason}")
+        error.add_note(f"olla_xla's plan of {plan.predicted_bytes:,} bytes is not used: {reason}")
         raise
     return rejected(own_compiled, plan, captured, reason, reason if objects else "")
 

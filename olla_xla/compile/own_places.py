@@ -51,12 +51,12 @@ def placed(compiled: jax.stages.Compiled, plan: Plan) -> tuple[jax.stages.Compil
         if moved is not None:
             saved = assigned_bytes(compiled) - assigned_bytes(moved)
         if saved < 0:
-            raise CheckError(f"XLA counts {-saved:,} bytes more than with its own places")
+            raise CheckError(f"the step takes {-saved:,} bytes more than with XLA's addresses")
     except (OllaError, HloError, jax.errors.JaxRuntimeError) as error:
         moved, saved, note = None, 0, " ".join(str(error).split())
         if isinstance(error, CheckError):
             note = f"olla_xla's check failed: {note}"
-        _logger.warning("%s: XLA's places are used: %s", plan.module, note)
+        _logger.warning("%s: buffers keep XLA's addresses: %s", plan.module, note)
     plan = dataclasses.replace(
         plan,
         placement="xla" if moved is None else "own",
@@ -98,17 +98,17 @@ def _moved(compiled: jax.stages.Compiled, how: Mapping[str, Any]) -> jax.stages.
       CheckError: the referee rejected the new places (a bug).
     """
     if not is_host(platform_of(compiled)):
-        raise OllaError("only a CPU's executables can be rewritten")
+        raise OllaError("buffer addresses can be changed only in executables for a CPU")
     version = importlib.metadata.version("jaxlib")
     if ".".join(version.split(".")[:3]) not in _TESTED:
-        raise OllaError(f"the executables of jaxlib {version} are not known")
+        raise OllaError(f"olla_xla cannot change executables of jaxlib {version}")
     loaded = compiled.runtime_executable()
     if loaded is None:
-        raise OllaError("JAX does not return the executable")
+        raise OllaError("JAX gives no access to XLA's executable")
     executable = CpuExecutable(loaded.serialize())
     unchanged = [[a.slice for a in thunk.accesses] for thunk in executable.flat]
     if executable.relocated(unchanged, {}, {}) != executable.data:
-        raise OllaError("reading the executable and writing it again would change it")
+        raise OllaError("olla_xla cannot write this executable as XLA does")
     data = extensions.own_places(executable, **how)
     if data == executable.data:
         return None

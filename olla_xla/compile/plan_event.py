@@ -96,7 +96,7 @@ class PlanEvent:
     def __str__(self) -> str:
         """A line for a reader; sizes in MB of 2^20 bytes."""
         together = f" in {self.processes} processes" if self.processes > 1 else ""
-        took = f"{self.seconds:.1f} s with XLA's compile"
+        took = f"planned and compiled in {self.seconds:.1f} s"
         took += f"; {of_refusals(self.refused, self.proposed)}" if self.refused else ""
         took += f"; {self.host}" if self.host else ""
         took += f"; what would help: {self.help}" if self.help else ""

@@ -108,8 +108,8 @@ def compile_given(
             outcome = dataclasses.replace(outcome, compiled=compiles.kept(outcome.compiled))
     except PlanMismatchError as error:
         raise PlanMismatchError(
-            f"plan=: {error}; it must be made for this function, these shapes, these devices (it "
-            f"was made for {plan.target}), this jax and these flags"
+            f"plan=: {error}; a plan fits only the function, shapes, devices (here "
+            f"{plan.target}), version of JAX and flags for which it was made"
         ) from error
     require_budget(outcome.compiled, options, outcome.reason)
     return outcome
@@ -136,7 +136,7 @@ def _compile(
                     store.save(key, plan, outcome.accepted)
                 return outcome
             _logger.info(
-                "%s: the stored plan is not one of this program; planning again", plan.module
+                "%s: the stored plan does not fit this program; planning again", plan.module
             )
         outcome = _best(compiles, options, key)
         if outcome.plan is not None and not outcome.fell_back:
@@ -174,7 +174,7 @@ def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     most = (1 + own_places.LOSS) * plan.peak_bytes
     if not plan.placement_note and assigned_bytes(outcome.compiled) <= most:
         return outcome
-    _logger.info("%s: the order for XLA's own places is tried too", plan.module)
+    _logger.info("%s: trying an order for XLA's own addresses too", plan.module)
     other = _fresh(compiles, _for_xlas_places(options, plan), "")
     if other.plan is None:
         return outcome

@@ -61,7 +61,7 @@ _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
 """Folders of frames that a warning skips, so that it points at the caller's line."""
 
 
-_BENCHMARK = "benchmarks of this machine are not planned"
+_BENCHMARK = "benchmarks that measure this machine are not planned"
 _DISABLED = "enabled=False"
 
 
@@ -400,11 +400,11 @@ class PlannedFunction:
         if refused and verification.digest(lowered) in refused:
             return "its planned results differed from XLA's own"
         if jax.process_count() > 1 and not members:
-            return "the processes that it is for are not known before it is compiled"
+            return "which processes run it is not known before it is compiled"
         if len(members) > 1 and (reason := together.reason_not_to()):
             return reason
         if config.jax_enable_pgle:
-            return "jax_enable_pgle compiles anew from profiles, which are not planned"
+            return "jax_enable_pgle compiles again from profiles; such compiles are not planned"
         if config.jax_debug_nans and self._donates:
             self._say("jax_debug_nans makes JAX ignore donation; the step takes more memory")
         return ""

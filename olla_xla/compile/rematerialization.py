@@ -81,7 +81,7 @@ def added_work(final: bytes, plan: Plan, cost: CostModel) -> str:
 def in_words(instructions: int, seconds: float) -> str:
     """So many instructions that XLA runs again, and their time."""
     many = "instruction" if instructions == 1 else "instructions"
-    return f"XLA runs {instructions:,} {many} again, {1e3 * seconds:.1f} ms"
+    return f"XLA recomputes {instructions:,} {many}, which takes {1e3 * seconds:.1f} ms"
 
 
 def ran_again(module: Module, known: Collection[str] = ()) -> list[Instruction]:
@@ -154,7 +154,7 @@ def why_it_must(
     if most is None:
         return "how much memory the device has is not known"
     over = total - (assigned_bytes(compiled) - temporary_bytes(compiled)) - most
-    return f"{over / 2**20:,.1f} MB too many for XLA's limit" if over > 0 else ""
+    return f"the step exceeds XLA's limit by {over / 2**20:,.1f} MB" if over > 0 else ""
 
 
 def _option(name: str, lowered: jax.stages.Lowered, options: Mapping[str, Any] | None) -> Any:

@@ -67,7 +67,7 @@ def quiet(
         other = _cheaper(compiles, options, captured, outcome, plan)
         if other is not None:
             return other
-    more = f": it would take {(total - most) / 2**20:,.1f} MB more without" if total > most else ""
+    more = f"; else the step takes {(total - most) / 2**20:,.1f} MB more" if total > most else ""
     _logger.info("%s: %s%s", plan.module, again, more)
     return outcome
 

@@ -72,7 +72,7 @@ def settled_together(members: tuple[int, ...], topic: str, name: str, trouble: s
     with _agreement(topic, name, members) as agreed:
         decision = agreed.settle("" if trouble else "fine", trouble)
     if decision.digest and trouble:
-        raise AgreementError(f"{trouble}; the other processes were not told; restart all of them")
+        raise AgreementError(f"{trouble}; the other processes do not know; restart all of them")
     return decision.reason
 
 
@@ -118,7 +118,7 @@ def compile_together(
             outcome = _settled(agreed, _Compile(compiles, options, key, store, agreed))
         kept = compiles.kept(outcome.compiled)
         if outcome.planned and mark_of(kept) != mark_of(outcome.compiled):
-            raise AgreementError("JAX dropped the executable that all processes run; restart them")
+            raise AgreementError("JAX lost the executable that all processes run; restart them all")
         outcome = dataclasses.replace(outcome, compiled=kept, members=members)
     require_budget(outcome.compiled, options, outcome.reason)
     return outcome

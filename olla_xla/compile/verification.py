@@ -39,7 +39,7 @@ def wanted(verify: bool | None) -> bool | None:
     if verify is None:
         return switch(_VARIABLE) if os.environ.get(_VARIABLE) else None
     if not isinstance(verify, bool):
-        raise InputError(f"verify={verify!r} must be True, False or None (as OLLA_XLA_VERIFY says)")
+        raise InputError(f"verify={verify!r} must be True, False or None (OLLA_XLA_VERIFY decides)")
     return verify
 
 
@@ -66,7 +66,7 @@ class ResultComparison:
             if self.use is None:
                 raise
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            self.say(f"its first results are not verified: {reason}")
+            self.say(f"first results are not compared with XLA's own: {reason}")
             return None
 
     def settle(self, difference: str) -> None:
@@ -119,7 +119,7 @@ def reason_not_to(compiled: jax.stages.Compiled) -> str:
     for computation in module.control_computations:
         for i in computation.instructions:
             if i.side_effect or i.opcode in ("infeed", "outfeed", "send", "recv"):
-                return f"it is not verified: {i.name} has side effects, which must not happen twice"
+                return f"results are not compared: {i.name} has side effects; it cannot run twice"
     return ""
 
 

@@ -224,5 +224,5 @@ def topological_order(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
                 order.append(v)
     if len(order) < g.n:
         left = g.n - len(order)
-        raise GraphError(f"{left} operators are on or after a cycle; call graph.validate()")
+        raise GraphError(f"{left} operators are on or behind a cycle; call graph.validate()")
     return np.array(order, np.int64)

@@ -119,7 +119,7 @@ class _Kept(CompiledLoop):
                 try:
                     run = code.linked(self._name)
                 except RuntimeError as error:  # LLVM's
-                    _logger.warning("%s is compiled anew: %s", self._name, error)
+                    _logger.warning("%s is compiled again: %s", self._name, error)
                     code_store.drop(*kept)
             if run is None and self._took < _patience:
                 return lambda _: self._interpret(args)

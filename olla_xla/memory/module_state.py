@@ -37,8 +37,8 @@ def scheduled_module(data: bytes) -> Module:
         raise ModuleFormatError(str(error)) from error
     if not module.is_scheduled:
         raise ModuleFormatError(
-            f"HLO module {module.name} has no schedule; dump the one after scheduling "
-            "(xla_dump_hlo_as_proto, *after_optimizations*)"
+            f"HLO module {module.name} has no schedule; give the file *after_optimizations* that "
+            "XLA dumps with --xla_dump_hlo_as_proto"
         )
     return module
 

@@ -148,9 +148,9 @@ def choose(
     where = " along that axis" if seeds is not None else ""
     reason = _reason(ends)
     if ends.left:
-        least, left = min(ends.left), f"no cut leaves less than {whole:,} bytes"
+        least, left = min(ends.left), f"no cut lowers the peak of {whole:,} bytes"
         if least < whole:
-            left = f"the best cut leaves {least:,} of {whole:,} bytes"
+            left = f"the best cut lowers the peak from {whole:,} to {least:,} bytes"
         reason = f"{left}; {reason}"
     raise InputError(f"{name} cannot be cut into pieces{where}: {reason}")
 
@@ -281,8 +281,8 @@ def _reason(ends: _Ends) -> str:
         is_sum = e.primitive.name == "reduce_sum" or e.primitive.name not in REDUCTIONS
         kind = "sum" if is_sum else "result"
         return (
-            f"{e.primitive.name} at {line_of(e)} mixes it: each index needs that {kind}, "
-            f"{e.outvars[0].aval.str_short()}"
+            f"{e.primitive.name} at {line_of(e)} combines the axis, and every index needs "
+            f"that {kind}, {e.outvars[0].aval.str_short()}"
         )
     if not ends.blocked or (ends.left and not mixing):
         return "no intermediate value is large compared with the arguments and results"

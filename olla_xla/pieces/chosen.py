@@ -111,7 +111,7 @@ class ChosenFunction(abc.ABC):
                 raise
             self._plain.trace(*args, **kwargs)  # raises what jax.jit does
             kind = type(error).__name__
-            _logger.warning("%s: no way is chosen, by a bug: %s: %s", self.__name__, kind, error)
+            _logger.warning("%s: a bug ended the search: %s: %s", self.__name__, kind, error)
             return self._plain
 
     def _chosen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, PlannedFunction]:

@@ -87,7 +87,7 @@ def fission_function(
     ):
         raise InputError(
             "fission=True chooses the fewest pieces that fit memory_budget=; give memory_budget=, "
-            "and neither plan= nor enabled=False"
+            "and leave out plan= and enabled=False"
         )
     return FissionFunction(function, jit_options, plan_settings)
 

@@ -59,8 +59,8 @@ class HostTrial:
         there = f"{_mb(self.spilled.host_bytes)} spilled" if self.spilled.arrays else "none spilled"
         if math.isinf(self.seconds):
             return f"{_mb(self.bytes)} with {there}"
-        size = f"{_mb(self.bytes)} and {_mb(self.host_bytes)} on the host"
-        return f"{size} in {1e3 * self.seconds:.3f} ms with {there}"
+        size = f"{_mb(self.bytes)} on the device and {_mb(self.host_bytes)} on the host"
+        return f"{size}, {1e3 * self.seconds:.3f} ms per step, with {there}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class HostChoice:
 
     def __str__(self) -> str:
         why = self.host_reason or "; ".join(
-            f"{t}{', not in time' * (not t.fits)}" for t in self.trials
+            f"{t}{' (exceeds a limit)' * (not t.fits)}" for t in self.trials
         )
         return f"{_mb(self.chosen.host_bytes)} in host memory: {why}"
 
@@ -101,8 +101,8 @@ class HostFunction(ChosenFunction):
         knee = settings.options.max_overhead == KNEE
         if fission or settings.plan is not None or not settings.enabled or knee:
             raise InputError(
-                "host_budget= tries several plans; leave out fission=, plan=, enabled=False and "
-                'max_overhead="knee", or plan a function of olla_xla.spill with them'
+                "host_budget= excludes fission=, plan=, enabled=False and max_overhead='knee'; "
+                "leave these out, or use olla_xla.spill instead of host_budget="
             )
         super().__init__(function, jit_options, settings)
         self._most = most
@@ -136,16 +136,16 @@ class _Search:
         options, ways = self._settings.options, []
         first = self._trials[0][0]
         enough = self._is_enough(first)
-        reason = "the budget is met without, in no more time" if enough else ""
+        reason = "the budget is met without host memory, in no more time" if enough else ""
         if self._platform.is_host:
-            reason = "this device's memory is the host's"
+            reason = "this device uses the host's memory"
         elif not enough:
             link_bytes = self._allowed(0.0) * self._cost.device.host_bytes_per_second
             link_bytes *= self._devices  # each has a link
             given = self._function, self._args, self._kwargs, self._most
             waits = LITTLE, max(self._overhead or _MUCH, LITTLE), math.inf
             ways = spilled_by_waits(*given, waits, link_bytes)
-            reason = "" if ways else "no scan stores anything for another that the budget holds"
+            reason = "" if ways else "no scan stores a value for another scan within the budget"
         for way in ways:
             self._try_spilled(*way)
             if self._is_enough(self._best()[0]):
@@ -157,7 +157,7 @@ class _Search:
             why = reason and f"nothing can be spilled: {reason}" or "; ".join(map(str, trials))
             raise BudgetError(options.budget_bytes or least, least, why)
         if ways and not best.host_bytes:
-            reason = f"no better plan has any: {'; '.join(map(str, trials))}"
+            reason = f"no plan with host memory is better: {'; '.join(map(str, trials))}"
         return HostChoice(best, trials, reason, best.seconds / self._allowed(0.0) - 1), function
 
     def _best(self) -> tuple[HostTrial, PlannedFunction]:

@@ -57,7 +57,7 @@ class FissionRegion:
     value_line: str
 
     def __str__(self) -> str:
-        twice = f", {self.twice} of which run before as well," if self.twice else ""
+        twice = f", {self.twice} of which also run before the pieces," if self.twice else ""
         each = f" on each of {self.devices} devices" if self.devices > 1 else ""
         return (
             f"{self.axis} in {self.pieces} pieces{each}: {len(self.operations)} operations{twice} "
@@ -199,7 +199,7 @@ def _checked(fun: Any, axis: Any, pieces: Any, memory_budget: Any, accumulate_dt
         if value is not None and value < 1 + (name == "pieces"):
             raise LimitError(f"{name}={value} must be at least {1 + (name == 'pieces')}")
     if pieces is not None and memory_budget is not None:
-        raise InputError("give pieces=, or memory_budget=, which chooses the number of pieces")
+        raise InputError("give either pieces= or memory_budget=, which sets the number of pieces")
     dims = axis if isinstance(axis, tuple) else (axis,)
     if any(d is not None and (not isinstance(d, int) or isinstance(d, bool)) for d in dims):
         raise InputError(f"axis={axis!r}: give an integer, or a tuple of integers or Nones")

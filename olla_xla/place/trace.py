@@ -86,7 +86,7 @@ def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[
             )
         if kind in place:
             raise InputError(
-                f"{path}, row 1, column {column}: column {place[kind][1]} is the same; keep one"
+                f"{path}, row 1, column {column}: column {place[kind][1]} means the same; keep one"
             )
         place[kind] = (k, column)
     missing = [kind for kind in _NEEDED if kind not in place]

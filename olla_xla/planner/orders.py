@@ -33,7 +33,7 @@ _AFTER, _MOST_AFTER = 2.0, 1.0
 the most seconds of it that are taken off a time limit of the options."""
 
 
-_IN_A_CIRCLE = "a kernel would have to run before what it reads: {}"
+_IN_A_CIRCLE = "a kernel would have to run before an operator whose result it reads: {}"
 
 
 @dataclasses.dataclass
@@ -288,7 +288,7 @@ def _with_kernels(
         end = found.module, found.given, solved.graph, solved.order, solved.peak
         return _End(*end, aliases, {})
     if found is None:
-        raise KernelError("no plan lets all kernels share buffers as in XLA's own order")
+        raise KernelError("in each plan, some kernel shares buffers unlike in XLA's own order")
     for name, new in found.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
     graph, peak = found.module.charge_all().graph, found.module.peaks[found.module.module.entry]

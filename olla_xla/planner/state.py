@@ -212,7 +212,7 @@ class ModuleState:
                 kept=kernels,
             )
         except KernelError as error:
-            _logger.info("one choice of values to recompute was dropped: %s", error)
+            _logger.info("one choice of values to recompute cannot be used: %s", error)
             return None
 
     def finished(self) -> Plan:

@@ -159,7 +159,7 @@ class PlanOptions:
         if value is None or (value == KNEE and self.memory_budget is None):
             return
         if value == KNEE:
-            raise InputError('memory_budget already ends the search; leave out max_overhead="knee"')
+            raise InputError('memory_budget already sets the limit; leave out max_overhead="knee"')
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"max_overhead={value!r} is not a number; give {_PART}")
         if not 0 <= value < math.inf:

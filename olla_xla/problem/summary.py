@@ -37,21 +37,21 @@ def table(plan: PlanFields) -> str:
     searched = was_searched(plan)
     if searched:
         rows += [
-            ("lifetime peak", f"{_mb(plan.peak_bytes)} MB", "predicted; of the order in use"),
-            ("least lifetime peak", f"{_mb(plan.least_peak_bytes)} MB", "of any order found"),
+            ("lifetime peak", f"{_mb(plan.peak_bytes)} MB", "predicted for the order in use"),
+            ("least lifetime peak", f"{_mb(plan.least_peak_bytes)} MB", "of the best order found"),
         ]
     rows.append(("lower bound", f"{_mb(plan.lower_bound_bytes)} MB", of_the_bound(plan)))
     if searched:
         rows += [
-            ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak, over the bound"),
-            ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total, over the least peak"),
+            ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak above the bound"),
+            ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total above that least peak"),
         ]
     rows += [*of_the_places(plan), *of_the_host(plan)]
     quiet = plan.without_rematerialization
-    rows += [("XLA's rematerialization", "off", "it would act, but this fits")] if quiet else []
+    rows += [("XLA's rematerialization", "off", "not needed: the plan fits")] if quiet else []
     bound = sum(map(len, plan.aliases.values()))
-    rows += [("results bound in place", f"{bound:,}", "")] if bound else []
-    rows += [("copies left out of loops", f"{len(plan.sunk):,}", "")] if plan.sunk else []
+    rows += [("results over operands", f"{bound:,}", "")] if bound else []
+    rows += [("copies before loops left out", f"{len(plan.sunk):,}", "")] if plan.sunk else []
     rows += [("second arrays left out", f"{len(plan.joined):,}", "")] if plan.joined else []
     stacks = plan.recomputed_residuals
     rows += [("scan residuals recomputed", f"{stacks:,}", "")] if stacks else []
@@ -61,7 +61,7 @@ def table(plan: PlanFields) -> str:
     rows += [("iterations per kept state", every, "run again")] if every else []
     rows += [("computed again", f"{len(plan.clones):,}", "instructions")] if plan.clones else []
     if plan.step_seconds:
-        more = f"predicted; {1e3 * plan.added_seconds:.2f} ms of {1e3 * plan.step_seconds:.2f}"
+        more = f"predicted: {1e3 * plan.added_seconds:.2f} ms on {1e3 * plan.step_seconds:.2f} ms"
         rows.append(("added time", f"{100 * plan.overhead:.1f} %", more))
     if plan.exposed_seconds:
         rows.append(("of it, exposed", f"{1e3 * plan.exposed_seconds:.2f} ms", "of transfers"))
@@ -93,9 +93,9 @@ def of_refusals(refused: int, proposed: int) -> str:
 def _stopped(plan: PlanFields) -> str:
     """Where the order comes from, and why the search ended, or that there was none."""
     if not was_searched(plan):
-        return "reordering could save next to nothing"
+        return "another order could save almost nothing"
     order = "XLA's order" if plan.source == "xla" else f"order by {plan.source}"
-    return f"{order}; stopped by {plan.stopped_by.replace('_', ' ')}"
+    return f"{order}; search stopped by: {plan.stopped_by.replace('_', ' ')}"
 
 
 def of_the_bound(plan: PlanFields) -> str:
@@ -106,10 +106,10 @@ def of_the_bound(plan: PlanFields) -> str:
     total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     if min(total, plan.xla_bytes) < plan.lower_bound_bytes:
         return "no order needs less before XLA moves values to another memory"
-    loops = ("loops",) if plan.loops or plan.sunk or plan.joined else ()
-    changes = [*loops, *(("clones",) if plan.clones else ())]
+    loops = ("changed loops",) if plan.loops or plan.sunk or plan.joined else ()
+    changes = [*loops, *(("recomputed values",) if plan.clones else ())]
     if not changes:
-        return "no order needs less; recomputation may"
+        return "no order needs less; recomputation can"
     return f"no order needs less with these {' and '.join(changes)}"
 
 
@@ -118,7 +118,7 @@ def what_would_help(plan: PlanFields) -> str:
     if not 0 < plan.recomputed_bytes <= _NOTEWORTHY * _total(plan):
         return ""
     setting = f"max_overhead={HINTED_OVERHEAD:g}"
-    return f"{setting} would take about {_mb(plan.recomputed_bytes)} of {_mb(_total(plan))} MB"
+    return f"{setting} takes about {_mb(plan.recomputed_bytes)} MB instead of {_mb(_total(plan))}"
 
 
 def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
@@ -138,16 +138,16 @@ def of_the_places(plan: PlanFields) -> list[tuple[str, str, str]]:
         return [("placement", "XLA's", plan.placement_note)]
     if plan.placement != "own":
         return []
-    return [("placement", "own", f"saves {plan.recovered_bytes:,} bytes of XLA's for this order")]
+    return [("placement", "own", f"olla_xla's addresses save {plan.recovered_bytes:,} bytes")]
 
 
 def of_the_host(plan: PlanFields) -> list[tuple[str, str, str]]:
     """Table rows on host memory: its total, and the three largest scan residuals; none without."""
     rows = [
-        (f"  {array}", f"{_mb(size)} MB", f"{line}, sent in {writer}, fetched in {reader}")
+        (f"  {array}", f"{_mb(size)} MB", f"{line}, copied out in {writer}, back in {reader}")
         for array, size, line, writer, reader in plan.host_arrays[:3]
     ]
-    total = ("in host memory", f"{_mb(plan.host_bytes)} MB", "assigned, in no other total")
+    total = ("in host memory", f"{_mb(plan.host_bytes)} MB", "assigned by XLA; in no other total")
     return [total, *rows] if plan.host_bytes else []
 
 
@@ -156,7 +156,7 @@ def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
     if not plan.xla_path_seconds:
         return []
     note = f"predicted; {100 * plan.slowdown:+.2f} %"
-    before = f"of {1e3 * plan.xla_path_seconds:.3f} in XLA's own order"
+    before = f"against {1e3 * plan.xla_path_seconds:.3f} ms in XLA's own order"
     return [("time of a run", f"{1e3 * plan.path_seconds:.3f} ms", f"{note} {before}")]
 
 

@@ -55,7 +55,7 @@ def least_budget(
         return min(functions, key=lambda b: allocation(_gradient(functions[b], shapes)))
     except (NameError, TypeError, ValueError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InputError(f"no exact budget found, give budget=BYTES: {reason}") from error
+        raise InputError(f"cannot find the exact budget ({reason}); give budget=BYTES") from error
 
 
 def _gradient(

@@ -273,7 +273,7 @@ def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
         if total > MOST_AGAIN:
             raise InputError(
                 f"mirror makes segments repeat more than {MOST_AGAIN:,} steps of earlier segments; "
-                "return 0 for some values that are read far from where they are made"
+                "let mirror return 0 for some values that are read long after they are computed"
             )
         deeper = asked[start:stop] - 1
         inner = (

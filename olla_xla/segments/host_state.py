@@ -82,7 +82,7 @@ class Placed:
         name = self._names[0]
         if not leaves:
             raise InputError(
-                f"state={','.join(self._names)}: no argument, attribute or key has such a name"
+                f"state={','.join(self._names)}: no argument, attribute or dict key has this name"
             )
         there = {k for k in leaves if getattr(avals[k], "memory_space", None) is _HOST}
         if not there:

@@ -138,7 +138,7 @@ def spill(
     most = None if host_budget is None else parse_positive(host_budget, "host_budget")
     if state:
         if most is not None:
-            raise InputError("host_budget= is not for state: only what is in host memory is moved")
+            raise InputError("leave out host_budget= with state=, which is in host memory already")
         return _of_state(fun, (state,) if isinstance(state, str) else tuple(state), least)
     return of_scans(fun, least, most)
 
@@ -165,7 +165,7 @@ def of_scans(
         call = traced_call(fun, args, kwargs)
         spiller = _Spiller(call.jaxpr, least, most, waits, hidden)
         if not spiller.chosen:
-            _logger.info("%s: no scan stores anything to spill", function_name(fun))
+            _logger.info("%s: no scan stores a value that can be spilled", function_name(fun))
         return jax.tree.unflatten(call.result, spiller.run(call.values))
 
     def explain(*args: Any, **kwargs: Any) -> SpillPlan:

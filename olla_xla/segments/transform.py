@@ -188,7 +188,7 @@ def _checked(
     elif keep in KEEP:
         policy = KEEP[keep]
     else:
-        raise InputError(f"keep={keep!r} is not one of {', '.join(KEEP)}, nor a policy of JAX's")
+        raise InputError(f"keep={keep!r} is not one of {', '.join(KEEP)}, nor a JAX policy")
     return _How(policy, number, allocation, depth, splits, candidates, mirror)
 
 
@@ -236,8 +236,8 @@ def _say_what_is_kept(
     ours += max((int(program.walk.sizes[s.start : s.stop].sum()) for s in segments), default=0)
     if ours >= plain:
         _logger.info(
-            "sublinear: keep= and the largest segment are estimated at %s bytes, the plain "
-            'gradient\'s residuals at %s; budget="exact" compiles both and takes the smaller',
+            "sublinear: kept values and the largest segment take about %s bytes, the plain "
+            'gradient\'s residuals %s; budget="exact" compiles both and takes the smaller',
             f"{ours:,}",
             f"{plain:,}",
         )
@@ -275,7 +275,7 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
     for step in steps_of(program):
         count = mirror(step)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InputError(f"mirror gives {count!r} for {step.primitive}; give 0, 1, 2, ...")
+            raise InputError(f"mirror returned {count!r} for {step.primitive}, not 0, 1, 2, ...")
         counts.append(count)
     return counts
 

@@ -234,7 +234,7 @@ class LinearModel:
           Their columns.
         """
         if lower > upper:
-            raise InputError(f"variable bounds [{lower}, {upper}] are empty")
+            raise InputError(f"variable bounds [{lower}, {upper}] allow no value")
         first = self.variables
         self._lower += [lower] * count
         self._upper += [upper] * count
@@ -298,7 +298,7 @@ class LinearModel:
     def bound(self, column: int, lower: float, upper: float) -> None:
         """Replaces the bounds of a variable; InputError if `lower` is above `upper`."""
         if lower > upper:
-            raise InputError(f"{self.variable_name(column)}: bounds [{lower}, {upper}] are empty")
+            raise InputError(f"no {self.variable_name(column)} lies in [{lower}, {upper}]")
         self._lower[column], self._upper[column] = lower, upper
         self._arrays = None
 
@@ -343,9 +343,9 @@ def round_point(arrays: LinearArrays, x: NDArray[np.float64]) -> NDArray[np.floa
     """
     x = np.array(x, np.float64)
     if x.shape != arrays.cost.shape:
-        raise SolverError(f"a solution of shape {x.shape} for {len(arrays.cost)} variables")
+        raise SolverError(f"the solution has shape {x.shape}, not ({len(arrays.cost)},)")
     if not np.isfinite(x).all():
-        raise SolverError("a solution with values that are not finite")
+        raise SolverError("the solution has values that are not finite")
     rounded = np.rint(x)
     off = np.abs(x - rounded) * arrays.integer
     worst = int(np.argmax(off)) if len(off) else 0
@@ -433,4 +433,4 @@ class LinearTerms:
                 tag=tag,
             )
         elif not lower <= self.constant <= upper:
-            raise SolverError(f"constraint {tag} is unmet: {lower} <= {self.constant} <= {upper}")
+            raise SolverError(f"constraint {tag} is false: {lower} <= {self.constant} <= {upper}")

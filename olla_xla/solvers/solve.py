@@ -142,7 +142,7 @@ def _checked_start(model: LinearModel) -> SolverResult | None:
     try:
         x = round_point(model.arrays(), model.start)
     except SolverError as error:
-        raise InputError(f"the start is {error}") from error
+        raise InputError(f"the initial solution is not valid: {error}") from error
     broken = violation(model, x)
     if broken:
         raise InputError(f"the initial solution is not feasible: {broken}")
@@ -173,9 +173,9 @@ def _checked(model: LinearModel, result: SolverResult, start: SolverResult | Non
     status, message = result.status, result.message
     if start is not None and (value is None or start.value < value):  # type: ignore[operator]
         if status is Status.OPTIMAL:
-            raise SolverError(f"the solver's optimum is {value}, but the start has {start.value}")
+            raise SolverError(f"the solver's optimum is {value}, but it began at {start.value}")
         x, value, status = start.x, start.value, Status.FEASIBLE
-        message = f"{message}; nothing better than the start"
+        message = f"{message}; found nothing better than the initial solution"
     if value is not None and bound > value + _slack(value):
         raise SolverError(f"the solver claims the bound {bound}, but its solution has {value}")
     if status is Status.OPTIMAL and value is not None and value > bound + _slack(value):

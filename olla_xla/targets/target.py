@@ -155,8 +155,8 @@ class Target:
         placed = jax.tree.map(on_devices, arguments, axes)
         if not found:
             raise InputError(
-                "the step has no array argument, from which JAX would learn that it is for "
-                f"target={self.name}; add one, such as a number that the step adds"
+                "the step has no array argument that tells JAX to compile it for "
+                f"target={self.name}; add an array argument, such as a scalar"
             )
         return placed
 

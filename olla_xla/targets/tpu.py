@@ -89,7 +89,7 @@ def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
     name = topology or _usual(chip, count)
     if not _TOPOLOGY.fullmatch(name):  # libtpu would end the process
         example = "x".join("2" * chip.directions)
-        raise InputError(f"topology={name!r} must be numbers of chips, such as {example}")
+        raise InputError(f"topology={name!r} must give the chips per direction, such as {example}")
     prepare_libtpu()
     try:
         found = topologies.get_topology_desc(

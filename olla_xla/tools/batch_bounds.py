@@ -227,7 +227,7 @@ class Prediction:
             guess = half or guess
             if guess > _LARGEST:
                 raise LimitError(
-                    f"a batch of {low:,} fits {self.memory:,} bytes; does its size have an effect?"
+                    f"a batch of {low:,} fits {self.memory:,} bytes; does the step depend on it?"
                 )
             if not may_compile() and not self.work.is_captured(guess):
                 break
@@ -246,7 +246,7 @@ class Prediction:
             if len(sizes) == 1 and low >= _FAR * points[0][0]:
                 raise LimitError(
                     f"a batch of {low:,} takes {size:,} bytes, just as one of {points[0][0]:,}; "
-                    "does its size have an effect?"
+                    "does the step depend on the batch size?"
                 )
             guess = self.next(points, low, high, halve=rounds % 3 == 0)
         return max(guess, low)

@@ -145,7 +145,7 @@ def max_batch(
         ways.append(Recomputed(work, again))
     if host_budget is not None:
         if not isinstance(make(rounded(start, multiple_of)), tuple):
-            raise InputError("host_budget= traces steps: make must give (jax.jit(step), arguments)")
+            raise InputError("with host_budget=, make must return (jax.jit(step), arguments)")
         least, most = dataclasses.replace(again, memory_budget=None), host_budget
         ways.append(batch_ways.WithHost(work, least, parse_positive(most, "host_budget")))
         compiles += 2
@@ -219,7 +219,7 @@ def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
     if before and bounds.refused:
         return dataclasses.replace(before, way=way.name, reason=bounds.refused)
     if before and 0 < high <= floor:
-        why = f"with a batch of {high:,} no plan was found that fits"
+        why = f"no plan was found with which a batch of {high:,} fits"
         return dataclasses.replace(before, way=way.name, reason=why)
     expected = bounds.expected(floor)
     found = LargestBatch(
@@ -239,6 +239,6 @@ def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
         why = f"a batch of {high:,} does not fit, and " if high else ""
         same = ("batch", "bytes", "predicted_bytes", "overhead", "host_bytes")
         taken = {name: getattr(before, name) for name in same}
-        reason = f"{why}none above {floor:,} was found to"
+        reason = f"{why}no batch above {floor:,} was found that fits"
         found = dataclasses.replace(found, **taken, reason=reason)
     return found

@@ -52,8 +52,8 @@ class Report:
         seconds = sum(event.seconds for event in self.events)
         lines.append(
             f"{planned:,} of {len(self.events):,} signatures of "
-            f"{len({e.function for e in self.events}):,} functions run a plan; compiled "
-            f"in {seconds:,.1f} s"
+            f"{len({e.function for e in self.events}):,} functions use a plan; compiling "
+            f"took {seconds:,.1f} s"
         )
         if refused := sum(event.refused for event in self.events):
             lines.append(of_refusals(refused, sum(event.proposed for event in self.events)))

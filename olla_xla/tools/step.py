@@ -104,7 +104,7 @@ def plan_model(
     settings = {**dataclasses.asdict(options), "host_budget": host_budget}
     with tracing(model.name):
         planned: Any = decorator.plan(model.step, plan=given, **settings, **model.jit_options)
-        stage("tracing" if host_budget is None else "planning with parts in host memory")
+        stage("tracing" if host_budget is None else "planning with values in host memory")
         lowered = planned.lower(*arguments)
         host = "" if host_budget is None else str(planned.choice(*arguments))
     stage("XLA compiles the step")

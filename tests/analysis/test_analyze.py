@@ -186,5 +186,5 @@ def test_functions_that_libraries_jit():
         def __call__(self, *args):
             return 0
 
-    with pytest.raises(olla_xla.InputError, match="without a jax.stages.Lowered"):
+    with pytest.raises(olla_xla.InputError, match="not a jax.stages.Lowered"):
         olla_xla.analyze(Lazy(), x)

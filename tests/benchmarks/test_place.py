@@ -90,7 +90,7 @@ def test_overlap_in_xlas_own_assignment_is_found(assigned):
         )
 
     moved = BufferAssignment(tuple(damaged(home) for home in assignment.allocations))
-    with pytest.raises(CheckError, match="overlap while both live"):
+    with pytest.raises(CheckError, match="overlap, and both are live"):
         full_report(module, moved, "cpu")
 
 

@@ -315,4 +315,4 @@ def test_the_command_places_a_step(capsys, tmp_path):
     assert main(["benchmarks", "place_ilp", *flags]) == 0
     out = capsys.readouterr().out
     assert "places, search" in out and "places, cpsat" in out and "joint, cpsat" in out
-    assert "the integer program for the order" in out
+    assert "integer programs: lifetime peaks" in out

@@ -277,7 +277,7 @@ def test_a_choice_that_the_referee_refuses_is_reported(monkeypatch):
     made = planner.plan_module
 
     def refusing(*args, **kwargs):
-        refusals.note("a choice for loops", CheckError("it computes something else"))
+        refusals.note("a change of loops", CheckError("it computes something else"))
         return made(*args, **kwargs)
 
     monkeypatch.setattr("olla_xla.planner.plan_module", refusing)

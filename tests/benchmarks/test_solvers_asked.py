@@ -82,7 +82,7 @@ def test_a_plan_s_order(monkeypatch, early, bound):
     ilp.order_by_ilp(GRAPH, *start, options, 1.0, None)
     assert (asked[-1]["limits"].time_limit, asked[-1]["limits"].watch) == (1.0, None)
     same, proof = ilp.order_by_ilp(GRAPH, *start, options, -1.0, None)
-    assert same is start[0] and "0 at most are built in 0.0 s" in proof.message
+    assert same is start[0] and "only 0 can be built in 0.0 s" in proof.message
     larger = dataclasses.replace(options, seed=2**31 - 1)  # the most that every solver takes
     ilp.order_by_ilp(GRAPH, *start, larger, 1.0, None)
     assert asked[-1]["limits"].seed == 2**31 - 1

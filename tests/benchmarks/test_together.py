@@ -23,7 +23,7 @@ def test_two_processes_run_one_plan_or_none():
     assert "in process 1: olla_xla's check failed" in found[objects].message
     assert "0.11.2" in found["another jax"].message
     assert found[dies].planned == 0
-    assert "process 1 gave no sign of life for 8 s" in found[dies].message
+    assert "process 1 sent no sign of life for 8 s" in found[dies].message
 
 
 def test_cases_cover_the_first_and_the_last_process():

@@ -123,20 +123,20 @@ WRONG = [
     (flat, {"b": at(OUTPUT, 0)}, "t2 overlap"),
     (flat, {"a": at(ARGUMENT, 0)}, "t0 would write"),
     (flat, {"a": at(TEMP, 257)}, "not aligned"),
-    (flat, {"a": at(TEMP, 448)}, "leaves allocation"),
-    (flat, {"a": at(7, 0)}, "leaves allocation"),
+    (flat, {"a": at(TEMP, 448)}, "reaches beyond allocation"),
+    (flat, {"a": at(7, 0)}, "reaches beyond allocation"),
     (flat, {"a": at(TEMP, 256, 64)}, "another size"),
-    (flat, {"last": at(SPARE, 0)}, "an output"),
+    (flat, {"last": at(SPARE, 0)}, "output allocation"),
     (loop, {"state": at(TEMP, 256), "new": at(TEMP, 0), "kept": at(TEMP, 0)}, "t6 would read"),
     (loop, {"kept": at(TEMP, 256)}, "t6 would read"),  # an iteration writes over it
     (loop, {"kept": at(TEMP, 64)}, "would read"),
     (loop, {"kept": at(TEMP, 128)}, "t6 would read"),  # the test does
-    (loop, {"new": at(TEMP, 0)}, "overlap otherwise"),
-    (loop, {"test": at(TEMP, 0, 1)}, "overlap otherwise"),
+    (loop, {"new": at(TEMP, 0)}, "overlap in another way"),
+    (loop, {"test": at(TEMP, 0, 1)}, "overlap in another way"),
     (loop, {"test": at(TEMP, 384, 1)}, "t6 would read"),
     (loop, {"state": at(OUTPUT, 0)}, "t6 overlap"),
     (branches, {"inside": at(TEMP, 128)}, "t4 would read|t5 would read"),  # one branch does
-    (branches, {"inside": at(TEMP, 256)}, "overlap otherwise"),
+    (branches, {"inside": at(TEMP, 256)}, "overlap in another way"),
     (branches, {"result": at(TEMP, 128)}, "would read|overlap"),
     (branches, {"other": at(TEMP, 0)}, "would read"),
 ]
@@ -180,7 +180,7 @@ def test_an_iteration_must_not_end_what_the_next_reads():
 
 @pytest.mark.quick
 def test_an_output_keeps_its_size_and_thunks_their_number():
-    with pytest.raises(CheckError, match="leaves allocation"):
+    with pytest.raises(CheckError, match="reaches beyond allocation"):
         judge(flat(), flat(), {**AREAS, TEMP: Area(128)})
     with pytest.raises(CheckError, match="4 steps became 3"):
         judge(flat(), flat()[:-1])
@@ -201,7 +201,7 @@ def test_scratch_may_lie_where_a_dead_value_was():
     with pytest.raises(CheckError, match="t2 would read"):
         judge(kernel(T0), kernel(T256))
     check_thunks(kernel(T0), kernel(T256), AREAS, AREAS, {(2, 1)})
-    with pytest.raises(CheckError, match="overlap otherwise"):
+    with pytest.raises(CheckError, match="overlap in another way"):
         check_thunks(kernel(T0), kernel(at(OUTPUT, 0)), AREAS, AREAS, {(2, 1)})
 
 

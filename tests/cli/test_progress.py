@@ -37,10 +37,10 @@ def seconds(screen):
 
 def test_the_first_plan_says_that_loops_are_compiled_once(monkeypatch, caplog):
     monkeypatch.setattr(type(live_spans), "is_kept", False)
-    assert loading.what() == "compiling the planner's loops, once after installation"
+    assert loading.what() == "compiling olla_xla's inner loops (once after installation)"
     monkeypatch.setattr("olla_xla.compile.waiting._PATIENCE", 0.05)
     with caplog.at_level(logging.INFO, "olla_xla"), waiting("step", loading.what()):
         time.sleep(0.2)
-    assert "compiling the planner's loops, once after installation" in caplog.text
+    assert "compiling olla_xla's inner loops (once after installation)" in caplog.text
     monkeypatch.setattr(type(live_spans), "is_kept", True)
     assert loading.what() == "loading"

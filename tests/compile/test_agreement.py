@@ -116,8 +116,8 @@ def test_all_or_none(acts):
 
 def test_reasons_name_the_process():
     assert "process 1 compiled something else" in together(["votes", "differs"])[1][0].reason
-    assert "process 1 did not come" in together(["votes", "late"])[1][0].reason
-    assert "process 0 gave no sign of life" in together(["silent", "votes"])[1][1].reason
+    assert "process 1 did not begin to compile" in together(["votes", "late"])[1][0].reason
+    assert "process 0 sent no sign of life" in together(["silent", "votes"])[1][1].reason
     assert "out of memory" in together(["votes", "leaves"])[1][0].reason
 
 
@@ -135,7 +135,7 @@ def test_another_program_of_that_name_is_seen_at_once():
     for thread in threads:
         thread.join(timeout=20)
     assert [found[k].digest for k in range(2)] == ["", ""]
-    assert "compiles another step" in found[0].reason == found[1].reason
+    assert "compile different step" in found[0].reason == found[1].reason
 
 
 def test_an_offer_waits_for_the_leader_and_ends_with_it():
@@ -143,7 +143,7 @@ def test_an_offer_waits_for_the_leader_and_ends_with_it():
     with agreement(runtime, 1, 2) as follower:
         assert follower.offered(wait=False) is None
         assert follower.offered() is None  # the leader does not come
-        assert "did not come" in follower.settled().reason
+        assert "did not begin to compile" in follower.settled().reason
     with agreement(runtime, 0, 2, "second") as leader, agreement(runtime, 1, 2, "second") as other:
         assert leader.leads and not other.leads
         leader.offer(b"plan")

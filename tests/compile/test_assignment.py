@@ -94,7 +94,7 @@ def test_wrong_size(case):
 def test_tensor_outside_its_allocation(case):
     module, assignment, plan = case
     name = heap(assignment)[0].name
-    with pytest.raises(CheckError, match=f"tensor {name} at .* leaves its allocation"):
+    with pytest.raises(CheckError, match=f"tensor {name} at .* reaches beyond its allocation"):
         check_assignment(module, replaced(assignment, name, offset=2**30), plan)
 
 

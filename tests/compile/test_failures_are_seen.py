@@ -71,6 +71,6 @@ def test_a_budget_that_cannot_be_met_is_said_at_the_caller_s_line(use):
 @pytest.mark.refused
 def test_a_refusal_is_no_warning(caplog):
     with caplog.at_level(logging.INFO, "olla_xla"):
-        refusals.note("a choice for loops", ValueError("reason"))
+        refusals.note("a change of loops", ValueError("reason"))
     (record,) = caplog.records
-    assert record.levelno == logging.INFO and "a choice for loops" in record.getMessage()
+    assert record.levelno == logging.INFO and "a change of loops" in record.getMessage()

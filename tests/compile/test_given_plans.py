@@ -130,7 +130,7 @@ def test_what_nnx_jit_loses_is_said_with_what_to_write(caplog):
         caplog.clear()
         olla_xla.plan(fn)
         (said,) = caplog.messages
-        assert "plan the plain function" in said and "nnx.merge(graph, state)" in said
+        assert "plan a plain function" in said and "nnx.merge(graph, state)" in said
         assert "\n" not in said
 
 
@@ -138,7 +138,7 @@ def test_what_the_equinox_message_says_works(caplog):
     eqx = pytest.importorskip("equinox")
     olla_xla.plan(eqx.filter_jit(branches))
     (said,) = caplog.messages
-    assert "plan the plain function" in said and "eqx.partition" in said and "\n" not in said
+    assert "plan a plain function" in said and "eqx.partition" in said and "\n" not in said
 
     model = eqx.nn.MLP(64, 8, 16, 1, key=jax.random.key(0))
     optimizer = optax.adam(1e-2)

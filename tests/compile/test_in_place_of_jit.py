@@ -122,7 +122,7 @@ def test_nnx_jit(replaced, caplog):
     inside = step(model, x)
     assert not caplog.text
     assert jax.jit(step)(model, x) == inside == plain_jit(step)(model, x)
-    assert "nnx.split" in caplog.text and "as under jax.jit" in caplog.text
+    assert "nnx.split" in caplog.text and "like jax.jit" in caplog.text
 
 
 def test_nnx_objects_are_updated_as_by_jit(monkeypatch):

@@ -36,12 +36,13 @@ FAILED = dataclasses.replace(KEPT, bytes=None, xla_bytes=None, overhead=None, re
 
 def test_one_line_a_plan():
     assert str(EVENT) == (
-        "train_step: 20.0 -> 10.0 MB (-50.0 %), +1.3 % predicted time; 2.5 s with XLA's compile"
+        "train_step: 20.0 -> 10.0 MB (-50.0 %), +1.3 % predicted time; "
+        "planned and compiled in 2.5 s"
     )
     assert str(KEPT) == (
-        "f: 20.0 MB, XLA's own schedule: no better order was found; 2.5 s with XLA's compile"
+        "f: 20.0 MB, XLA's own schedule: no better order was found; planned and compiled in 2.5 s"
     )
-    assert str(FAILED) == "f: XLA's own schedule: a fault; 2.5 s with XLA's compile"
+    assert str(FAILED) == "f: XLA's own schedule: a fault; planned and compiled in 2.5 s"
 
 
 def test_refused_choices_are_told():
@@ -56,7 +57,7 @@ def test_the_table():
     lines = repr(Report((FAILED, KEPT, EVENT))).splitlines()
     assert lines[0].split() == "function XLA, MB planned less % time +% seconds".split()
     assert lines[1].split() == ["train_step", "20.0", "10.0", "50.0", "1.3", "2.5"]
-    assert lines[4].startswith("1 of 3 signatures of 2 functions run a plan; ")
+    assert lines[4].startswith("1 of 3 signatures of 2 functions use a plan; ")
     assert "not planned, 1: a fault" in lines
 
 

@@ -100,7 +100,7 @@ def test_a_plan_that_fits_runs_nothing_again_and_takes_no_more_than_xla():
     assert again(alone) > 0 == again(found) and found.plan.slowdown <= 0
     assert found.plan.assigned_bytes == found.plan.predicted_bytes <= assigned_bytes(alone)
     assert found.plan.xla_bytes == assigned_bytes(alone)
-    assert "it would act, but this fits" in found.plan.summary()
+    assert "not needed: the plan fits" in found.plan.summary()
     stored = planned(mlp(), 1)
     assert stored.plan == found.plan and again(stored) == 0
 
@@ -127,7 +127,8 @@ def test_where_running_again_saves_bytes_it_is_kept_and_told(caplog):
     assert again(found) == again(alone) == 1
     assert assigned_bytes(found) == assigned_bytes(alone)
     told = (
-        "jit_with_adam: XLA runs 1 instruction again, 0.9 ms: it would take 512.0 MB more without"
+        "jit_with_adam: XLA recomputes 1 instruction, which takes 0.9 ms; else the step takes "
+        "512.0 MB more"
     )
     assert told in caplog.messages
 
@@ -152,7 +153,7 @@ def test_what_xla_runs_again_is_analysed():
     assert 0 < found.ran_again.seconds < 0.001
     # XLA's warning names a limit of 682015928 bytes and a peak of 895296820.
     assert found.ran_again.excess_bytes == pytest.approx(895296820 - 682015928, rel=0.001)
-    assert "XLA runs 3 instructions again, 0.4 ms: 203.4 MB too many" in str(found)
+    assert "which takes 0.4 ms, as its estimate is 203.4 MB above its limit" in str(found)
     assert found.to_dict()["ran_again"]["instructions"] == 3
 
 
@@ -165,7 +166,7 @@ def test_what_does_not_fit_needs_the_pass():
     why = functools.partial(rematerialization.why_it_must, lowered, short(1), compiled)
     assert most is not None and 640 * 2**20 < most < 650 * 2**20
     assert why(kept + most) == ""
-    assert why(kept + most + 2**20) == "1.0 MB too many for XLA's limit"
+    assert why(kept + most + 2**20) == "the step exceeds XLA's limit by 1.0 MB"
 
 
 def test_the_pass_is_off_beside_others(monkeypatch):

@@ -112,7 +112,7 @@ def test_analysis_sums_to_the_total_and_tells_padding(tmp_path):
     wide = max(found.xla.tensors, key=lambda t: t.padding)
     assert wide.bytes == 65536 * 128 * 4 and wide.padding == 65536 * 125 * 4
     assert (wide.tighter, wide.tighter_bytes) == ("f32[3,65536]", 8 * 65536 * 4)
-    assert "padding to whole tiles" in str(found) and wide.tighter in str(found)
+    assert "padding of arrays to whole tiles" in str(found) and wide.tighter in str(found)
     texts = Texts()
     table = view_tables(found.xla, texts)
     columns = table["columns"]

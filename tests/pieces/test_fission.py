@@ -92,7 +92,7 @@ def test_a_loss_and_its_gradient(pieces):
     assert second.axis == "dimension 1 of float32[96,512]"
     assert (second.sums, second.stacked) == (("float32[96,16]",), ("float32[16,512]",))
     assert second.twice
-    assert "of which run before as well" in str(plan)
+    assert "of which also run before the pieces" in str(plan)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -415,7 +415,7 @@ def test_refusals_name_the_operation_and_the_line():
     assert plan.regions[0].axis == "dimension 1 of float32[64,256]"
     with pytest.raises(
         InputError,
-        match=r"small cannot be cut into pieces: no cut leaves less than \d+ bytes; no inter",
+        match=r"small cannot be cut into pieces: no cut lowers the peak of \d+ bytes; no inter",
     ):
 
         def small(x):
@@ -460,7 +460,7 @@ def test_arguments():
         ({"axis": (None,)}, "cuts no argument"),
         ({"accumulate_dtype": jnp.int32}, "not a floating-point type"),
         ({"accumulate_dtype": "wide"}, "not a floating-point type"),
-        ({"pieces": 4, "memory_budget": 1000}, "which chooses the number of pieces"),
+        ({"pieces": 4, "memory_budget": 1000}, "which sets the number of pieces"),
     ]:
         with pytest.raises(InputError, match=message):
             olla_xla.fission(f, **wrong)

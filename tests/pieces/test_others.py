@@ -130,7 +130,7 @@ def test_names_and_figures_of_a_refusal():
     def ranked(w, x):
         return jnp.sort(jnp.sort(x @ w, 0), 1)
 
-    why = "ranked cannot be cut into pieces: no cut leaves less than 262,144 bytes; sort at"
+    why = "ranked cannot be cut into pieces: no cut lowers the peak of 262,144 bytes; sort at"
     with pytest.raises(InputError, match=why):
         olla_xla.fission(functools.partial(ranked, W), pieces=4)(X)
 

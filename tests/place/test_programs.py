@@ -107,5 +107,5 @@ def test_the_command_places_by_the_program(tmp_path, capsys):
     lines = ["id,lower,upper,size", *(",".join(map(str, row)) for row in rows)]
     trace.write_text("\n".join(lines))
     assert main(["olla_xla", "place", f"--trace={trace}", "--method=ilp", f"--out={out}"]) == 0
-    assert "optimal by ilp, highs, stopped by proof" in capsys.readouterr().out
+    assert "optimal, found by ilp, highs, stopped by proof" in capsys.readouterr().out
     assert read_trace(out).check(read_trace(out).fixed)

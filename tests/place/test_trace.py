@@ -27,14 +27,14 @@ def test_command(tmp_path, capsys):
     (tmp_path / "in.csv").write_text(GOOD)
     out = tmp_path / "out.csv"
     assert run(f"--trace={tmp_path / 'in.csv'}", f"--out={out}") == 0
-    assert "3 blocks in 16 bytes" in capsys.readouterr().out
+    assert "3 blocks are packed into 16 bytes" in capsys.readouterr().out
     assert out.read_text().splitlines()[0] == "id,lower,upper,size,offset"
     # What was written is a trace again, its blocks pinned to where they lie.
     again = read_trace(out)
     assert again.fixed.max() == 8
     assert run(f"--trace={out}") == 0
     assert run(f"--trace={tmp_path / 'in.csv'}", "--capacity=15") == 1
-    assert "no packing exists within 15 bytes" in capsys.readouterr().out
+    assert "no packing of the 3 blocks exists within 15 bytes" in capsys.readouterr().out
 
 
 def test_command_misuse(tmp_path):
@@ -55,7 +55,7 @@ def test_command_misuse(tmp_path):
         ("id,lower,upper,size,gaps\n", "row 1, column 5: 'gaps' is no known column"),
         (
             "id,lower,start,upper,size\n",
-            "row 1, column start: column lower is the same; keep one",
+            "row 1, column start: column lower means the same; keep one",
         ),
         ("id,lower,upper,size\na,0,2,8\nb,3,3,8\n", "row 3, column upper: .*lower >= upper"),
         ("id,lower,upper,size\na,0,2,-8\n", "row 2, column size: -8"),

@@ -391,7 +391,7 @@ def test_dots_never_take_more_than_nothing_by_the_exact_budget(caplog):
 
     with caplog.at_level("INFO", "olla_xla"):
         estimated = temp(olla_xla.sublinear(loss, keep="dots"))
-    assert temp(loss) < estimated and "the largest segment are estimated at" in caplog.text
+    assert temp(loss) < estimated and "the largest segment take about" in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "olla_xla"):
         assert temp(olla_xla.sublinear(loss, keep="dots", budget="exact")) <= temp(loss)
@@ -580,7 +580,7 @@ def test_misuse():
         olla_xla.sublinear(loss, depth=None, splits=0)
     for wrong, message in (
         ({"candidates": lambda step: False}, "must return True"),
-        ({"mirror": lambda step: -1}, "mirror gives -1 for"),
+        ({"mirror": lambda step: -1}, "mirror returned -1 for"),
     ):
         with pytest.raises(InputError, match=message):
             olla_xla.sublinear(loss, **wrong)(layers(2), X)

@@ -53,7 +53,7 @@ def report():
 
 def test_an_unknown_platform_is_refused(monkeypatch):
     monkeypatch.setattr("olla_xla.tools.audit.audit.platform_of", lambda compiled: "metal")
-    with pytest.raises(InputError, match="knows executables of CPUs, GPUs and TPUs"):
+    with pytest.raises(InputError, match="reads executables of CPUs, GPUs and TPUs"):
         olla_xla.audit(jax.jit(jnp.sin), 1.0)
 
 

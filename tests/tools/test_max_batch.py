@@ -106,11 +106,11 @@ def test_what_host_memory_needs_is_said():
     for host_budget, error in (("much", InputError), (0, olla_xla.LimitError)):
         with pytest.raises(error, match="host_budget="):
             olla_xla.max_batch(traced, MEMORY, host_budget=host_budget)
-    with pytest.raises(InputError, match=r"host_budget= traces steps: make must give \(jax.jit"):
+    with pytest.raises(InputError, match=r"with host_budget=, make must return \(jax.jit"):
         olla_xla.max_batch(lower, MEMORY, host_budget="1GiB")
     found = olla_xla.max_batch(traced, MEMORY, host_budget="1GiB", options=OPTIONS)
     assert found.spilled.batch == found.recomputed.batch > 0
-    assert found.spilled.reason == "this device's memory is the host's"
+    assert found.spilled.reason == "this device uses the host's memory"
 
 
 def test_multiples_and_ways():
@@ -137,7 +137,7 @@ def test_bad_input():
         olla_xla.max_batch(lower, "much")
     with pytest.raises(olla_xla.LimitError, match="compiles=4 must be at least 5"):
         olla_xla.max_batch(lower, MEMORY, compiles=4)
-    with pytest.raises(olla_xla.LimitError, match="does its size have an effect"):
+    with pytest.raises(olla_xla.LimitError, match="does the step depend on"):
         olla_xla.max_batch(lambda n: lower(4), "1GB", options=OPTIONS)
 
 
@@ -154,7 +154,7 @@ def test_the_command(capsys, tmp_path):
     assert written["planned"]["bytes"] <= written["memory_bytes"] == 4 * 2**20
     assert written["planned"]["batch"] in {batch for _, batch, _ in written["points"]}
     for bad, said in (
-        ((), "the memory for target=cpu is not known; give --memory"),
+        ((), "for target=cpu, give the memory that a step may use"),
         (("--target=h100", "--memory_fraction=2"), "--memory_fraction=2.0 must be above 0"),
         (("--memory=0GB",), "memory=0 must be positive"),
         (("--memory=4MiB", "--max_overhead=-1"), "max_overhead=-1.0 must be at least 0"),
@@ -342,7 +342,7 @@ def test_a_way_that_fits_less_has_the_answer_of_the_way_before():
     xla = Told(work, "xla", lambda b: 10**6 * b)
     xla, planned = module._answers([xla, Told(work, "planned", lambda b: 2 * 10**6 * b)], 1, 8, 6)
     assert xla.batch == 1000 and xla.is_largest
-    reason = "a batch of 1,001 does not fit, and none above 1,000 was found to"
+    reason = "a batch of 1,001 does not fit, and no batch above 1,000 was found that fits"
     size = 2 * 10**6 * 1001
     assert planned == dataclasses.replace(xla, way="planned", reason=reason, next_bytes=size)
 

@@ -234,7 +234,7 @@ def _operands(term: Term) -> list[bytes]:
         return list(term.operands)
     (data,) = term.operands
     if len(data) % SIZE:
-        raise CheckError("a number is made of what is no list of numbers")
+        raise CheckError("a value number is made of data that is no list of numbers")
     return [data[k : k + SIZE] for k in range(0, len(data), SIZE)]
 
 

@@ -44,7 +44,7 @@ def check_layouts(program: Program) -> None:
     for index, (number, part) in program.aliases.items():
         output, argument = entry.result.shape, entry.parameters[number].shape
         if output.at(index).bytes != argument.at(part).bytes:
-            raise CheckError(f"output {list(index)} is in argument {number}, whose size differs")
+            raise CheckError(f"output {list(index)} reuses argument {number}, whose size differs")
     left = [(entry, False)]
     seen: set[Body] = {entry}
     while left:
@@ -74,7 +74,7 @@ def check_declared(program: Program, module: bytes) -> None:
         for index, part in leaves(shape):
             own = op.shape.at(index).minor_to_major if op.shape.has(index) else None
             if part.minor_to_major and own != part.minor_to_major:
-                raise CheckError(f"{op.name} has another layout than its caller has been told")
+                raise CheckError(f"{op.name} has another layout than its caller expects")
 
 
 def _check(op: Op, is_fused: bool) -> None:

@@ -340,7 +340,7 @@ class _Machine:
         self.run(body)
         for _, _, state, end, _ in states:
             self.read(end, op.name, "the state for its next iteration")
-            self.same_place(end, state, f"the state of {op.name} after an iteration and before")
+            self.same_place(end, state, f"the state of {op.name} before and after an iteration")
         for value in body.at[body.body.result].values():
             self.read(value, op.name)
         for _, _, state, _, _ in states:

@@ -55,9 +55,9 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
     try:
         scalars.run(program.entry, [UNKNOWN] * len(program.entry.parameters))
     except OutOfStepsError:
-        follower.left["loops run too long to follow all iterations"] = None
+        follower.left["some iterations, because loops run too many of them"] = None
     for loop in scalars.blind:
-        follower.left[f"how often {loop.name} runs is not known: 16 iterations followed"] = None
+        follower.left[f"more than 16 iterations of {loop.name}: their number is unknown"] = None
     for name in thunks.keys() - {op.name for op in follower.seen}:
         follower.left[f"{name} was not reached"] = None
     wrong = tuple(follower.wrong.values())
@@ -83,13 +83,13 @@ class _Follower:
         _check_copies(thunk)
         for cut, part in _paired(op.called[0], thunk):
             if part is None:
-                self.left[f"which slice {thunk} takes of {_which(cut)} is not known"] = None
+                self.left[f"which slice of {_which(cut)} {thunk} takes is unknown"] = None
                 continue
             shape = part.operands[1].shape if cut.is_result else part.shape
             if shape.bytes != cut.size:
                 raise CheckError(
                     f"{thunk} takes {cut.size:,} bytes of {_which(cut)}, but {part.name} "
-                    f"is of {shape.bytes:,}"
+                    f"has {shape.bytes:,}"
                 )
             found.append((cut, part))
         self.slices += len(found)
@@ -101,7 +101,7 @@ class _Follower:
         for cut, part in self._pairs[op]:
             begin = self._begin(part, known)
             if begin is None:
-                self.left[f"the index of {part.name} follows from no constant"] = None
+                self.left[f"the index of {part.name} depends on more than constants"] = None
                 continue
             last = part.operands[0].shape.bytes - cut.size
             actual = min(max(cut.offset(iterations), 0), last)
@@ -184,11 +184,11 @@ def _check_copies(thunk: GpuThunk) -> None:
             place = access.slice
             known = place.allocation < len(thunk.slices)
             if not known or place.end > thunk.slices[place.allocation].size:
-                raise CheckError(f"{thunk} accesses bytes outside of its parts")
+                raise CheckError(f"{thunk} accesses bytes outside of its slices")
         if inner.kind.endswith("copy") and len(thunk.embedded) == 1:
             places = [(a.slice.offset, a.slice.size, a.writes) for a in inner.accesses]
             if places != [(0, s.size, s.is_result) for s in thunk.slices]:
-                raise CheckError(f"{thunk} does not copy the whole of its part")
+                raise CheckError(f"{thunk} does not copy its whole slice")
 
 
 def _which(cut: MovingSlice) -> str:

@@ -318,7 +318,7 @@ class Numbering(abc.ABC):
         k = op.proto.tuple_index
         if not op.shape.is_tuple:
             if (k,) not in operands[0]:
-                raise CheckError(f"{op.name} takes element {k} of a tuple that lacks it")
+                raise CheckError(f"{op.name} takes element {k} of a tuple without such an element")
             return {(): operands[0][(k,)]}
         return {i[1:]: n for i, n in operands[0].items() if i[0] == k}
 

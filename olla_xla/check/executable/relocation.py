@@ -48,7 +48,7 @@ def check_relocated(before: CpuExecutable, after: CpuExecutable) -> None:
       CheckError: naming the thunk: besides places something else differs; or as `check_thunks`.
     """
     if before.without_places() != after.without_places():
-        raise CheckError("the executable differs in more than places")
+        raise CheckError("the executable differs in more than addresses")
     areas = _areas(before)
     sizes = {a.index: a.size for a in after.assignment.buffer_allocations}
     if areas.keys() != sizes.keys() or _kinds(before) != _kinds(after):
@@ -111,12 +111,12 @@ def _check_assignment(before: CpuExecutable, after: CpuExecutable) -> None:
     for number, place in new.items():
         was, name = old[number], before.names[number]
         if place.size != was.size or place.offset < 0 or place.end > sizes[place.allocation]:
-            raise CheckError(f"logical buffer {number} ({name}) leaves its allocation")
+            raise CheckError(f"logical buffer {number} ({name}) reaches beyond its allocation")
         found = written.get((name, was), {was} if was.allocation in fixed else set())
         if found and place != was and (was in found or place not in found):
-            raise CheckError(f"logical buffer {number} ({name}) is not where it is written")
+            raise CheckError(f"logical buffer {number} ({name}) is not where thunks write it")
         if found and place == was not in found:
-            raise CheckError(f"logical buffer {number} ({name}) is where it is not written")
+            raise CheckError(f"logical buffer {number} ({name}) is where no thunk writes it")
 
 
 def _places(executable: CpuExecutable) -> dict[int, Slice]:
@@ -128,7 +128,7 @@ def _places(executable: CpuExecutable) -> dict[int, Slice]:
     ]
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise CheckError("a logical buffer has two places")
+        raise CheckError("a logical buffer has two addresses")
     return found
 
 
@@ -162,7 +162,7 @@ def check_thunks(
     for index, area in areas.items():
         for part in found.defined.parts(Slice(index, 0, area.size)):
             if area.kept and not same.holds(part, part):
-                raise CheckError(f"allocation {index}, an output, would end otherwise")
+                raise CheckError(f"output allocation {index} would hold other final values")
 
 
 class _Referee:
@@ -234,7 +234,7 @@ class _Referee:
             for part in self.defined.parts(a.slice) if reads else ():
                 at = b.slice.offset + part.offset - a.slice.offset
                 if not same.holds(part, Slice(b.slice.allocation, at, part.size)):
-                    raise CheckError(f"{x.name} would read other bytes than those it should")
+                    raise CheckError(f"{x.name} would read other values than before")
 
     def _check_slices(self, x: CpuThunk, y: CpuThunk) -> None:
         """Checks a thunk's new places: inside allocations, aligned, overlapping as before."""
@@ -243,20 +243,20 @@ class _Referee:
         for a, b in zip(x.accesses, y.accesses, strict=True):
             p, q = a.slice, b.slice
             if (p.size, a.reads, a.writes) != (q.size, b.reads, b.writes):
-                raise CheckError(f"a slice of {x.name} has another size or use")
+                raise CheckError(f"a slice of {x.name} has another size or kind of access")
             area = self._areas.get(q.allocation)
             if area is None or q.offset < 0 or q.end > area.size:
-                raise CheckError(f"a slice of {x.name} leaves allocation {q.allocation}")
+                raise CheckError(f"a slice of {x.name} reaches beyond allocation {q.allocation}")
             if p != q and q.offset % ALIGNMENT:
                 raise CheckError(f"a slice of {x.name} lies at {q.offset}, which is not aligned")
             if p != q and not area.writable:
-                raise CheckError(f"{x.name} would write to allocation {q.allocation}")
+                raise CheckError(f"{x.name} would write to read-only allocation {q.allocation}")
         for i, (a, b) in enumerate(zip(x.accesses, y.accesses, strict=True)):
             for c, d in zip(x.accesses[:i], y.accesses[:i], strict=True):
                 if not (a.writes or c.writes):
                     continue
                 if _distance(a.slice, c.slice) != _distance(b.slice, d.slice):
-                    raise CheckError(f"slices of {x.name} overlap otherwise than they did")
+                    raise CheckError(f"slices of {x.name} overlap in another way than before")
 
 
 def _distance(p: Slice, q: Slice) -> int | None:

@@ -141,12 +141,12 @@ class _Checks:
             self._followed["addresses of slices"] = found.addresses
             self._left += found.left
             if unknown := sorted(executable.unknown_kinds):
-                self._left.append(f"thunks of kinds that are not known: {', '.join(unknown)}")
+                self._left.append(f"thunks of unknown kinds: {', '.join(unknown)}")
         elif executable is not None:
             calls = {op.name for op in ops if op.opcode == "call"}
             self._whole_calls = [t for t in self._thunks if t.name in calls and not t.inner]
             if n := len(self._whole_calls):
-                self._left.append(f"which buffer is which, in {n} kernels of whole computations")
+                self._left.append(f"the roles of buffers in {n} kernels of whole computations")
 
     def _check_results(self, before: bytes) -> None:
         """Checks that the results are those of an earlier module, loops iteration by iteration."""
@@ -176,7 +176,7 @@ class _Checks:
         if self._assignment:
             placed = self._of("memory", lambda: self._placed(program, values))
         else:
-            self._left.append("XLA's buffer assignment is not known: only aliases were followed")
+            self._left.append("addresses, except those of aliases: no buffer assignment is known")
         if placed is not None:
             self._of("memory", lambda: run(program, values, placed[0], self._target, placed[1]))
             self._followed["arrays with an address"] = len(placed[0])
@@ -185,7 +185,7 @@ class _Checks:
             self._of("values", lambda: run(program, values, shared, self._target))
         executable = self._executable
         if executable is None:
-            self._left.append("the code was not read: its addresses are taken for those assigned")
+            self._left.append("the code, which is assumed to use the addresses that XLA assigned")
             return
         self._followed["thunks"] = len(self._thunks)
         if placed is not None:
@@ -214,7 +214,7 @@ class _Checks:
         for index, number in self._promised.items():
             if program.aliases.get(index, (None,))[0] != number:
                 yield (
-                    f"result {list(index)} was to take over the memory of argument {number}, and "
+                    f"result {list(index)} should reuse the memory of argument {number}, but "
                     "does not"
                 )
 

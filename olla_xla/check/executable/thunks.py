@@ -196,16 +196,16 @@ class _Walk:
         writes = [a.slice for a in found if not a.reads]
         either = [a.slice for a in found if a.reads and a.writes]
         if not _in_order(reads, operands) and reads != self._copied(step, thunk):
-            raise CheckError(f"{thunk} does not read its operands' bytes: {_list(reads)}")
+            raise CheckError(f"{thunk} reads bytes that are not its operands: {_list(reads)}")
         if thunk.kind in _FILLS:
             inside = all(any(_within(w, r) for r in results) for w in writes)
         else:
             inside = _in_order(writes, results)
         if not inside:
-            raise CheckError(f"{thunk} does not write its results' bytes: {_list(writes)}")
+            raise CheckError(f"{thunk} writes bytes that are not its results: {_list(writes)}")
         unclear = operands if thunk.kind in _UNCLEAR else []
         if not _in_order(either, [*unclear, *results]):
-            raise CheckError(f"{thunk} updates bytes that are no result: {_list(either)}")
+            raise CheckError(f"{thunk} updates bytes that are not its results: {_list(either)}")
         if _only_moves(thunk) and set(writes) & set(written):
             raise CheckError(f"{thunk} overwrites a result of {step.op.name}")
 
@@ -228,12 +228,12 @@ class _Walk:
         tables -= {place for place, _ in known}
         listed = [a for a in thunk.accesses if a.slice.size and a.slice not in tables]
         if strange := sorted({a.slice for a in listed if (a.slice, a.shape) not in known}):
-            raise CheckError(f"{thunk} accesses bytes of others: {_list(strange)}")
+            raise CheckError(f"{thunk} accesses bytes of other values: {_list(strange)}")
         reads -= {(a.slice, a.shape) for a in listed if a.reads}
         writes -= {(a.slice, a.shape) for a in listed if a.writes}
         made -= {a.slice for a in thunk.accesses if a.writes}
         if lost := sorted(made.union(place for place, _ in reads | writes)):
-            raise CheckError(f"{thunk} does not access its buffers: {_list(lost)}")
+            raise CheckError(f"{thunk} does not access all its buffers: {_list(lost)}")
 
     def _arrays(self, frame: Frame, op: Op) -> Iterator[tuple[Slice, bytes]]:
         """The places and `Shape.key`s of the arrays of an operation's result that have bytes."""
@@ -339,7 +339,7 @@ class _Walk:
         if len(frames) != len(thunk.inner):
             raise CheckError(f"{thunk} runs other computations than {op.name} calls")
         if [a.slice for a in thunk.accesses] != [self.place(decides)]:
-            raise CheckError(f"{thunk} reads no condition, but {_list(_read(thunk))}")
+            raise CheckError(f"{thunk} reads {_list(_read(thunk))} instead of its condition")
         for frame, inner in zip(frames, thunk.inner, strict=True):
             self.sequence(frame, inner)
 

@@ -152,7 +152,7 @@ class _Follower:
         prefix: ShapeIndex = (0,) if op.opcode in ("copy-done", "recv-done") else (1,)
         taken = {} if op.opcode == "send-done" else _below(source, prefix)  # which gives a token
         if op.opcode == "async-done" and set(taken) != {i for i, _ in leaves(op.shape)}:
-            raise CheckError(f"{op.name} does not return what {op.operands[0].name} made")
+            raise CheckError(f"{op.name} does not return what {op.operands[0].name} computed")
         if op.opcode == "recv-done":
             taken = _above(taken, (0,))
         return self.define(op, taken)
@@ -177,7 +177,7 @@ class _Follower:
     def enter(self, frame: Frame, op: Op, body: Body, given: list[At]) -> At:
         """Runs a callee on the given values; returns those of its result."""
         if len(given) != len(body.parameters):
-            raise CheckError(f"{op.name} starts a computation without all operands")
+            raise CheckError(f"{op.name} calls a computation with a wrong number of operands")
         inner = Frame(body)
         for parameter, values in zip(body.parameters, given, strict=True):
             inner.at[parameter] = dict(values)

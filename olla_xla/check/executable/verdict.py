@@ -185,7 +185,7 @@ def places_of(assignment: bytes, names: Mapping[int, str]) -> dict[tuple[str, Sh
     try:
         proto.ParseFromString(assignment)
     except Exception as error:
-        raise CheckError("not a buffer assignment proto") from error
+        raise CheckError("the data is not a buffer assignment proto") from error
     where = {
         b.id: (
             b.defined_at.instruction_name or names.get(b.defined_at.instruction_id, ""),

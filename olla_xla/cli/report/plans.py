@@ -106,7 +106,7 @@ def _peaks(plan: Plan) -> list[tuple[str, str, str]]:
         return []
     return [
         ("lifetime peak", _mb(plan.peak_bytes), "predicted for the planned order"),
-        ("least lifetime peak", _mb(plan.least_peak_bytes), "lowest of all orders found"),
+        ("least lifetime peak", _mb(plan.least_peak_bytes), "of the best order found"),
     ]
 
 

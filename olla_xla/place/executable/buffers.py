@@ -230,7 +230,7 @@ class _Finder:
         for i, a in enumerate(thunk.accesses):
             s, key = a.slice, (thunk.number, i)
             if s.end > self._areas[s.allocation].size:
-                raise OffsetsError(f"a slice of {thunk.name} leaves its allocation")
+                raise OffsetsError(f"a slice of {thunk.name} reaches beyond its allocation")
             if a.reads and key not in self._executable.scratch:
                 writers = state[s.allocation].of(s)
                 for writer in writers:

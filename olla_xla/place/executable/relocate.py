@@ -102,7 +102,7 @@ class _Try(NamedTuple):
     def proof(self, backend: str, xla_bytes: int, seconds: float) -> Proof:
         """What is known of the height in these arenas; XLA's has `xla_bytes`."""
         p, status = self.packing, Status.OPTIMAL if self.height <= self.bound else Status.FEASIBLE
-        message = f"by {p.source}, stopped by {p.stopped_by}, in {len(self.arenas)} allocations"
+        message = f"by {p.source} in {len(self.arenas)} allocations, stopped by {p.stopped_by}"
         return Proof(
             computation="temporaries",
             backend=backend,
@@ -243,7 +243,7 @@ def logical_places(
                 new = by_place.get(old, old) if allocation.index == temp else old
             if new.allocation == temp and new.end > height:
                 if new.size > height:
-                    raise OffsetsError(f"{name or 'a buffer'} is in no thunk and fits nowhere")
+                    raise OffsetsError(f"no thunk uses {name or 'a buffer'}, which fits nowhere")
                 new = Slice(temp, 0, new.size)
             found[a.logical_buffer_id] = (new.allocation, new.offset)
     return found

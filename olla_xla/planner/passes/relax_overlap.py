@@ -60,7 +60,7 @@ def to_fit(state: ModuleState) -> ModuleState:
     found = _relaxed(state, math.inf, options, Timing(request.schedule_seconds))
     if found.ordered.predicted_bytes > limit:
         return state
-    _logger.info("transfers overlap %.3f ms less, to fit memory", 1e3 * found.edits.exposed_seconds)
+    _logger.info("transfers overlap %.3f ms less to save memory", 1e3 * found.edits.exposed_seconds)
     return found
 
 
@@ -118,7 +118,7 @@ def relaxed(
                 kept=base.kernels,
             )
         except KernelError as error:
-            _logger.info("transfers overlap with as much work as before: %s", error)
+            _logger.info("transfers keep their overlap with computation: %s", error)
             break
         most = base.predicted_bytes - 1 if best is None else best[0].predicted_bytes / WORTH
         if found.predicted_bytes > most:

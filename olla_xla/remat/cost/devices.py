@@ -92,12 +92,12 @@ _CARDS: tuple[tuple[str, Device, str], ...] = (
     (
         r"\bB200",
         _card("B200", 7.7, 75, 1125, 2250, 900, 64),
-        "NVIDIA HGX B200 datasheet, one of eight",
+        "NVIDIA HGX B200 datasheet, one of eight GPUs",
     ),
     (
         r"\bGB200",
         _card("GB200", 8.0, 80, 1250, 2500, 900, 225),
-        "NVIDIA GB200 NVL72 datasheet, one of two",
+        "NVIDIA GB200 NVL72 datasheet, one of two GPUs",
     ),
     (r"TPU v5 lite", _tpu("TPU v5e", 0.819, 6, 197, 200, 16, 128), "Google Cloud, TPU v5e"),
     (r"TPU v5", _tpu("TPU v5p", 2.765, 14, 459, 600, 16, 64), "Google Cloud, TPU v5p"),
@@ -130,5 +130,5 @@ def device(target: str, kind: str = "") -> Device:
         return calibrated_cpu()
     found, usual = card_device(kind), _USUAL.get(target, H100)
     if kind and found is None:
-        _logger.info("the speed of a %s is unknown; times are those of a %s", kind, usual.name)
+        _logger.info("speed of a %s unknown; predicted times are for a %s", kind, usual.name)
     return found or usual

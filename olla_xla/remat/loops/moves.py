@@ -103,7 +103,7 @@ def _without_moves(module: Module, target: str, cost: CostModel) -> tuple[tuple[
     return ((), module) if after is None else (names, after)
 
 
-_MOVES = "what moves arrays for loops"
+_MOVES = "copies of arrays in front of loops"
 
 
 def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
@@ -111,7 +111,7 @@ def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
     try:
         without = Edit(module).rewrite(sink_moves, (sink.move.name,), target).module()
     except HloError as error:
-        refusals.note("a module without what moves an array for loops", error)
+        refusals.note("a module without the copy of an array for a loop", error)
         return math.inf
     return run_seconds(without, cost)
 

@@ -90,7 +90,7 @@ class _EditBuilder(Again):
         """Numbers of the values that get a scan residual."""
         numbers = {(i.name, index): number for number, (i, index) in table.given.items()}
         if unknown := [name for name, index in record.kept if (name, index) not in numbers]:
-            raise PlanMismatchError(f"loop {pair.writer.i.name} has no value {unknown[0]} to keep")
+            raise PlanMismatchError(f"loop {pair.writer.i.name} has no value {unknown[0]} to store")
         return frozenset(numbers[value] for value in record.kept)
 
     def edit(self) -> LoopEdit:

@@ -424,7 +424,7 @@ def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
     try:
         checkpoints = recipe(view, pair, record).checkpoints
     except PlanMismatchError as error:
-        _logger.info("loop %s keeps the states of all iterations: %s", pair.writer.i.name, error)
+        _logger.info("loop %s stores the states of all iterations: %s", pair.writer.i.name, error)
         return None
     if checkpoints is None:
         return None

@@ -60,7 +60,7 @@ def residual_of(
       NotAResidual: the element could not be recomputed.
     """
     if len(readers) > 1:
-        raise NotAResidual("the backward loop's state contains it twice")
+        raise NotAResidual("the backward loop's state contains the array twice")
     (r,) = readers
     _only_between(writer, reader, w, r)
     update, at, axis = written_slice(writer, w)
@@ -91,13 +91,13 @@ def _contiguous_between(
     """
     if first.shape.key != end.key and not moves:
         if not all(_leading(shape, iterations) for shape in (first.shape, end)):
-            raise NotAResidual("between the loops its shape is changed")
+            raise NotAResidual("the array's shape is changed between the loops")
     if axis and (moves or first.shape.key != end.key):
-        raise NotAResidual("its slices are not contiguous, and it is moved between the loops")
+        raise NotAResidual("the array's slices are not contiguous, and are moved between loops")
     if moves and not _leading(end, iterations):
-        raise NotAResidual("between the loops it is moved across its slices")
+        raise NotAResidual("between the loops elements move from slice to slice")
     if not all(_moves_within_slices(i, iterations) for i in moves):
-        raise NotAResidual("between the loops it is moved across its slices")
+        raise NotAResidual("between the loops elements move from slice to slice")
 
 
 def _followed(
@@ -182,13 +182,13 @@ def _only_between(writer: CountedLoop, reader: CountedLoop, w: int, r: int) -> N
             break
         outside = outside[0].users
     if len(outside) != 1 or outside[0] is not last or last.users != [begin] or last.is_root:
-        raise NotAResidual("it is read outside the backward loop")
+        raise NotAResidual("the array is read outside the backward loop")
     if any(u.tuple_index == r and (u.users or u.is_root) for u in reader.site.users):
-        raise NotAResidual("it is read after the backward loop")
+        raise NotAResidual("the array is read after the backward loop")
     for loop, k in ((writer, w), (reader, r)):
         (parameter,) = loop.i.called[1].parameters
         if any(u.tuple_index == k and u.users for u in parameter.users):
-            raise NotAResidual("a loop's condition reads it")
+            raise NotAResidual("a loop's condition reads the array")
 
 
 def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
@@ -201,21 +201,21 @@ def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
     element = body.leaves(body.computation.parameters[0])[(w,)]
     update = body.root[(w,)].behind
     if update.i.opcode != "dynamic-update-slice" or update.operands[0].behind is not element:
-        raise NotAResidual("the forward loop does not write it slice by slice")
+        raise NotAResidual("the forward loop does not write the array slice by slice")
     if any(n is not update for n in readers_of(body, element)):
-        raise NotAResidual("the forward loop reads it too")
+        raise NotAResidual("the forward loop reads the array too")
     states = sum(n.behind is update for n in body.root.values())
     if states + len(readers_of(body, update)) > 1:
-        raise NotAResidual("the forward loop also reads it after writing a slice")
+        raise NotAResidual("the forward loop also reads the array after writing a slice")
     whole = update.shape
     axis = axis_of(element.shape, whole, update.operands[1].shape, writer.iterations)
     if axis is None:
-        raise NotAResidual("an iteration does not write one slice along one dimension")
+        raise NotAResidual("an iteration does not write exactly one slice of the array")
     if axis in update.shape.tiled_dimensions:
-        raise NotAResidual("its slices lie within tiles of the device's layout")
+        raise NotAResidual("the array's slices lie within tiles of the device's layout")
     at = body.affine(update.operands[2 + axis], whole=True)
     if at is None or at not in own_iteration(writer):
-        raise NotAResidual("the forward loop writes a slice of another iteration")
+        raise NotAResidual("an iteration of the forward loop writes another one's slice")
     return update, at, axis
 
 
@@ -236,21 +236,21 @@ def _read(
     reads, places = [], set()
     for node in readers_of(body, element):
         if node.i.opcode != "dynamic-slice":
-            raise NotAResidual(f"{node.i.opcode} reads it in the backward loop")
+            raise NotAResidual(f"{node.i.opcode} reads the array in the backward loop")
         whole = node.operands[0].shape
         here = axis_of(element.shape, whole, node.shape, reader.iterations)
         alike = not body.exact and same_dimension(written, axis, whole) == here
         if here is None or not (alike or here == axis):
-            raise NotAResidual("the backward loop reads it along another dimension")
+            raise NotAResidual("the backward loop reads the array along another dimension")
         leads = axis == 0 and _leading(written, reader.iterations)
         if not alike and whole.key != written.key and not leads:
-            raise NotAResidual("its slices are not contiguous, and it is read in another shape")
+            raise NotAResidual("the array's slices are not contiguous, and read in another shape")
         if not _is_replaceable(body, node):
-            raise NotAResidual("an asynchronous or nested fusion computes with it")
+            raise NotAResidual("an asynchronous or nested fusion computes with the array")
         places.add(body.affine(node.operands[1 + here], whole=True))
         reads.append(node)
     if len(places) > 1 or not places <= set(own_iteration(reader)):
-        raise NotAResidual("the backward loop reads a slice of another iteration")
+        raise NotAResidual("an iteration of the backward loop reads another one's slice")
     return tuple(reads), next(iter(places), None)
 
 

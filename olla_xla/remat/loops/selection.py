@@ -109,7 +109,7 @@ def _if_possible[Given](
     try:
         return write(given)
     except (HloError, PlanMismatchError) as error:
-        refusals.note("a choice for loops that cannot be written", error)
+        refusals.note("a change of loops that cannot be written", error)
         return None
 
 
@@ -119,7 +119,7 @@ def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
         check_rewrite(choices.module.data, choice.module.data, choices.target, loops=True)
         check_executable(choice.module.data, choices.target)
     except CheckError as error:
-        refusals.note("a choice for loops", error)
+        refusals.note("a change of loops", error)
         return False
     refusals.accepted()
     return True

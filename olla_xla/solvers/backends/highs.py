@@ -166,5 +166,5 @@ def _result(solver: highspy.Highs, arrays: LinearArrays) -> SolverResult:
 def _without_variables(arrays: LinearArrays) -> SolverResult:
     """HiGHS calls a model without variables empty and does not look at its rows."""
     if ((arrays.row_lower > 0) | (arrays.row_upper < 0)).any():
-        return SolverResult(Status.INFEASIBLE, message="a row without variables cannot hold")
+        return SolverResult(Status.INFEASIBLE, message="a constraint without variables cannot hold")
     return SolverResult(Status.OPTIMAL, bound=arrays.offset, x=np.zeros(0), message="no variables")

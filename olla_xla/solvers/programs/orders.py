@@ -64,7 +64,7 @@ def order_by_ilp(
     size = coefficients(reduce_graph(GraphArrays.of(graph)).arrays)
     most = min(_MOST, int(_A_SECOND * seconds))
     if size > most:
-        message = f"too large: {size:,} coefficients; {most:,} at most are built in {seconds:.1f} s"
+        message = f"too large: {size:,} coefficients, only {most:,} can be built in {seconds:.1f} s"
         taken = time.monotonic() - began
         return start, dataclasses.replace(
             proof, status=Status.UNKNOWN, seconds=taken, message=message

@@ -192,5 +192,5 @@ def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
     order = [v for step in running for v in sorted(step)]
     if sorted(order) != list(range(n)):
         missing = sorted(set(range(n)) - set(order))
-        raise SolverError(f"the solution runs {len(order)} of {n} operators, without {missing[:5]}")
+        raise SolverError(f"the solution runs {len(order)} of {n} operators, but not {missing[:5]}")
     return np.array(order, np.int64)

@@ -153,7 +153,7 @@ def audit_parts(
     is_gpu = isinstance(executable, GpuExecutable)
     doubts = invariant_loads(parts.module, executable).wrong if is_gpu else ()
     said = tuple(
-        f"{name} may load as invariant what is still being written, by the kernel of {origin}"
+        f"{name} may read memory with invariant loads while the kernel of {origin} writes it"
         for name, origin in doubts
     )
     counts, unknown = (found.followed, found.trusted), (*left, *found.left)

@@ -88,14 +88,14 @@ def _executable() -> Seen:
     except HloError as error:
         return False, f"the executable of a step for {target.kind} cannot be read: {error}"
     if executable.unknown_kinds:
-        return False, f"thunks of kinds that are not known: {', '.join(executable.unknown_kinds)}"
+        return False, f"it has thunks of unknown kinds: {', '.join(executable.unknown_kinds)}"
     report, plan = compiled.check(), compiled.plan
     wrong = len(invariant_loads(final_module(compiled.stage), executable).wrong)
     return not wrong, (
         f"a step for {target.kind} is planned, {plan.predicted_bytes / 2**20:.1f} MB instead of "
         f"{plan.xla_predicted_bytes / 2**20:.1f}; all {report.thunks} thunks agree with the "
         f"module; the predicted time of a run changes by {100 * plan.slowdown:+.2f} %; "
-        f"{wrong} fusions would load as invariant what is still being written"
+        f"{wrong} fusions would read memory with invariant loads while a kernel writes it"
     )
 
 
@@ -110,11 +110,11 @@ def _bits() -> Seen:
     took = time.perf_counter() - began
     same = all(bool((a == b).all()) for a, b in zip(found, expected, strict=True))
     loops = "compiled now" if "numba" in sys.modules else "on disk"
-    bits = "the same bits" if same else "other bits"
+    bits = f"{'the same' if same else 'not the same'} bits as with jax.jit"
     where = "planned" if planned.plans and not planned.plans[-1].keeps_xla else "in XLA's order"
     return same, (
-        f"a step on this CPU, {where}, gives {bits}; planned and run in {took:.1f} s, the "
-        f"planner's machine code was {loops}"
+        f"a step on this CPU, {where}, gives {bits}; planning and running took {took:.1f} s; "
+        f"the planner's machine code was {loops}"
     )
 
 
@@ -128,7 +128,7 @@ def _cache() -> Seen:
     except (OSError, RuntimeError) as error:
         return False, f"the cache folder cannot be written: {error}; set XDG_CACHE_HOME"
     plans = stored_folder()
-    kept = "plans are kept for the process" if plans is None else f"plans are kept in {plans}"
+    kept = "plans are not stored" if plans is None else f"plans are stored in {plans}"
     return True, f"{folder} can be written; {kept}"
 
 

@@ -129,7 +129,7 @@ def _device(compiled: jax.stages.Compiled) -> tuple[Any, str]:
         here = device in jax.devices(device.platform)
     except RuntimeError:
         here = False
-    return device, "" if here else f"there is no {device.device_kind} here"
+    return device, "" if here else f"this machine has no {device.device_kind}"
 
 
 def _leaves(
@@ -182,7 +182,7 @@ def _run(compiled: jax.stages.Compiled, leaves: list[Any], platform: str) -> dic
         "measured": found["measured"],
         "arguments": found["arguments"],
         "profiled": found["profiled"],
-        "reason": "" if found["measured"] is not None else "the system does not tell",
+        "reason": "" if found["measured"] is not None else "the system reports no memory use",
     }
 
 

@@ -199,8 +199,8 @@ class Journal:
             ) from error
         if header != self._header:
             raise InputError(
-                f"{self.lines} is of a sweep with other limits or another seed; delete it or give "
-                "another --out"
+                f"{self.lines} is from a sweep with other limits or another seed; delete the file "
+                "or give another --out"
             )
         self.rows = made
         if whole != text:

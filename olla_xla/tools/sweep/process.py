@@ -34,7 +34,7 @@ def run_process(
     try:
         child = run_module(program, request, {}, settings.cell_timeout)
     except subprocess.TimeoutExpired:
-        return {"error": f"took longer than {settings.cell_timeout:g} s"}
+        return {"error": f"this row took longer than {settings.cell_timeout:g} s"}
     if child.code == -signal.SIGKILL:
         return {"error": KILLED}
     found = child.answer
