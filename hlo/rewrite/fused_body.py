@@ -145,7 +145,7 @@ class FusedBody:
     def put_at(
         self, array: _Instruction, part: _Instruction, indices: Sequence[_Instruction]
     ) -> _Instruction:
-        """Adds a dynamic-update-slice of `array`, which is outside."""
+        """Adds a dynamic-update-slice of `array`, a value outside, by `part`, a value inside."""
         operands = self.parameter(array), part, *indices
         return self._body.make("dynamic-update-slice", "update.loop", array.shape, *operands)
 

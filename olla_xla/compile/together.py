@@ -188,7 +188,7 @@ class _Compile:
             return failed(self.compiles.own(), error)
 
     def without(self, outcome: Outcome, reason: str) -> Outcome:
-        """The outcome with XLA's own executable, after the decision "no"."""
+        """The outcome with XLA's own executable, since the processes agreed not to use the plan."""
         if not outcome.planned:
             return dataclasses.replace(outcome, reason=reason)
         assert outcome.plan is not None

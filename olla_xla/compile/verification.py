@@ -59,7 +59,7 @@ class ResultComparison:
     say: Callable[[str], None]
 
     def expected(self, own: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
-        """The results of `own` in a 1-tuple; if it fails, None, or raises if the user asked."""
+        """The results of `own` in a 1-tuple; None if it fails, or raises with verify=True."""
         try:
             return (jax.block_until_ready(own(*args, **kwargs)),)
         except Exception as error:  # it runs out of memory, or cannot be traced twice

@@ -125,7 +125,7 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
 
 
 def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
-    """Writes the machine code of a loop to disk; arguments as for `load`."""
+    """Writes the machine code of a loop to disk, by what `load` will ask for: its arguments."""
     header = code._asdict()
     header["sizes"] = [len(image) for image in header.pop("images")]
     data = json.dumps(header).encode() + b"\n" + b"".join(code.images)

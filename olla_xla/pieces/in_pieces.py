@@ -79,7 +79,7 @@ class FissionFunction(ChosenFunction):
 def fission_function(
     function: Callable[..., Any], jit_options: Mapping[str, Any], plan_settings: PlanSettings
 ) -> FissionFunction:
-    """Makes a `FissionFunction`. InputError without a budget, with a plan, or if not enabled."""
+    """The function, run in pieces. InputError: no memory budget, a given plan, or plans are off."""
     if (
         plan_settings.options.budget_bytes is None
         or plan_settings.plan is not None

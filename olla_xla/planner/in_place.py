@@ -50,7 +50,8 @@ def bindings(work: Candidates, order: Sequence[int] | NDArray[np.int64]) -> list
 
     An operand must die at the fusion under this order, the fusion be allowed to overwrite it, and
     the buffers of both, once joined, never hold two live tensors. Arguments are left as they are.
-    A kernel that is to have a pattern (`PlannedModule.kept`) gets only the bindings that this has.
+    A kernel in which arrays must share memory as in XLA's order (`PlannedModule.kept`) gets only
+    bindings between those.
     """
     g, planned = work.arrays, work.planned
     spans = intervals(g, order)

@@ -94,7 +94,7 @@ class _KernelMemory:
         self._buffers: dict[Computation, tuple[dict[int, int], Buffers]] = {}
 
     def settle(self) -> bool:
-        """Binds and holds until every kernel has its pattern; returns whether it succeeded."""
+        """Binds results, and holds operands longer, until kernels share as in XLA's order."""
         for _ in range(_ROUNDS):
             binds, held = self._changes()
             if not binds and not held:

@@ -341,7 +341,7 @@ class _Expressions:
         """By instruction, its number and how many instructions make it."""
 
     def number(self, i: Instruction) -> int | None:
-        """The number of an instruction; None where it has none, being impure or made by many."""
+        """The number of an instruction's value; None if impure, or of too many instructions."""
         found = self._at.get(i)
         return None if found is None else found[0]
 

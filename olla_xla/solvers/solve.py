@@ -214,7 +214,7 @@ def known(bound: float) -> float:
 
 
 def whole_units(bound: float) -> int:
-    """A lower bound rounded up to a whole number, at least 0; 0 where nothing is known.
+    """A lower bound rounded up, within a solver's rounding; 0 where it is negative or unknown.
 
     Example:
       >>> whole_units(2.3), whole_units(2.0000001), whole_units(-math.inf)

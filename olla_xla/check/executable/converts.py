@@ -67,7 +67,7 @@ def _again(numbering: ElementNumbering, shapes: tuple[Shape, Shape], number: byt
 
 
 def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
-    """The value number, outside of a fusion, of a result that has `number` inside the fusion."""
+    """The value number outside of a fusion, whose hash is `code`, of its result `number`."""
     if (inner := numbering.rounded.get(number)) is not None and not inner.code:
         return _rounded_by(numbering, (inner.old, inner.new), code, inner.operand)
     result = numbering.coded(code, number)

@@ -31,7 +31,7 @@ def kernel_memory(
     places: Mapping[MemoryValue, Place],
     target: str,
 ) -> dict[str, KernelMemory]:
-    """Kernel name -> its memory pattern, for kernels whose rounding may depend on it.
+    """Kernel name -> which of its arrays share memory, where its rounding may depend on that.
 
     Args:
       values: of a program. shared: value -> buffer, as XLA must share (`shared_buffers`).

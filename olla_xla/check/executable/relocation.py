@@ -340,7 +340,7 @@ class SameBytes:
                         self.add(*((a, b) if mine is self._old else (b, a)))
 
     def intersect(self, other: SameBytes) -> None:
-        """Ends all pairs that another does not have."""
+        """Removes the pairs of bytes that another does not have."""
         kept = SameBytes()
         for index, runs in self._old.items():
             theirs = other._old.get(index, [])

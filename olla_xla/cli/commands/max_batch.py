@@ -159,7 +159,7 @@ def _how(way: LargestBatch) -> str:
 
 
 def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
-    """Lines below that table: what could not be planned and why, open ranges, cost of the search.
+    """Lines below the table of sizes: what could not be planned and why, open ranges, the cost.
 
     Args:
       found: the answers.

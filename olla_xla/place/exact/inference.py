@@ -96,7 +96,7 @@ def _end(model: Model, state: PlacementState, e: int) -> int:
 
 @inner
 def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> bool:
-    """Raises the least offsets of all items passed over; False if one cannot be placed any more.
+    """Raises the least offsets of items skipped for the last one; False if one no longer fits.
 
     Args:
       model, state: of the search. rank: int64 [items], the order in which they are tried.

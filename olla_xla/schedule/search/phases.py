@@ -250,7 +250,7 @@ class _Run:
         self.level = least + int(level * (self.peak - least))
 
     def round(self, moves: int, first: int, spend: Callable[[int], None]) -> NDArray[np.int64]:
-        """The order after a number of moves."""
+        """The best order met, after more moves; `spend` is told the steps of each chunk."""
         history = np.zeros(_HISTORY)
         for begun in range(0, moves, _CHUNK):
             chunk = min(_CHUNK, moves - begun)
