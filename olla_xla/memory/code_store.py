@@ -178,7 +178,7 @@ def write(name: str, kinds: Any, digest: str, data: bytes) -> None:
 
 @functools.cache
 def _say(trouble: str) -> None:
-    _logger.warning("every process compiles the planner's loops: %s cannot store them", trouble)
+    _logger.warning("each process compiles the planner's loops; cannot store them: %s", trouble)
 
 
 def _seal(file: str, data: bytes) -> bytes:

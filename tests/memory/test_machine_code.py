@@ -184,7 +184,7 @@ def test_what_others_may_have_planted_is_not_run(monkeypatch, tmp_path, caplog, 
     assert _is_taken()
     tmp_path.chmod(mode)
     assert not _is_taken() and not _is_taken()
-    assert caplog.text.count("every process compiles the planner's loops") == 1
+    assert caplog.text.count("each process compiles the planner's loops") == 1
     assert str(tmp_path) in caplog.text and "others may write" in caplog.text
 
 

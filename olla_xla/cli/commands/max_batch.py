@@ -41,7 +41,7 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_step(values)
     shared.define_target(values, "Device into whose memory the step must fit.", "h100")
     define.whole("devices", 1, "Number of devices among which each batch is split.", least=1)
-    define.text("memory", None, 'Memory of each device that the step may use: "30GiB".')
+    define.text("memory", None, 'Memory of each device for the step, such as "30GiB".')
     define.real(
         "memory_fraction",
         None,
@@ -50,7 +50,7 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_overhead(
         values, 0.05, "Most predicted time that recomputation may add; 0: recompute nothing."
     )
-    about = "Also find the batch with scan residuals in host memory, at most so much: 64GiB."
+    about = "Also allow scan residuals in host memory, up to this size, such as 64GiB."
     define.text("host_budget", None, about)
     shared.define_limits(values)
     shared.define_placement(values)

@@ -31,7 +31,7 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     define.one_of("method", "auto", METHODS, "Algorithm that chooses the blocks' offsets.")
     define.one_of("backend", "highs", SOLVERS, "Solver of the integer program (--method=ilp).")
-    define.real("gap", 0.0, "Gap to the lower bound, as a fraction of it, to stop --method=ilp at.")
+    define.real("gap", 0.0, "Fraction above the lower bound at which --method=ilp may stop.")
 
 
 def run(values: flags.FlagValues) -> int:

@@ -61,7 +61,7 @@ def define_flags(values: flags.FlagValues) -> None:
         "Most memory that each function may use (10GiB), or only the named one (train_step=10GiB).",
         values,
     )
-    define.text("host_budget", None, "Most host memory that each function may use: 64GiB.")
+    define.text("host_budget", None, "Most host memory of each function, such as 64GiB.")
     define.text(
         "only",
         "",

@@ -189,7 +189,7 @@ def define_method(values: flags.FlagValues) -> None:
         'Method that orders the operators: "search", or "ilp" (OLLA\'s integer program).',
     )
     define.one_of("backend", "highs", SOLVERS, "Solver of the integer program (--method=ilp).")
-    define.real("gap", 0.0, "Gap to the lower bound, as a fraction of it, to stop --method=ilp at.")
+    define.real("gap", 0.0, "Fraction above the lower bound at which --method=ilp may stop.")
     define.switch(
         "early_updates",
         False,
@@ -204,7 +204,7 @@ def define_placement(values: flags.FlagValues) -> None:
         "placement",
         "xla",
         PLACEMENTS,
-        'What chooses buffer addresses: "xla", or "own", which is olla_xla (CPU only).',
+        'What chooses buffer addresses: "xla", or "own" for olla_xla itself (CPU only).',
     )
 
 

@@ -56,7 +56,7 @@ def audit(fn: Any, *args: Any, before: str | Path | None = None, **kwargs: Any) 
     stage = getattr(fn, "stage", fn)  # of ours, JAX's own
     if isinstance(stage, jax.stages.Compiled | jax.stages.Lowered):
         if args or kwargs:
-            raise InputError("olla_xla.audit takes a lowered or compiled stage without arguments")
+            raise InputError("a lowered or compiled function has its arguments; give no others")
     elif callable(fn):
         jitted = fn if hasattr(fn, "lower") else plain_jit(fn)
         stage = jax_stage(jitted.lower(*args, **kwargs))
@@ -90,7 +90,7 @@ def audit_compiled(
     try:
         found = platform_of_jax(platform_of(compiled))
     except KeyError as error:
-        raise InputError("olla_xla.audit knows executables of CPUs, GPUs and TPUs") from error
+        raise InputError("olla_xla.audit reads executables of CPUs, GPUs and TPUs only") from error
     began = time.monotonic()
     serialized = b"" if found is TPU else serialized_executable(compiled)
     parts = ExecutableParts(
