@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.commands import mutants as report
 from benchmarks.mutants import driver
+from benchmarks.mutants.audited import AuditedSubject
 from benchmarks.mutants.draft import Draft
 from benchmarks.mutants.kinds import KINDS, OVERLAP, THUNKS, mutated
 from benchmarks.mutants.overlap import overlapped
@@ -670,3 +671,25 @@ def test_a_text_read_back_keeps_what_xla_compiles_by():
     body = "g {\n p = f32[4] parameter(0)\n ROOT s = f32[4] sine(p)\n}\n"
     module = from_hlo_text(f"HloModule m\n{body}ENTRY e {{\n p = f32[4] parameter(0)\n {call}\n}}")
     assert b"xla_cpu_small_call" in module and b"xla_cpu_small_call" in read_back(module)
+
+
+BITCAST = """
+HloModule m, is_scheduled=true
+
+ENTRY e {
+  p = f32[2,4]{1,0} parameter(0)
+  a = f32[2,4]{1,0} negate(p)
+  b = f32[8]{0} bitcast(a)
+  c = f32[2,4]{1,0} cosine(p)
+  ROOT t = (f32[8]{0}, f32[2,4]{1,0}) tuple(b, c)
+}
+"""
+
+
+def test_another_layout_under_a_bitcast_is_another_program_and_no_fault():
+    subject = AuditedSubject.__new__(AuditedSubject)
+    subject.planned = from_hlo_text(BITCAST)
+    for name, is_fault in (("a", False), ("c", True)):
+        line = f"{name} = f32[2,4]{{1,0}}"
+        changed = from_hlo_text(BITCAST.replace(line, line.replace("1,0", "0,1")))
+        assert subject._is_fault("layout_call", changed) == is_fault

@@ -146,7 +146,9 @@ class _Checks:
             calls = {op.name for op in ops if op.opcode == "call"}
             self._whole_calls = [t for t in self._thunks if t.name in calls and not t.inner]
             if n := len(self._whole_calls):
-                self._left.append(f"the roles of buffers in {n} kernels of whole computations")
+                self._left.append(
+                    f"the roles of equal buffers in {n} kernels of whole computations"
+                )
 
     def _check_results(self, before: bytes) -> None:
         """Checks that the results are those of an earlier module, loops iteration by iteration."""
