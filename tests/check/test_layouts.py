@@ -154,7 +154,7 @@ ENTRY e {{
 """)  # noqa: E501
 
     check_executable(module(0), "cpu")
-    with pytest.raises(CheckError, match="in argument 1, whose size differs"):
+    with pytest.raises(CheckError, match="reuses argument 1, whose size differs"):
         check_executable(module(1), "cpu")
 
 

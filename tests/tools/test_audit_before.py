@@ -91,6 +91,19 @@ def test_other_layouts_of_arguments_are_said(tmp_path):
     assert "other layouts" in olla_xla.audit(compiled, before=path).left[0]
 
 
+def test_a_dump_that_contradicts_itself_is_an_error(tmp_path):
+    compiled, files = dumped(tmp_path, "cpu", "scan", {})
+    proto = parse_module_proto(to_hlo(read_file(files[-1])))
+    for computation in proto.computations:
+        for instruction in computation.instructions:
+            if instruction.opcode == "dynamic-slice":
+                instruction.operand_ids[:] = instruction.operand_ids[:1]
+    path = tmp_path / "other.pb"
+    path.write_bytes(proto.SerializeToString())
+    (finding,) = olla_xla.audit(compiled, before=path).findings
+    assert finding.check == "results" and "contradict" in finding.message
+
+
 def test_what_cannot_be_compared_is_misuse(tmp_path, capsys):
     path = tmp_path / "no.txt"
     path.write_text("nothing")

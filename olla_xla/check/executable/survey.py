@@ -158,7 +158,10 @@ class _Checks:
             self._left.append("results, since the module before has arguments of other layouts")
             return
         self._followed["results compared"] = len(leaves(new.entry.result.shape))
-        changed = changed_results(old, new, self._target)
+        try:
+            changed = changed_results(old, new, self._target)
+        except (IndexError, KeyError) as error:  # such as a dimension that there is not
+            raise CheckError("an instruction's attributes contradict its shape") from error
         if changed is None:
             raise CheckError("callbacks or collectives are not those of the module before")
         if changed:
