@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.errors import BudgetError, InputError, LimitError
 from olla_xla.pieces.choice import Cut, choose, line_of, pieces_for
 from olla_xla.pieces.estimate import largest
@@ -308,17 +309,7 @@ def _within(traced: _Traced, budget: int) -> _Traced:
     while True:
         pieces = min(pieces, units)
         cut = dataclasses.replace(traced, pieces=pieces)
-        analysis = jax.jit(cut.run).lower(shapes).compile().memory_analysis()
-        if analysis is None:
-            raise InputError(
-                "this backend does not report how much memory an executable needs; give pieces="
-            )
-        total = (
-            analysis.argument_size_in_bytes
-            + analysis.output_size_in_bytes
-            - analysis.alias_size_in_bytes
-            + analysis.temp_size_in_bytes
-        )
+        total = assigned_bytes(jax.jit(cut.run).lower(shapes).compile())
         least = total if least is None else min(least, total)
         if total <= budget:
             return cut

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import olla_xla
+from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.pieces.graph import Graph, spread
 from tests.support.drawn import normal
 
@@ -93,6 +94,82 @@ def test_whatever_linear_is_done_to_weights(names):
         return jnp.tanh(x @ w + b)
 
     check(scanned(body), 2e-2 if "in half precision" in names else 1e-3)
+
+
+HEADS, EACH = 4, 4
+
+
+def rotated(x):
+    angles = jnp.arange(x.shape[1])[:, None] * 10.0 ** -jnp.arange(EACH // 2)
+    (a, b), cos, sin = jnp.split(x, 2, -1), jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+def transformer(dtype):
+    """Norms, biases, casts, rotary embeddings, grouped attention, and dropout by keys of layers."""
+
+    def normed(x, scale):
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        wide = (wide - wide.mean(-1, keepdims=True)) / jnp.sqrt(wide.var(-1, keepdims=True) + 1e-3)
+        return (wide * scale[0] + scale[1]).astype(dtype)
+
+    def dropped(x, key):
+        return jnp.where(jax.random.bernoulli(key, jnp.float32(0.9), x.shape), x, 0)
+
+    def layer(x, given):
+        (scales, qkv, bias, out, up, down), key = given
+        made = (normed(x, scales[0]) @ qkv.astype(dtype) + bias.astype(dtype)).reshape(
+            *x.shape[:2], 2 * HEADS, EACH
+        )
+        q, k, v = jnp.split(made, (HEADS, HEADS + HEADS // 2), 2)
+        q = rotated(q).reshape(*q.shape[:2], HEADS // 2, 2, EACH)
+        scores = jnp.einsum("bsghd,btgd->bghst", q, rotated(k))
+        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        weights = jax.nn.softmax(jnp.where(seen, scores, -1e9))
+        mixed = jnp.einsum("bghst,btgd->bsghd", weights, v).reshape(x.shape)
+        x = x + dropped(mixed @ out.astype(dtype), jax.random.fold_in(key, 0))
+        hidden = jax.nn.gelu(normed(x, scales[1]) @ up.astype(dtype))
+        return x + dropped(hidden @ down.astype(dtype), jax.random.fold_in(key, 1)), None
+
+    def loss(w, x):
+        keys = jax.random.split(KEY, len(w[0]))
+        return (jax.lax.scan(layer, x.astype(dtype), (w, keys))[0] ** 2).mean()
+
+    return jax.value_and_grad(loss)
+
+
+def accumulated(function, pieces):
+    def by_hand(w, x):
+        def body(total, part):
+            return jax.tree.map(jnp.add, total, function(w, part)), None
+
+        zeros = jnp.float32(0), jax.tree.map(jnp.zeros_like, w)
+        return jax.lax.scan(body, zeros, x.reshape(pieces, -1, *x.shape[1:]))[0]
+
+    return by_hand
+
+
+def test_a_transformer_takes_no_more_than_accumulation_by_hand():
+    d, layers, batch = HEADS * EACH, 4, 16
+    shapes = (2, 2, d), (d, 2 * d), (2 * d,), (d, d), (d, 4 * d), (4 * d, d)
+    w = [normal(layers, *s, scale=0.3, seed=k) for k, s in enumerate(shapes)]
+    x = normal(batch, 32, d, seed=9)
+    function = transformer(jnp.float32)
+    with jax.enable_x64(True):
+        wide = [a.astype(jnp.float64) for a in w]
+        made = jax.jit(transformer(jnp.float64))(wide, x.astype(jnp.float64))
+        exact = [np.asarray(a) for a in jax.tree.leaves(made)]
+    for pieces in (2, 16):
+        cut = olla_xla.fission(function, pieces=pieces)
+        compiled, hand = (
+            jax.jit(f).lower(w, x).compile() for f in (cut, accumulated(function, pieces))
+        )
+        assert assigned_bytes(compiled) < 1.05 * assigned_bytes(hand)
+        for a, b in zip(jax.tree.leaves(compiled(w, x)), exact, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max())
+    narrow = olla_xla.fission(transformer(jnp.bfloat16), pieces=16)
+    for a, b in zip(jax.tree.leaves(jax.jit(narrow)(w, x)), exact, strict=True):
+        assert np.linalg.norm(np.asarray(a) - b) < 0.05 * np.linalg.norm(b)
 
 
 def test_masks_are_cut_beside_weights_that_are_whole():
