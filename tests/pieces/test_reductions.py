@@ -148,6 +148,8 @@ def test_a_chamfer_loss():
     found = cut.explain(x, y)
     assert found.largest_after == found.largest_before / 16
     gradient = jax.value_and_grad(chamfer, (0, 1))
+    with pytest.raises(olla_xla.InputError, match="reduce_min .* pass the loss to fission"):
+        olla_xla.fission(gradient, pieces=16).explain(x, y)
     ours = jax.value_and_grad(cut, (0, 1))
     for a, b in zip(
         jax.tree.leaves(jax.jit(ours)(x, y)), jax.tree.leaves(jax.jit(gradient)(x, y)), strict=True
