@@ -2,8 +2,6 @@
 what.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from hlo.rewrite.fused_body import Part

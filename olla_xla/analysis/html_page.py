@@ -1,7 +1,5 @@
 """Puts the report together: plots, tables, script and style in one file."""
 
-from __future__ import annotations
-
 import base64
 import collections
 import gzip

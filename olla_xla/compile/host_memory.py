@@ -1,7 +1,5 @@
 """What of an executable lies in host memory: its bytes, and the scan residuals."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

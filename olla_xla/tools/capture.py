@@ -1,7 +1,5 @@
 """Compiles a lowered function and copies its modules out."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """How values of the forward loop's iteration could be made in the backward loop."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Iterator, Sequence
 
