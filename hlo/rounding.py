@@ -49,6 +49,8 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
     if i.opcode != "fusion":
         return _is_complex(i)
     body = i.called[0]
+    if platform(target).is_host and i.fusion_kind == "kCustom":
+        return False  # a library runs it (YNNPACK), whose code was compiled before
     if platform(target).has_tiles and code_generator(body) is CodeGenerator.TILES:
         return False
     return _Products().is_sensitive(body)

@@ -95,6 +95,8 @@ class Rounding:
         if op.opcode != "fusion":
             return _computes_complex(op)
         (body,) = op.called
+        if self._tiles and op.proto.fusion_kind == "kCustom":
+            return False  # a library's function, YNNPACK's
         if self._tiles and all(_has_tiles(inner) for inner in body.ops):
             return False
         return _Sums(body, ()).is_open
