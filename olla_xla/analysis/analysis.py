@@ -232,7 +232,7 @@ def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
     if proof.taken_over_bytes:
         rows.append(("saved by in-place writes", [*none, -proof.taken_over_bytes]))
     if more := analysis.lower_bound_bytes - proof.bytes:
-        rows.append(("also needed, as the plan's search proves", [*none, more]))
+        rows.append(("bytes every order also needs, as the plan's search proves", [*none, more]))
     sums = [sum(column.values()) for column in columns[:-1]]
     return [*rows, ("sum", [*sums, analysis.lower_bound_bytes])]
 

@@ -219,17 +219,17 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
     free = sorted(free, key=lambda r: not stands_at(r, leaf))  # its own first
     if same := [r for r in free if r.type == leaf.type]:
         reason = other_form(leaf, same[0])
-        return same[0].path, reason or f"XLA did not let output {same[0].path} reuse its memory"
+        return same[0].path, reason or f"XLA did not reuse the argument for output {same[0].path}"
     if near := [r for r in free if r.shape == leaf.shape]:
         return near[0].path, unlike("dtype", leaf.dtype, near[0], near[0].dtype)
     if near := [r for r in free if r.dtype == leaf.dtype and r.bytes == leaf.bytes]:
         return near[0].path, unlike("shape", leaf.type, near[0], near[0].type)
     if taken := [r for r in replaced if r.type == leaf.type]:
         number = f"{len(taken)} outputs" if len(taken) > 1 else "one output"
-        return "", f"{number} of this type, each in the memory of another argument"
+        return "", f"other arguments' memory already holds {number} of this argument's type"
     if near := [r for r in free if r.path and stands_at(r, leaf)]:
         return near[0].path, unlike("shape", leaf.type, near[0], near[0].type)
-    return "", f"no output has type {leaf.type}"
+    return "", f"no output has the argument's type, {leaf.type}"
 
 
 def _is_reused(view: MemoryView, leaf: Leaf) -> bool:
@@ -271,10 +271,10 @@ def _copy(
         maker = source.instruction
         if maker.opcode == "parameter":
             name = maker.op_name or source.name
-            return f"the output that replaces it is argument {name}, which XLA copies"
+            return f"the output that replaces this argument is argument {name}, which XLA copies"
         late = _later(argument, maker, steps)
         return _because(
-            view, late, maker, f"XLA copies the output that replaces it ({source.name})"
+            view, late, maker, f"XLA copies the output that replaces the argument ({source.name})"
         )
     for use in argument.uses:
         i = use.instruction

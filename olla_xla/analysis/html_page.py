@@ -95,19 +95,19 @@ def _certificate(analysis: Analysis) -> str:
         total = f"{megabytes(view.total_bytes, 2)} MB"
         rows.append((view.name, total, f"{kind}; {live} MB in use at the peak{above}"))
         if view.padding:
-            where = "at the peak, since arrays are stored in whole tiles"
+            where = "bytes of padding at the peak, as arrays are stored in whole tiles"
             rows.append(("of that padding", f"{megabytes(view.padding, 2)} MB", where))
         if found := other_memories(view):
-            rows.append(("beside it", "", f"{found}, in no total"))
+            rows.append(("other memories", "", f"{found}, which no total includes"))
     where = f"at {analysis.bound.operator} {short_line(analysis.bound.operator_line)}"
     if analysis.lower_bound_bytes > analysis.bound.bytes:
         where = f"proven by the plan's search; {megabytes(analysis.bound.bytes, 2)} MB {where}"
     bound = f"{megabytes(analysis.lower_bound_bytes, 2)} MB"
-    rows.append(("lower bound", bound, f"every order of {bounded(analysis)} needs it ({where})"))
+    rows.append(("lower bound", bound, f"no order of {bounded(analysis)} needs less ({where})"))
     plan = analysis.plan
     if plan is not None:
-        changes = f", {len(plan.clones)} computed again" if plan.clones else ""
-        found = f"gap {100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}"
+        changes = f", {len(plan.clones)} instructions run again" if plan.clones else ""
+        found = f"lifetime gap {100 * plan.gap:.2f} %, loss {100 * plan.loss:.2f} %{changes}"
         rows.append(("plan", plan.status, f"planned in {plan.seconds:.1f} s, {found}"))
     if analysis.remedy is not None:
         heading, sentence = analysis.remedy.sentence().split(": ", 1)
@@ -119,7 +119,7 @@ def _certificate(analysis: Analysis) -> str:
 def _categories(analysis: Analysis) -> str:
     """A table of categories, with their colours, at the peak of each order and in the bound."""
     names = "".join(f"<th>{html.escape(v.name)}</th>" for v in analysis.views)
-    rows = [f"<tr><th>MB at the peak</th>{names}<th>in every order</th></tr>"]
+    rows = [f"<tr><th>MB at the peak</th>{names}<th>needed in every order</th></tr>"]
     colors = {str(category): color for category, color in COLORS.items()}
     known = [str(category) for category in Category]
     for name, sizes in peak_rows(analysis):

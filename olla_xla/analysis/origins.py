@@ -83,7 +83,7 @@ class Origins:
                 op_name,
                 library.line,
                 library.function,
-                "traced by library code only",
+                "traced by library code, without a line of your own",
                 "",
                 layer=library.layer,
             )

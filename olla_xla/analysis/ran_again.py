@@ -35,7 +35,7 @@ class RanAgain:
         found = rematerialization.in_words(self.instructions, self.seconds)
         if self.excess_bytes is None:
             return found
-        return f"{found}, as its estimate is {self.excess_bytes / 2**20:,.1f} MB above its limit"
+        return f"{found}; XLA's estimate is {self.excess_bytes / 2**20:,.1f} MB above its limit"
 
 
 def ran_again(

@@ -300,7 +300,7 @@ class _Trials:
             return "finds nothing to cut"
         cut = cuts[-1]
         if cut.peak_before - cut.peak_after < _LITTLE * self._total:
-            return "would save little by its estimate"
+            return "would save little memory by fission's own estimate"
         total, seconds = in_pieces.compiled_cost(traced.lower())
         if self._in_use is not None:
             total = dataclasses.replace(program, function=function).total(self._in_use)

@@ -113,7 +113,7 @@ def headline(analysis: Analysis) -> list[str]:
         lines.append(f"other memories hold {others}, which no total includes")
     if last.padding > _WORTH_TELLING:
         lines.append(
-            f"{megabytes(last.padding)} MB at the peak are padding of arrays to whole tiles"
+            f"{megabytes(last.padding)} MB at the peak are padding, as arrays take whole tiles"
         )
     found = analysis.untrained
     if found is not None and found.bytes >= max(_LEAST_SHOWN, _WORTH_SAYING * last.total_bytes):
@@ -138,7 +138,7 @@ def _unsearched(analysis: Analysis) -> str:
     """A hint to plan the step, where no order was searched and the total is above the bound."""
     if analysis.plan is not None or analysis.gap < _MUCH_LEFT:
         return ""
-    return "; planning the step shows how much of that a better order saves"
+    return "; planning the step shows how much of this excess a better order saves"
 
 
 def of_devices(devices: int) -> str:

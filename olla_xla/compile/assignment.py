@@ -190,7 +190,7 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
     tensors = _compare_tensors(plan, places, gone | trimmed)
     peak = check_overlaps(planned, assignment)
     if plan.peak_bytes and not (added or gone or dropped or trimmed) and peak != plan.peak_bytes:
-        raise CheckError(f"the plan claims a peak of {plan.peak_bytes} bytes, but it is {peak}")
+        raise CheckError(f"the plan claims a peak of {plan.peak_bytes} bytes; its peak is {peak}")
     total = assignment.total_bytes
     if plan.assigned_bytes is not None and total != plan.assigned_bytes:
         raise CheckError(

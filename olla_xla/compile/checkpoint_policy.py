@@ -67,7 +67,7 @@ class CheckpointPolicy:
             given = ", ".join(f"{name}={value!r}" for name, value in self._offloading().items())
         lines = [f"jax.checkpoint_policies.{called}({given})"]
         lines += [
-            f"# without a name{' (spilled)' * one.spilled}: {one.bytes / 2**20:,.1f} MB of "
+            f"# unnamed residual{' (spilled)' * one.spilled}: {one.bytes / 2**20:,.1f} MB of "
             f"{one.operation or 'a value'}{f' at {short_line(one.line)}' * bool(one.line)}"
             for one in self.unnamed
         ]

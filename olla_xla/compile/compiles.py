@@ -266,7 +266,7 @@ class Compiles(StageCompiles):
             return ""
         if not platform(plan.target).keeps_arrays:  # rounding was not seen to depend on memory
             _logger.info(
-                "%s: operands and results of kernels share other buffers than planned: %s",
+                "%s: operands and results of these kernels do not share buffers as planned: %s",
                 plan.module,
                 ", ".join(doubtful),
             )

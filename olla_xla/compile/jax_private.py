@@ -198,7 +198,7 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
         pxla = importlib.import_module("jax._src.interpreters.pxla")
         pxla._cached_compilation.evict_weakref(lowered.compiler_ir("stablehlo"))
     except (ImportError, AttributeError, TypeError):
-        _logger.info("with JAX %s unused executables stay in memory", jax.__version__)
+        _logger.info("JAX %s keeps executables in memory that are not used", jax.__version__)
 
 
 def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> bool:
@@ -288,7 +288,7 @@ def with_miss_handler(
             copy._fun = jitted._fun  # which JAX runs again to locate a NaN
         return copy
     except (AttributeError, KeyError, TypeError, RuntimeError):
-        _logger.warning("with JAX %s each call of a planned step takes longer", jax.__version__)
+        _logger.warning("with JAX %s planned calls have more overhead than jit's", jax.__version__)
 
         return _between(handler, jitted)
 

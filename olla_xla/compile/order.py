@@ -115,4 +115,4 @@ def _check_clones(plan: Plan, names: set[str]) -> None:
     clones = [clone for clone, *_ in plan.clones if clone in ordered]
     made = [clone for clone in clones if not _FORWARDING.match(clone)]
     if lost := [clone for clone in made if clone not in names]:
-        raise CheckError(f"{len(lost)} of {len(made)} cloned operators are missing ({lost[0]})")
+        raise CheckError(f"{len(lost)} of {len(made)} clones are not in the executable ({lost[0]})")

@@ -49,7 +49,7 @@ def placed(compiled: jax.stages.Compiled, plan: Plan) -> tuple[jax.stages.Compil
         if moved is not None:
             saved = assigned_bytes(compiled) - assigned_bytes(moved)
         if saved < 0:
-            raise CheckError(f"the step takes {-saved:,} bytes more than with XLA's addresses")
+            raise CheckError(f"olla_xla's addresses take {-saved:,} bytes more than XLA's")
     except (OllaError, HloError, jax.errors.JaxRuntimeError) as error:
         moved, saved, note = None, 0, " ".join(str(error).split())
         if isinstance(error, CheckError):

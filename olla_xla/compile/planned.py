@@ -174,7 +174,7 @@ def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     most = (1 + own_places.LOSS) * plan.peak_bytes
     if not plan.placement_note and assigned_bytes(outcome.compiled) <= most:
         return outcome
-    _logger.info("%s: trying an order for XLA's own addresses too", plan.module)
+    _logger.info("%s: also trying an order for addresses that XLA chooses", plan.module)
     other = _fresh(compiles, _for_xlas_places(options, plan), "")
     if other.plan is None:
         return outcome
@@ -244,7 +244,7 @@ def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
         plan = session.plan if options.loops else None
         if plan is None or not plan.is_rewritten or refused.is_refusal(error, plan.target):
             raise
-        _logger.warning("%s: XLA refuses the plan's loops: %s", plan.module, error)
+        _logger.warning("%s: XLA refuses to compile the plan's loops: %s", plan.module, error)
         without = dataclasses.replace(options, loops=False, collectives=False)
         return _fresh(compiles, without, key)
     if session.captured is None:

@@ -400,13 +400,13 @@ class PlannedFunction:
         if refused and verification.digest(lowered) in refused:
             return "its planned results differed from XLA's own"
         if jax.process_count() > 1 and not members:
-            return "which processes run it is not known before it is compiled"
+            return "which processes run the function is not known before it is compiled"
         if len(members) > 1 and (reason := together.reason_not_to()):
             return reason
         if config.jax_enable_pgle:
             return "jax_enable_pgle compiles again from profiles; such compiles are not planned"
         if config.jax_debug_nans and self._donates:
-            self._say("jax_debug_nans makes JAX ignore donation; the step takes more memory")
+            self._say("jax_debug_nans makes JAX ignore donation, so the step takes more memory")
         return ""
 
     def _report(self, outcome: Outcome, hint: str) -> None:

@@ -152,7 +152,7 @@ def why_it_must(
     if most is None:
         return "how much memory the device has is not known"
     over = total - (assigned_bytes(compiled) - temporary_bytes(compiled)) - most
-    return f"the step exceeds XLA's limit by {over / 2**20:,.1f} MB" if over > 0 else ""
+    return f"the step exceeds XLA's memory limit by {over / 2**20:,.1f} MB" if over > 0 else ""
 
 
 def _option(name: str, lowered: jax.stages.Lowered, options: Mapping[str, Any] | None) -> Any:

@@ -283,8 +283,8 @@ def _reason(ends: _Ends) -> str:
         # A gradient compares elements with their maximum; `fission` of the loss has a rule for it.
         hint = "" if is_sum else "; if this is a gradient, pass the loss to fission instead"
         return (
-            f"{e.primitive.name} at {line_of(e)} combines the axis, and every index needs "
-            f"that {kind}, {e.outvars[0].aval.str_short()}{hint}"
+            f"{e.primitive.name} at {line_of(e)} combines the axis, and every piece needs "
+            f"the whole {kind}, {e.outvars[0].aval.str_short()}{hint}"
         )
     if not ends.blocked or (ends.left and not mixing):
         return "no intermediate value is large compared with the arguments and results"

@@ -136,16 +136,16 @@ class _Search:
         options, ways = self._settings.options, []
         first = self._trials[0][0]
         enough = self._is_enough(first)
-        reason = "the budget is met without host memory, in no more time" if enough else ""
+        reason = "the step meets the budget and XLA's time without host memory" if enough else ""
         if self._platform.is_host:
-            reason = "this device uses the host's memory"
+            reason = "the device is a CPU, whose memory is the host's"
         elif not enough:
             link_bytes = self._allowed(0.0) * self._cost.device.host_bytes_per_second
             link_bytes *= self._devices  # each has a link
             given = self._function, self._args, self._kwargs, self._most
             waits = LITTLE, max(self._overhead or _MUCH, LITTLE), math.inf
             ways = spilled_by_waits(*given, waits, link_bytes)
-            reason = "" if ways else "no scan stores a value for another scan within the budget"
+            reason = "" if ways else "no scan stores a value for another scan that fits host_budget"
         for way in ways:
             self._try_spilled(*way)
             if self._is_enough(self._best()[0]):
@@ -157,7 +157,7 @@ class _Search:
             why = reason and f"nothing can be spilled: {reason}" or "; ".join(map(str, trials))
             raise BudgetError(options.budget_bytes or least, least, why)
         if ways and not best.host_bytes:
-            reason = f"no plan with host memory is better: {'; '.join(map(str, trials))}"
+            reason = f"host memory makes no plan better: {'; '.join(map(str, trials))}"
         return HostChoice(best, trials, reason, best.seconds / self._allowed(0.0) - 1), function
 
     def _best(self) -> tuple[HostTrial, PlannedFunction]:

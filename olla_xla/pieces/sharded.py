@@ -99,7 +99,7 @@ def _count(mesh: Any, names: tuple[str, ...]) -> int:
 def _checked(region: Region, devices: Devices) -> Devices:
     if region.units % devices.count or region.units < 2 * devices.count:
         raise InputError(
-            f"an axis of length {region.units} cannot be cut into pieces on each of "
-            f"{devices.count} devices ({', '.join(devices.names)})"
+            f"an axis of {region.units} over {devices.count} devices ({', '.join(devices.names)}) "
+            f"is not cut: its length must be a multiple of {devices.count}, and at least twice it"
         )
     return devices

@@ -264,7 +264,7 @@ def _trace(
     cut = choose(graph, seeds, how.pieces or most, how.name, how.accumulate_dtype)
     units = max(region.units for region in cut.regions)
     if how.pieces is not None and how.pieces > units:
-        raise LimitError(f"pieces={how.pieces} is too many; at most {units} can be made")
+        raise LimitError(f"pieces={how.pieces} is too many; the axis has at most {units} pieces")
     values = [*call.values, *constants.values()]
     given = shardings or leaf_shardings(args, kwargs)
     of_arrays = [x for x, a in zip(given, call.arrays, strict=True) if a]

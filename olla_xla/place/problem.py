@@ -118,7 +118,7 @@ class PlacementProblem:
         for i, j in zip(order, order[1:], strict=False):
             if self.group[i] != self.group[j]:
                 continue
-            pair = f"blocks {self.names[i]} and {self.names[j]} share one offset"
+            pair = f"blocks {self.names[i]} and {self.names[j]} must share one offset"
             if self.space[i] != self.space[j]:
                 raise InputError(f"{pair}, but they are in different memory spaces")
             if self.fixed[i] != self.fixed[j]:
@@ -153,7 +153,7 @@ def _array(values: Sequence[int] | np.ndarray, n: int, what: str) -> NDArray[np.
         raise InputError(f"{what} has shape {array.shape}; {n} blocks need one value each")
     result = array.astype(np.int64)
     if not np.array_equal(result, array):
-        raise InputError(f"{what} must hold whole numbers below 2**63")
+        raise InputError(f"{what} must contain whole numbers below 2**63")
     return result
 
 

@@ -288,7 +288,7 @@ def _with_kernels(
         end = found.module, found.given, solved.graph, solved.order, solved.peak
         return _End(*end, aliases, {})
     if found is None:
-        raise KernelError("every plan lets some kernel share other buffers than XLA's own order")
+        raise KernelError("every plan changes which operands and results of kernels share a buffer")
     for name, new in found.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
     graph, peak = found.module.charge_all().graph, found.module.peaks[found.module.module.entry]

@@ -156,7 +156,7 @@ def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
             continue
         if state.edits.sources and found.ordered.predicted_bytes > start.before_bytes:
             # What lay in host memory is computed again, and no order makes up for what that takes.
-            _logger.info("with %s the step takes more memory", what)
+            _logger.info("with %s the step takes more memory than in XLA's own order", what)
             continue
         # Work that overlapped with other work may have been replaced by work that does not.
         spared = found.edits.spared
@@ -164,7 +164,7 @@ def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
         if found.path_seconds <= LONGEST_PATH * found.xla_path_seconds + allowed:
             return found
         slower = found.path_seconds / found.xla_path_seconds - 1
-        _logger.info("with %s the step is predicted to take %.1f %% longer", what, 100 * slower)
+        _logger.info("with %s the predicted time is %.1f %% above XLA's order", what, 100 * slower)
         longer = found
     if longer is None:
         assert refused is not None

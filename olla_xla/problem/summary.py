@@ -43,8 +43,8 @@ def table(plan: PlanFields) -> str:
     rows.append(("lower bound", f"{_mb(plan.lower_bound_bytes)} MB", of_the_bound(plan)))
     if searched:
         rows += [
-            ("lifetime gap", f"{100 * plan.gap:.2f} %", "least lifetime peak above the bound"),
-            ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total above that least peak"),
+            ("lifetime gap", f"{100 * plan.gap:.2f} %", "excess of least peak over lower bound"),
+            ("assignment loss", f"{100 * plan.loss:.2f} %", f"{kind} total above the least peak"),
         ]
     rows += [*of_the_places(plan), *of_the_host(plan)]
     quiet = plan.without_rematerialization
@@ -94,7 +94,7 @@ def _stopped(plan: PlanFields) -> str:
     """Where the order comes from, and why the search ended, or that there was none."""
     if not was_searched(plan):
         return "another order could save almost nothing"
-    order = "XLA's order" if plan.source == "xla" else f"order by {plan.source}"
+    order = "XLA's order" if plan.source == "xla" else f"order found by {plan.source}"
     return f"{order}; search stopped by: {plan.stopped_by.replace('_', ' ')}"
 
 
@@ -105,12 +105,12 @@ def of_the_bound(plan: PlanFields) -> str:
     """
     total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
     if min(total, plan.xla_bytes) < plan.lower_bound_bytes:
-        return "no order needs less before XLA moves values to another memory"
+        return "no order needs less memory before XLA moves values to another memory"
     loops = ("changed loops",) if plan.loops or plan.sunk or plan.joined else ()
     changes = [*loops, *(("recomputed values",) if plan.clones else ())]
     if not changes:
-        return "no order needs less; recomputation can"
-    return f"no order needs less with these {' and '.join(changes)}"
+        return "no order needs less memory; recomputation can reduce it"
+    return f"no order needs less memory with these {' and '.join(changes)}"
 
 
 def what_would_help(plan: PlanFields) -> str:

@@ -273,7 +273,7 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
     for step in steps_of(program):
         count = mirror(step)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InputError(f"mirror returned {count!r} for {step.primitive}, not 0, 1, 2, ...")
+            raise InputError(f"mirror returned {count!r} for {step.primitive}; return 0, 1, 2, ...")
         counts.append(count)
     return counts
 

@@ -225,7 +225,7 @@ class Prediction:
             guess = half or guess
             if guess > _LARGEST:
                 raise LimitError(
-                    f"a batch of {low:,} fits {self.memory:,} bytes; does the step depend on it?"
+                    f"a batch of {low:,} fits {self.memory:,} bytes; does memory depend on it?"
                 )
             if not may_compile() and not self.work.is_captured(guess):
                 break
@@ -243,7 +243,7 @@ class Prediction:
             sizes = {size for _, size in points}
             if len(sizes) == 1 and low >= _FAR * points[0][0]:
                 raise LimitError(
-                    f"a batch of {low:,} takes {size:,} bytes, just as one of {points[0][0]:,}; "
+                    f"a batch of {low:,} takes {size:,} bytes, like a batch of {points[0][0]:,}; "
                     "does the step depend on the batch size?"
                 )
             guess = self.next(points, low, high, halve=rounds % 3 == 0)

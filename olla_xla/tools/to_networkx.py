@@ -173,7 +173,7 @@ class _Tensors:
         own = {name: data[name] for name in _TENSOR if name in data}
         key = ("edge", len(self._source)) if key is None else key
         if self._source.setdefault(key, source) != source or self._data.setdefault(key, own) != own:
-            raise GraphError(f"{where} has other attributes than another edge of tensor {key}")
+            raise GraphError(f"{where} contradicts the attributes of another edge of tensor {key}")
         sinks = self._sinks.setdefault(key, set())
         if sink is not None:
             sinks.add(sink)

@@ -210,6 +210,6 @@ def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Row
         ways.append((name, functools.partial(within, name, sublinear_loss(keep))))
     if flag := platform(work.target.platform).memory_limit_flag:
         for percent in _LIMIT_PERCENT:
-            text = f"{_LIMITED} at {percent} % of the card"
+            text = f"{_LIMITED} at {percent} % of the card's memory"
             ways.append((text, functools.partial(limited, percent)))
     return ways

@@ -92,7 +92,7 @@ def test_causes_of_lost_donation():
     assert "float32[256,256], that of output result[0] is float32[128,256]" in found["shape"][1]
     assert found["dtype"][1].startswith("the argument's dtype is float32, that of output result[1]")
     one, other = found["taken"], found["taken_too"]
-    assert one[0] is DonationOutcome.ALIASED and "in the memory of another argument" in other[1]
+    assert one[0] is DonationOutcome.ALIASED and "other arguments' memory already holds" in other[1]
     unread = next(why for path, why in found.items() if "4" in path or path == "unread")
     assert unread[0] is DonationOutcome.UNREAD
     assert found["kept"][0] is DonationOutcome.POSSIBLE and "result[3]" in found["kept"][1]

@@ -83,7 +83,7 @@ def test_a_bound_without_a_search_is_not_the_last_word():
     w, x = [jnp.ones((64, 64))] * 6, jnp.ones((512, 64))
     analysis = olla_xla.analyze(jax.jit(step, donate_argnums=0), w, x)
     assert analysis.gap > 0.01
-    assert "planning the step shows how much of that" in " ".join(str(analysis).split())
+    assert "planning the step shows how much of this" in " ".join(str(analysis).split())
     planned = olla_xla.analyze(jax.jit(step, donate_argnums=0), w, x, plan=True)
     assert "planning the step" not in " ".join(str(planned).split())
 

@@ -45,7 +45,7 @@ def test_an_edge_that_is_lost_is_named():
     before = steps()
     after = changed(before, lambda named: named["b"].ClearField("control_predecessor_ids"))
     check_control(before, before)
-    with pytest.raises(CheckError, match=r"b\S* must run after a\S*, but that dependency is"):
+    with pytest.raises(CheckError, match=r"b\S* must run after a\S*, but the plan lost that"):
         check_control(before, after)
     with pytest.raises(CheckError, match="must run after"):
         check_planned(before, after, "cpu")

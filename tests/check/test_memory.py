@@ -62,7 +62,7 @@ def test_arguments_that_are_not_donated_are_the_callers():
     assert "the caller reads p, an argument that was not donated" in found
     aliased = ", input_output_alias={ {}: (0, {}, may-alias) }"
     assert objection(THREE, {"p": (1, 0), "d": (1, 0)}, aliased) == ""
-    assert "have different addresses" in objection(THREE, {}, aliased)
+    assert "must have one address, but have two" in objection(THREE, {}, aliased)
 
 
 def test_a_branch_does_not_see_what_the_other_wrote():
@@ -85,7 +85,7 @@ def test_what_a_branch_writes_on_its_way_is_written():
 
 def test_results_of_branches_lie_where_they_are_looked_for():
     found = objection(BRANCH, {"q": (2, 0), "r": (2, 0)})
-    assert "results of q and of a branch, have different addresses" in found
+    assert "results of q and of its branch, must have one address, but have two" in found
 
 
 def test_what_xla_must_share_is_one_buffer():

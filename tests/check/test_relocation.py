@@ -120,23 +120,23 @@ def test_right_places_are_accepted(program, places):
 
 WRONG = [
     (flat, {"a": at(TEMP, 128)}, "t2 would read"),  # overwritten by the second
-    (flat, {"b": at(OUTPUT, 0)}, "t2 overlap"),
+    (flat, {"b": at(OUTPUT, 0)}, "t2 do not overlap"),
     (flat, {"a": at(ARGUMENT, 0)}, "t0 would write"),
     (flat, {"a": at(TEMP, 257)}, "not aligned"),
     (flat, {"a": at(TEMP, 448)}, "reaches beyond allocation"),
     (flat, {"a": at(7, 0)}, "reaches beyond allocation"),
-    (flat, {"a": at(TEMP, 256, 64)}, "another size"),
+    (flat, {"a": at(TEMP, 256, 64)}, "size of a slice"),
     (flat, {"last": at(SPARE, 0)}, "output allocation"),
     (loop, {"state": at(TEMP, 256), "new": at(TEMP, 0), "kept": at(TEMP, 0)}, "t6 would read"),
     (loop, {"kept": at(TEMP, 256)}, "t6 would read"),  # an iteration writes over it
     (loop, {"kept": at(TEMP, 64)}, "would read"),
     (loop, {"kept": at(TEMP, 128)}, "t6 would read"),  # the test does
-    (loop, {"new": at(TEMP, 0)}, "overlap in another way"),
-    (loop, {"test": at(TEMP, 0, 1)}, "overlap in another way"),
+    (loop, {"new": at(TEMP, 0)}, "do not overlap as in"),
+    (loop, {"test": at(TEMP, 0, 1)}, "do not overlap as in"),
     (loop, {"test": at(TEMP, 384, 1)}, "t6 would read"),
-    (loop, {"state": at(OUTPUT, 0)}, "t6 overlap"),
+    (loop, {"state": at(OUTPUT, 0)}, "t6 do not overlap"),
     (branches, {"inside": at(TEMP, 128)}, "t4 would read|t5 would read"),  # one branch does
-    (branches, {"inside": at(TEMP, 256)}, "overlap in another way"),
+    (branches, {"inside": at(TEMP, 256)}, "do not overlap as in"),
     (branches, {"result": at(TEMP, 128)}, "would read|overlap"),
     (branches, {"other": at(TEMP, 0)}, "would read"),
 ]
@@ -201,7 +201,7 @@ def test_scratch_may_lie_where_a_dead_value_was():
     with pytest.raises(CheckError, match="t2 would read"):
         judge(kernel(T0), kernel(T256))
     check_thunks(kernel(T0), kernel(T256), AREAS, AREAS, {(2, 1)})
-    with pytest.raises(CheckError, match="overlap in another way"):
+    with pytest.raises(CheckError, match="do not overlap as in"):
         check_thunks(kernel(T0), kernel(at(OUTPUT, 0)), AREAS, AREAS, {(2, 1)})
 
 

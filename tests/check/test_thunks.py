@@ -176,7 +176,7 @@ def test_arguments_and_results():
         first, second = found.outputs[(0,)], found.outputs[(1,)]
         outputs = {**found.outputs, (0,): second, (1,): first}
         check("swapped", dataclasses.replace(found, outputs=outputs))
-    with pytest.raises(CheckError, match="memory of another argument"):
+    with pytest.raises(CheckError, match="memory of the argument that it"):
         kept = {i: dataclasses.replace(o, parameter=None) for i, o in found.outputs.items()}
         check("swapped", dataclasses.replace(found, outputs=kept))
 

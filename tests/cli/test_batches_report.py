@@ -39,9 +39,9 @@ def test_an_answer_between_two_sizes_says_so_and_how_to_go_on():
         ("-", "-", "not compiled"),
     ]
     told = batch_verdict(found, compiles=6, devices=8)
-    assert "XLA alone: between 48 and 72; a linear fit of the totals gives 56." in told
-    assert "planned: 64 fits; by a linear fit of the totals no larger batch does." in told
-    assert "with recomputation: at least 64; a linear fit of the totals gives 96." in told
+    assert "XLA alone: between 48 and 72; a linear fit of the totals predicts 56." in told
+    assert "planned: 64 fits; a linear fit of the totals predicts no larger batch." in told
+    assert "with recomputation: at least 64; a linear fit of the totals predicts 96." in told
     assert "--start=6 --compiles=12." in told
 
 

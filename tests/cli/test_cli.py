@@ -50,7 +50,7 @@ def test_plan_of_a_model(capsys, tmp_path):
         *LIMITS,
     )  # fmt: skip
     assert code == 0, err
-    assert "mlp, batch 8, adam, cpu" in out and "Checked: the executable runs this order" in out
+    assert "mlp, batch 8, adam, cpu" in out and "the executable runs the planned order" in out
     errors = re.search(r"prediction error\W+(-?[\d.]+) %.*; (-?[\d.]+) % with XLA's", out)
     assert errors and all(abs(float(x)) <= 0.5 for x in errors.groups())
     plan = Plan.load(path)
@@ -223,7 +223,7 @@ def test_the_assignment_is_part_of_plan(capsys, tmp_path):
         "--largest=3", f"--json={path}", *LIMITS,
     )  # fmt: skip
     assert code == 0, err
-    assert "XLA's allocations, the most that is live" in out
+    assert "XLA's allocations in MB: bytes live at" in out
     assert "each tensor's planned and actual place" in out
     titles = [table["title"] for table in json.loads(path.read_text())["tables"]]
     assert sum("allocations" in title for title in titles) == 1

@@ -29,9 +29,9 @@ def test_a_plan_that_was_compiled():
     assert found["XLA's memory-optimized order"] == ("180.0 MB", "assigned; -10.0 %")
     assert found["planned"] == ("150.0 MB", "assigned; -25.0 %")
     assert found["lifetime gap"][0] == "20.00 %" and found["assignment loss"][0] == "25.00 %"
-    error = "-6.67 %", "of the total with the plan; -5.00 % with XLA's own order"
+    error = "-6.67 %", "error of the predicted total with the plan; -5.00 % with XLA's own order"
     assert found["prediction error"] == error
-    assert found["time"] == ("3.0 s", "of planning; 10.0 s with compiling and checking")
+    assert found["time"] == ("3.0 s", "for planning alone; 10.0 s with compiling and checking")
     assert found["status"] == ("feasible", "not proven optimal; the search was stopped by: no gain")
 
 
@@ -70,10 +70,10 @@ def test_what_is_computed_again():
     )  # fmt: skip
     assert clones_line(plan) == (
         "2 copies of arrays in front of loops are left out, 2 scan residuals are recomputed (from "
-        "1 smaller values, which are stored instead), loops store their state every 8 iterations "
-        "and run the others again, 4 instructions are run a second time, 2.00 ms of transfers no "
-        "longer overlap with work. The predicted time changes by +2.0 % (+10.00 ms), the memory "
-        "traffic by +1.5 %."
+        "1 smaller values, which are stored instead), loops store states every 8 iterations "
+        "and recompute the other states, 4 instructions are run a second time, 2.00 ms of "
+        "transfers no longer overlap compute. The predicted time changes by +2.0 % "
+        "(+10.00 ms), the memory traffic by +1.5 %."
     )
 
 
@@ -84,7 +84,7 @@ def test_the_check_of_an_assignment():
     )  # fmt: skip
     line = check_line(report)
     assert "7 tensors have the predicted size, 5 the predicted address" in line
-    assert line.endswith("tensors overlap. 2 tensors (0.0 MB) have other addresses than predicted.")
+    assert line.endswith("tensors overlap. 2 tensors (0.0 MB) do not have the predicted addresses.")
     alike = check_line(dataclasses.replace(report, as_predicted=7))
     assert alike.endswith("7 the predicted address; no two live tensors overlap.")
     more = dataclasses.replace(report, added=("a", "b"), unread=("f",))

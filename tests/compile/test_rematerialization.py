@@ -168,7 +168,7 @@ def test_what_does_not_fit_needs_the_pass():
     why = functools.partial(rematerialization.why_it_must, lowered, short(1), compiled)
     assert most is not None and 640 * 2**20 < most < 650 * 2**20
     assert why(kept + most) == ""
-    assert why(kept + most + 2**20) == "the step exceeds XLA's limit by 1.0 MB"
+    assert why(kept + most + 2**20) == "the step exceeds XLA's memory limit by 1.0 MB"
 
 
 def test_the_pass_is_off_beside_others(monkeypatch):

@@ -112,7 +112,7 @@ def test_analysis_sums_to_the_total_and_tells_padding(tmp_path):
     wide = max(found.xla.tensors, key=lambda t: t.padding)
     assert wide.bytes == 65536 * 128 * 4 and wide.padding == 65536 * 125 * 4
     assert (wide.tighter, wide.tighter_bytes) == ("f32[3,65536]", 8 * 65536 * 4)
-    assert "padding of arrays to whole tiles" in str(found) and wide.tighter in str(found)
+    assert "padding, as arrays take whole tiles" in str(found) and wide.tighter in str(found)
     texts = Texts()
     table = view_tables(found.xla, texts)
     columns = table["columns"]
@@ -245,7 +245,7 @@ def test_a_fusion_may_give_arrays_other_tiles_within():
     loop = next(i for i in entry.instructions if i.opcode == "while")
     tiled = next(s for s in loop.shape.tuple_shapes if s.element_type == 1 and s.dimensions)
     tiled.layout.tiles[0].dimensions[0] //= 4
-    with pytest.raises(CheckError, match="in a layout that it does not have"):
+    with pytest.raises(CheckError, match="in a layout that is not the array's"):
         check_executable(proto.SerializeToString(), "tpu")
 
 

@@ -470,7 +470,7 @@ def test_arguments():
         with pytest.raises(LimitError, match="at least"):
             olla_xla.fission(f, **wrong)
     x = normal(64)
-    with pytest.raises(LimitError, match="at most 64 can be made"):
+    with pytest.raises(LimitError, match="at most 64 pieces"):
         olla_xla.fission(f, pieces=65)(x)
     with pytest.raises(InputError, match="is for 2 arguments"):
         olla_xla.fission(f, axis=(0, 0))(x)

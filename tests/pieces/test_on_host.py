@@ -70,7 +70,7 @@ def test_a_budget_is_met_in_the_least_time_or_both_totals_are_told():
 def test_nothing_is_spilled_where_that_is_not_needed_or_not_possible():
     given = on_h100()
     enough = olla_xla.plan(step, memory_budget="64GiB", host_budget="1GiB").choice(*given)
-    assert enough.host_reason == "the budget is met without host memory, in no more time"
+    assert enough.host_reason == "the step meets the budget and XLA's time without host memory"
     assert len(enough.trials) == 1
     doubled = olla_xla.plan(lambda x: jnp.sin(x) * 2, host_budget="1GiB")
     assert doubled.choice(given[1]).host_reason.startswith("no scan stores a value for another")
@@ -82,7 +82,7 @@ def test_on_a_cpu_it_says_why_nothing_is_spilled(capsys):
     function = olla_xla.plan(step, host_budget="1MiB")
     jax.tree.map(np.testing.assert_array_equal, function(*given), jax.jit(step)(*given))
     reason = function.choice(*given).host_reason
-    assert reason == "this device uses the host's memory"
+    assert reason == "the device is a CPU, whose memory is the host's"
     assert olla_xla.report().events[-1].host == f"nothing in host memory: {reason}"
     assert repr(function) == "<olla_xla.plan of step: with 0.0 MB in host memory so far>"
     assert function.lower(*given).compile().plan.host_bytes == 0

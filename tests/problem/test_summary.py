@@ -48,9 +48,9 @@ def test_a_predicted_plan():
     assert found["XLA's own order"] == "200.0 MB assigned", "it differs from the prediction"
     assert found["planned"] == "140.0 MB predicted; -30.0 %"
     assert found["lifetime peak"] == "130.0 MB predicted for the order in use"
-    assert found["lifetime gap"] == "20.00 % least lifetime peak above the bound"
-    assert found["assignment loss"] == "16.67 % predicted total above that least peak"
-    assert found["lower bound"].endswith("no order needs less; recomputation can")
+    assert found["lifetime gap"] == "20.00 % excess of least peak over lower bound"
+    assert found["assignment loss"] == "16.67 % predicted total above the least peak"
+    assert found["lower bound"].endswith("no order needs less memory; recomputation can reduce it")
     assert found["planning"] == "3.0 s 1,234 steps, seed 7"
     assert not {"computed again", "added time", "time of a run", "results over operands"} & {*found}
     assert rows(plan(xla_bytes=190 * MB))["XLA's own order"] == "190.0 MB predicted"

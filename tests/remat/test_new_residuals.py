@@ -149,4 +149,4 @@ def test_new_residuals_are_among_the_rows():
     assert [row.bytes for row in rows if row.new] == [kept]
     assert "all, new" in {row[2] for row in stacks_table(rows, len(rows)).rows}
     policy = step.as_policy(*arguments())
-    assert [one.bytes for one in policy.unnamed] == [kept] and "# without a name" in str(policy)
+    assert [one.bytes for one in policy.unnamed] == [kept] and "# unnamed residual" in str(policy)

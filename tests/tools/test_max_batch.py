@@ -110,7 +110,7 @@ def test_what_host_memory_needs_is_said():
         olla_xla.max_batch(lower, MEMORY, host_budget="1GiB")
     found = olla_xla.max_batch(traced, MEMORY, host_budget="1GiB", options=OPTIONS)
     assert found.spilled.batch == found.recomputed.batch > 0
-    assert found.spilled.reason == "this device uses the host's memory"
+    assert found.spilled.reason == "the device is a CPU, whose memory is the host's"
 
 
 def test_multiples_and_ways():

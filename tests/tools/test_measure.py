@@ -44,7 +44,7 @@ def test_real_processes_agree_bit_for_bit_and_recomputation_is_measured():
     assert len(again.step_seconds) == len(kept.step_seconds) == 6
     assert 0 < again.predicted_seconds and result.recomputation.predicted <= 0.3
     assert result.recomputation.planned == ours.overhead > 0 and ours.predicted_seconds > 0
-    assert stages[-1] == "timing 6 steps in XLA's order and as many planned"
+    assert stages[-1] == "timing 6 steps of XLA's own order and as many of the plan"
 
 
 def test_noise_that_meets_both_variants_alike_cancels():

@@ -86,7 +86,7 @@ def test_what_is_kept_and_has_no_name_is_told_with_its_line():
     assert first.bytes == 8 * 2**20 and "test_policy.py:" in first.line
     text = str(policy)
     assert text.startswith(
-        "jax.checkpoint_policies.save_only_these_names('down')\n# without a name: 8.0"
+        "jax.checkpoint_policies.save_only_these_names('down')\n# unnamed residual: 8.0"
     )
 
 
@@ -170,7 +170,7 @@ def test_what_is_spilled_and_has_no_name_is_told():
     planned = olla_xla.plan(olla_xla.spill(four_products.step), donate_argnums=0, step_limit=1000)
     policy = planned.as_policy(*on_h100(1024, 2048))
     assert not policy.names + policy.offloaded and any(one.spilled for one in policy.unnamed)
-    assert "# without a name (spilled): 32.0 MB of " in str(policy)
+    assert "# unnamed residual (spilled): 32.0 MB of " in str(policy)
 
 
 def test_without_scans_there_is_nothing_to_name():

@@ -50,7 +50,7 @@ def test_each_phase_of_planning_is_named_while_it_runs():
         "tracing",
         "XLA compiles the step",
         "searching for an order",
-        "choosing scan residuals to recompute, choice 1",
+        "choosing scan residuals to recompute, attempt 1",
         "choosing operators to recompute",
         "checking the plan",
         "XLA compiles the step with its schedule",

@@ -88,7 +88,7 @@ def test_the_example_holds():
         ([("a", "b", {"kind": "data"})], "of kind 'data'"),
         (
             [("a", "b", {"bytes": 1, "tensor": 0}), ("a", "c", {"bytes": 2, "tensor": 0})],
-            "has other attributes than",
+            "contradicts the attributes of",
         ),
     ],
 )

@@ -232,7 +232,7 @@ def _operands(term: Term) -> list[bytes]:
         return list(term.operands)
     (data,) = term.operands
     if len(data) % SIZE:
-        raise CheckError("a value number is made of data that is no list of numbers")
+        raise CheckError("the data of a value number is not a list of value numbers")
     return [data[k : k + SIZE] for k in range(0, len(data), SIZE)]
 
 

@@ -74,7 +74,7 @@ def check_declared(program: Program, module: bytes) -> None:
         for index, part in leaves(shape):
             own = op.shape.at(index).minor_to_major if op.shape.has(index) else None
             if part.minor_to_major and own != part.minor_to_major:
-                raise CheckError(f"{op.name} has another layout than its caller expects")
+                raise CheckError(f"the layout of {op.name} is not the one that its caller expects")
 
 
 def _check(op: Op, is_fused: bool) -> None:
@@ -85,7 +85,7 @@ def _check(op: Op, is_fused: bool) -> None:
     except (IndexError, ValueError) as error:  # one is missing or left over
         raise CheckError(f"{op.name} has too few or too many operands") from error
     if not agree:
-        raise CheckError(f"{op.name} reads or writes an array in a layout that it does not have")
+        raise CheckError(f"{op.name} reads or writes an array in a layout that is not the array's")
 
 
 def _pairs(op: Op) -> Iterator[tuple[Shape, Shape]]:

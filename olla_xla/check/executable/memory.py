@@ -148,7 +148,7 @@ def run(
         if index in program.aliases:
             number, inner = program.aliases[index]
             argument = values.frame.at[program.entry.parameters[number]][inner]
-            machine.same_place(argument, value, "an output that takes over an argument")
+            machine.same_place(argument, value, "an argument and the output that reuses it")
 
 
 class _Memory:
@@ -243,7 +243,7 @@ class _Machine:
         if first is None or second is None or first.start == first.stop:
             return
         if (first.allocation, first.start) != (second.allocation, second.start):
-            raise CheckError(f"{a.name} and {b.name}, {what}, have different addresses")
+            raise CheckError(f"{a.name} and {b.name}, {what}, must have one address, but have two")
 
     def run(self, frame: Frame) -> None:
         for op in frame.body.ops:
@@ -349,7 +349,7 @@ class _Machine:
         self.run(condition)
         for _, _, state, _, after in states:
             self.read(state, op.name, "its result")
-            self.same_place(state, after, f"the state of {op.name} and its result")
+            self.same_place(state, after, f"the state and the result of {op.name}")
         for _, _, _, _, after in states:
             self.write(after, op)
 
@@ -363,7 +363,7 @@ class _Machine:
             self.run(inner)
             for result, parts in chosen:
                 self.read(parts[k], op.name, "a branch's result")
-                self.same_place(parts[k], result, f"results of {op.name} and of a branch")
+                self.same_place(parts[k], result, f"the results of {op.name} and of its branch")
             for value in inner.at[inner.body.result].values():
                 self.read(value, op.name)
             ended |= self._memory.undo(mark)

@@ -55,9 +55,9 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
     try:
         scalars.run(program.entry, [UNKNOWN] * len(program.entry.parameters))
     except OutOfStepsError:
-        follower.left["some iterations, because loops run too many of them"] = None
+        follower.left["iterations beyond the number that can be checked"] = None
     for loop in scalars.blind:
-        follower.left[f"more than 16 iterations of {loop.name}: their number is unknown"] = None
+        follower.left[f"iterations of {loop.name} after the 16th, as their count is unknown"] = None
     for name in thunks.keys() - {op.name for op in follower.seen}:
         follower.left[f"{name} was not reached"] = None
     wrong = tuple(follower.wrong.values())
@@ -83,7 +83,7 @@ class _Follower:
         _check_copies(thunk)
         for cut, part in _paired(op.called[0], thunk):
             if part is None:
-                self.left[f"which slice of {_which(cut)} {thunk} takes is unknown"] = None
+                self.left[f"{thunk}, as it is unknown which slice of {_which(cut)} it takes"] = None
                 continue
             shape = part.operands[1].shape if cut.is_result else part.shape
             if shape.bytes != cut.size:
@@ -101,7 +101,7 @@ class _Follower:
         for cut, part in self._pairs[op]:
             begin = self._begin(part, known)
             if begin is None:
-                self.left[f"the index of {part.name} depends on more than constants"] = None
+                self.left[f"the index of {part.name}, which depends on more than constants"] = None
                 continue
             last = part.operands[0].shape.bytes - cut.size
             actual = min(max(cut.offset(iterations), 0), last)

@@ -46,13 +46,13 @@ def check_relocated(before: CpuExecutable, after: CpuExecutable) -> None:
       CheckError: naming the thunk: besides places something else differs; or as `check_thunks`.
     """
     if before.without_places() != after.without_places():
-        raise CheckError("the executable differs in more than addresses")
+        raise CheckError("the changed executable differs from XLA's in more than addresses")
     areas = _areas(before)
     sizes = {a.index: a.size for a in after.assignment.buffer_allocations}
     if areas.keys() != sizes.keys() or _kinds(before) != _kinds(after):
         raise CheckError("allocations were added, removed or changed")
     if any(sizes[i] != a.size and (a.filled or a.kept) for i, a in areas.items()):
-        raise CheckError("arguments, results and constants must keep their sizes")
+        raise CheckError("allocations of arguments, results and constants must keep their sizes")
     new_areas = {i: dataclasses.replace(a, size=sizes[i]) for i, a in areas.items()}
     _check_assignment(before, after)
     check_thunks(before.thunks, after.thunks, areas, new_areas, before.scratch)
@@ -232,7 +232,7 @@ class _Referee:
             for part in self.defined.parts(a.slice) if reads else ():
                 at = b.slice.offset + part.offset - a.slice.offset
                 if not same.holds(part, Slice(b.slice.allocation, at, part.size)):
-                    raise CheckError(f"{x.name} would read other values than before")
+                    raise CheckError(f"{x.name} would read other values than in XLA's executable")
 
     def _check_slices(self, x: CpuThunk, y: CpuThunk) -> None:
         """Checks a thunk's new places: inside allocations, aligned, overlapping as before."""
@@ -241,7 +241,7 @@ class _Referee:
         for a, b in zip(x.accesses, y.accesses, strict=True):
             p, q = a.slice, b.slice
             if (p.size, a.reads, a.writes) != (q.size, b.reads, b.writes):
-                raise CheckError(f"a slice of {x.name} has another size or kind of access")
+                raise CheckError(f"the size of a slice of {x.name}, or its access, has changed")
             area = self._areas.get(q.allocation)
             if area is None or q.offset < 0 or q.end > area.size:
                 raise CheckError(f"a slice of {x.name} reaches beyond allocation {q.allocation}")
@@ -254,7 +254,7 @@ class _Referee:
                 if not (a.writes or c.writes):
                     continue
                 if _distance(a.slice, c.slice) != _distance(b.slice, d.slice):
-                    raise CheckError(f"slices of {x.name} overlap in another way than before")
+                    raise CheckError(f"slices of {x.name} do not overlap as in XLA's executable")
 
 
 def _distance(p: Slice, q: Slice) -> int | None:

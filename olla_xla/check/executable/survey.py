@@ -147,7 +147,7 @@ class _Checks:
             self._whole_calls = [t for t in self._thunks if t.name in calls and not t.inner]
             if n := len(self._whole_calls):
                 self._left.append(
-                    f"the roles of equal buffers in {n} kernels of whole computations"
+                    f"which of the equal buffers is which in {n} kernels that run computations"
                 )
 
     def _check_results(self, before: bytes) -> None:
@@ -155,7 +155,7 @@ class _Checks:
         old, new = read_program(before), read_program(self._module)
         given = [[p.shape for p in program.entry.parameters] for program in (old, new)]
         if given[0] != given[1]:
-            self._left.append("results, since the module before has arguments of other layouts")
+            self._left.append("results, as the dump's arguments have layouts of their own")
             return
         self._followed["results compared"] = len(leaves(new.entry.result.shape))
         try:
@@ -163,14 +163,14 @@ class _Checks:
         except (IndexError, KeyError) as error:  # such as a dimension that there is not
             raise CheckError("an instruction's attributes contradict its shape") from error
         if changed is None:
-            raise CheckError("callbacks or collectives are not those of the module before")
+            raise CheckError("callbacks or collectives differ from those in the dump")
         if changed:
             made = new.entry.result
             if made.opcode == "tuple":
                 made = made.operands[changed[0][0]]
             also = f", and so do {len(changed) - 1} others" if changed[1:] else ""
             where = f"{made.name}, result {list(changed[0])},"
-            raise CheckError(f"{where} differs from that of the module before{also}")
+            raise CheckError(f"{where} differs from that of the dump{also}")
 
     def _check_memory(self, program: Program) -> None:
         values = self._of("values", lambda: follow(program))
@@ -181,7 +181,7 @@ class _Checks:
         if self._assignment:
             placed = self._of("memory", lambda: self._placed(program, values))
         else:
-            self._left.append("addresses, except those of aliases: no buffer assignment is known")
+            self._left.append("addresses (aliases' are checked), as no buffer assignment is known")
         if placed is not None:
             self._of("memory", lambda: run(program, values, placed[0], self._target, placed[1]))
             self._followed["arrays with an address"] = len(placed[0])

@@ -100,7 +100,7 @@ def _check_interface(
             raise CheckError(f"result {list(index)} is not in the memory that the caller reads")
         if output.parameter != program.aliases.get(index):
             raise CheckError(
-                f"result {list(index)} is in the memory of another argument than the aliases say"
+                f"result {list(index)} is not in the memory of the argument that it aliases"
             )
 
 
@@ -228,7 +228,7 @@ class _Walk:
         tables -= {place for place, _ in known}
         listed = [a for a in thunk.accesses if a.slice.size and a.slice not in tables]
         if strange := sorted({a.slice for a in listed if (a.slice, a.shape) not in known}):
-            raise CheckError(f"{thunk} accesses bytes of other values: {_list(strange)}")
+            raise CheckError(f"{thunk} accesses bytes of no operand or result: {_list(strange)}")
         reads -= {(a.slice, a.shape) for a in listed if a.reads}
         writes -= {(a.slice, a.shape) for a in listed if a.writes}
         made -= {a.slice for a in thunk.accesses if a.writes}
@@ -337,7 +337,7 @@ class _Walk:
         else:
             decides = step.frame.at[op.operands[0]][()]
         if len(frames) != len(thunk.inner):
-            raise CheckError(f"{thunk} runs other computations than {op.name} calls")
+            raise CheckError(f"{thunk} does not run the computations that {op.name} calls")
         if [a.slice for a in thunk.accesses] != [self.place(decides)]:
             raise CheckError(f"{thunk} reads {_list(_read(thunk))} instead of its condition")
         for frame, inner in zip(frames, thunk.inner, strict=True):

@@ -278,7 +278,7 @@ def check_control(before: bytes, after: bytes) -> None:
     kept = {i.name for c in new.computations for i in c.instructions}
     for name, needed in sorted(lost):
         if name in kept and needed in kept:
-            raise CheckError(f"{name} must run after {needed}, but that dependency is lost")
+            raise CheckError(f"{name} must run after {needed}, but the plan lost that control edge")
 
 
 def _check_channels(old: xla_pb2.HloModuleProto, new: xla_pb2.HloModuleProto) -> None:

@@ -56,12 +56,12 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_compile(values)
     define.text("script", None, "Script, or -m MODULE, to run and audit, with its arguments.")
     shared.define_target(values)
-    define.text("before", None, "Dump before some of XLA's passes: results must be equal to its.")
+    define.text("before", None, "Dump from before some of XLA's passes, to compare results with.")
     define.text(
-        "zip", None, "ZIP file to write the executable to (of several: the first with errors)."
+        "zip", None, "ZIP file to write the executable to; of several, the first that has errors."
     )
     define.switch(
-        "reduce", False, "With --zip: write only instructions that the first error needs."
+        "reduce", False, "With --zip: write only instructions that reproduce the first error."
     )
 
 

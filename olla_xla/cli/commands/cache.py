@@ -32,7 +32,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define.real(
         "megabytes",
         None,
-        "With --prune: keep at most this many MB of plans, the last used ones.",
+        "With --prune: keep at most this many MB of plans, those used last.",
         least=0.0,
     )
     shared.define_format(values)

@@ -22,7 +22,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define = Flags(values)
     shared.define_model(values)
     shared.define_target(values)
-    define.text("baseline", None, "Plan file or analysis file with the memory to compare with.")
+    define.text("baseline", None, "Plan or analysis file whose memory is the baseline.")
     define.text("tolerance", "0%", 'How far memory may exceed the baseline, such as "1%".')
     shared.define_largest(values, 10, "Number of differences to list.")
     shared.define_limits(values)

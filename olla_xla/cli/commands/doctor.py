@@ -129,7 +129,7 @@ def _bits(found: Examination) -> Table:
         ours = run.comparison.planned
         how = "" if ours.planned else f"XLA's own order: {ours.reason}"
         if ours.stacks or ours.clones:
-            how = f"{ours.stacks} residuals and {ours.clones} instructions are recomputed"
+            how = f"{ours.stacks} scan residuals and {ours.clones} instructions are recomputed"
         bits = run.comparison.difference or "the same bits"
         rows.append((_name(run), _SAID[run.passed], f"{bits}{'; ' if how else ''}{how}"))
     return Table(("step:", ":", "outputs with the plan and with jax.jit:"), rows, "## Results")

@@ -181,10 +181,10 @@ def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
 def _between(way: LargestBatch, devices: int) -> str:
     if not way.next_batch:
         if way.expected <= way.batch:
-            return f"{way.batch:,} fits; by a linear fit of the totals no larger batch does"
-        return f"at least {way.batch:,}; a linear fit of the totals gives {way.expected:,}"
+            return f"{way.batch:,} fits; a linear fit of the totals predicts no larger batch"
+        return f"at least {way.batch:,}; a linear fit of the totals predicts {way.expected:,}"
     most = f"between {way.batch:,} and {way.next_batch - devices:,}"
-    return most if way.reason else f"{most}; a linear fit of the totals gives {way.expected:,}"
+    return most if way.reason else f"{most}; a linear fit of the totals predicts {way.expected:,}"
 
 
 def _ways(found: MaxBatch) -> list[LargestBatch]:

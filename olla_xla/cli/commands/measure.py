@@ -177,7 +177,7 @@ def recomputation_table(found: Recomputation) -> Table:
                 "" if first else " to ".join(percent(end, 1) for end in found.interval),
             )
         )
-    title = f"{len(found.again.step_seconds)} steps with recomputation, as many without, in turns"
+    title = f"{len(found.again.step_seconds)} steps with recomputation alternate with steps without"
     headings = (
         *(":", "assigned", "pred. ms", "meas. ms", "err. %"),
         *("plan + %", "pred. + %", "meas. + %", "95 %"),

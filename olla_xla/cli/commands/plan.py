@@ -145,7 +145,7 @@ def _assignment(
     """XLA's buffer assignment beside our packing of its allocations; None without --assignment."""
     if not values.assignment:
         return None
-    progress.stage("packing the values of XLA's allocations")
+    progress.stage("choosing new addresses for the values in XLA's allocations")
     plan = result.plan
     return full_report(result.module, result.assignment, plan.target, plan)
 

@@ -61,14 +61,14 @@ def define_flags(values: flags.FlagValues) -> None:
         "Most memory that each function may use (10GiB), or only the named one (train_step=10GiB).",
         values,
     )
-    define.text("host_budget", None, "Most host memory of each function, such as 64GiB.")
+    define.text("host_budget", None, "Most host memory that each function may use, such as 64GiB.")
     define.text(
         "only",
         "",
         "Plan only functions whose full name (module.function) matches this regular expression "
         "anywhere.",
     )
-    define.switch("analyze", False, "Print at the end what else would save memory.")
+    define.switch("analyze", False, "Print at the end which other measures would save memory.")
     define.text("html", None, "Existing folder to write an HTML report on each function to.")
 
 
@@ -177,7 +177,7 @@ def _print(found: Sequence[script_jit.Signature], values: flags.FlagValues) -> N
     names = {signature.event.function for signature in found}
     for name in filter(None, (text.rpartition("=")[0] for text in values.memory_budget)):
         if name not in names:
-            text = f"olla_xla run: no function {name!r}, as in --memory_budget, was planned"
+            text = f"olla_xla run: --memory_budget names {name!r}, but no such function was planned"
             print(text, file=sys.stderr)
     largest = sorted(found, key=lambda s: -(s.event.xla_bytes or 0))[:_SHOWN]
     title = f"{sum(s.event.planned for s in found)} of {len(found)} compiled functions use a plan"

@@ -35,7 +35,7 @@ def define_flags(values: flags.FlagValues) -> None:
     about = 'What plans may do: "order" only reorders, "overhead" also recomputes values.'
     define.names("modes", "order", about)
     define.one_of(
-        "executor", "local", ["local", "dask"], "Who does the work: this machine, or Dask."
+        "executor", "local", ["local", "dask"], "What computes rows: this machine, or Dask."
     )
     define.text("scheduler", None, "Address of Dask's scheduler, for --executor=dask.")
     define_shared_flags(values, "sweep.csv")
@@ -44,7 +44,7 @@ def define_flags(values: flags.FlagValues) -> None:
 def define_shared_flags(values: flags.FlagValues, out: str) -> None:
     """Defines the flags that all sweeps have; `out` is the default path of the CSV file."""
     define = Flags(values)
-    define.names("models", "zoo", "Names of models; zoo is the 20 of the benchmarks.")
+    define.names("models", "zoo", "Names of models; zoo means the 20 models of the benchmarks.")
     define.names("batch_sizes", "1,32", "Batch sizes: numbers of examples.")
     define.names("optimizers", "adam", "Optimizers with which the models are trained.")
     define.text("out", out, "CSV file to write the rows to.")

@@ -67,13 +67,13 @@ def plan_table(
         ("planned", _mb(total), f"{kind}; {change(more(total, plan.xla_bytes))}"),
         *_peaks(plan),
         ("lower bound", _mb(plan.lower_bound_bytes), summary.of_the_bound(plan)),
-        ("lifetime gap", f"{percent(plan.gap)} %", "least lifetime peak above the lower bound"),
-        ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total above that least peak"),
+        ("lifetime gap", f"{percent(plan.gap)} %", "excess of least peak over lower bound"),
+        ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total above the least peak"),
     ]
     if plan.assigned_bytes is not None:
         ours = more(plan.predicted_bytes, plan.assigned_bytes)
         theirs = more(plan.xla_predicted_bytes, plan.xla_bytes)
-        note = "of the total with the plan"
+        note = "error of the predicted total with the plan"
         if not plan.host_arrays:  # else that is of the step with nothing spilled
             note += f"; {percent(theirs)} % with XLA's own order"
         rows.append(("prediction error", f"{percent(ours)} %", note))
@@ -84,9 +84,9 @@ def plan_table(
         rows.append(("constants", _mb(constant_bytes), "in the executable; counted in no total"))
     rows += [*summary.of_recomputation(plan), *summary.of_the_path(plan)]
     word = summary.status_word(plan)
-    content = _CONTENT.get(word, "of the lower bound, which every order needs")
+    content = _CONTENT.get(word, "the total is this near to the lower bound of every order")
     stopped = f"{content}; the search was stopped by: {plan.stopped_by.replace('_', ' ')}"
-    note = f"of planning; {seconds(all_seconds)} s with compiling and checking"
+    note = f"for planning alone; {seconds(all_seconds)} s with compiling and checking"
     rows.append(("time", f"{seconds(plan.seconds)} s", note))
     rows.append(("status", word, stopped))
     if plan.refused:
@@ -151,11 +151,11 @@ def clones_line(plan: Plan) -> str:
         what.append(f"{stacks} scan residuals are recomputed{of}")
     if every := [record.every for record in plan.loops if record.every]:
         between = " and ".join(f"{k:,}" for k in dict.fromkeys(every))
-        what.append(f"loops store their state every {between} iterations and run the others again")
+        what.append(f"loops store states every {between} iterations and recompute the other states")
     if plan.clones:
         what.append(f"{len(plan.clones)} instructions are run a second time")
     if plan.exposed_seconds:
-        what.append(f"{1e3 * plan.exposed_seconds:.2f} ms of transfers no longer overlap with work")
+        what.append(f"{1e3 * plan.exposed_seconds:.2f} ms of transfers no longer overlap compute")
     if not what:
         return "Nothing is computed twice."
     moved = 100 * plan.added_moved_bytes / max(plan.moved_bytes, 1)
@@ -169,14 +169,14 @@ def clones_line(plan: Plan) -> str:
 def check_line(report: AssignmentReport) -> str:
     """One line on how the plan compares with XLA's buffer assignment."""
     line = (
-        f"Checked: the executable runs this order; {report.tensors} tensors have the predicted "
-        f"size, {report.as_predicted} the predicted address; no two live tensors overlap."
+        f"Checked: the executable runs the planned order; {report.tensors} tensors have the "
+        f"predicted size, {report.as_predicted} the predicted address; no two live tensors overlap."
     )
     if not report.tensors:
         line = "Checked: the executable runs XLA's own order; no two live tensors overlap."
     if report.elsewhere:
         size = f"{report.elsewhere} tensors ({megabytes(report.elsewhere_bytes)} MB)"
-        line += f" {size} have other addresses than predicted."
+        line += f" {size} do not have the predicted addresses."
     if report.added:
         line += f" XLA added {len(report.added)} instructions after planning."
     if report.unread:
@@ -242,7 +242,7 @@ def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Tab
         f"{megabytes(sum(row.bytes for row in rows))} MB stay in memory"
     )
     if least:
-        title += f"; within the allowed time at least {megabytes(least)} MB must stay"
+        title += f"; within the allowed added time at least {megabytes(least)} MB must stay"
     cells = [
         (
             megabytes(row.bytes),
@@ -280,7 +280,7 @@ def allocation_table(report: FullReport, count: int) -> Table:
             )
             for row in report.allocations[:count]
         ],
-        title="XLA's allocations, the most that is live in each, and a tighter packing; MB",
+        title="XLA's allocations in MB: bytes live at a time in each, and a tighter packing",
     )  # fmt: skip
 
 

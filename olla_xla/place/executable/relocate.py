@@ -162,7 +162,7 @@ def _tried(
             failure = str(error)
     packing = packing or place(problem, time_limit=time_limit, node_limit=_NODES)
     if packing.offsets is None:
-        raise OffsetsError("arguments and outputs overlap while both are in use")
+        raise OffsetsError("XLA's addresses of arguments and outputs overlap while both are in use")
     floor, places = base[arenas[-1]], []
     for b, at in zip(found, packing.offsets.tolist(), strict=False):
         if not b.pinned:

@@ -60,7 +60,7 @@ def to_fit(state: ModuleState) -> ModuleState:
     found = _relaxed(state, math.inf, options, Timing(request.schedule_seconds))
     if found.ordered.predicted_bytes > limit:
         return state
-    _logger.info("transfers overlap %.3f ms less to save memory", 1e3 * found.edits.exposed_seconds)
+    _logger.info("%.3f ms of transfers wait, to save memory", 1e3 * found.edits.exposed_seconds)
     return found
 
 

@@ -167,7 +167,7 @@ def recompute_residuals(state: ModuleState) -> ModuleState:
         if not is_right(choices, choice):
             continue
         left = max(deadline - clock.now(), 0.1) / max(TRIES - len(every), 1)
-        state.request.tell(f"choosing scan residuals to recompute, choice {len(every) + 1}")
+        state.request.tell(f"choosing scan residuals to recompute, attempt {len(every) + 1}")
         plan = state.ordered_anew(choice.module, choice.kernels, left)
         if plan is None:
             continue

@@ -102,7 +102,7 @@ _CARDS: tuple[tuple[str, Device, str], ...] = (
     (r"TPU v5 lite", _tpu("TPU v5e", 0.819, 6, 197, 200, 16, 128), "Google Cloud, TPU v5e"),
     (r"TPU v5", _tpu("TPU v5p", 2.765, 14, 459, 600, 16, 64), "Google Cloud, TPU v5p"),
     (r"TPU v6 lite", _tpu("TPU v6e", 1.64, 7, 918, 400, 32, 128), "Google Cloud, TPU v6e"),
-    (r"TPU7x", _tpu("TPU7x", 3.69, 9, 1153, 300, 32, 64), "Google Cloud, TPU7x, one of two"),
+    (r"TPU7x", _tpu("TPU7x", 3.69, 9, 1153, 300, 32, 64), "Google Cloud, TPU7x, one of 2 chiplets"),
 )
 """By what JAX's name of a device contains, the first that fits: rates, and where they are from."""
 

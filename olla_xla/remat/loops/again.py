@@ -181,7 +181,7 @@ class Again:
         """A value in the backward loop's body."""
         if number not in self._values:
             if number in self._making:
-                raise PlanMismatchError("recomputing a loop's value would need that value")
+                raise PlanMismatchError("recomputing a loop's value would need the value itself")
             self._making.add(number)
             self._values[number] = self._find(number)
         return self._values[number]
@@ -427,5 +427,5 @@ def _fetched(residual: ScanResidual) -> ValueRef:
     users = (user for read in residual.reads for user in read.owner.users)
     done = next((user for user in users if user.opcode == "async-done"), None)
     if done is None:
-        raise PlanMismatchError("a scan residual in host memory has no copy of its own")
+        raise PlanMismatchError("no copy to the device reads a scan residual in host memory")
     return ValueRef(own=done.name)

@@ -44,7 +44,7 @@ def joins(module: Module, target: str, records: Sequence[JoinRecord] | None = No
         return found
     known = {record(join): join for join in found}
     if lost := [r for r in records if r not in known]:
-        raise HloError(f"{lost[0][0]} does not read and write the plan's arrays; plan again")
+        raise HloError(f"{lost[0][0]} lacks arrays that the plan lets it overwrite; plan again")
     return [known[r] for r in records]
 
 

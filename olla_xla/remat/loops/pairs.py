@@ -144,7 +144,7 @@ def _pair(writer: CountedLoop, reader: CountedLoop) -> ScanPair | None:
     # In JAX's loops all are read at one iteration; else the iteration with most bytes counts.
     written_at, place = max(weights, key=lambda key: weights[key])
     scan_residuals = [s for s, at, here in found if at == written_at and here in (place, None)]
-    other = "the array is read in another iteration than most"
+    other = "the array is read in an earlier or later iteration than most arrays"
     refused += [(s.written, other) for s, _, _ in found if s not in scan_residuals]
     sign = written_at.factor
     iteration = Affine(

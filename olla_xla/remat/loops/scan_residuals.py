@@ -212,10 +212,10 @@ def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
     if axis is None:
         raise NotAResidual("an iteration does not write exactly one slice of the array")
     if axis in update.shape.tiled_dimensions:
-        raise NotAResidual("the array's slices lie within tiles of the device's layout")
+        raise NotAResidual("tiles of the device's layout contain parts of several slices")
     at = body.affine(update.operands[2 + axis], whole=True)
     if at is None or at not in own_iteration(writer):
-        raise NotAResidual("an iteration of the forward loop writes another one's slice")
+        raise NotAResidual("an iteration of the forward loop writes another iteration's slice")
     return update, at, axis
 
 
@@ -236,21 +236,21 @@ def _read(
     reads, places = [], set()
     for node in readers_of(body, element):
         if node.i.opcode != "dynamic-slice":
-            raise NotAResidual(f"{node.i.opcode} reads the array in the backward loop")
+            raise NotAResidual(f"the backward loop reads the array by {node.i.opcode}")
         whole = node.operands[0].shape
         here = axis_of(element.shape, whole, node.shape, reader.iterations)
         alike = not body.exact and same_dimension(written, axis, whole) == here
         if here is None or not (alike or here == axis):
-            raise NotAResidual("the backward loop reads the array along another dimension")
+            raise NotAResidual("the backward loop does not read the forward loop's slices")
         leads = axis == 0 and _leading(written, reader.iterations)
         if not alike and whole.key != written.key and not leads:
-            raise NotAResidual("the array's slices are not contiguous, and read in another shape")
+            raise NotAResidual("the array's slices are not contiguous, and its shape changes")
         if not _is_replaceable(body, node):
             raise NotAResidual("an asynchronous or nested fusion computes with the array")
         places.add(body.affine(node.operands[1 + here], whole=True))
         reads.append(node)
     if len(places) > 1 or not places <= set(own_iteration(reader)):
-        raise NotAResidual("an iteration of the backward loop reads another one's slice")
+        raise NotAResidual("an iteration of the backward loop reads another iteration's slice")
     return tuple(reads), next(iter(places), None)
 
 

@@ -81,7 +81,7 @@ def _verified() -> Check:
     """What `first_use` has recorded of first plans on this installation's cards."""
     known = first_use.verified()
     if not known:
-        return Check("first plans", None, "no plan's results were compared with XLA's on a GPU")
+        return Check("first plans", None, "no plan was compared with XLA's results on a GPU yet")
     said = []
     for where, found in sorted(known.items()):
         of_kinds = (f"{kind} {found[kind]}" for kind in first_use.KINDS if kind in found)

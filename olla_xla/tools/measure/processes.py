@@ -60,12 +60,12 @@ def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Compari
         planned = measure_one(request, progress, cache)
         recomputation = None
         if planned.clones or planned.stacks:
-            progress(f"timing {turns} steps in XLA's order and as many planned")
+            progress(f"timing {turns} steps of XLA's own order and as many of the plan")
             fields = _spawn(dataclasses.replace(request, turns=turns), cache)
             recomputation = msgspec.convert(fields, Recomputation)
     difference = compare(planned, unplanned)
     if recomputation and recomputation.kept.digests != recomputation.again.digests:
-        difference = difference or "in alternate runs the planned outputs differ"
+        difference = difference or "the plan's outputs differ from XLA's in the timed runs"
     return Comparison(planned, unplanned, difference, recomputation)
 
 

@@ -200,7 +200,7 @@ class Comparison:
 def compare(planned: Measured, unplanned: Measured) -> str:
     """The first output that differs, or "" if all are identical bit for bit."""
     if planned.leaves != unplanned.leaves:
-        return "the outputs have different structures"
+        return "the planned and unplanned outputs have different structures"
     if len(planned.digests) != len(unplanned.digests):
         return f"{len(planned.digests)} steps planned, {len(unplanned.digests)} unplanned"
     for step, (ours, theirs) in enumerate(zip(planned.digests, unplanned.digests, strict=True)):

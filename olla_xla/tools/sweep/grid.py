@@ -14,7 +14,7 @@ from olla_xla.errors import InputError
 from olla_xla.problem.whole_file import write_text
 
 MODES = {
-    "order": "order and in-place reuse, no recomputation",
+    "order": "a new order and in-place reuse, without recomputation",
     "overhead": "recomputation within 5 % added predicted time",
 }
 """Mode -> what its rows say."""
