@@ -26,7 +26,7 @@ def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
     try:
         return executable.serialize()
     except (AttributeError, jax.errors.JaxRuntimeError) as error:
-        _say(f"JAX {jax.__version__} cannot serialize the executable: {error}")
+        _say(f"JAX {jax.__version__} cannot serialize a GPU executable: {error}")
         return b""
 
 

@@ -28,7 +28,7 @@ else:
 
 _logger = logging.getLogger("olla_xla")
 
-NO_GAIN = "no better order was found"
+NO_GAIN = "no order found beats XLA's"
 """The reason for XLA's own schedule if nothing went wrong."""
 
 

@@ -61,7 +61,7 @@ _INTERNAL = tuple(str(Path(path).parent) for path in (__file__, jax.__file__))
 """Folders of frames that a warning skips, so that it points at the caller's line."""
 
 
-_BENCHMARK = "benchmarks that measure this machine are not planned"
+_BENCHMARK = "olla_xla does not plan its own benchmarks of this machine"
 _DISABLED = "enabled=False"
 
 

@@ -29,7 +29,7 @@ EVENT = PlanEvent(
     processes=1,
 )
 KEPT = dataclasses.replace(
-    EVENT, function="f", planned=False, reason="no better order was found", bytes=20 * 2**20
+    EVENT, function="f", planned=False, reason="no order found beats XLA's", bytes=20 * 2**20
 )
 FAILED = dataclasses.replace(KEPT, bytes=None, xla_bytes=None, overhead=None, reason="a fault")
 
@@ -40,7 +40,7 @@ def test_one_line_a_plan():
         "planned and compiled in 2.5 s"
     )
     assert str(KEPT) == (
-        "f: 20.0 MB, XLA's own schedule: no better order was found; planned and compiled in 2.5 s"
+        "f: 20.0 MB, XLA's own schedule: no order found beats XLA's; planned and compiled in 2.5 s"
     )
     assert str(FAILED) == "f: XLA's own schedule: a fault; planned and compiled in 2.5 s"
 

@@ -150,7 +150,7 @@ def _beside(size: int, memory: int) -> str:
 
 def _how(way: LargestBatch) -> str:
     if way.reason:
-        return "as in the row above"
+        return "the same as in the row above"
     if not way.next_batch:
         return "not compiled"
     return "predicted, the least found" if way.next_is_predicted else "assigned"

@@ -66,7 +66,7 @@ def sweep_summary(rows: Sequence[Row]) -> list[str]:
         if _gain(row) < _LEAST_GAIN:
             proven = row["bound_bytes"] <= row["xla_bytes"] <= row["bound_bytes"] * 1.001
             why = "by the bound none exists" if proven else f"gap {percent(row['lifetime_gap'])} %"
-            lines.append(f"{_name(row)}: no better order was found ({why}).")
+            lines.append(f"{_name(row)}: no order found beats XLA's ({why}).")
     return lines
 
 
