@@ -211,7 +211,7 @@ def _gpu_fusion_shares(operand: Instruction, fusion: Instruction, index: ShapeIn
         return False
     others = [r for r in roots if r in visited and r is not output]
     if others:
-        transposed = any(_is_transpose_hero(r) for r in roots if r in visited)
+        transposed = any(_hero_of(r).opcode in ("transpose", "copy") for r in roots if r in visited)
         if source.opcode not in _ELEMENTWISE or transposed:
             return False
     return True
@@ -298,7 +298,3 @@ def _reduction_hero(fusion: Instruction, roots: tuple[Instruction, ...]) -> Inst
         if hero.opcode == "reduce":
             return hero
     return None
-
-
-def _is_transpose_hero(root: Instruction) -> bool:
-    return _hero_of(root).opcode in ("transpose", "copy")

@@ -171,7 +171,7 @@ class _Joining:
         self._times = _Times(self._module)
         controlled = (i for c in self._module.control_computations for i in c.instructions)
         self._starts = {i.called[0]: i for i in controlled if i.opcode == "async-start"}
-        self._start = [self._defined(v) for v in dataflow.values]
+        self._start = [self._times.at[v.instruction] for v in dataflow.values]
         self._end = [self._last_seen(v) for v in dataflow.values]
         self._fixed = [self._is_fixed(v) for v in dataflow.values]
         self._members = [[v] for v in dataflow.values]
@@ -295,9 +295,6 @@ class _Joining:
         if i.opcode == "parameter" and i.computation is self._module.entry:
             return (i.parameter_number, value.index) not in self._module.donated
         return i.opcode == "constant"
-
-    def _defined(self, value: Value) -> int:
-        return self._times.at[value.instruction]
 
     def _last_seen(self, value: Value) -> int:
         times, taken = self._times, self._written_in_flight(value)

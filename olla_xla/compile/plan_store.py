@@ -213,9 +213,7 @@ def is_filled() -> bool:
     return folder is not None and next(folder.glob(f"*{SUFFIX}"), None) is not None
 
 
-@functools.cache
-def _store(directory: Path | None) -> PlanStore:
-    return PlanStore(directory)
+_store = functools.cache(PlanStore)
 
 
 # Stored plans as files, which many processes share; each is checked when it is read.

@@ -120,9 +120,7 @@ class _Tuple(NamedTuple):
     bytes: int
 
 
-@functools.cache
-def _tuple_kind(kind: type, kinds: Kinds) -> _TupleKind:
-    return _TupleKind(kind, kinds)
+_tuple_kind = functools.cache(_TupleKind)
 
 
 _young: dict[int, _Tuple] = {}

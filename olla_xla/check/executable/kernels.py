@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Hashable, Mapping
 
 from olla_xla.check.executable.memory import Place
-from olla_xla.check.executable.program import Op
 from olla_xla.check.executable.rounding import Rounding
 from olla_xla.check.executable.values import MemoryValue, Values, resolve
 
@@ -44,7 +43,8 @@ def kernel_memory(
             if op.opcode in ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"):
                 continue
             if op not in known:
-                known[op] = not _runs_others(op) and rounding.depends_on_memory(op)
+                runs_others = op.opcode in ("while", "conditional", "call", "async-start")
+                known[op] = not runs_others and rounding.depends_on_memory(op)
             if known[op]:
                 given = [resolve(frame.at[o][i]) for o in (*op.operands, op) for i in frame.at[o]]
                 found[op.name] = KernelMemory(_pattern(given, places), _pattern(given, shared))
@@ -75,7 +75,3 @@ def _or_forced(expected: Pattern | None, memory: KernelMemory) -> Pattern:
 def _pattern(given: list[MemoryValue], places: Mapping[MemoryValue, Place]) -> Pattern:
     first: dict[Hashable, int] = {}
     return tuple(first.setdefault(places.get(v, v), k) for k, v in enumerate(given))
-
-
-def _runs_others(op: Op) -> bool:
-    return op.opcode in ("while", "conditional", "call", "async-start")

@@ -338,8 +338,9 @@ class _Walk:
             decides = step.frame.at[op.operands[0]][()]
         if len(frames) != len(thunk.inner):
             raise CheckError(f"{thunk} does not run the computations that {op.name} calls")
-        if [a.slice for a in thunk.accesses] != [self.place(decides)]:
-            raise CheckError(f"{thunk} reads {_list(_read(thunk))} instead of its condition")
+        read = [access.slice for access in thunk.accesses]
+        if read != [self.place(decides)]:
+            raise CheckError(f"{thunk} reads {_list(read)} instead of its condition")
         for frame, inner in zip(frames, thunk.inner, strict=True):
             self.sequence(frame, inner)
 
@@ -431,10 +432,6 @@ def _copied_slice(op: Op) -> tuple[int, int] | None:
     pairs = zip(slice_ranges(found.proto), digits(shape), strict=True)
     first = sum(start * distance for (start, *_), (_, distance) in pairs)
     return number, first * shape.element_bits // 8
-
-
-def _read(thunk: GpuThunk) -> list[Slice]:
-    return [access.slice for access in thunk.accesses]
 
 
 def _part(index: tuple[int, ...]) -> str:

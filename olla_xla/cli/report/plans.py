@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from olla_xla.analysis.difference import Difference, TensorChange
+from olla_xla.analysis.difference import Difference
 from olla_xla.analysis.memory_view import MemoryView
 from olla_xla.analysis.terminal import TENSOR_HEADINGS, tensor_rows
 from olla_xla.cli.report.tables import Table, change, megabytes, more, percent, seconds
@@ -324,15 +324,11 @@ def difference_table(found: Difference, count: int) -> Table:
             _amount(c.after),
             c.category,
             c.shape,
-            _what(c),
+            short_operation(c.what) if "jit(" in c.what else c.what,
         )
         for c in shown
     ]
     return Table(("MB more", "before", "after", "category:", "shape:", "tensor:"), rows, title)
-
-
-def _what(change: TensorChange) -> str:
-    return short_operation(change.what) if "jit(" in change.what else change.what
 
 
 def _amount(amount: tuple[int, int]) -> str:

@@ -8,6 +8,7 @@ arrays as the original, even if some hold the same values (`ReadArrays`).
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Hashable
+from typing import Any
 
 from hlo.backend import platform
 from hlo.module import Instruction, Module
@@ -209,8 +210,12 @@ class Again:
 
     def _slice(self, i: Instruction, given: ValueRef) -> ValueRef:
         """A new instruction that only slices, named after `i`."""
-        name = self._new.name(f"{i.name}.slice")
-        self._new.made.append(NewInstruction(name, "", "", ((0, given),)))
+        return self._made(self._new.name(f"{i.name}.slice"), given)
+
+    def _made(self, name: str, *given: ValueRef, original: str = "", **how: Any) -> ValueRef:
+        """The result of a new instruction, described by further arguments of NewInstruction."""
+        operands = tuple(enumerate(given))
+        self._new.made.append(NewInstruction(name, original, "", operands, **how))
         return ValueRef(made=name)
 
     def _find(self, number: int) -> ValueRef:
@@ -235,22 +240,16 @@ class Again:
             return self._restored(recipe, recipe.restored)
         if recipe.relaid is not None:
             name = self._new.name(f"{recipe.owner.name}.relaid")
-            given = ((0, ValueRef(own=recipe.relaid.name)),)
-            layout = recipe.node.shape.key
-            self._new.made.append(NewInstruction(name, "", "", given, layout=layout))
-            return ValueRef(made=name)
+            given = ValueRef(own=recipe.relaid.name)
+            return self._made(name, given, layout=recipe.node.shape.key)
         if recipe.narrowed:
             name = self._new.name(f"{recipe.owner.name}.narrow")
-            given = ((0, self._inside(recipe.needs[0])),)
-            kind = recipe.node.shape.element_type
-            self._new.made.append(NewInstruction(name, "", "", given, element_type=kind))
-            return ValueRef(made=name)
+            given = self._inside(recipe.needs[0])
+            return self._made(name, given, element_type=recipe.node.shape.element_type)
         if recipe.between:
             name = self._new.name(f"{recipe.owner.name}.slice")
-            given = ((0, self._value(recipe.needs[0])),)
-            moved = NewInstruction(name, recipe.owner.name, "", given, slice_axes=recipe.between)
-            self._new.made.append(moved)
-            return ValueRef(made=name)
+            given, original = self._value(recipe.needs[0]), recipe.owner.name
+            return self._made(name, given, original=original, slice_axes=recipe.between)
         if (updated := self._updated(number)) is not None:
             return self._slice(recipe.owner, updated) if updated.whole else updated
         return self._run(recipe)
@@ -265,10 +264,7 @@ class Again:
             given = [last, self._added(Overwritten(array, owner, update), slices)]
             given += [self._index_of(recipe, array, k) for k in restored.moving(recipe.node)]
             name = self._new.name(f"{whole.i.name}.restored")
-            self._new.made.append(
-                NewInstruction(name, "", "", tuple(enumerate(given)), restores=True)
-            )
-            self._undone[array] = last, ValueRef(made=name)
+            self._undone[array] = last, self._made(name, *given, restores=True)
         return self._undone[array][not recipe.is_after]
 
     def _index_of(self, recipe: Recipe, array: int, k: int) -> ValueRef:
