@@ -136,7 +136,7 @@ def test_the_referee_refuses_another_value(target):
 
 def test_a_plan_of_another_module_is_told():
     view, pair, _ = kept_alone("cpu")
-    with pytest.raises(PlanMismatchError, match="has no value nothing to keep"):
+    with pytest.raises(PlanMismatchError, match="has no value nothing to store"):
         recipe(view, pair, record(pair, pair.scan_residuals[0].written, kept=(("nothing", ()),)))
 
 
