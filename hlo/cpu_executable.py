@@ -10,6 +10,8 @@ xla/backends/cpu/runtime/thunk.proto, as in jaxlib 0.12.0). An executable with o
 kinds of thunks that hold state beside their slices (random numbers, infeeds), is refused.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ class CpuThunk(GpuThunk):
       counted: whether it is a loop of a known number of iterations, which runs no condition.
     """
 
-    inner: "tuple[tuple[CpuThunk, ...], ...]" = ()
+    inner: tuple[tuple[CpuThunk, ...], ...] = ()
     number: int = 0
     counted: bool = False
 

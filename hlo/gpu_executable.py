@@ -5,6 +5,8 @@ name their buffers by allocation, offset and size, in the order in which the hos
 serializes them before it makes command buffers of them.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, Self
@@ -40,12 +42,12 @@ class GpuThunk:
     kind: str
     accesses: tuple[Access, ...] = ()
     flow: Flow = Flow.NONE
-    inner: "tuple[tuple[GpuThunk, ...], ...]" = ()
+    inner: tuple[tuple[GpuThunk, ...], ...] = ()
     execution: int = 0
     region: int | None = None
     kernel: str = ""
-    slices: "tuple[MovingSlice, ...]" = ()
-    embedded: "tuple[GpuThunk, ...]" = ()
+    slices: tuple[MovingSlice, ...] = ()
+    embedded: tuple[GpuThunk, ...] = ()
 
     def __str__(self) -> str:
         return f"thunk {self.name} ({self.kind})"

@@ -4,6 +4,8 @@ Everything that writes into a module does it here: ids of what is new, the order
 instructions, schedules in the ids in which they came, and what goes with what nothing reads.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -34,7 +36,7 @@ class MutableComputation:
       early: ids of what was added to come early.
     """
 
-    def __init__(self, module: "MutableModule", computation: _Computation) -> None:
+    def __init__(self, module: MutableModule, computation: _Computation) -> None:
         self.computation = computation
         self._module = module
         self._by_id = {i.id: i for i in computation.instructions}
@@ -172,7 +174,7 @@ class MutableComputation:
         """Adds a bitcast of `i` to a shape and returns it; `i` itself if it has that shape."""
         return i if i.shape == shape else self.make("bitcast", f"{i.name}.bitcast", shape, i)
 
-    def copy_from(self, source: "MutableComputation", rename: Callable[[str], str]) -> None:
+    def copy_from(self, source: MutableComputation, rename: Callable[[str], str]) -> None:
         """Fills this empty computation with copies of another's instructions and its schedule."""
         high = self.computation.id << 32
         moved = {k: high | (k & _LOCAL) for k in source._by_id}

@@ -1,5 +1,7 @@
 """One view of an HLO module: computations, instructions, schedule, donation, source locations."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
@@ -44,11 +46,11 @@ class Instruction:
     name: str
     opcode: str
     shape: Shape
-    computation: "Computation"
-    operands: "tuple[Instruction, ...]" = ()
-    control_predecessors: "tuple[Instruction, ...]" = ()
-    users: "list[Instruction]" = dataclasses.field(default_factory=list)
-    called: "tuple[Computation, ...]" = ()
+    computation: Computation
+    operands: tuple[Instruction, ...] = ()
+    control_predecessors: tuple[Instruction, ...] = ()
+    users: list[Instruction] = dataclasses.field(default_factory=list)
+    called: tuple[Computation, ...] = ()
     dimensions: tuple[int, ...] = ()
     parameter_number: int = -1
     tuple_index: int = -1
@@ -76,7 +78,7 @@ class Instruction:
             copy.ClearField(field)
         return copy.SerializeToString(deterministic=True)
 
-    def behind(self, *opcodes: str) -> "Instruction":
+    def behind(self, *opcodes: str) -> Instruction:
         """The first one from here on along first operands that has none of these opcodes."""
         i = self
         while i.opcode in opcodes:
@@ -119,7 +121,7 @@ class Instruction:
         return values[0] if len(values) == 1 else None
 
     @property
-    def called_control(self) -> "tuple[Computation, ...]":
+    def called_control(self) -> tuple[Computation, ...]:
         """The computations that a while, conditional, call or async-start runs; else ()."""
         return self.called if self.opcode in _CONTROL_FLOW else ()
 

@@ -1,5 +1,7 @@
 """Shapes: dtype, dimensions, layout and memory space to bytes."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import itertools
@@ -61,7 +63,7 @@ class Shape:
 
     element_type: int
     dimensions: tuple[int, ...]
-    elements: "tuple[Shape, ...]"
+    elements: tuple[Shape, ...]
     minor_to_major: tuple[int, ...]
     memory_space: int
     element_bits: int
@@ -148,14 +150,14 @@ class Shape:
         """The dimensions that tiles cut, the minormost first; () if there are no tiles."""
         return self.minor_to_major[: len(self.tiles[0])] if self.tiles else ()
 
-    def converted(self, other: "Shape") -> "Shape":
+    def converted(self, other: Shape) -> Shape:
         """This array's shape with the element type and tiles of `other`, of equal rank."""
         proto = xla_pb2.ShapeProto.FromString(self.key)
         proto.element_type = other.element_type
         proto.layout.CopyFrom(xla_pb2.ShapeProto.FromString(other.key).layout)
         return shape_from_proto(proto)
 
-    def at(self, index: ShapeIndex) -> "Shape":
+    def at(self, index: ShapeIndex) -> Shape:
         """The subshape of a tuple shape at `index`; the shape itself at ()."""
         shape = self
         for i in index:
@@ -171,7 +173,7 @@ class Shape:
             shape = shape.elements[i]
         return True
 
-    def indices(self, prefix: ShapeIndex = ()) -> "Iterator[tuple[ShapeIndex, Shape]]":
+    def indices(self, prefix: ShapeIndex = ()) -> Iterator[tuple[ShapeIndex, Shape]]:
         """Every (index, subshape) in pre-order, the shape itself first."""
         yield prefix, self
         for i, element in enumerate(self.elements):

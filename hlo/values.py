@@ -6,6 +6,8 @@ may take over the buffer of an operand that dies (`sharing`). The rules follow X
 HloDataflowAnalysis (SSA form) and HloAliasAnalysis.
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
@@ -54,7 +56,7 @@ class Value:
     buffer: int = -1
     counts: bool = True
     table_bytes: int = 0
-    forward: "Value | None" = None
+    forward: Value | None = None
 
     def __repr__(self) -> str:
         return f"Value({self.name})"

@@ -3,6 +3,8 @@
 Fields keep their order and their bytes, known or not; nothing is dropped or normalised.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -59,18 +61,18 @@ class Message:
         """The field numbers that occur in the message."""
         return {number for number, _, _ in self._fields}
 
-    def without(self, numbers: Collection[int]) -> "Message":
+    def without(self, numbers: Collection[int]) -> Message:
         """A copy of the message without the fields of the given numbers."""
         other = Message(b"")
         other._fields = [field for field in self._fields if field[0] not in numbers]
         return other
 
-    def keep(self, number: int, wanted: "Callable[[Message], bool]") -> None:
+    def keep(self, number: int, wanted: Callable[[Message], bool]) -> None:
         """Drops the submessages of a field that are not wanted. Raises HloError."""
         found = iter([wanted(message) for message in self.messages(number)])
         self._fields = [field for field in self._fields if field[0] != number or next(found)]
 
-    def messages(self, number: int) -> "list[Message]":
+    def messages(self, number: int) -> list[Message]:
         """The submessages of a field; changing them changes this message. Raises HloError."""
         found = []
         for k, (n, kind, value) in enumerate(self._fields):
@@ -85,7 +87,7 @@ class Message:
             found.append(value)
         return found
 
-    def message(self, number: int) -> "Message":
+    def message(self, number: int) -> Message:
         """The submessage of a field. Raises HloError if it does not occur exactly once."""
         found = self.messages(number)
         if len(found) != 1:

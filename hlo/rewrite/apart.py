@@ -5,6 +5,8 @@ overwritten by then: by a loop that starts from it, or by an update in place. Wh
 given a copy instead.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
@@ -48,11 +50,11 @@ def keep_apart(before: xla_pb2.HloModuleProto, proto: xla_pb2.HloModuleProto, ta
     raise HloError(f"copies of {found[0].value.name} do not keep it from being overwritten")
 
 
-def _conflicts(module: Module, target: str) -> "list[CopySite]":
+def _conflicts(module: Module, target: str) -> list[CopySite]:
     return conflicts(analyse(module, target), target)
 
 
-def _key(site: "CopySite") -> Hashable:
+def _key(site: CopySite) -> Hashable:
     """A site by names that a change of a loop's state leaves as they are."""
     user = "" if site.user is None else site.user.name
     return site.computation.name, user, _named(site.value), _named(site.other)
@@ -64,7 +66,7 @@ def _named(value: Value) -> tuple[Hashable, ...]:
     return (i.name,) if i.opcode in ("parameter", "while") else (i.name, value.index)
 
 
-def _copy(proto: xla_pb2.HloModuleProto, sites: "Iterable[CopySite]") -> None:
+def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[CopySite]) -> None:
     module = MutableModule(proto)
     for site in sites:
         _copy_at(module.body(site.computation.id), site)
@@ -74,7 +76,7 @@ def _copy(proto: xla_pb2.HloModuleProto, sites: "Iterable[CopySite]") -> None:
     module.finish()
 
 
-def _copy_at(body: MutableComputation, site: "CopySite") -> None:
+def _copy_at(body: MutableComputation, site: CopySite) -> None:
     """Lets what takes a value at a site take a copy of it."""
     if len(site.index) > 1:
         raise HloError(f"{site.value.name} is overwritten, and is in a tuple of tuples")

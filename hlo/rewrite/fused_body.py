@@ -1,5 +1,7 @@
 """Writes the body of a fusion: slices of arrays, parts, casts, indices, and copies of operators."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 

@@ -2,6 +2,8 @@
 what.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 from hlo.rewrite.fused_body import Part

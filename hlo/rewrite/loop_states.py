@@ -2,6 +2,8 @@
 write.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -2,6 +2,8 @@
 iterations.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence

@@ -7,6 +7,8 @@ slice is then made by copies of the forward loop's instructions, or it is a slic
 residual.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """Schedules what was added to a computation that runs step by step."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from hlo import xla_pb2

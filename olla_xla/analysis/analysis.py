@@ -4,6 +4,8 @@ An analysis file is one JSON object: `{"format": "olla_xla.analysis", "version":
 `Analysis.to_dict` gives.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import json
@@ -71,13 +73,13 @@ class Analysis:
     planned: MemoryView | None
     bound: BoundView
     lower_bound_bytes: int
-    loops: "tuple[LoopView, ...]"
+    loops: tuple[LoopView, ...]
     donation: DonationAudit | None = None
     plan: Plan | None = dataclasses.field(default=None, repr=False)
     remedy: Remedy | None = None
     available_bytes: int | None = None
     devices: int = 1
-    untrained: "Untrained | None" = None
+    untrained: Untrained | None = None
     ran_again: RanAgain | None = None
 
     @property

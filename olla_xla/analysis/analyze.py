@@ -1,5 +1,7 @@
 """`olla_xla.analyze`: compiles a step, and reports what its memory is used for."""
 
+from __future__ import annotations
+
 import dataclasses
 import warnings
 from collections.abc import Callable
@@ -95,7 +97,7 @@ def analyze(
     return dataclasses.replace(found, remedy=tried)
 
 
-def _program(fn: Any, args: Any, kwargs: Any, step: "_Step", found: Analysis) -> Plannable:
+def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> Plannable:
     """The function as remedies are tried on it; with what the audit finds could be donated."""
     function, options = getattr(fn, "__wrapped__", None), jit_parameters(fn)
     if function is None or options is None:  # of a library that takes more than arrays

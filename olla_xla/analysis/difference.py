@@ -5,6 +5,8 @@ same argument or operation; names of XLA's and source lines change too easily. A
 sizes and names of all tensors, and not when they live: two plans are compared by these.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
@@ -41,7 +43,7 @@ class Snapshot:
     planned: bool = False
 
     @staticmethod
-    def of_analysis(analysis: Analysis | Mapping[str, Any], name: str) -> "Snapshot":
+    def of_analysis(analysis: Analysis | Mapping[str, Any], name: str) -> Snapshot:
         """The snapshot of an analysis, or of its `to_dict`; in the planned order if it has one."""
         found = analysis.to_dict() if isinstance(analysis, Analysis) else analysis
         view = found["planned"] or found["xla"]
@@ -53,7 +55,7 @@ class Snapshot:
         return Snapshot(name, view["total_bytes"], False, sums, found["title"], planned)
 
     @staticmethod
-    def of_plan_file(plan: Plan, name: str) -> "Snapshot":
+    def of_plan_file(plan: Plan, name: str) -> Snapshot:
         """The snapshot of a plan; `name` is its file's. Tensors are keyed by name and size."""
         total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
         sums: dict[Key, tuple[int, int]] = {}

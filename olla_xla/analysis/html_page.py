@@ -1,5 +1,7 @@
 """Puts the report together: plots, tables, script and style in one file."""
 
+from __future__ import annotations
+
 import base64
 import collections
 import gzip

@@ -1,5 +1,7 @@
 """The memory of one order of a module: its peak, who lives there, and all of it in time."""
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
@@ -51,7 +53,7 @@ class MemoryView:
     operator_line: str
     tensors: tuple[LiveTensor, ...]
     elsewhere: Mapping[str, int]
-    _occupancy: "Occupancy" = dataclasses.field(repr=False)
+    _occupancy: Occupancy = dataclasses.field(repr=False)
     _describer: Describer = dataclasses.field(repr=False)
 
     @functools.cached_property
@@ -156,7 +158,7 @@ def memory_view(
     )
 
 
-def _at(memory: "Occupancy", step: int, describer: Describer) -> list[LiveTensor]:
+def _at(memory: Occupancy, step: int, describer: Describer) -> list[LiveTensor]:
     """All that is in memory at a step, and what of the total is not in use."""
     spans = TensorSpans(memory)
     tensors, used = [], np.zeros(len(memory.allocations), np.int64)
@@ -188,7 +190,7 @@ class TensorSpans:
     tensor here, except an argument and the output that replaces it.
     """
 
-    def __init__(self, memory: "Occupancy") -> None:
+    def __init__(self, memory: Occupancy) -> None:
         self._memory = memory
         self._members: dict[int, list[int]] = collections.defaultdict(list)
         for k, value in enumerate(memory.values):

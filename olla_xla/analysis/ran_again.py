@@ -1,5 +1,7 @@
 """What XLA:GPU's own rematerialization adds to a step, and by how much that is over its limit."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """Flags of commands."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 
 from absl import flags

@@ -9,6 +9,8 @@ waits for a process that sends no heartbeats. A decision lasts as long as the ru
 askers, also after a restart, find it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import json
@@ -154,7 +156,7 @@ class Agreement:
         """Whether this process is the leader, which plans and offers its plan to the others."""
         return self._me == self._members[0]
 
-    def __enter__(self) -> "Agreement":
+    def __enter__(self) -> Agreement:
         self._store.put(self._at(self._me), _encoded(name=self._name, **versions()))
         self._show(0)
         self._beating.start()

@@ -1,5 +1,7 @@
 """What `as_policy` returns: the scan residuals that a plan keeps or spills, by name."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -7,6 +7,8 @@ the device's memory allows. The outcome is kept in the user's cache folder, by t
 the version of jaxlib.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A GPU's executable as XLA serializes it, from which its thunks are read without the GPU."""
 
+from __future__ import annotations
+
 import functools
 import logging
 import os

@@ -1,5 +1,7 @@
 """What of an executable lies in host memory: its bytes, and the scan residuals."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax

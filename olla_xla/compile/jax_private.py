@@ -1,5 +1,7 @@
 """The private JAX attributes that olla_xla reads, each with a fallback for when it is missing."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import importlib

@@ -6,6 +6,8 @@ format is internal to XLA: an executable of another version, one that reading an
 change, and one with anything unknown in it keep XLA's places, and the reason is told.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import importlib.metadata
 import logging

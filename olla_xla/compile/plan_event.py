@@ -1,5 +1,7 @@
 """The event of compiling one signature of a planned function."""
 
+from __future__ import annotations
+
 import dataclasses
 
 from olla_xla.compile.outcomes import NO_GAIN, Outcome
@@ -49,7 +51,7 @@ class PlanEvent:
     host_reason: str = ""
 
     @classmethod
-    def of(cls, function: str, outcome: Outcome, seconds: float, hint: str = "") -> "PlanEvent":
+    def of(cls, function: str, outcome: Outcome, seconds: float, hint: str = "") -> PlanEvent:
         """Makes the event of an outcome.
 
         Args:

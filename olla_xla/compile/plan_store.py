@@ -6,6 +6,8 @@ compilation cache, if it is on, serves the planned executable. Plans are then al
 a folder of that cache.
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
@@ -116,7 +118,7 @@ class PlanStore:
         stored = self._load(key)
         return () if stored is None else stored.accepted
 
-    def _load(self, key: str) -> "StoredPlan | None":
+    def _load(self, key: str) -> StoredPlan | None:
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
@@ -154,14 +156,14 @@ class PlanStore:
         with self._lock:
             self._plans.clear()
 
-    def _keep(self, key: str, stored: "StoredPlan") -> None:
+    def _keep(self, key: str, stored: StoredPlan) -> None:
         with self._lock:
             self._plans[key] = stored
             self._plans.move_to_end(key)
             while len(self._plans) > self._capacity:
                 self._plans.popitem(last=False)
 
-    def _read(self, key: str) -> "StoredPlan | None":
+    def _read(self, key: str) -> StoredPlan | None:
         path = self._path(key)
         if path is None or not os.path.exists(path):  # also false without permission
             return None
@@ -171,7 +173,7 @@ class PlanStore:
             _logger.warning("%s; this run plans again", error)
             return None
 
-    def _write(self, key: str, stored: "StoredPlan") -> None:
+    def _write(self, key: str, stored: StoredPlan) -> None:
         path = self._path(key)
         if path is None:
             return

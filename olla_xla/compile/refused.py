@@ -1,5 +1,7 @@
 """Steps that XLA refuses to compile because they do not fit: what it would have run."""
 
+from __future__ import annotations
+
 import re
 import tempfile
 from collections.abc import Mapping

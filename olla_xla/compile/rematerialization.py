@@ -6,6 +6,8 @@ counts a result that overwrites an operand a second time, so that it also acts o
 fits by XLA's own buffer assignment is compiled with that pass off.
 """
 
+from __future__ import annotations
+
 import collections
 import os
 import re

@@ -1,5 +1,7 @@
 """What is tried after a first plan: one that meets the budget, and one where XLA recomputes."""
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 

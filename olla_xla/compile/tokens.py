@@ -8,6 +8,8 @@ A token made from a plan's key is part of the key of JAX's persistent cache. The
 executable from there have an attribute that names its plan (`plan_mark`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import re

@@ -1,5 +1,7 @@
 """A tensor graph as arrays, which is what compiled loops take."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -59,7 +61,7 @@ class GraphArrays(NamedTuple):
     pair_must: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, graph: "TensorGraph | GraphArrays") -> "GraphArrays":
+    def of(cls, graph: TensorGraph | GraphArrays) -> GraphArrays:
         """The arrays of a tensor graph; a GraphArrays is returned as it is."""
         if isinstance(graph, GraphArrays):
             return graph
@@ -90,7 +92,7 @@ class GraphArrays(NamedTuple):
         sinks: Sequence[Sequence[int]],
         before: Sequence[Sequence[int]],
         inplace: Sequence[tuple[int, int]],
-    ) -> "GraphArrays":
+    ) -> GraphArrays:
         """Makes the arrays from the fields of operators, tensors and the graph.
 
         `before` has the direct predecessors of each operator, `inplace` (output, input) pairs.
@@ -142,7 +144,7 @@ class GraphArrays(NamedTuple):
             pair_must=np.array([must for _, _, must in flat], np.bool_),
         )
 
-    def resized(self, bytes: NDArray[np.int64]) -> "GraphArrays":
+    def resized(self, bytes: NDArray[np.int64]) -> GraphArrays:
         """A copy of the graph whose tensors have other sizes in bytes, int64 [m]."""
         made = sum_by(self.source[~self.live_in], bytes[~self.live_in], self.n)
         return self._replace(bytes=bytes, made=made, running=np.cumsum(bytes))

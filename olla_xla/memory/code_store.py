@@ -4,6 +4,8 @@ Whoever writes such a file decides what is run. So it is taken only from where n
 process's user and root can write.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import enum
@@ -107,7 +109,7 @@ def holds(name: str, digest: str) -> bool:
     return any(is_own(path.lstat()) for folder in folders() for path in folder.glob(pattern))
 
 
-def load(name: str, kinds: Kinds, digest: str) -> "Code | None":
+def load(name: str, kinds: Kinds, digest: str) -> Code | None:
     """Reads the machine code of a loop from disk; None if it is missing or incomplete.
 
     Args:
@@ -122,7 +124,7 @@ def load(name: str, kinds: Kinds, digest: str) -> "Code | None":
     return Code(images=tuple(body[a:b] for a, b in itertools.pairwise(sizes)), **header)
 
 
-def save(name: str, kinds: Kinds, digest: str, code: "Code") -> None:
+def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
     """Writes the machine code of a loop to disk, by what `load` will ask for: its arguments."""
     header = code._asdict()
     header["sizes"] = [len(image) for image in header.pop("images")]

@@ -1,5 +1,7 @@
 """A module lowered to tensor graphs, with the simulation of its buffer assignment."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -179,7 +181,7 @@ class PlannedModule:
         aliases: Mapping[str, Sequence[Alias]],
         orders: Mapping[Computation, Sequence[Instruction]],
         holds: Mapping[str, Sequence[int]] | None = None,
-    ) -> "PlannedModule":
+    ) -> PlannedModule:
         """A new module in which results are written over operands, and operands kept longer.
 
         Args:
@@ -191,7 +193,7 @@ class PlannedModule:
         edit = self._scheduled(orders).hold(holds or {})
         return self._edited(edit.alias(aliases))
 
-    def guarded(self) -> "PlannedModule":
+    def guarded(self) -> PlannedModule:
         """A new module with the control edges (guards) that XLA will get to keep the planned order.
 
         XLA visits a guarded module in another order, and breaks ties among buffers otherwise. Where
@@ -206,7 +208,7 @@ class PlannedModule:
         schedule = {c.name: [i.name for i in order] for c, order in orders.items()}
         return Edit(self.module).schedule(schedule)
 
-    def _edited(self, edit: Edit) -> "PlannedModule":
+    def _edited(self, edit: Edit) -> PlannedModule:
         """The edited module, with the same peaks and bounds."""
         other = PlannedModule(edit.module(), self.target, self.released, self.kept)
         for name, computation in self.computations.items():

@@ -5,6 +5,8 @@ all of it. Blocks that are live at the same time must not share a byte; the high
 is to be small, or at most a given capacity.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -55,7 +57,7 @@ class PlacementProblem:
         group: Sequence[int] | NDArray[np.int64] | None = None,
         space: Sequence[int] | NDArray[np.int64] | None = None,
         capacity: int | Mapping[int, int] | None = None,
-    ) -> "PlacementProblem":
+    ) -> PlacementProblem:
         """Builds and validates a problem; by default nothing is pinned, grouped or limited.
 
         Args:

@@ -10,6 +10,8 @@ M is no larger than a pair needs, a pair whose pins or twins decide it has no bi
 pairs that never meet have no rows.
 """
 
+from __future__ import annotations
+
 import copy
 import dataclasses
 import math
@@ -92,7 +94,7 @@ class Units:
         self.step = steps // self.unit
         self.need = part.need // self.unit
 
-    def only(self, chosen: NDArray[np.int64]) -> "Units":
+    def only(self, chosen: NDArray[np.int64]) -> Units:
         """The same scale for some of the items, none of them pinned."""
         found = copy.copy(self)
         found.pins, found.step, found.need = {}, self.step[chosen], self.need[chosen]

@@ -7,6 +7,8 @@ buffer for certain. Bindings change what else fits where, so they are chosen by 
 and only those that lower it are kept.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -99,7 +101,7 @@ class Buffers:
     @classmethod
     def under(
         cls, g: GraphArrays, order: Sequence[int] | NDArray[np.int64], is_entry: bool
-    ) -> "Buffers":
+    ) -> Buffers:
         """The buffers of a graph, with lifetimes under an order.
 
         In the entry computation arguments' buffers may be joined too: nothing else reads those that

@@ -1,5 +1,7 @@
 """One computation while it is planned: its graph, the orders met so far, and the answer."""
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -71,7 +73,7 @@ class Candidates:
         self.peak = self.bound = 0
 
     @staticmethod
-    def at(planned: PlannedModule, computation: Computation) -> "Candidates":
+    def at(planned: PlannedModule, computation: Computation) -> Candidates:
         """Begins work on a computation: computes its peak and bound, sets them in `planned`."""
         work = Candidates(planned, planned.lowered(computation))
         work.peak = peak_bytes(work.arrays, np.arange(work.arrays.n))

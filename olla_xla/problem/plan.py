@@ -5,6 +5,8 @@ A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 19, "pla
 null.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import os
@@ -48,7 +50,7 @@ class Plan(PlanFields):
             raise PlanFileError(f"cannot write {path}: {error.strerror}") from error
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Plan":
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Reads a plan from a plan file.
 
         Raises:

@@ -5,6 +5,8 @@ the greedy search finds evictions. The budget or allowance only selects among th
 budget never costs more time.
 """
 
+from __future__ import annotations
+
 import copy
 import dataclasses
 import math
@@ -77,7 +79,7 @@ class Front:
         self._seconds = seconds
         self._choose_in(self.planned.charge_all(), None)
 
-    def _choose_in(self, lowered: LoweredComputation, body: "PeakBody | None") -> None:
+    def _choose_in(self, lowered: LoweredComputation, body: PeakBody | None) -> None:
         kept, runs = self.planned.kept, 1 if body is None else body.runs
         self.body = body
         self._begin(remat_graph(self.planned.dataflow, lowered, self._cost, kept, runs))
@@ -89,7 +91,7 @@ class Front:
         self.start = self.selector.point(np.zeros((0, 2), np.int64))
         self._points: dict[int, Point] = {}  # by target
 
-    def if_arguments_stay(self) -> "Front | None":
+    def if_arguments_stay(self) -> Front | None:
         """A new front in which arguments' memory is never reused; None if that changes nothing."""
         front = copy.copy(self)
         front.arguments_stay = True
@@ -98,7 +100,7 @@ class Front:
         same = np.array_equal(expand(front.graph, none).live, expand(self.graph, none).live)
         return None if same else front
 
-    def bodies(self) -> "list[Front]":
+    def bodies(self) -> list[Front]:
         """New fronts for the loop bodies and branches that run at the module's peak.
 
         They and this front get equal shares of this front's search time.

@@ -1,5 +1,7 @@
 """The recomputation problem of one computation: its tensors, who reads them, what a rerun costs."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -83,7 +85,7 @@ class RematGraph:
         found = [(t, k.since) for t, later in self.repeats.items() for k in later]
         return np.array(found, np.int64).reshape(-1, 2)
 
-    def with_arguments_held(self) -> "RematGraph":
+    def with_arguments_held(self) -> RematGraph:
         """A new graph in which the entry computation's arguments keep their memory to the end.
 
         Only tensors in an argument's own buffer lie there. XLA's total counts an argument's bytes
@@ -94,7 +96,7 @@ class RematGraph:
         arrays = self.arrays.resized(np.where(in_arguments, 0, size))
         return dataclasses.replace(self, held=int(size[live_in].sum()), arrays=arrays)
 
-    def without_repeats(self) -> "RematGraph":
+    def without_repeats(self) -> RematGraph:
         """A new graph in which each repeated transfer's result is read by its own readers only."""
         first, given = np.full(self.arrays.m, -1, np.int64), np.zeros(self.arrays.n, np.bool_)
         marks = self.marks._replace(first=first, given=given)

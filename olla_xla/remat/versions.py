@@ -3,6 +3,8 @@
 All that follows from evictions is settled in one compiled pass over the operators, last to first.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +49,7 @@ class Needs(NamedTuple):
     moments: NDArray[np.int64]
 
     @classmethod
-    def none(cls, tensors: int, capacity: int) -> "Needs":
+    def none(cls, tensors: int, capacity: int) -> Needs:
         """Makes empty lists for `tensors` tensors, with room for `capacity` entries in all."""
         lists = (np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64))
         entries = (np.empty(capacity, np.int64), np.empty(capacity, np.int64))
@@ -68,7 +70,7 @@ class Versions(NamedTuple):
     count: NDArray[np.int64]
 
     @classmethod
-    def none(cls, capacity: int) -> "Versions":
+    def none(cls, capacity: int) -> Versions:
         """Empty arrays with room for `capacity` segments and as many clones."""
         segments, clones = np.empty((capacity, 3), np.int64), np.empty((capacity, 2), np.int64)
         return cls(segments, clones, np.zeros(2, np.int64))

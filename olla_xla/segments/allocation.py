@@ -4,6 +4,8 @@ The estimate by which segments are cut differs from what buffer assignment makes
 gradient is lowered with the segments of each budget, and its exact bytes are compared.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

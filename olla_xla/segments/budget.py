@@ -5,6 +5,8 @@ With segments recomputed one at a time in the backward pass, memory is about wha
 O(log n), for more recomputation (section 4.3).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +36,7 @@ class Segment:
     start: int
     stop: int
     recomputed: bool
-    inner: "tuple[Segment, ...]" = ()
+    inner: tuple[Segment, ...] = ()
     again: tuple[int, ...] = ()
 
 

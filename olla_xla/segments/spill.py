@@ -1,5 +1,7 @@
 """`olla_xla.spill`: what one scan writes for another, or a state, waits in host memory."""
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
@@ -16,8 +18,17 @@ from jax.extend.core import primitives
 from olla_xla.errors import InputError
 from olla_xla.problem.function_name import function_name
 from olla_xla.problem.options import parse_positive
-from olla_xla.segments import equations, host_state
+from olla_xla.segments import host_state
 from olla_xla.segments.beside import Beside
+from olla_xla.segments.equations import (
+    as_written,
+    bytes_of,
+    is_variable,
+    run_equation,
+    scan_counts,
+    user_line,
+    values_of,
+)
 from olla_xla.segments.trace import TracedCall, checkpoint_names, inlined, traced_call
 
 _logger = logging.getLogger("olla_xla")
@@ -219,7 +230,7 @@ class _Use(NamedTuple):
       turned: whether it runs in the other direction than the scan that makes the array, or is it.
     """
 
-    body: "_Program"
+    body: _Program
     length: int
     runs: int
     makes: bool
@@ -312,38 +323,38 @@ class _Program:
         """The arrays that scans alone touch, slice by slice; `runs`: how often the program runs."""
         made: dict[Any, tuple[str, str, bool]] = {}
         used: dict[Any, list[_Use]] = collections.defaultdict(list)
-        others = {v for v in self.outputs if equations.is_variable(v)}
+        others = {v for v in self.outputs if is_variable(v)}
         for i, e in enumerate(self.equations):
             sliced = len(e.invars)
             if i in self.bodies:
-                sliced = sum(equations.scan_counts(e))
-                carries, body = equations.scan_counts(e)[1], self.bodies[i]
+                sliced = sum(scan_counts(e))
+                carries, body = scan_counts(e)[1], self.bodies[i]
                 length, reverse = e.params["length"], e.params["reverse"]
                 names = checkpoint_names(body.equations)
                 for v, w in list(zip(e.outvars, body.outputs, strict=True))[carries:]:
-                    line = body.line(w) or equations.user_line(e) or ""
+                    line = body.line(w) or user_line(e) or ""
                     made[v] = line, names.get(id(w), ""), reverse
                     used[v].append(_Use(body, length, runs, True, body.beside.after(w), True))
                 read = e.invars[sliced:], body.inputs[body._first + sliced :]
                 for v, w in zip(*read, strict=False):
-                    if equations.is_variable(v) and v in made:
+                    if is_variable(v) and v in made:
                         turned = reverse != made[v][2]
                         used[v].append(
                             _Use(body, length, runs, False, body.beside.before(w), turned)
                         )
                 yield from body.arrays(length * runs)
-            others.update(v for v in e.invars[:sliced] if equations.is_variable(v))
+            others.update(v for v in e.invars[:sliced] if is_variable(v))
         for v, (line, name, _) in made.items():
             if len(used[v]) > 1 and v not in others:
                 shape = v.aval.str_short(short_dtypes=False)
                 readers = len({use.body for use in used[v][1:]})
-                array = Spilled(shape, equations.bytes_of(v), line, readers, name)
+                array = Spilled(shape, bytes_of(v), line, readers, name)
                 yield _Found(v, array, tuple(used[v]))
 
     def line(self, result: Any) -> str | None:
         """The user's "file:line" that makes a result, if an equation does."""
         makers = (e for e in self.equations if any(v is result for v in e.outvars))
-        return next((equations.user_line(e) for e in makers), None)
+        return next((user_line(e) for e in makers), None)
 
 
 class _Spiller:
@@ -381,28 +392,26 @@ class _Spiller:
     def _run(self, program: _Program, values: Sequence[Any]) -> list[Any]:
         known = dict(zip(program.inputs, (*values, *program.constants), strict=True))
         for i, e in enumerate(program.equations):
-            given = equations.values_of(e.invars, known)
-            with equations.as_written(e):
+            given = values_of(e.invars, known)
+            with as_written(e):
                 if i in program.bodies and self._changes(e, program.bodies[i]):
                     made = self._scan(e, program.bodies[i], given)
                 else:
-                    made = equations.run_equation(e, given)
+                    made = run_equation(e, given)
             known.update(zip(e.outvars, made, strict=True))
-        return equations.values_of(program.outputs, known)
+        return values_of(program.outputs, known)
 
     def _changes(self, e: Any, body: _Program) -> bool:
         """Whether a scan touches a chosen array, or a scan in its body does."""
-        touched = any(
-            equations.is_variable(v) and v in self.chosen for v in (*e.invars, *e.outvars)
-        )
+        touched = any(is_variable(v) and v in self.chosen for v in (*e.invars, *e.outvars))
         inner = ((body.equations[i], b) for i, b in body.bodies.items())
         return touched or any(self._changes(*pair) for pair in inner)
 
     def _scan(self, e: Any, body: _Program, values: Sequence[Any]) -> list[Any]:
-        p, (constants, carries) = e.params, equations.scan_counts(e)
+        p, (constants, carries) = e.params, scan_counts(e)
         first = constants + carries
         read, made = e.invars[first:], e.outvars[carries:]
-        fetched = [equations.is_variable(v) and v in self.chosen for v in read]
+        fetched = [is_variable(v) and v in self.chosen for v in read]
         sent = [v in self.chosen for v in made]
         names = [self.chosen[v].name if v in self.chosen else "" for v in made]
         early = [k for k, v in enumerate(read) if fetched[k] and v in self._apart]

@@ -1,5 +1,7 @@
 """`olla_xla.sublinear`: a function whose gradient takes memory sublinear in its length."""
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
@@ -280,7 +282,7 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
 
 def _whole_block(
     program: TracedFunction, segments: tuple[Segment, ...], policy: Policy | None
-) -> "_Block":
+) -> _Block:
     """The program's function with these segments."""
     outputs = tuple(v for v in program.outputs if is_variable(v))
     return _block(program.equations, segments, outputs, policy)

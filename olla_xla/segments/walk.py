@@ -3,6 +3,8 @@
 A cut at step `i` lies between steps `i` and `i + 1`. Sizes are bytes; ranges of steps half-open.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
@@ -42,7 +44,7 @@ class Walk:
         sizes: Sequence[int],
         values: Sequence[tuple[int, int, Sequence[int]]],
         fixed: Sequence[int] = (),
-    ) -> "Walk":
+    ) -> Walk:
         """Makes a walk. `values`: (bytes, step that makes it, steps that read it) of each."""
         flags = np.zeros(len(sizes), np.bool_)
         flags[list(fixed)] = True
@@ -58,7 +60,7 @@ class Walk:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def part(self, start: int, stop: int) -> "Walk":
+    def part(self, start: int, stop: int) -> Walk:
         """A new walk of steps [start, stop); values made before it count as arguments."""
         inside = (self.source >= start) & (self.source < stop)
         number = np.cumsum(inside) - 1

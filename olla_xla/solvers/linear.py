@@ -6,6 +6,8 @@ to 2**53 are exact: a model whose data and variables are all integers is checked
 errors.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import enum
 import math
@@ -398,13 +400,13 @@ class LinearTerms:
         self.coefficients: list[int] = []
         self.constant = 0
 
-    def plus(self, column: int, coefficient: int = 1) -> "LinearTerms":
+    def plus(self, column: int, coefficient: int = 1) -> LinearTerms:
         """Adds `coefficient` times a variable (by its column) to the expression; returns self."""
         self.columns.append(column)
         self.coefficients.append(coefficient)
         return self
 
-    def plus_constant(self, value: int) -> "LinearTerms":
+    def plus_constant(self, value: int) -> LinearTerms:
         """Adds a number to the expression; returns self."""
         self.constant += value
         return self

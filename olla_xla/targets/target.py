@@ -8,6 +8,8 @@ are those of openxla/xla, xla/backends/gpu/target_config/specs, with the version
 that JAX's plugin brings; memory is what the driver reports of such a card. XLA has none of an L4.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools

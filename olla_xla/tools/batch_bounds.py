@@ -1,5 +1,7 @@
 """The largest batch that fits in one way: bounds, predictions, and the next size to compile."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

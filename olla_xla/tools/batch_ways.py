@@ -1,5 +1,7 @@
 """Ways to fit a batch into a memory: XLA's order, planned, with recomputation, host memory."""
 
+from __future__ import annotations
+
 import abc
 import contextlib
 import dataclasses

@@ -1,5 +1,7 @@
 """Compiles a lowered function and copies its modules out."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax

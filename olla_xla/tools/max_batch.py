@@ -8,6 +8,8 @@ answer may still be between a size that fits and one that does not, or have no s
 was compiled.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import math

@@ -6,6 +6,8 @@ arguments as arrays or `jax.ShapeDtypeStruct`s, and the keyword arguments of `ja
 static arguments).
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import importlib

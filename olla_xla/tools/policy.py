@@ -5,6 +5,8 @@ A plan says which scan residuals are kept, by the elements of XLA's loops; a pol
 aligned with those of the function's scans, in order, by sizes and operations.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

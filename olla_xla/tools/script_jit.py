@@ -1,5 +1,7 @@
 """What `jax.jit` is in a script that `olla_xla run` runs: it plans, and notes what it planned."""
 
+from __future__ import annotations
+
 import functools
 import os
 import threading

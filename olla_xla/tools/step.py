@@ -1,5 +1,7 @@
 """Plans one model, or dumped module, for one target: what `olla_xla plan` and `sweep` show."""
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 import time

@@ -7,6 +7,8 @@ operation: the body is numbered once for unknown values, with a note of how each
 others (`Term`), and these steps alone are repeated.
 """
 
+from __future__ import annotations
+
 import json
 import operator
 from collections.abc import Callable, Sequence
@@ -69,8 +71,8 @@ class Loops:
         numbering: ElementNumbering,
         op: Op,
         start: Numbers,
-        condition: "_Program",
-        body: "_Program",
+        condition: _Program,
+        body: _Program,
     ) -> _Run | None:
         claims = _Claims(op)
         elements = sorted(start)
@@ -114,7 +116,7 @@ class Loops:
 
     def _made(
         self, numbering: ElementNumbering, op: Op, start: Numbers
-    ) -> "tuple[_Program, _Program] | None":
+    ) -> tuple[_Program, _Program] | None:
         """What each test and each iteration of a loop computes; None if it cannot be followed."""
         if op not in self._programs:
             body, condition = op.called

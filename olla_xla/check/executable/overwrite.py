@@ -7,6 +7,8 @@ is written). The sources are HloDataflowAnalysis::CanShareOperandBufferWithUser,
 fusions on GPU, GpuAliasInfo.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from hlo.shapes import Shape, ShapeIndex, cut_dimensions

@@ -4,6 +4,8 @@ They are plain data. The file that makes a record also has the rules for it: `el
 steps, `converts`, and `iterations` for terms.
 """
 
+from __future__ import annotations
+
 import bisect
 import dataclasses
 import functools
@@ -49,7 +51,7 @@ class Update(NamedTuple):
     digit: Digit | None = None
 
     @classmethod
-    def of_slice(cls, numbers: tuple[bytes, ...], shape: Shape, digit: Digit) -> "Update":
+    def of_slice(cls, numbers: tuple[bytes, ...], shape: Shape, digit: Digit) -> Update:
         """An update of one slice; `numbers` of the array, of the flattened slice, of the index."""
         part = as_row(shape, shape.num_elements // digit[0])
         return cls(sliced(shape, digit), numbers, shape, part, digit)
@@ -140,7 +142,7 @@ class _History:
         found = bisect.bisect_right(versions, version)
         return rows[found - 1] if found else None
 
-    def until(self, version: int) -> "_History":
+    def until(self, version: int) -> _History:
         """A history of its own with the updates up to a version."""
         kept = {place: self.at(place, version) for place in self.writes}
         writes = {place: ([version], [row]) for place, row in kept.items() if row is not None}

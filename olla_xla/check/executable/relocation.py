@@ -7,6 +7,8 @@ program writes ends those that it touches. A loop keeps the pairs that an iterat
 were, a conditional those that all branches leave: so it holds for any number of iterations.
 """
 
+from __future__ import annotations
+
 import bisect
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -173,7 +175,7 @@ class _Referee:
         self.defined = SameBytes()
 
     def sequence(
-        self, before: Sequence[CpuThunk], after: Sequence[CpuThunk], same: "SameBytes"
+        self, before: Sequence[CpuThunk], after: Sequence[CpuThunk], same: SameBytes
     ) -> None:
         """Follows a sequence of thunks, which changes `same`."""
         if len(before) != len(after):
@@ -202,7 +204,7 @@ class _Referee:
                     same.add(a.slice, b.slice)
                     self._define(a.slice)
 
-    def _loop(self, x: CpuThunk, y: CpuThunk, same: "SameBytes") -> None:
+    def _loop(self, x: CpuThunk, y: CpuThunk, same: SameBytes) -> None:
         """Follows a loop until an iteration ends no more pairs; `same` is then what it leaves."""
         for thunk in x.below():  # the second iteration finds what the first one wrote
             for a in thunk.accesses:
@@ -225,7 +227,7 @@ class _Referee:
         self.defined.forget(written, written)
         self.defined.add(written, written)
 
-    def _read(self, x: CpuThunk, y: CpuThunk, same: "SameBytes") -> None:
+    def _read(self, x: CpuThunk, y: CpuThunk, same: SameBytes) -> None:
         """Checks what a thunk reads; bytes that nothing wrote, of scratch memory, may be any."""
         for k, (a, b) in enumerate(zip(x.accesses, y.accesses, strict=True)):
             reads = a.reads and (x.number, k) not in self._scratch
@@ -282,13 +284,13 @@ class SameBytes:
         self._new: dict[int, list[_Run]] = {}
         self.size = 0
 
-    def copy(self) -> "SameBytes":
+    def copy(self) -> SameBytes:
         """Another object with the same pairs."""
         other = SameBytes()
         other.become(self)
         return other
 
-    def become(self, other: "SameBytes") -> None:
+    def become(self, other: SameBytes) -> None:
         """Takes over the pairs of another."""
         self._old = {k: list(runs) for k, runs in other._old.items()}
         self._new = {k: list(runs) for k, runs in other._new.items()}
@@ -337,7 +339,7 @@ class SameBytes:
                         b = Slice(allocation, first + begin - start, end - begin)
                         self.add(*((a, b) if mine is self._old else (b, a)))
 
-    def intersect(self, other: "SameBytes") -> None:
+    def intersect(self, other: SameBytes) -> None:
         """Removes the pairs of bytes that another does not have."""
         kept = SameBytes()
         for index, runs in self._old.items():

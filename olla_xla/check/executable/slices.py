@@ -7,6 +7,8 @@ taken first, so that it does not matter which was done first. Any other slice is
 XLA clamps the indices of an update and of a slice alike.
 """
 
+from __future__ import annotations
+
 import functools
 
 from hlo.shapes import Shape, cut_dimensions

@@ -5,6 +5,8 @@ Each element of a loop's state that the body changes is a value of its own; an e
 returns unchanged is the initial value.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterator
 
@@ -30,7 +32,7 @@ class MemoryValue:
 
     op: Op
     index: ShapeIndex
-    same: "MemoryValue | None" = None
+    same: MemoryValue | None = None
     also: tuple[tuple[Op, ShapeIndex], ...] = ()
     buffer: int = -1
 
@@ -56,7 +58,7 @@ class Frame:
 
     body: Body
     at: dict[Op, At] = dataclasses.field(default_factory=dict)
-    inner: "dict[Op, tuple[Frame, ...]]" = dataclasses.field(default_factory=dict)
+    inner: dict[Op, tuple[Frame, ...]] = dataclasses.field(default_factory=dict)
     states: dict[
         Op, list[tuple[ShapeIndex, MemoryValue, MemoryValue, MemoryValue, MemoryValue]]
     ] = dataclasses.field(default_factory=dict)
@@ -64,7 +66,7 @@ class Frame:
         default_factory=dict
     )
 
-    def every(self) -> "Iterator[Frame]":
+    def every(self) -> Iterator[Frame]:
         """This run and those inside it, each before those that it calls."""
         yield self
         for called in self.inner.values():

@@ -7,6 +7,8 @@ and taken if they meet the budget and are not predicted to be slower. Nothing is
 nothing meets the budget.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 

@@ -13,6 +13,8 @@ XLA_PYTHON_CLIENT_MEM_FRACTION does for JAX; --memory sets the bytes for each de
 --target=cpu needs.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 

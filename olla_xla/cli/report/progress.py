@@ -1,5 +1,7 @@
 """Progress on stderr: what a command is doing, for how long, and the seconds since it started."""
 
+from __future__ import annotations
+
 import time
 from types import TracebackType
 
@@ -28,7 +30,7 @@ class Progress:
         self._phase = RunningPhase("", _timed)
         self._status = self._console.status(self._phase) if self._console.is_terminal else None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> Progress:
         if self._status is not None:
             self._status.start()
         return self

@@ -5,6 +5,8 @@ an output replaces it. Any other set is tried in the allocations made before (al
 what reuses no allocation goes to one heap (heap.py), or, when live-out, gets one of its own.
 """
 
+from __future__ import annotations
+
 import collections
 import copy
 import dataclasses
@@ -130,7 +132,7 @@ class AssignmentModel:
             user = user.called[0].parameters[0]
         return (self._number[user],)
 
-    def merged(self, pairs: Iterable[tuple[int, int]]) -> "AssignmentModel":
+    def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
         """A model like this one in which each pair of values (ids) must share one buffer."""
         sets = self._sets
         label = np.arange(len(sets.bytes))
@@ -159,7 +161,7 @@ class AssignmentModel:
         )
         return other
 
-    def held(self, holds: Iterable[tuple[int, Instruction]]) -> "AssignmentModel":
+    def held(self, holds: Iterable[tuple[int, Instruction]]) -> AssignmentModel:
         """A model like this one in which values (ids) stay live until after an instruction."""
         holds = list(holds)
         other = copy.copy(self)

@@ -7,6 +7,8 @@ Scratch memory of a kernel that runs a whole computation is listed among what it
 left out where it can be told; elsewhere a read may find what nothing wrote.
 """
 
+from __future__ import annotations
+
 import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -128,7 +130,7 @@ class _Writers:
         self.starts[first:last] = [s.offset]
         self.owners[first:last] = [frozenset((key,))]
 
-    def joined(self, other: "_Writers") -> "_Writers":
+    def joined(self, other: _Writers) -> _Writers:
         """What may have written each byte where either may hold; itself if that adds nothing."""
         starts = sorted({*self.starts, *other.starts})
         pairs = [self._at(at) | other._at(at) for at in starts]
@@ -137,7 +139,7 @@ class _Writers:
         same = result.starts == self.starts and result.owners == self.owners
         return self if same else result
 
-    def copy(self) -> "_Writers":
+    def copy(self) -> _Writers:
         """A copy."""
         return _Writers(list(self.starts), list(self.owners))
 

@@ -5,6 +5,8 @@ where that can be solved in time, written into the module, ordered anew and judg
 total.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from typing import TypeGuard
@@ -151,7 +153,7 @@ def _places(state: ModuleState, seconds: float, done: frozenset[str]) -> list[li
     return list(places.values())
 
 
-def _with(state: ModuleState, choice: "_Choice", front: Front) -> ModuleState:
+def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
     """The state with a choice of a front; the referee has accepted it."""
     target = state.request.target
     check_rewrite(front.module.data, choice.module.data, target)

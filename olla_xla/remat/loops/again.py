@@ -5,6 +5,8 @@ passes an array to a fusion's code only once. So a copy of a fusion is given as 
 arrays as the original, even if some hold the same values (`ReadArrays`).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Hashable

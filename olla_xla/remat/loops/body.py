@@ -6,6 +6,8 @@ also by the same code generator). One that only moves bytes gives the same bits 
 is not known to be pure has a number of its own.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +45,7 @@ class StateRelation:
       slices: dynamic-slice of a scan residual -> value number of what the other body wrote there.
     """
 
-    body: "LoopBody"
+    body: LoopBody
     elements: Mapping[int, int]
     counter: int
     iteration: Affine

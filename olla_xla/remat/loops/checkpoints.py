@@ -7,6 +7,8 @@ all iterations run once more. (Chen, Xu, Zhang, Guestrin, "Training deep nets wi
 cost", 2016.) `hlo.rewrite.checkpoints` says which slice belongs to which iteration.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 
@@ -64,7 +66,7 @@ def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
     return min(tried, key=lambda k: -(-iterations // k) * few + k * since)
 
 
-def residuals(table: RecipeTable, rerun: "Rerun") -> set[int]:
+def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
     """Value numbers whose scan residual can be kept for iterations since the last kept one only."""
     wholes = {piece.whole for piece in table.pieces.values()}
     return {

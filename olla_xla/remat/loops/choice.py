@@ -8,6 +8,8 @@ Picard, "Maximal closure of a graph", 1976), as PyTorch's min-cut partitioner ha
 without loops.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence

@@ -1,5 +1,7 @@
 """Leaves of the results of a loop body's operations, and properties of each and of its opcode."""
 
+from __future__ import annotations
+
 import dataclasses
 
 from hlo.module import Instruction
@@ -22,13 +24,13 @@ class Node:
     index: ShapeIndex
     shape: Shape
     owner: Instruction
-    operands: "tuple[Node, ...]" = ()
+    operands: tuple[Node, ...] = ()
 
     def __repr__(self) -> str:
         return f"Node({self.i.name}{list(self.index) if self.index else ''})"
 
     @property
-    def behind(self) -> "Node":
+    def behind(self) -> Node:
         """The node that a chain of bitcasts and copies without a change of layout starts from."""
         node = self
         while node.i.opcode in ("bitcast", "copy") and _keeps_bytes(node):

@@ -1,5 +1,7 @@
 """How values of the forward loop's iteration could be made in the backward loop."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Collection, Iterator, Sequence
 

@@ -1,5 +1,7 @@
 """How a value of the forward loop's iteration is made in the backward loop."""
 
+from __future__ import annotations
+
 import dataclasses
 
 from hlo.async_collective_fusion import OwnPart

@@ -6,6 +6,8 @@ fewest bytes, and a budget the one that takes the least time, by integer program
 (`remat.extensions`). A choice's time and total are those of the changed module.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import logging
@@ -145,7 +147,7 @@ class ResidualChoices:
         self.free = len({r for r in records[: len(_FREE_PRICES)] if r})
 
     @functools.cached_property
-    def beside(self) -> "ResidualChoices":
+    def beside(self) -> ResidualChoices:
         """New choices for the same module, with asynchronous operations priced as overlapping."""
         return ResidualChoices(
             self.module, self.target, self._cost, self._kernels,

@@ -4,6 +4,8 @@ An iteration overwrites a part of such an array, as a row of a trajectory or of 
 the rest. Kept are the parts alone (`hlo.rewrite.loop_states`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 
 from hlo.module import Instruction

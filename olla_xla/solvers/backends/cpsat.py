@@ -1,5 +1,7 @@
 """The linear model in OR-Tools CP-SAT (clause learning over integers; Apache licence)."""
 
+from __future__ import annotations
+
 import dataclasses
 import time
 from collections.abc import Callable
@@ -78,7 +80,7 @@ class Watcher(cp_model.CpSolverSolutionCallback):
     @classmethod
     def on(
         cls, solver: cp_model.CpSolver, watch: Watch | None, offset: float = 0.0
-    ) -> "Watcher | None":
+    ) -> Watcher | None:
         """A Watcher for the solver's next solve, or None if `watch` is None."""
         if watch is None:
             return None

@@ -1,5 +1,7 @@
 """The linear model in Gurobi (commercial; pip's own licence takes 2,000 variables and rows)."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
 """The linear model in HiGHS (branch and cut; MIT licence)."""
 
+from __future__ import annotations
+
 import importlib.util
 import threading
 from pathlib import Path

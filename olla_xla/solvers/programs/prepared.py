@@ -3,6 +3,8 @@
 Byte sizes are made small before a solver sees them, and turned back afterwards (`Scale`).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -117,7 +119,7 @@ class Scale:
     most: int
 
     @classmethod
-    def of(cls, g: GraphArrays) -> "Scale":
+    def of(cls, g: GraphArrays) -> Scale:
         """The scale of a graph with the largest unit that represents every sum exactly."""
         base = int(g.transient.min()) if g.n else 0
         extra = g.transient - base

@@ -10,6 +10,8 @@ a row that gives each output one input at most is enough. At other operators ("s
 itself becomes rows, with binaries D[a,t]: a dies at v, which runs at t.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -58,7 +60,7 @@ class Sharing:
     others: dict[tuple[int, int], list[int]]
 
     @classmethod
-    def of(cls, g: GraphArrays, reach: Reach) -> "Sharing":
+    def of(cls, g: GraphArrays, reach: Reach) -> Sharing:
         """Collects the in-place pairs of a graph, without those that share in no order."""
         must: set[tuple[int, int]] = set()
         optional: dict[int, list[InPlacePair]] = {}

@@ -3,6 +3,8 @@
 Steps are numbered from 0 to n - 1, n being the number of operators.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
@@ -23,7 +25,7 @@ class Reach:
     after: tuple[int, ...]
 
     @classmethod
-    def of(cls, g: GraphArrays) -> "Reach":
+    def of(cls, g: GraphArrays) -> Reach:
         """Computes the transitive closure of all precedence in a graph."""
         order = topological_order(g).tolist()
         before, after = [0] * g.n, [0] * g.n

@@ -1,5 +1,7 @@
 """`olla_xla.audit`: checks an executable of plain `jax.jit`, which nothing was planned for."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 from typing import Any

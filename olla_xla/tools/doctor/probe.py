@@ -3,6 +3,8 @@
 `python -m olla_xla.tools.doctor.probe NAME`; prints a line of JSON: passed, and what was seen.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import sys

@@ -4,6 +4,8 @@ Each measurement is made in a fresh process, which gets the executable and the a
 memory does not include tracing, compiling and planning.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import inspect

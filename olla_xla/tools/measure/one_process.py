@@ -22,10 +22,17 @@ import numpy as np
 from hlo.backend import platform as backend
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
-from olla_xla.compile import decorator, process_memory
+from olla_xla.compile import decorator
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import check_compiled
 from olla_xla.compile.order import compare_orders
+from olla_xla.compile.process_memory import (
+    DevicePeak,
+    give_memory_back,
+    profiled_peak,
+    reset_peak,
+    status_bytes,
+)
 from olla_xla.errors import InputError, OllaError
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import path_seconds
@@ -47,28 +54,26 @@ def _run(request: RunRequest) -> Measured:
     function, compiled, reason = _compiled(model, request)
     cached = bool(compiles) and all(event.endswith("hits") for event in compiles)
     device = jax.devices()[0]
-    on_device = process_memory.DevicePeak(device)
+    on_device = DevicePeak(device)
     arguments = _arguments(model, request.seed, device) if request.steps else ()
     gc.collect()
-    process_memory.give_memory_back()
-    resident = process_memory.status_bytes("VmRSS")
+    give_memory_back()
+    resident = status_bytes("VmRSS")
     own = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments) if _is_array(leaf))
     if resident is not None:
         resident -= own
-    can_reset = process_memory.reset_peak()
+    can_reset = reset_peak()
     given = [arguments]
     del arguments  # so that the first step's state is freed once the second has its own
     again = functools.partial(_next_arguments, model=model, request=request, device=device)
     names, digests, times = run_steps(function, given, request.steps, again)
-    peak = process_memory.status_bytes("VmHWM")
+    peak = status_bytes("VmHWM")
     device_peak = on_device.bytes() if request.steps else None
     process_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
     plan = getattr(compiled, "plan", None)
     profiled = None
     if request.steps and request.platform == "gpu":
-        profiled = process_memory.profiled_peak(
-            function, lambda: _arguments(model, request.seed, device)
-        )
+        profiled = profiled_peak(function, lambda: _arguments(model, request.seed, device))
     return Measured(
         planned=bool(getattr(compiled, "planned", False)),
         reason=reason,
