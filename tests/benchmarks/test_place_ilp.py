@@ -301,7 +301,7 @@ def test_the_command_places_a_trace(capsys, tmp_path):
     for extra in ([], ["--backend=cpsat"], ["--backend=cpsat", "--form=big-m"]):
         assert main(["benchmarks", "place_ilp", f"--trace={path}", *extra]) == 0
         out = capsys.readouterr().out
-        assert "3 blocks in 14 bytes" in out and "optimal" in out
+        assert "3 blocks are packed into 14 bytes" in out and "optimal" in out
     assert main(["benchmarks", "place_ilp", f"--trace={path}", "--form=no-overlap"]) == 2
     assert "does not go with" in capsys.readouterr().err
 

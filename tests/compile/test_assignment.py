@@ -174,7 +174,7 @@ def test_order(case):
     swapped = list(names)
     swapped[a], swapped[b] = swapped[b], swapped[a]
     other = dataclasses.replace(plan, order={**plan.order, entry: tuple(swapped)})
-    with pytest.raises(CheckError, match=f"runs {working[0]} in place of {working[-1]}"):
+    with pytest.raises(CheckError, match=f"runs {working[0]} where the plan runs {working[-1]}"):
         check_assignment(module, assignment, other)
     with pytest.raises(CheckError, match="no computation of the plan"):
         check_assignment(module, assignment, dataclasses.replace(plan, order={"elsewhere": names}))

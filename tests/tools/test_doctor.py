@@ -64,7 +64,7 @@ def test_on_a_gpu_each_step_runs_with_command_buffers_and_without(machine, monke
     assert found.device == "NVIDIA Fake" and not found.passed
     assert "resnet50, batch 4, adam, no command buffers: running" in said
     text = report.page(found)
-    assert "| resnet50, batch 4, adam, command buffers | ok | the same bits; 3 residuals" in text
+    assert "| resnet50, batch 4, adam, command buffers | ok | the same bits; 3 scan resid" in text
     assert "| gpt, batch 4, adam, no command buffers | **failed** | out of" in text
     assert "output loss differs after step 1" in text
     assert "Failed: gpt, batch 4, adam, resnet50, batch 32" in text
