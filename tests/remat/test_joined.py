@@ -319,5 +319,5 @@ def test_a_kernel_that_reads_and_writes_gets_a_copy_of_the_slice():
 
 def test_a_plan_of_another_module_is_refused():
     module, found = _scheduled(once)
-    with pytest.raises(HloError, match="plan it again"):
+    with pytest.raises(HloError, match="plan again"):
         joins(module, "cpu", [(found[0].loop, found[0].written, found[0].read)])
