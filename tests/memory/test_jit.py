@@ -79,4 +79,4 @@ def test_a_few_blocks_are_placed_before_numba_would_be_imported(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ
     )
     assert done.returncode == 0, done.stderr
-    assert "optimal by greedy_size" in done.stdout
+    assert "optimal, found by greedy_size" in done.stdout
