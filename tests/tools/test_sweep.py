@@ -120,7 +120,7 @@ def test_failures_are_rows(monkeypatch):
     unknown = Cell("nothing", 1, "cpu", "adam", "order")
     assert "unknown model" in run_process(unknown, SETTINGS)["error"]
     hasty = SweepSettings(time_limit=2.0, step_limit=None, seed=0, cell_timeout=0.01)
-    assert run_process(unknown, hasty)["error"] == "took longer than 0.01 s"
+    assert run_process(unknown, hasty)["error"] == "this row took longer than 0.01 s"
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert "ended with code 1" in run_process(unknown, SETTINGS)["error"]
 
