@@ -145,4 +145,4 @@ def test_kernels_with_other_memory_are_named_and_run(monkeypatch, caplog):
     caplog.set_level("INFO", "olla_xla")
     result = lowered().compile()
     assert result.planned, result.reason
-    assert "share other buffers than planned: fusion.7" in caplog.text
+    assert "do not share buffers as planned: fusion.7" in caplog.text

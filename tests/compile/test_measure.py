@@ -44,7 +44,7 @@ def test_planned_functions_and_shapes():
 def test_a_card_that_is_not_here_is_not_measured():
     found = olla_xla.measure(branches, *on_h100((weights(), rows())))
     assert found.xla.measured is None and found.xla.assigned > 0
-    assert "not measured: there is no NVIDIA H100 80GB HBM3 here" in str(found)
+    assert "not measured: this machine has no NVIDIA H100 80GB HBM3" in str(found)
 
 
 def test_what_cannot_be_handed_over_is_said():
