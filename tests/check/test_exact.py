@@ -137,3 +137,43 @@ ENTRY e {{
 def test_how_a_dot_is_read_counts(loops):
     found = (from_hlo_text(INSIDE.format(tile=tile)) for tile in (16, 32))
     assert len({results_digest(module, "cuda", loops=loops) for module in found}) == 2
+
+
+def test_a_tpu_computes_a_result_alike_under_other_dimensions():
+    """As recomputation gives it: alone, without the sum that XLA made of it in the same fusion."""
+    text = """HloModule m, is_scheduled=true
+
+step {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT s = f32[] add(x, y)
+}
+
+whole {
+  p = f32[8,64] parameter(0)
+  v = f32[8,64] sine(p)
+  c = f32[] constant(0)
+  r = f32[64] reduce(v, c), dimensions={0}, to_apply=step
+  b = f32[1,8,64] bitcast(v)
+  ROOT t = (f32[1,8,64], f32[64]) tuple(b, r)
+}
+
+alone {
+  p = f32[8,64] parameter(0)
+  v = f32[8,64] sine(p)
+  ROOT b = f32[1,8,64] bitcast(v)
+}
+
+ENTRY e {
+  a = f32[8,64] parameter(0)
+  """
+    made = (
+        "f = (f32[1,8,64], f32[64]) fusion(a), kind=kLoop, calls=whole\n"
+        "  ROOT g = f32[1,8,64] get-tuple-element(f), index=0\n}",
+        "ROOT f = f32[1,8,64] fusion(a), kind=kLoop, calls=alone\n}",
+    )
+
+    def found(target):
+        return {results_digest(from_hlo_text(text + how), target, loops=True) for how in made}
+
+    assert (len(found("tpu")), len(found("cuda"))) == (1, 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from olla_xla.check.executable.converts import exposed, narrowed, widened
 from olla_xla.check.executable.element_numbering import ElementNumbering
+from olla_xla.check.executable.element_order import permuted
 from olla_xla.check.executable.exact import is_whole
 from olla_xla.check.executable.numbering import Numbers, hashed
 from olla_xla.check.executable.program import Body, Op
@@ -128,6 +129,8 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
         return numbering.rearranged(put(numbering, move.base, code, own), move)
     update = numbering.updates.get(number)
     if update is None:
+        if numbering.is_tpu:
+            return _window(numbering, False, code, number)
         return numbering.coded(code, number)
     array, value, *indices = update.numbers
     if array in own or not own.isdisjoint(indices):
@@ -140,15 +143,21 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
         else:
             made = numbering.term(code, _PUT, value)
     else:
-        made = _window(numbering, None, code, value)
+        made = _window(numbering, True, code, value)
     return numbering.updated(update._replace(numbers=(array, made, *indices)))
 
 
-def _window(numbering: ElementNumbering, _: None, code: bytes, value: bytes) -> bytes:
-    """The number of what a TPU's code puts into an array, in whatever order its elements are."""
-    if value in numbering.moves:
-        move = numbering.moves[value]
-        return numbering.rearranged(_window(numbering, None, code, move.base), move)
+def _window(numbering: ElementNumbering, is_put: bool, code: bytes, value: bytes) -> bytes:
+    """The number of what a TPU's code computes, the same under other dimensions.
+
+    Args:
+      is_put: whether it is put into an array, in whatever order its elements are there.
+    """
+    if numbering.integers.is_known(value):
+        return value
+    move = numbering.moves.get(value)
+    if move is not None and (is_put or move.steps == permuted(move.shape)):
+        return numbering.rearranged(_window(numbering, is_put, code, move.base), move)
     made = numbering.term(code, value)
-    numbering.note_term(made, _window, None, code, value)
+    numbering.note_term(made, _window, is_put, code, value)
     return made
