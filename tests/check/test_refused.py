@@ -11,7 +11,9 @@ import pathlib
 import pytest
 
 from hlo import xla_pb2
-from olla_xla.check.executable import check_rewrite, results_digest
+from olla_xla.check.executable import check_rewrite, iterations, results_digest
+from olla_xla.check.executable.element_expressions import ElementExpressions
+from olla_xla.check.executable.program import read_program
 
 FOLDER = pathlib.Path(__file__).parent / "refused"
 LAST = 7
@@ -54,3 +56,28 @@ def test_another_slice_is_not(pair):
         found.append(results_digest(proto.SerializeToString(), "cuda", loops=True))
         constant.literal = old
     assert len(found) > 1 and expected not in found
+
+
+class WrittenOut(iterations.Loops):
+    """Numbers every operation of every iteration, instead of repeating the steps of the first."""
+
+    def _iterated(self, numbering, op, start, condition, body):
+        body, condition = op.called
+        state, effects = start, []
+        while True:
+            (goes_on,) = numbering.run(condition, [state], effects).values()
+            goes_on = numbering.integers.value(goes_on)
+            if not goes_on:
+                return None if goes_on is None else (state, effects)
+            state = numbering.run(body, [state], effects)
+
+
+@pytest.mark.parametrize("which", ["before", "after"])
+@pytest.mark.parametrize("pair", ["ref0", "ref1", "ref2", "mha0"])
+def test_iterations_are_numbered_as_if_written_out(pair, which):
+    def results(loops):
+        numbering = ElementExpressions("cuda")
+        numbering.loops = loops
+        return numbering.function(read_program(module(pair, which)).entry)[0]
+
+    assert results(iterations.Loops()) == results(WrittenOut())

@@ -233,7 +233,10 @@ class ElementNumbering(Numbering):
             if found is not None:
                 row = self.arranged(value, update.part, inverse(found[1]), update.part)
                 base = Update.of_slice((move.base, row, *indices), move.shape, found[0])
-                return self.arranged(self.updated(base), move.shape, move.steps, move.new)
+                number = self.arranged(self.updated(base), move.shape, move.steps, move.new)
+                if number in self._slices:
+                    self.updates[number] = update
+                return number
         if (before := self._undone(update)) is not None:
             return before
         number = self.term(update.made, END, *update.numbers)
