@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.errors import BudgetError, InputError, LimitError
+from olla_xla.errors import BudgetError, InputError, LimitError, OllaError
 from olla_xla.pieces.choice import Cut, choose, line_of, pieces_for
 from olla_xla.pieces.estimate import largest
 from olla_xla.pieces.graph import Graph
@@ -309,7 +309,11 @@ def _within(traced: _Traced, budget: int) -> _Traced:
     while True:
         pieces = min(pieces, units)
         cut = dataclasses.replace(traced, pieces=pieces)
-        total = assigned_bytes(jax.jit(cut.run).lower(shapes).compile())
+        compiled = jax.jit(cut.run).lower(shapes).compile()
+        try:
+            total = assigned_bytes(compiled)
+        except OllaError as error:
+            raise InputError(f"{error}; give pieces= in place of memory_budget=") from error
         least = total if least is None else min(least, total)
         if total <= budget:
             return cut

@@ -489,6 +489,12 @@ def test_the_fewest_pieces_for_a_budget():
         olla_xla.fission(lambda x: jnp.tanh(x @ x.T).sum(1), memory_budget=10)(normal(4, 3))
 
 
+def test_a_backend_that_reports_no_memory_needs_pieces(monkeypatch):
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda compiled: None)
+    with pytest.raises(InputError, match="does not report .*; give pieces= in place of memory_b"):
+        olla_xla.fission(loss, memory_budget=2**20)(*head())
+
+
 def test_flags_and_keywords():
     def f(x, *, power, flag):
         assert flag is True

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Hashable
-from typing import Any
 
 from hlo.backend import platform
 from hlo.module import Instruction, Module
@@ -212,13 +211,13 @@ class Again:
 
     def _slice(self, i: Instruction, given: ValueRef) -> ValueRef:
         """A new instruction that only slices, named after `i`."""
-        return self._made(self._new.name(f"{i.name}.slice"), given)
+        name = self._new.name(f"{i.name}.slice")
+        return self._made(NewInstruction(name, "", operands=((0, given),)))
 
-    def _made(self, name: str, *given: ValueRef, original: str = "", **how: Any) -> ValueRef:
-        """The result of a new instruction, described by further arguments of NewInstruction."""
-        operands = tuple(enumerate(given))
-        self._new.made.append(NewInstruction(name, original, "", operands, **how))
-        return ValueRef(made=name)
+    def _made(self, new: NewInstruction) -> ValueRef:
+        """The result of a new instruction, which is added."""
+        self._new.made.append(new)
+        return ValueRef(made=new.name)
 
     def _find(self, number: int) -> ValueRef:
         if number in self._kept:
@@ -242,16 +241,17 @@ class Again:
             return self._restored(recipe, recipe.restored)
         if recipe.relaid is not None:
             name = self._new.name(f"{recipe.owner.name}.relaid")
-            given = ValueRef(own=recipe.relaid.name)
-            return self._made(name, given, layout=recipe.node.shape.key)
+            given, layout = ((0, ValueRef(own=recipe.relaid.name)),), recipe.node.shape.key
+            return self._made(NewInstruction(name, "", operands=given, layout=layout))
         if recipe.narrowed:
             name = self._new.name(f"{recipe.owner.name}.narrow")
-            given = self._inside(recipe.needs[0])
-            return self._made(name, given, element_type=recipe.node.shape.element_type)
+            given, kind = ((0, self._inside(recipe.needs[0])),), recipe.node.shape.element_type
+            return self._made(NewInstruction(name, "", operands=given, element_type=kind))
         if recipe.between:
             name = self._new.name(f"{recipe.owner.name}.slice")
-            given, original = self._value(recipe.needs[0]), recipe.owner.name
-            return self._made(name, given, original=original, slice_axes=recipe.between)
+            given, axes = ((0, self._value(recipe.needs[0])),), recipe.between
+            original = recipe.owner.name
+            return self._made(NewInstruction(name, original, operands=given, slice_axes=axes))
         if (updated := self._updated(number)) is not None:
             return self._slice(recipe.owner, updated) if updated.whole else updated
         return self._run(recipe)
@@ -266,7 +266,8 @@ class Again:
             given = [last, self._added(Overwritten(array, owner, update), slices)]
             given += [self._index_of(recipe, array, k) for k in restored.moving(recipe.node)]
             name = self._new.name(f"{whole.i.name}.restored")
-            self._undone[array] = last, self._made(name, *given, restores=True)
+            undo = NewInstruction(name, "", operands=tuple(enumerate(given)), restores=True)
+            self._undone[array] = last, self._made(undo)
         return self._undone[array][not recipe.is_after]
 
     def _index_of(self, recipe: Recipe, array: int, k: int) -> ValueRef:
@@ -351,7 +352,7 @@ class Again:
         if self._is_made_of_nothing(start):
             if start not in self._made_here:
                 name = self._made_here[start] = self._new.name(f"{start.name}.again")
-                self._new.made.append(NewInstruction(name, start.name, beside=True))
+                self._made(NewInstruction(name, start.name, beside=True))
             return ValueRef(made=self._made_here[start])
         if start.name not in self._new.added:
             self._new.added.append(start.name)
