@@ -183,10 +183,11 @@ def _answers(ways: Sequence[BatchWay], unit: int, start: int, most: int) -> list
       most: compiles of all ways together.
     """
     work, bounds = ways[0].work, [Bounds(way, unit) for way in ways]
+    bounds[0].schedule(start, most - len(bounds))
     off = 1.0
     for k, one in enumerate(bounds):
         kept = len(bounds) - k  # a compile for this way and each that follows
-        one.predict(_floors(bounds)[k], start, most - kept, off)
+        one.predict(off)
         one.compile(one.next(_floors(bounds)[k], is_last=False))
         if not k:
             off = one.off()
