@@ -51,7 +51,7 @@ def test_on_a_gpu_each_step_runs_with_command_buffers_and_without(machine, monke
         stage("running")
         if request.model == "gpt":
             raise OllaError("out of memory")
-        different = request.max_overhead is not None
+        different = request.options.max_overhead is not None
         return compared(difference="output loss differs after step 1" if different else "")
 
     monkeypatch.setattr(doctor, "measure", measure)

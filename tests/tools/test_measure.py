@@ -6,11 +6,13 @@ from olla_xla.cli import main
 from olla_xla.cli.commands import measure as command
 from olla_xla.cli.commands.measure import measured_verdict, memory_table, recomputation_table
 from olla_xla.errors import OllaError
+from olla_xla.problem.options import PlanOptions
 from olla_xla.tools.measure.processes import measure
 from olla_xla.tools.measure.records import Comparison, Recomputation, RunRequest, Variant, compare
 from tests.support.measurements import measured
 
-REQUEST = RunRequest("mlp", 8, "adam", steps=3, planned=True, time_limit=5.0, step_limit=2000)
+OPTIONS = PlanOptions(time_limit=5.0, step_limit=2000)
+REQUEST = RunRequest("mlp", 8, "adam", steps=3, planned=True, options=OPTIONS)
 
 
 def test_the_first_difference_is_named():
@@ -24,10 +26,8 @@ def test_the_first_difference_is_named():
 def test_real_processes_agree_bit_for_bit_and_recomputation_is_measured():
     """Three steps of each, then six in turns with XLA's own order."""
     stages = []
-    request = RunRequest(
-        "mlp", 2048, "momentum", steps=3, planned=True, time_limit=10.0, step_limit=2000,
-        max_overhead=0.3,
-    )  # fmt: skip
+    options = PlanOptions(time_limit=10.0, step_limit=2000, max_overhead=0.3)
+    request = RunRequest("mlp", 2048, "momentum", steps=3, planned=True, options=options)
     result = measure(request, stages.append, turns=6)
     assert result.difference == ""
     ours, theirs = result.planned, result.unplanned

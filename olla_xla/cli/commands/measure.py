@@ -74,14 +74,7 @@ def run(values: flags.FlagValues) -> int:
         steps=values.steps,
         planned=True,
         platform=values.target,
-        time_limit=options.time_limit,
-        step_limit=options.step_limit,
-        seed=options.seed,
-        memory_budget=options.memory_budget,
-        max_overhead=options.max_overhead,
-        loops=options.loops,
-        collectives=options.collectives,
-        placement=options.placement,
+        options=options,
     )
     with Progress() as progress:
         comparison = measure(request, progress.stage, values.turns)

@@ -12,6 +12,7 @@ from pathlib import Path
 from olla_xla.compile import first_use
 from olla_xla.compile.versions import versions
 from olla_xla.errors import OllaError
+from olla_xla.problem.options import PlanOptions
 from olla_xla.tools.child import run_module
 from olla_xla.tools.doctor.probe import PROBES, Check, Examination, ModelRow, RunRow
 from olla_xla.tools.measure.processes import measure
@@ -99,7 +100,7 @@ def _runs(row: ModelRow, steps: int, where: str, progress: Callable[[str], None]
         steps=steps,
         planned=True,
         platform=where,
-        max_overhead=row.max_overhead,
+        options=PlanOptions(time_limit=20.0, max_overhead=row.max_overhead),
     )
     found = []
     for commands in (True, False) if where == "gpu" else (None,):

@@ -17,22 +17,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 
 from hlo.backend import platform as backend
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
-from olla_xla.compile import decorator
+from olla_xla.compile import decorator, process_memory
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.assignment import check_compiled
 from olla_xla.compile.order import compare_orders
-from olla_xla.compile.process_memory import (
-    DevicePeak,
-    give_memory_back,
-    profiled_peak,
-    reset_peak,
-    status_bytes,
-)
 from olla_xla.errors import InputError, OllaError
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.path import path_seconds
@@ -54,26 +48,28 @@ def _run(request: RunRequest) -> Measured:
     function, compiled, reason = _compiled(model, request)
     cached = bool(compiles) and all(event.endswith("hits") for event in compiles)
     device = jax.devices()[0]
-    on_device = DevicePeak(device)
-    arguments = _arguments(model, request.seed, device) if request.steps else ()
+    on_device = process_memory.DevicePeak(device)
+    arguments = _arguments(model, request.options.seed, device) if request.steps else ()
     gc.collect()
-    give_memory_back()
-    resident = status_bytes("VmRSS")
+    process_memory.give_memory_back()
+    resident = process_memory.status_bytes("VmRSS")
     own = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments) if _is_array(leaf))
     if resident is not None:
         resident -= own
-    can_reset = reset_peak()
+    can_reset = process_memory.reset_peak()
     given = [arguments]
     del arguments  # so that the first step's state is freed once the second has its own
     again = functools.partial(_next_arguments, model=model, request=request, device=device)
     names, digests, times = run_steps(function, given, request.steps, again)
-    peak = status_bytes("VmHWM")
+    peak = process_memory.status_bytes("VmHWM")
     device_peak = on_device.bytes() if request.steps else None
     process_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
     plan = getattr(compiled, "plan", None)
     profiled = None
     if request.steps and request.platform == "gpu":
-        profiled = profiled_peak(function, lambda: _arguments(model, request.seed, device))
+        profiled = process_memory.profiled_peak(
+            function, lambda: _arguments(model, request.options.seed, device)
+        )
     return Measured(
         planned=bool(getattr(compiled, "planned", False)),
         reason=reason,
@@ -111,7 +107,7 @@ def _run_in_turns(request: RunRequest) -> Recomputation:
     arguments: Any = None
     for executable in executables:
         arguments = None  # those of the other executable are freed first
-        arguments = _arguments(model, request.seed, device)
+        arguments = _arguments(model, request.options.seed, device)
         outputs = jax.block_until_ready(executable(*arguments))
         digests.append(tuple(map(_digest, jax.tree.leaves(outputs))))
         arguments = _next_arguments(outputs, arguments, model, request, device)
@@ -160,18 +156,8 @@ def _compiled(model: Any, request: RunRequest) -> tuple[Callable[..., Any], Any,
         if not request.planned:
             function = jax.jit(model.step, **model.jit_options)
             return function, function.lower(*model.arguments).compile(), "not asked for"
-        function = decorator.plan(
-            model.step,
-            time_limit=request.time_limit,
-            step_limit=request.step_limit,
-            seed=request.seed,
-            memory_budget=request.memory_budget,
-            max_overhead=request.max_overhead,
-            loops=request.loops,
-            collectives=request.collectives,
-            placement=request.placement,
-            **model.jit_options,
-        )
+        settings = dataclasses.asdict(request.options)
+        function = decorator.plan(model.step, **settings, **model.jit_options)
         lowered = function.lower(*model.arguments)
     compiled = lowered.compile()
     if compiled.plan is None:
@@ -237,7 +223,7 @@ def _next_arguments(
     if isinstance(outputs, tuple) and _same_shapes(outputs[0], arguments[0]):
         return (outputs[0], *arguments[1:])
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments) if _is_array(leaf)):
-        return _arguments(model, request.seed, device)
+        return _arguments(model, request.options.seed, device)
     return arguments
 
 
@@ -272,7 +258,7 @@ def _digest(leaf: Any) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Program of a child process: does one measuring request, prints its result as last line."""
-    request = RunRequest(**json.loads(arguments[0]))
+    request = msgspec.convert(json.loads(arguments[0]), RunRequest)
     try:
         result = _run_in_turns(request) if request.turns else _run(request)
         print(json.dumps(dataclasses.asdict(result)))

@@ -8,6 +8,8 @@ import dataclasses
 import math
 import statistics
 
+from olla_xla.problem.options import PlanOptions
+
 _CONFIDENCE = 0.95
 
 
@@ -22,9 +24,8 @@ class RunRequest:
       turns: if not 0, runs that many steps of the plan and of XLA's own executable, alternately
         (`Recomputation`).
       platform: "cpu" or "gpu".
+      options: of the plan; their seed is that of the arguments too.
       xla_flags: flags to add to XLA_FLAGS.
-      time_limit, step_limit, seed: the planner's; the seed is that of the arguments too.
-      memory_budget, max_overhead, loops, collectives, placement: as in `PlanOptions`.
     """
 
     model: str
@@ -33,14 +34,7 @@ class RunRequest:
     steps: int
     planned: bool
     platform: str = "cpu"
-    time_limit: float | None = 20.0
-    step_limit: int | None = None
-    seed: int = 0
-    memory_budget: int | str | None = None
-    max_overhead: float | str | None = None
-    loops: bool = True
-    collectives: bool = False
-    placement: str = "xla"
+    options: PlanOptions = PlanOptions(time_limit=20.0)
     turns: int = 0
     xla_flags: str = ""
 
