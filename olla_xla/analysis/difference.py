@@ -57,12 +57,11 @@ class Snapshot:
     @staticmethod
     def of_plan_file(plan: Plan, name: str) -> Snapshot:
         """The snapshot of a plan; `name` is its file's. Tensors are keyed by name and size."""
-        total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
         sums: dict[Key, tuple[int, int]] = {}
         for tensor, (_, size) in plan.offsets.items():
             stem = re.sub(r"(\.\d+)+", "", tensor)
             _count(sums, ("", f"{size:,} bytes", stem), size)
-        return Snapshot(name, total, True, sums, plan.module, True)
+        return Snapshot(name, plan.total_bytes, True, sums, plan.module, True)
 
 
 def _count(sums: dict[Key, tuple[int, int]], key: Key, size: int) -> None:

@@ -79,8 +79,7 @@ def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
     limit, used = (device_bytes(device, f) for f in ("bytes_limit", "bytes_in_use"))
     if limit is None or used is None:
         return "first results are not compared with XLA's: the device does not report its memory"
-    planned = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
-    needed = used + max(planned, output_bytes(compiled) + plan.xla_bytes)
+    needed = used + max(plan.total_bytes, output_bytes(compiled) + plan.xla_bytes)
     if needed <= limit:
         return ""
     return (

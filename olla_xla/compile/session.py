@@ -10,22 +10,11 @@ import jax
 
 from hlo.backend import platform
 from hlo.gc_pause import without_collection
-from olla_xla.compile import loading
+from olla_xla.compile import loading, outcomes
 from olla_xla.compile.accounting import ask_ahead, assigned_bytes, scratch_peak
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.gpu_limits import reason_of_plan
-from olla_xla.compile.outcomes import (
-    NO_GAIN,
-    Outcome,
-    chosen,
-    error_text,
-    failed,
-    rejected,
-    small_plan,
-    unplanned,
-    without_gain,
-)
 from olla_xla.compile.stage_compiles import NO_HOOK
 from olla_xla.compile.waiting import waiting
 from olla_xla.errors import BudgetError, LimitError, OllaError
@@ -114,40 +103,42 @@ class PlanningSession:
         return None if self._objection else planned
 
     @without_collection()
-    def outcome(self, compiled: jax.stages.Compiled) -> Outcome:
+    def outcome(self, compiled: jax.stages.Compiled) -> outcomes.Outcome:
         """Called after the compile: checks the executable, returns what came of planning."""
         plan, captured = self.plan, self.captured
         if captured is None:
-            return failed(compiled, OllaError(NO_HOOK))
+            return outcomes.failed(compiled, OllaError(NO_HOOK))
         if self._error is not None:
-            return failed(compiled, self._error)
+            return outcomes.failed(compiled, self._error)
         if plan is None:
-            return Outcome(compiled, small_plan(captured, compiled), False, NO_GAIN)
+            return outcomes.Outcome(
+                compiled, outcomes.small_plan(captured, compiled), False, outcomes.NO_GAIN
+            )
         if self._objection:
-            return rejected(compiled, plan, captured, self._objection, self._objection)
+            return outcomes.rejected(compiled, plan, captured, self._objection, self._objection)
         if self._is_idle(plan):
-            plan = unplanned(plan, captured, assigned_bytes(compiled))
-            return Outcome(compiled, plan, False, NO_GAIN)
+            plan = outcomes.unplanned(plan, captured, assigned_bytes(compiled))
+            return outcomes.Outcome(compiled, plan, False, outcomes.NO_GAIN)
         if reason := reason_of_plan(plan):
-            return rejected(compiled, plan, captured, reason, "")
+            return outcomes.rejected(compiled, plan, captured, reason, "")
         ask_ahead(compiled)
         compiles = self._compiles
-        return chosen(compiles, plan, compiles.judged(compiled, plan), captured)
+        return outcomes.chosen(compiles, plan, compiles.judged(compiled, plan), captured)
 
     def _is_idle(self, plan: Plan) -> bool:
         """Whether a plan gains too little to be compiled."""
         gain = plan.xla_predicted_bytes - plan.predicted_bytes
         least = platform(plan.target).least_gain * plan.xla_predicted_bytes
         small = gain < least or (self._options.is_default and gain < _NOTHING)
-        return without_gain(plan) or (small and plan.overhead > -_MUCH_FASTER)
+        return outcomes.without_gain(plan) or (small and plan.overhead > -_MUCH_FASTER)
 
     @property
     def why_not(self) -> str:
         """Why the compile keeps XLA's own schedule: what `answer` found instead of a plan."""
         if self._error is not None:
-            return error_text(self._error)
+            return outcomes.error_text(self._error)
         longer = "" if self.plan is None else reason_of_plan(self.plan)
-        return self._objection or longer or NO_GAIN
+        return self._objection or longer or outcomes.NO_GAIN
 
 
 def _too_late(options: PlanOptions, least: float) -> str:

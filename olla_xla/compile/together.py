@@ -20,23 +20,12 @@ import jax
 
 from hlo.module import module_from_bytes
 from olla_xla.compile import environment as settings
-from olla_xla.compile import plan_store
+from olla_xla.compile import outcomes, plan_store
 from olla_xla.compile.accounting import assigned_bytes, final_module
 from olla_xla.compile.agreement import Agreement, KeyValues
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.jax_private import distributed_client
-from olla_xla.compile.outcomes import (
-    NO_GAIN,
-    Outcome,
-    chosen,
-    failed,
-    rejected,
-    require_budget,
-    small_plan,
-    unplanned,
-    without_gain,
-)
 from olla_xla.compile.session import PlanningSession
 from olla_xla.compile.stage_compiles import NO_HOOK
 from olla_xla.compile.tokens import mark_of
@@ -92,7 +81,7 @@ def compile_together(
     store: plan_store.PlanStore | None = None,
     compiler_options: dict[str, Any] | None = None,
     **compile_kwargs: Any,
-) -> Outcome:
+) -> outcomes.Outcome:
     """Compiles with a plan in several processes, with the same outcome in all of them.
 
     Args:
@@ -120,15 +109,15 @@ def compile_together(
         if outcome.planned and mark_of(kept) != mark_of(outcome.compiled):
             raise AgreementError("JAX lost the executable that all processes run; restart them all")
         outcome = dataclasses.replace(outcome, compiled=kept, members=members)
-    require_budget(outcome.compiled, options, outcome.reason)
+    outcomes.require_budget(outcome.compiled, options, outcome.reason)
     return outcome
 
 
-def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
+def _settled(agreed: Agreement, compile: _Compile) -> outcomes.Outcome:
     """The outcome that all processes agree on."""
     decision = agreed.settled()
     if decision is not None and not decision.digest:
-        return Outcome(compile.compiles.own(compile.key), None, False, decision.reason)
+        return outcomes.Outcome(compile.compiles.own(compile.key), None, False, decision.reason)
     outcome = compile.outcome()
     digest = _digest(outcome) if outcome.planned else ""
     decision = agreed.settle(digest, _signed(outcome.reason))
@@ -147,11 +136,11 @@ def _settled(agreed: Agreement, compile: _Compile) -> Outcome:
 
 def _signed(reason: str) -> str:
     """The reason for XLA's schedule, with the number of the process that has it."""
-    known = not reason or reason == NO_GAIN or reason.startswith(_IN)
+    known = not reason or reason == outcomes.NO_GAIN or reason.startswith(_IN)
     return reason if known else f"{_IN}{jax.process_index()}: {reason}"
 
 
-def _digest(outcome: Outcome) -> str:
+def _digest(outcome: outcomes.Outcome) -> str:
     """Digest of what a process would run: the plan, the executable's order and its bytes."""
     assert outcome.plan is not None
     compiled = outcome.compiled
@@ -171,7 +160,7 @@ class _Compile:
     agreed: Agreement
     captured: Captured | None = None
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> outcomes.Outcome:
         """The planned executable, or XLA's own and why; errors in planning are in the outcome.
 
         Raises:
@@ -185,28 +174,30 @@ class _Compile:
         except (AgreementError, BudgetError):
             raise
         except Exception as error:
-            return failed(self.compiles.own(), error)
+            return outcomes.failed(self.compiles.own(), error)
 
-    def without(self, outcome: Outcome, reason: str) -> Outcome:
+    def without(self, outcome: outcomes.Outcome, reason: str) -> outcomes.Outcome:
         """The outcome with XLA's own executable, since the processes agreed not to use the plan."""
         if not outcome.planned:
             return dataclasses.replace(outcome, reason=reason)
         assert outcome.plan is not None
         captured = self.captured or self.compiles.capture()
-        return rejected(self.compiles.own(), outcome.plan, captured, reason, "")
+        return outcomes.rejected(self.compiles.own(), outcome.plan, captured, reason, "")
 
-    def _with(self, offer: _Offer) -> Outcome:
+    def _with(self, offer: _Offer) -> outcomes.Outcome:
         """The outcome with a plan that is known before the compile."""
         plan = offer.plan()
-        if plan is None or offer.reason or without_gain(plan):
-            return Outcome(self.compiles.own(self.key), plan, False, offer.reason or NO_GAIN)
-        return chosen(self.compiles, plan, self.compiles.apply(plan, self.key))
+        if plan is None or offer.reason or outcomes.without_gain(plan):
+            return outcomes.Outcome(
+                self.compiles.own(self.key), plan, False, offer.reason or outcomes.NO_GAIN
+            )
+        return outcomes.chosen(self.compiles, plan, self.compiles.apply(plan, self.key))
 
-    def _led(self) -> Outcome:
+    def _led(self) -> outcomes.Outcome:
         """The leader's part: plans, unless a plan is stored, and offers the plan at once."""
         plan = self.store.load(self.key)
         if plan is not None:
-            offer = _Offer.of(plan, NO_GAIN if without_gain(plan) else "")
+            offer = _Offer.of(plan, outcomes.NO_GAIN if outcomes.without_gain(plan) else "")
             self.agreed.offer(offer.data())
             try:
                 return self._with(offer)
@@ -231,7 +222,7 @@ class _Compile:
             self.store.save(self.key, outcome.plan)
         return outcome
 
-    def _followed(self) -> Outcome:
+    def _followed(self) -> outcomes.Outcome:
         """A follower's part: waits inside its compile for the leader's offer."""
         offer = _Offer(reason=_UNSETTLED)
         objection = ""
@@ -254,14 +245,16 @@ class _Compile:
             raise OllaError(NO_HOOK)
         plan, reason = offer.plan(), offer.reason
         if objection and plan is not None:
-            return rejected(compiled, plan, self.captured, objection, objection)
+            return outcomes.rejected(compiled, plan, self.captured, objection, objection)
         if plan is not None and not reason:
-            return chosen(self.compiles, plan, self.compiles.judged(compiled, plan), self.captured)
+            return outcomes.chosen(
+                self.compiles, plan, self.compiles.judged(compiled, plan), self.captured
+            )
         if plan is not None:
-            plan = unplanned(plan, self.captured, assigned_bytes(compiled))
-        elif reason == NO_GAIN:
-            plan = small_plan(self.captured, compiled)
-        return Outcome(compiled, plan, False, reason)
+            plan = outcomes.unplanned(plan, self.captured, assigned_bytes(compiled))
+        elif reason == outcomes.NO_GAIN:
+            plan = outcomes.small_plan(self.captured, compiled)
+        return outcomes.Outcome(compiled, plan, False, reason)
 
 
 @dataclasses.dataclass(frozen=True)

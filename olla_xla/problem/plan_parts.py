@@ -332,13 +332,14 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
         return (self.least_peak_bytes - self.lower_bound_bytes) / max(self.lower_bound_bytes, 1)
 
     @property
-    def loss(self) -> float:
-        """Assignment loss, (total - least peak) / least peak: the cost of XLA's placement rule.
+    def total_bytes(self) -> int:
+        """XLA's total with the plan: the assigned one where it is known, else the predicted one."""
+        return self.predicted_bytes if self.assigned_bytes is None else self.assigned_bytes
 
-        Of the assigned total where it is known, else of the predicted one.
-        """
-        total = self.predicted_bytes if self.assigned_bytes is None else self.assigned_bytes
-        return (total - self.least_peak_bytes) / max(self.least_peak_bytes, 1)
+    @property
+    def loss(self) -> float:
+        """Assignment loss, (total - least peak) / least peak: the cost of XLA's placement rule."""
+        return (self.total_bytes - self.least_peak_bytes) / max(self.least_peak_bytes, 1)
 
     @property
     def overhead(self) -> float:

@@ -13,7 +13,7 @@ def in_a_line(plan: PlanFields) -> str:
 
     No bound where the total lies below it (`of_the_bound`).
     """
-    total, bound = _total(plan), plan.lower_bound_bytes
+    total, bound = plan.total_bytes, plan.lower_bound_bytes
     rest = f"bound {_mb(bound)}, " if bound <= total else ""
     rest += f"{plan.seconds:.1f} s"
     rest += f", {of_refusals(plan.refused, plan.proposed)}" if plan.refused else ""
@@ -27,12 +27,12 @@ def table(plan: PlanFields) -> str:
     kind = "predicted" if plan.assigned_bytes is None else "assigned"
     xla_kind = "predicted" if plan.xla_bytes == plan.xla_predicted_bytes else "assigned"
     if plan.keeps_xla:
-        rows = [("XLA's own order, kept", f"{_mb(_total(plan))} MB", kind)]
+        rows = [("XLA's own order, kept", f"{_mb(plan.total_bytes)} MB", kind)]
     else:
-        change = 100 * (_total(plan) / max(plan.xla_bytes, 1) - 1)
+        change = 100 * (plan.total_bytes / max(plan.xla_bytes, 1) - 1)
         rows = [
             ("XLA's own order", f"{_mb(plan.xla_bytes)} MB", xla_kind),
-            ("planned", f"{_mb(_total(plan))} MB", f"{kind}; {change:+.1f} %"),
+            ("planned", f"{_mb(plan.total_bytes)} MB", f"{kind}; {change:+.1f} %"),
         ]
     searched = was_searched(plan)
     if searched:
@@ -78,8 +78,7 @@ def table(plan: PlanFields) -> str:
 
 def status_word(plan: PlanFields) -> str:
     """The plan's status: "optimal" only where that is proven, else how near to the bound it is."""
-    total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
-    above = total - plan.lower_bound_bytes
+    above = plan.total_bytes - plan.lower_bound_bytes
     if plan.status != PlanStatus.OPTIMAL or above <= 0:
         return plan.status
     return f"within {max(100 * above / max(plan.lower_bound_bytes, 1), 0.01):.2f} %"
@@ -103,8 +102,7 @@ def of_the_bound(plan: PlanFields) -> str:
 
     A total may lie below it where XLA moves values to another memory after its schedule.
     """
-    total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
-    if min(total, plan.xla_bytes) < plan.lower_bound_bytes:
+    if min(plan.total_bytes, plan.xla_bytes) < plan.lower_bound_bytes:
         return "no order needs less memory before XLA moves values to another memory"
     loops = ("changed loops",) if plan.loops or plan.sunk or plan.joined else ()
     changes = [*loops, *(("recomputed values",) if plan.clones else ())]
@@ -115,10 +113,12 @@ def of_the_bound(plan: PlanFields) -> str:
 
 def what_would_help(plan: PlanFields) -> str:
     """A sentence on how much `max_overhead` would save, where the plan saves little; else ""."""
-    if not 0 < plan.recomputed_bytes <= _NOTEWORTHY * _total(plan):
+    if not 0 < plan.recomputed_bytes <= _NOTEWORTHY * plan.total_bytes:
         return ""
     setting = f"max_overhead={HINTED_OVERHEAD:g}"
-    return f"{setting} takes about {_mb(plan.recomputed_bytes)} MB instead of {_mb(_total(plan))}"
+    return (
+        f"{setting} takes about {_mb(plan.recomputed_bytes)} MB instead of {_mb(plan.total_bytes)}"
+    )
 
 
 def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
@@ -163,10 +163,6 @@ def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
 def was_searched(plan: PlanFields) -> bool:
     """Whether the planner searched for an order; False where one could save next to nothing."""
     return plan.peak_bytes > 0
-
-
-def _total(plan: PlanFields) -> int:
-    return plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
 
 
 def _mb(size: int) -> str:

@@ -74,8 +74,7 @@ def stored_table(entries: Sequence[Entry], folder: str) -> Table:
         if plan is None:
             lines.append((*about, "", "", "", "", entry.trouble))
         else:
-            total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
-            sizes = megabytes(plan.xla_bytes), megabytes(total)
+            sizes = megabytes(plan.xla_bytes), megabytes(plan.total_bytes)
             lines.append((*about, plan.module, plan.target, *sizes, "fine"))
     total = sum(entry.bytes for entry in entries)
     return Table(

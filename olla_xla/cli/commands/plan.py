@@ -33,17 +33,7 @@ from olla_xla.analysis.terminal import of_devices
 from olla_xla.cli import document
 from olla_xla.cli.commands import shared
 from olla_xla.cli.flags import Flags
-from olla_xla.cli.report.plans import (
-    allocation_table,
-    check_line,
-    clones_line,
-    peak_table,
-    plan_table,
-    proofs_table,
-    stacks_table,
-    tensor_table,
-    verdict,
-)
+from olla_xla.cli.report import plans
 from olla_xla.cli.report.progress import Progress
 from olla_xla.compile import loading
 from olla_xla.errors import InputError, PlanFileError
@@ -170,7 +160,7 @@ def _print_compiled(
 ) -> Plan:
     """Prints the tables and lines for a plan that was compiled; returns the plan."""
     console = shared.console()
-    table = plan_table(
+    table = plans.plan_table(
         result.plan,
         assigned=True,
         memory_optimized_bytes=result.memory_optimized_bytes,
@@ -180,7 +170,7 @@ def _print_compiled(
         constant_bytes=view.constant_bytes,
     )
     table.print(console)
-    line = verdict(
+    line = plans.verdict(
         result.plan, planned=result.planned, reason=result.reason, refused=result.refused
     )
     console.print(line, markup=False)
@@ -192,10 +182,10 @@ def _print_compiled(
         console.print(other.sentence(), markup=False)
         document.add(remedy=other.to_dict())
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
-    console.print(check_line(result.report), markup=False)
+    console.print(plans.check_line(result.report), markup=False)
     if report is not None:
-        allocation_table(report, values.largest).print(console)
-        tensor_table(report, values.largest).print(console)
+        plans.allocation_table(report, values.largest).print(console)
+        plans.tensor_table(report, values.largest).print(console)
     _print_peak(console, view, values.largest)
     _print_proofs(console, result.plan)
     return result.plan
@@ -243,7 +233,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
             )  # totals of this dump are predicted
         planned = apply_plan(module, plan) if values.largest else b""
     console = shared.console()
-    table = plan_table(
+    table = plans.plan_table(
         plan,
         own_order="order in the file",
         assigned=False,
@@ -253,7 +243,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     )
     table.print(console)
     changed = plan.predicted_bytes < plan.xla_predicted_bytes
-    console.print(verdict(plan, planned=changed, reason=""), markup=False)
+    console.print(plans.verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
     if values.largest:
         _print_peak(console, _view(planned, platform), values.largest)
@@ -264,21 +254,21 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
 def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int) -> None:
     """Prints what is recomputed, its predicted cost, and the largest scan residuals of loops."""
     if plan.step_seconds:
-        console.print(clones_line(plan), markup=False)
+        console.print(plans.clones_line(plan), markup=False)
     if plan.loops and count:
         rows = residual_rows(module_from_bytes(module), plan)
-        stacks_table(rows, count, plan.least_stack_bytes).print(console)
+        plans.stacks_table(rows, count, plan.least_stack_bytes).print(console)
 
 
 def _print_proofs(console: Console, plan: Plan) -> None:
     """Prints what integer programs proved about the orders; nothing if none was used."""
     if plan.proofs:
         console.print()
-        proofs_table(plan.proofs).print(console)
+        plans.proofs_table(plan.proofs).print(console)
 
 
 def _print_peak(console: Console, view: MemoryView, count: int) -> None:
     """Prints the `count` largest tensors at the peak of a scheduled module; nothing if it is 0."""
     if count:
         console.print()
-        peak_table(view, count).print(console)
+        plans.peak_table(view, count).print(console)

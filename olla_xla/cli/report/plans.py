@@ -12,16 +12,9 @@ from olla_xla.analysis.terminal import TENSOR_HEADINGS, tensor_rows
 from olla_xla.cli.report.tables import Table, change, megabytes, more, percent, seconds
 from olla_xla.compile.assignment import AssignmentReport
 from olla_xla.memory.sources import short_line
+from olla_xla.problem import summary
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.plan_parts import PlanStatus, Proof
-from olla_xla.problem.summary import (
-    of_recomputation,
-    of_refusals,
-    of_the_bound,
-    of_the_path,
-    status_word,
-    was_searched,
-)
 from olla_xla.tools.residual_rows import ResidualRow
 
 if TYPE_CHECKING:
@@ -64,7 +57,7 @@ def plan_table(
       elsewhere: bytes assigned in other memories of the device, by their names.
       constant_bytes: bytes of the executable's constants, which no total counts.
     """
-    total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+    total = plan.total_bytes
     kind = "assigned" if assigned else "predicted"
     rows = [(own_order, _mb(plan.xla_bytes), kind)]
     if memory_optimized_bytes is not None:
@@ -73,7 +66,7 @@ def plan_table(
     rows += [
         ("planned", _mb(total), f"{kind}; {change(more(total, plan.xla_bytes))}"),
         *_peaks(plan),
-        ("lower bound", _mb(plan.lower_bound_bytes), of_the_bound(plan)),
+        ("lower bound", _mb(plan.lower_bound_bytes), summary.of_the_bound(plan)),
         ("lifetime gap", f"{percent(plan.gap)} %", "excess of least peak over lower bound"),
         ("assignment loss", f"{percent(plan.loss)} %", f"{kind} total above the least peak"),
     ]
@@ -89,20 +82,22 @@ def plan_table(
             rows.append((f"in {name}", _mb(size), "assigned by XLA; counted in no total"))
     if constant_bytes >= _WORTH_TELLING:
         rows.append(("constants", _mb(constant_bytes), "in the executable; counted in no total"))
-    rows += [*of_recomputation(plan), *of_the_path(plan)]
-    word = status_word(plan)
+    rows += [*summary.of_recomputation(plan), *summary.of_the_path(plan)]
+    word = summary.status_word(plan)
     content = _CONTENT.get(word, "the total is this near to the lower bound of every order")
     stopped = f"{content}; the search was stopped by: {plan.stopped_by.replace('_', ' ')}"
     note = f"for planning alone; {seconds(all_seconds)} s with compiling and checking"
     rows.append(("time", f"{seconds(plan.seconds)} s", note))
     rows.append(("status", word, stopped))
     if plan.refused:
-        rows.append(("refused", f"{plan.refused:,}", of_refusals(plan.refused, plan.proposed)))
+        rows.append(
+            ("refused", f"{plan.refused:,}", summary.of_refusals(plan.refused, plan.proposed))
+        )
     return Table((":", "", ":"), rows, title)
 
 
 def _peaks(plan: Plan) -> list[tuple[str, str, str]]:
-    if not was_searched(plan):
+    if not summary.was_searched(plan):
         return []
     return [
         ("lifetime peak", _mb(plan.peak_bytes), "predicted for the planned order"),
