@@ -2,3 +2,10 @@
 
 This is the one package that touches XLA's protos.
 """
+
+from hlo.late import late_modules
+
+__getattr__ = late_modules(
+    __name__,
+    "buffer_assignment constants convolution invariant_loads tpu_executable",
+)

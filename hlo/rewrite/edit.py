@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 from hlo import xla_pb2
 from hlo.graph import MutableModule
-from hlo.late import late
 from hlo.module import Computation, HloError, Instruction, Module, module_from_proto
+from hlo.rewrite import guards
 from hlo.rewrite.aliases import Alias, add_aliases, add_holds
 from hlo.values import Value
-
-if TYPE_CHECKING:
-    from hlo.rewrite import guards
-else:
-    guards = late("hlo.rewrite.guards")
 
 P = ParamSpec("P")
 

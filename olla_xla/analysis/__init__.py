@@ -5,3 +5,7 @@
 - `difference`: what two analyses or plans differ by.
 - `html`, `figure`, `terminal`: how an analysis is shown.
 """
+
+from hlo.late import late_modules
+
+__getattr__ = late_modules(__name__, "checkpointed reading")

@@ -8,19 +8,14 @@ import itertools
 import logging
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
-from hlo.late import late
 from hlo.module import HloError, Module, module_from_bytes
+from olla_xla.analysis import reading
 from olla_xla.analysis.leaves import Leaf, not_donated, to_donate
 from olla_xla.compile.accounting import assigned_bytes
-
-if TYPE_CHECKING:
-    from olla_xla.analysis import reading
-else:
-    reading = late("olla_xla.analysis.reading")
 
 _logger = logging.getLogger("olla_xla")
 

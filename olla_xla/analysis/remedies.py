@@ -11,9 +11,9 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from hlo.late import late
+from olla_xla.analysis import checkpointed
 from olla_xla.analysis.leaves import Leaf, to_donate
 from olla_xla.analysis.memory_view import MemoryView
 from olla_xla.analysis.remedy import Remedy, Trial, by_hand, helps, most_used
@@ -24,16 +24,9 @@ from olla_xla.compile.planned_function import PlanSettings, planned_function
 from olla_xla.compile.signature import device_key
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.module_state import scheduled_module
+from olla_xla.pieces import in_pieces, transform
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
-
-if TYPE_CHECKING:
-    from olla_xla.analysis import checkpointed
-    from olla_xla.pieces import in_pieces, transform
-else:
-    checkpointed = late("olla_xla.analysis.checkpointed")  # reads what few analyses need
-    in_pieces = late("olla_xla.pieces.in_pieces")  # changes JAX's configuration
-    transform = late("olla_xla.pieces.transform")
 
 _logger = logging.getLogger("olla_xla")
 
@@ -133,7 +126,7 @@ def remedy(
     """
     total = view.total_bytes
     if plan is not None:
-        total = plan.predicted_bytes if plan.assigned_bytes is None else plan.assigned_bytes
+        total = plan.total_bytes
         if total < (1 - _LITTLE) * plan.xla_bytes:
             return None
     if total < _NOTHING:

@@ -5,6 +5,9 @@
 - `executable`: rewritten modules, and the schedule that XLA's executable runs.
 """
 
+from hlo.late import late_modules
 from olla_xla.check.graph import check_placement, check_schedule, lifetime_peak
+
+__getattr__ = late_modules(__name__, "executable")
 
 __all__ = ["check_placement", "check_schedule", "lifetime_peak"]

@@ -8,13 +8,13 @@ import logging
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
+from hlo import buffer_assignment, tpu_executable
 from hlo.backend import platform
 from hlo.backend.tpu import TPU
-from hlo.late import late
 from hlo.module import (
     Computation,
     HloError,
@@ -25,14 +25,7 @@ from hlo.module import (
 )
 from olla_xla.compile.jax_private import platform_of
 from olla_xla.errors import OllaError
-
-if TYPE_CHECKING:
-    from hlo import buffer_assignment, tpu_executable
-    from olla_xla.memory import snappy
-else:
-    buffer_assignment = late("hlo.buffer_assignment")
-    tpu_executable = late("hlo.tpu_executable")
-    snappy = late("olla_xla.memory.snappy")
+from olla_xla.memory import snappy
 
 _logger = logging.getLogger("olla_xla")
 

@@ -9,17 +9,17 @@ import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from hlo import gc_pause
 from hlo.backend import platform
-from hlo.late import late
 from hlo.module import module_from_bytes
 from hlo.rewrite.handed_back import loses_memories
 from hlo.text import is_text_digest, module_digest, module_text, text_digest, text_of
-from olla_xla.compile import loading, plan_store
+from olla_xla.check import executable as referee
+from olla_xla.compile import gpu_code, loading, objection, plan_store, rematerialization
 from olla_xla.compile.accounting import Final, assigned_bytes, assignment_proto, final_module
 from olla_xla.compile.gpu_limits import Ran, worse
 from olla_xla.compile.jax_private import device_kind
@@ -31,15 +31,6 @@ from olla_xla.problem.plan import Plan
 from olla_xla.remat.cost.devices import device
 from olla_xla.remat.cost.roofline import CostModel
 from olla_xla.version import __version__
-
-if TYPE_CHECKING:
-    from olla_xla.check import executable as referee
-    from olla_xla.compile import gpu_code, objection, rematerialization
-else:
-    referee = late("olla_xla.check.executable")  # for what is changed alone
-    gpu_code = late("olla_xla.compile.gpu_code")
-    objection = late("olla_xla.compile.objection")
-    rematerialization = late("olla_xla.compile.rematerialization")
 
 _logger = logging.getLogger("olla_xla")
 

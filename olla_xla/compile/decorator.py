@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 import jax
 import jax.core
 
-from hlo.late import late
 from olla_xla.compile import environment, verification
 from olla_xla.compile.jax_private import jit_parameters, plain_jit
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import InputError, JitError, OllaError, VersionError
+from olla_xla.pieces import in_pieces, on_host
 from olla_xla.problem.options import KNEE, SOLVERS, PlanOptions, parse_overhead, parse_positive
 from olla_xla.problem.plan import Plan
 from olla_xla.version import OLDEST_JAX, TOO_NEW_JAX
 
 if TYPE_CHECKING:
-    from olla_xla.pieces import chosen, in_pieces, on_host
-else:
-    in_pieces = late("olla_xla.pieces.in_pieces")  # changes JAX's configuration
-    on_host = late("olla_xla.pieces.on_host")
+    from olla_xla.pieces import chosen
 
 _logger = logging.getLogger("olla_xla")
 

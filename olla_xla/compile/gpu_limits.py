@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from hlo.late import late
+from hlo import invariant_loads
 from hlo.module import module_from_bytes
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.plan_parts import LONGEST_PATH
@@ -17,10 +17,7 @@ from olla_xla.remat.cost.path import path_seconds
 from olla_xla.remat.cost.roofline import CostModel
 
 if TYPE_CHECKING:
-    from hlo import invariant_loads
     from hlo.gpu_executable import GpuExecutable
-else:
-    invariant_loads = late("hlo.invariant_loads")
 
 
 class Ran(NamedTuple):

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hlo import constants
 from hlo.files import LARGEST, read_regular
-from hlo.late import late
 from hlo.module import module_from_bytes
 from hlo.shapes import ShapeIndex
 from olla_xla.check.executable import (
@@ -26,6 +26,7 @@ from olla_xla.check.executable import (
     check_planned,
     results_digest,
 )
+from olla_xla.compile import gpu_code
 from olla_xla.compile.versions import versions
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
@@ -33,12 +34,7 @@ from olla_xla.problem.plan import Plan
 from olla_xla.problem.whole_file import keep, user_cache
 
 if TYPE_CHECKING:
-    from hlo import constants
     from hlo.gpu_executable import GpuExecutable
-    from olla_xla.compile import gpu_code
-else:
-    constants = late("hlo.constants")
-    gpu_code = late("olla_xla.compile.gpu_code")
 
 _MEMBERS = ("scheduled", "planned", "final", "assignment", "executable")
 """The parts of a case that are serialized protos, as `Case` names them."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING
 
 import jax
 
-from hlo.late import late
 from olla_xla.check.graph import lifetime_peak
-from olla_xla.compile import loading
+from olla_xla.compile import host_memory, loading, own_places, refused
 from olla_xla.compile.accounting import assigned_bytes, host_bytes, temporary_bytes
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.compiles import Applied, Compiles
@@ -18,13 +16,6 @@ from olla_xla.errors import BudgetError, OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.plan_parts import PlanStatus
-
-if TYPE_CHECKING:
-    from olla_xla.compile import host_memory, own_places, refused
-else:
-    host_memory = late("olla_xla.compile.host_memory")
-    own_places = late("olla_xla.compile.own_places")
-    refused = late("olla_xla.compile.refused")
 
 _logger = logging.getLogger("olla_xla")
 

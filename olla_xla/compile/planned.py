@@ -13,13 +13,12 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from hlo.backend import platform
-from hlo.late import late
-from olla_xla.compile import plan_store
+from olla_xla.compile import own_places, plan_store, refused, second_tries
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.compiles import Compiles
 from olla_xla.compile.handlers import raises_of_handlers
@@ -28,13 +27,6 @@ from olla_xla.compile.session import PlanningSession
 from olla_xla.errors import BudgetError, PlanMismatchError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
-
-if TYPE_CHECKING:
-    from olla_xla.compile import own_places, refused, second_tries
-else:
-    own_places = late("olla_xla.compile.own_places")
-    refused = late("olla_xla.compile.refused")
-    second_tries = late("olla_xla.compile.second_tries")
 
 _logger = logging.getLogger("olla_xla")
 

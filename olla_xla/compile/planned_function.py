@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from hlo.backend import platform_of_jax
-from hlo.late import late
 from olla_xla.compile import environment as settings
-from olla_xla.compile import extensions, loading, verification
+from olla_xla.compile import extensions, gpu_code, loading, stages, together, verification
 from olla_xla.compile.events import tell
 from olla_xla.compile.foreign import caution
 from olla_xla.compile.handlers import raises_of_handlers
@@ -48,12 +47,7 @@ from olla_xla.problem.summary import in_a_line
 from olla_xla.remat.cost.calibrate import is_measuring
 
 if TYPE_CHECKING:
-    from olla_xla.compile import gpu_code, stages, together
     from olla_xla.compile.checkpoint_policy import CheckpointPolicy
-else:
-    gpu_code = late("olla_xla.compile.gpu_code")
-    stages = late("olla_xla.compile.stages")
-    together = late("olla_xla.compile.together")
 
 _logger = logging.getLogger("olla_xla")
 

@@ -11,31 +11,19 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from hlo.backend import PLATFORMS
-from hlo.late import late
 from hlo.module import module_from_bytes
+from olla_xla.compile import jax_private, rematerialization
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.captured import Captured
 from olla_xla.compile.hook import CompileRequest, listening
-from olla_xla.compile.jax_private import (
-    device_bytes,
-    device_kind,
-    forget_compiles,
-    keep_executable,
-    no_cache_writes,
-)
 from olla_xla.compile.stablehlo import StableHlo
 from olla_xla.compile.tokens import Token, mark_of, marked
 from olla_xla.errors import OllaError
-
-if TYPE_CHECKING:
-    from olla_xla.compile import rematerialization
-else:
-    rematerialization = late("olla_xla.compile.rematerialization")
 
 _logger = logging.getLogger("olla_xla")
 
@@ -117,7 +105,7 @@ class StageCompiles:
 
     def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
         """A `Captured` of a scheduled module; `seconds`: that XLA took to schedule it, or None."""
-        kind, size = device_kind(self._lowered), device_bytes(self._lowered)
+        kind, size = jax_private.device_kind(self._lowered), jax_private.device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 
     def alternative_orders(
@@ -184,7 +172,7 @@ class StageCompiles:
         Call it after all other compiles of this object: JAX keeps the executable from then on.
         """
         plain = self._kwargs == {"compiler_options": None}
-        kept = plain and keep_executable(self._lowered, compiled)
+        kept = plain and jax_private.keep_executable(self._lowered, compiled)
         if kept or id(compiled) not in self._made:  # the latter where it was loaded again
             return compiled
         token, quiet, _ = self._made[id(compiled)]
@@ -215,11 +203,11 @@ class StageCompiles:
         """Compiles inside have the token in their module, and their own entry in JAX's memo."""
         self._tokens.add(token.bytes)
         with marked(self._lowered, token.bytes), token.scope():
-            with contextlib.nullcontext() if token.lasting else no_cache_writes():
+            with contextlib.nullcontext() if token.lasting else jax_private.no_cache_writes():
                 yield
 
     def close(self) -> None:
         """Makes JAX forget the executables compiled here; those in use stay."""
         for token in list(self._tokens):
             with marked(self._lowered, token):
-                forget_compiles(self._lowered)
+                jax_private.forget_compiles(self._lowered)

@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
-from hlo.late import late
-from olla_xla.compile import loading, verification
+from olla_xla.compile import assignment, loading, verification
 from olla_xla.compile.accounting import Donation, donation, final_module
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.errors import CheckError, OllaError
 from olla_xla.problem.summary import in_a_line
 
 if TYPE_CHECKING:
-    from olla_xla.compile import assignment
     from olla_xla.problem.graph import TensorGraph
-else:
-    assignment = late("olla_xla.compile.assignment")
 
 
 class _Function(Protocol):

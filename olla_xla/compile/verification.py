@@ -6,24 +6,19 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from hlo.backend import platform_of_jax
-from hlo.late import late
 from hlo.module import module_from_bytes
+from olla_xla.compile import first_use
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.environment import switch
 from olla_xla.compile.jax_private import devices_of
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.errors import InputError
-
-if TYPE_CHECKING:
-    from olla_xla.compile import first_use
-else:
-    first_use = late("olla_xla.compile.first_use")
 
 _VARIABLE = "OLLA_XLA_VERIFY"
 

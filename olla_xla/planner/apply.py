@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
+from hlo import invariant_loads
 from hlo.backend import platform
-from hlo.late import late
 from hlo.module import HloError, Module, module_from_bytes
 from hlo.rewrite.aliases import ask_about_others, unasked
 from hlo.rewrite.edit import Edit
@@ -16,13 +15,7 @@ from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.plan import Plan
-
-if TYPE_CHECKING:
-    from hlo import invariant_loads
-    from olla_xla.remat import rewritten
-else:
-    invariant_loads = late("hlo.invariant_loads")
-    rewritten = late("olla_xla.remat.rewritten")  # a tenth of all code
+from olla_xla.remat import rewritten
 
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 import olla_xla.schedule as schedule
 from hlo.backend import platform
 from hlo.exchange import is_transfer
-from hlo.late import late
 from olla_xla.memory import clock
 from olla_xla.memory.forced_live import forced_live_bound
 from olla_xla.planner.effort import Effort
@@ -26,13 +24,9 @@ from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem import extensions
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan_parts import Proof, StopReason
+from olla_xla.schedule import early
 from olla_xla.schedule.search import phases
 from olla_xla.schedule.search.run import SearchResult
-
-if TYPE_CHECKING:
-    from olla_xla.schedule import early
-else:
-    early = late("olla_xla.schedule.early")  # for a TPU, and for places of our own
 
 Progress = Callable[[str], None]
 AlternativeOrders = Callable[[], Mapping[str, Sequence[str]]]

@@ -25,7 +25,7 @@ from olla_xla.memory import clock
 from olla_xla.memory.module_state import scheduled_module
 from olla_xla.planner.computation import AlternativeOrders, Progress
 from olla_xla.planner.effort import recomputation_limit
-from olla_xla.planner.passes import order
+from olla_xla.planner.passes import order, relax_overlap, rewriting
 from olla_xla.planner.state import ModuleState, PlanRequest
 from olla_xla.problem import refusals
 from olla_xla.problem.options import PlanOptions
@@ -37,11 +37,8 @@ from olla_xla.remat.cost.roofline import CostModel
 
 if TYPE_CHECKING:
     import olla_xla.planner.estimate as estimate
-    from olla_xla.planner.passes import relax_overlap, rewriting
 else:
     estimate = late("olla_xla.planner.estimate")
-    relax_overlap = late("olla_xla.planner.passes.relax_overlap")
-    rewriting = late("olla_xla.planner.passes.rewriting")  # a fifth of all code
 
 _logger = logging.getLogger("olla_xla")
 

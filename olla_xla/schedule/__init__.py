@@ -5,6 +5,9 @@
 - `search.phases.search(graph, starts, ...)`: lowers an objective, starting from given orders.
 """
 
+from hlo.late import late_modules
 from olla_xla.schedule.rules import by_priority, candidates
+
+__getattr__ = late_modules(__name__, "early")
 
 __all__ = ["by_priority", "candidates"]

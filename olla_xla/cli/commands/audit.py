@@ -31,21 +31,15 @@ from olla_xla.cli.commands.run import script_code, script_start
 from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.errors import InputError
-from olla_xla.tools import models
+from olla_xla.tools import dumped, models
 from olla_xla.tools.after_jax import after_jax
+from olla_xla.tools.audit import audit, reduce, report
 from olla_xla.tools.audit.every_compile import every_compile
 
 if TYPE_CHECKING:
     import jax
-
-    from olla_xla.tools import dumped
-    from olla_xla.tools.audit import audit, reduce, report
 else:
     jax = late("jax")  # which a script is to import
-    dumped = late("olla_xla.tools.dumped")
-    audit = late("olla_xla.tools.audit.audit")
-    reduce = late("olla_xla.tools.audit.reduce")
-    report = late("olla_xla.tools.audit.report")
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -19,24 +19,19 @@ import runpy
 import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags
 from rich.console import Console
 
-from hlo.late import late
 from olla_xla.cli import files
 from olla_xla.cli.flags import Flags
 from olla_xla.cli.program import Uncaught
 from olla_xla.cli.report.tables import Table
 from olla_xla.errors import InputError
 from olla_xla.problem.options import KNEE, PlanOptions, parse_overhead, parse_positive
+from olla_xla.tools import script_jit
 from olla_xla.tools.after_jax import after_jax
-
-if TYPE_CHECKING:
-    from olla_xla.tools import script_jit
-else:
-    script_jit = late("olla_xla.tools.script_jit")  # imports JAX, which the script is to do
 
 SCRIPT = ("SCRIPT|-m MODULE", "[ARGUMENTS]")
 

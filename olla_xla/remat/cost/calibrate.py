@@ -16,16 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hlo.files import read_own
-from hlo.late import late
 from olla_xla.problem.whole_file import keep, user_cache
+from olla_xla.remat.cost import cpu_benchmarks
 from olla_xla.remat.cost.roofline import Device
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from olla_xla.remat.cost import cpu_benchmarks
-else:
-    cpu_benchmarks = late("olla_xla.remat.cost.cpu_benchmarks")  # measured once on a machine
 
 _logger = logging.getLogger("olla_xla")
 

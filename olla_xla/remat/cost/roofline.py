@@ -9,16 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Set
-from typing import TYPE_CHECKING
 
-from hlo.late import late
 from hlo.module import Computation, Instruction, Module
+from olla_xla.remat.cost import on_chip
 from olla_xla.remat.cost.work import Work, run_work, touched, trips, work
-
-if TYPE_CHECKING:
-    from olla_xla.remat.cost import on_chip
-else:
-    on_chip = late("olla_xla.remat.cost.on_chip")  # for TPUs
 
 
 @dataclasses.dataclass(frozen=True)

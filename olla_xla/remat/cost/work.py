@@ -13,21 +13,18 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from hlo import convolution
 from hlo.async_collective_fusion import own_part
 from hlo.backend import platform
 from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
-from hlo.late import late
 from hlo.module import Computation, Instruction
 from hlo.shapes import ShapeIndex
 from hlo.trip_count import trip_count
 from hlo.walk import after_needs
 
 if TYPE_CHECKING:
-    from hlo import convolution
     from olla_xla.remat.cost.on_chip import Array
-else:
-    convolution = late("hlo.convolution")
 
 _FREE = frozenset(
     "parameter constant bitcast tuple get-tuple-element after-all partition-id replica-id "

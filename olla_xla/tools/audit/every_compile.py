@@ -11,16 +11,12 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hlo.late import late
 from olla_xla.errors import OllaError
+from olla_xla.tools import dumped
+from olla_xla.tools.audit import audit
 
 if TYPE_CHECKING:
-    from olla_xla.tools import dumped
-    from olla_xla.tools.audit import audit
     from olla_xla.tools.audit.report import Audit
-else:
-    audit = late("olla_xla.tools.audit.audit")
-    dumped = late("olla_xla.tools.dumped")
 
 _FUNCTION = "compile_or_get_cached"
 """Of jax._src.compiler, which has no public counterpart: all compiles of JAX's pass through it."""
