@@ -8,9 +8,9 @@ of jaxlib 0.12.0.1 agree.)
 """
 
 import enum
-from collections.abc import Iterator
 
 from hlo.module import Computation, Instruction, Module
+from hlo.walk import after_needs
 
 _TILED = frozenset(
     "parameter abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "
@@ -66,30 +66,18 @@ def one_function(module: Module) -> dict[Computation, tuple[Computation, ...]]:
     calls = [i for c in module.control_computations for i in c.instructions if runs_as_one(i)]
     found: dict[Computation, tuple[Computation, ...]] = {}
     for call in calls:
-        together = tuple(_run_by(call.called[0]))
+        together = tuple(after_needs(call.called, _run_by))
         for computation in together:
             found[computation] = max(together, found.get(computation, ()), key=len)
     return found
 
 
-def _run_by(first: Computation) -> Iterator[Computation]:
-    waiting = [first]
-    while waiting:
-        computation = waiting.pop()
-        yield computation
-        waiting += [c for i in computation.instructions for c in i.called_control]
+def _run_by(computation: Computation) -> list[Computation]:
+    return [c for i in computation.instructions for c in i.called_control]
 
 
 def _ends_in_parts(body: Computation) -> bool:
     """Whether there is a concatenation before the end, or only elementwise operators after it."""
-    waiting, seen = [body.root], set()
-    while waiting:
-        i = waiting.pop()
-        if i is None or i in seen:
-            continue
-        seen.add(i)
-        if i.opcode == "concatenate":
-            return True
-        if i.opcode not in _LOOPED:
-            waiting += i.operands
-    return False
+    roots = [] if body.root is None else [body.root]
+    before = after_needs(roots, lambda i: () if i.opcode in _LOOPED else i.operands)
+    return any(i.opcode == "concatenate" for i in before)

@@ -21,6 +21,7 @@ from hlo.gpu_executable import GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.module import HloError
 from hlo.slices import Access, Slice
+from hlo.walk import after_needs
 from hlo.wire import Message, read_varint, varint
 
 
@@ -167,23 +168,20 @@ class CpuExecutable:
         for i in every.values():
             for called in i.called_computation_ids:
                 callers.setdefault(called, []).extend(i.operand_ids)
-        found: dict[str, set[str]] = {}
-        for call in (i for i in every.values() if i.opcode == "call"):
-            names, seen, left = set[str](), set[int](), list(call.operand_ids)
-            while left:
-                i = every[left.pop()]
-                if i.id in seen or seen.add(i.id):
-                    continue
-                if i.opcode != "tuple":
-                    names.add(i.name)
-                if i.opcode in _DEFINES:
-                    continue
-                left += i.operand_ids
-                left += (roots[called] for called in i.called_computation_ids)
-                if i.opcode == "parameter":
-                    left += callers.get(home[i.id], ())
-            found[call.name] = names
-        return found
+
+        def handed_on(k: int) -> list[int]:
+            i = every[k]
+            if i.opcode in _DEFINES:
+                return []
+            given = callers.get(home[k], []) if i.opcode == "parameter" else []
+            return [*i.operand_ids, *(roots[c] for c in i.called_computation_ids), *given]
+
+        calls = (i for i in every.values() if i.opcode == "call")
+        found = {call.name: after_needs(call.operand_ids, handed_on) for call in calls}
+        return {
+            name: {every[k].name for k in given if every[k].opcode != "tuple"}
+            for name, given in found.items()
+        }
 
     def _sequence(self, sequence: Message) -> tuple[CpuThunk, ...]:
         """The thunks of a ThunkSequenceProto. Resources that they share are no memory."""

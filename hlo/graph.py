@@ -235,18 +235,11 @@ class MutableComputation:
         for i in self._by_id.values():
             if i.id in gone or not any(k in gone for k in i.control_predecessor_ids):
                 continue
-            kept: set[int] = set()
-            waiting, seen = list(i.control_predecessor_ids), set[int]()
-            while waiting:
-                k = waiting.pop()
-                if k in seen:
-                    continue
-                seen.add(k)
-                if k in gone:
-                    waiting += self._by_id[k].control_predecessor_ids
-                else:
-                    kept.add(k)
-            i.control_predecessor_ids[:] = sorted(kept)
+            before = after_needs(
+                i.control_predecessor_ids,
+                lambda k: self._by_id[k].control_predecessor_ids if k in gone else (),
+            )
+            i.control_predecessor_ids[:] = sorted(k for k in before if k not in gone)
         for k in gone:
             del self._by_name[self._by_id.pop(k).name]
         if self._order is not None:

@@ -11,6 +11,7 @@ from hlo.graph import MutableComputation, MutableModule
 from hlo.instructions import instruction
 from hlo.module import parse_module_proto
 from hlo.shapes import TUPLE, shape_from_proto
+from hlo.walk import after_needs
 from hlo.wire import Message
 
 _HOST_PROGRAM_SHAPE = 4  # of HloModuleProto: what the caller gives and gets
@@ -115,14 +116,10 @@ class CutModule:
         """The module, serialized, without what nothing needs any more."""
         for body in self._scheduled:
             by_id = {i.id: i for i in body.instructions()}
-            live = set[int]()
-            waiting = [k for k, i in by_id.items() if i.name in self.needed]
-            waiting += [body.root.id, *(k for k, i in by_id.items() if i.opcode == "parameter")]
-            while waiting:
-                if (k := waiting.pop()) not in live:
-                    live.add(k)
-                    waiting += by_id[k].operand_ids
-            body.remove(by_id.keys() - live)
+            operands = {k: i.operand_ids for k, i in by_id.items()}
+            needed = [k for k, i in by_id.items() if i.name in self.needed]
+            needed += [body.root.id, *(k for k, i in by_id.items() if i.opcode == "parameter")]
+            body.remove(by_id.keys() - after_needs(needed, operands.__getitem__))
         self._module.finish(prune=True)
         data = self.proto.SerializeToString(deterministic=True)
         return Message(data).without({_HOST_PROGRAM_SHAPE}).encode()

@@ -11,7 +11,7 @@ from hlo import xla_pb2
 from hlo.graph import MutableComputation, MutableModule
 from hlo.instructions import relist
 from hlo.shapes import TUPLE
-from hlo.walk import post_order
+from hlo.walk import after_needs, post_order
 
 FORWARDING = ("bitcast", "get-tuple-element")
 """Opcodes that hand their operand on."""
@@ -203,13 +203,9 @@ def without_transfer(
 def sweep_fusion(fusion: _Instruction, body: MutableComputation) -> None:
     """Removes from a fusion's body what its result does not need, and the operands with it."""
     by_id = {i.id: i for i in body.instructions()}
-    needed: set[int] = set()
-    waiting = [body.root.id]
-    while waiting:
-        k = waiting.pop()
-        if k not in needed:
-            needed.add(k)
-            waiting += [*by_id[k].operand_ids, *by_id[k].control_predecessor_ids]
+    needed = after_needs(
+        [body.root.id], lambda k: (*by_id[k].operand_ids, *by_id[k].control_predecessor_ids)
+    )
     body.remove(by_id.keys() - needed)
     parameters = sorted(
         (i for i in body.instructions() if i.opcode == "parameter"),

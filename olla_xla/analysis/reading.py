@@ -99,22 +99,10 @@ def _of_operand(dataflow: Dataflow, use: Use) -> list[Value]:
 
 def _fused(use: Use) -> tuple[list[str], bool]:
     """(op names of what reads an operand in a fused computation, whether that only moves it)."""
-    body = use.instruction.called[0]
-    edge: list[Instruction] = [body.parameters[use.operand]]
-    names: list[str] = []
-    moved, seen = True, set(edge)
-    while edge:
-        for user in edge.pop().users:
-            if user.opcode == "tuple":
-                continue
-            if user.opcode in MOVING:
-                if user not in seen:
-                    seen.add(user)
-                    edge.append(user)
-            else:
-                moved = False
-                names.append(user.op_name)
-    return names, moved
+    given = use.instruction.called[0].parameters[use.operand]
+    moved = after_needs([given], lambda i: (u for u in i.users if u.opcode in MOVING))
+    names = [u.op_name for i in moved for u in i.users if u.opcode not in ("tuple", *MOVING)]
+    return names, not names
 
 
 def trains(module: Module) -> bool:

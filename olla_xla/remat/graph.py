@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hlo.exchange import MOVING, asked, reduction, run_by
 from hlo.module import Computation, Instruction
 from hlo.values import Dataflow
+from hlo.walk import after_needs
 from olla_xla.memory.arrays import GraphArrays, csr, rows
 from olla_xla.memory.kernels import Pattern, joined_buffers
 from olla_xla.memory.lower import LoweredComputation
@@ -244,14 +245,8 @@ def _handed_out(loop: Instruction, places: set[Instruction]) -> bool:
 
 def _run_by(loops: Iterable[Instruction]) -> set[Computation]:
     """The computations that loops run, those that they call included."""
-    found: set[Computation] = set()
-    waiting = [c for i in loops for c in i.called]
-    while waiting:
-        c = waiting.pop()
-        if c not in found:
-            found.add(c)
-            waiting += [k for i in c.instructions for k in i.called]
-    return found
+    called = (c for i in loops for c in i.called)
+    return set(after_needs(called, lambda c: (k for i in c.instructions for k in i.called)))
 
 
 # Transfers between devices that a computation runs twice, with the same result.

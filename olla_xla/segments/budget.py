@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo.walk import after_needs
 from olla_xla.errors import InputError
 from olla_xla.segments.walk import Walk
 
@@ -317,14 +318,11 @@ def _again(
     reads: list[list[int]], asked: NDArray[np.int64], start: int, stop: int
 ) -> tuple[int, ...]:
     """The steps before `start` that must run for [start, stop), as nothing of them is kept."""
-    found: set[int] = set()
-    stack = [u for step in range(start, stop) for u in reads[step]]
-    while stack:
-        step = stack.pop()
-        if step < start and asked[step] > 0 and step not in found:
-            found.add(step)
-            stack += reads[step]
-    return tuple(sorted(found))
+
+    def lost(step: int) -> list[int]:
+        return [u for u in reads[step] if u < start and asked[u] > 0]
+
+    return tuple(sorted(after_needs((u for k in range(start, stop) for u in lost(k)), lost)))
 
 
 def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
