@@ -6,6 +6,7 @@ from typing import Any
 from hlo.module import Module
 from olla_xla.analysis.category import Category
 from olla_xla.analysis.memory_view import MemoryView
+from olla_xla.analysis.text_table import megabytes
 
 _WORTH_WHILE = 0.05
 """Part of the total that a remedy must save at least."""
@@ -50,7 +51,7 @@ class Trial:
         """The setting, its total in MB and its notes, as text; `verb` stands before the total."""
         time = (f"{100 * self.added:+.1f} % predicted time",) if self.allowed else ()
         notes = ", ".join((*time, *self.notes))
-        return f"{self.setting} {verb} {_mb(self.bytes)} MB{f' ({notes})' if notes else ''}"
+        return f"{self.setting} {verb} {megabytes(self.bytes)} MB{f' ({notes})' if notes else ''}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +85,15 @@ class Remedy:
 
     def sentence(self) -> str:
         """A line for reports: the use of most memory, what helps, and what was not tried."""
-        most = f"{_mb(self.what_bytes)} of {_mb(self.total_bytes)} MB at the peak are {self.what}"
+        most = f"{megabytes(self.what_bytes)} of {megabytes(self.total_bytes)} MB at the peak"
         found = self.helpful
         said = "; ".join(trial.sentence() for trial in found)
         if not found:
             said = ", ".join(trial.sentence("leaves") for trial in self.trials)
             said = f"tried: {said}" if said else "no way to save memory could be tried"
         rest = ", ".join((*self.not_tried, *(_STATE_LEFT if self.is_state else _LEFT)))
-        return f"{'What' if found else 'Little'} would help: {most}; {said}. Not tried: {rest}."
+        first = f"{'What' if found else 'Little'} would help: {most} are {self.what}"
+        return f"{first}; {said}. Not tried: {rest}."
 
     def to_dict(self) -> dict[str, Any]:
         """A dict for JSON with every field by name."""
@@ -119,7 +121,3 @@ def by_hand(module: Module) -> str:
             files |= {frame.file for frame in i.stack}
     found = "\n".join(files).lower()
     return next((switch for folder, switch in _SWITCHES if folder in found), "jax.checkpoint")
-
-
-def _mb(size: int) -> str:
-    return f"{size / 2**20:,.1f}"

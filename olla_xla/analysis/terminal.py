@@ -10,7 +10,7 @@ from olla_xla.analysis.donation import DonationAudit, DonationOutcome, DonationR
 from olla_xla.analysis.leaves import to_donate
 from olla_xla.analysis.live_tensor import LiveTensor
 from olla_xla.analysis.memory_view import MemoryView
-from olla_xla.analysis.text_table import text_table, wrapped
+from olla_xla.analysis.text_table import megabytes, text_table, wrapped
 from olla_xla.memory.sources import short_line
 
 _WORTH_TELLING = 1 << 20
@@ -29,12 +29,6 @@ TENSOR_HEADINGS = ("MB", "category:", "shape:", "what:")
 
 _NOTEBOOK = 120
 """Characters of a line in a notebook."""
-
-
-def megabytes(size: float, digits: int = 1) -> str:
-    """Bytes in MB of 2**20: 1572864 -> "1.5"; what rounds to zero has no sign."""
-    found = f"{size / 2**20:,.{digits}f}"
-    return found.removeprefix("-") if not found.strip("-0.") else found
 
 
 def html(analysis: Analysis) -> str:

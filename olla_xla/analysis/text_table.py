@@ -39,6 +39,14 @@ def text_table(
     return "\n\n".join(_block(columns, widths, left, block) for block in blocks)
 
 
+def megabytes(size: float | None, digits: int = 1) -> str:
+    """Bytes in MB of 2**20: 1572864 -> "1.5"; "-" for None; what rounds to zero has no sign."""
+    if size is None:
+        return "-"
+    found = f"{size / 2**20:,.{digits}f}"
+    return found if found.strip("-0.") else found.removeprefix("-")
+
+
 def wrapped(text: str, width: int | None) -> str:
     """The text, broken between words into lines of at most `width` characters; None: unbroken."""
     return text if width is None else "\n".join(_lines(text, width))

@@ -5,6 +5,7 @@ import dataclasses
 import html
 import textwrap
 
+from olla_xla.analysis.text_table import megabytes, text_table
 from olla_xla.compile import events
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.problem.summary import of_refusals
@@ -15,7 +16,7 @@ _SHOWN = 40
 _HELP = 5
 """Functions at most of which it is said what would help."""
 
-_HEADINGS = ("function", "XLA, MB", "planned", "less %", "time +%", "seconds")
+_HEADINGS = ("function:", "XLA, MB", "planned", "less %", "time +%", "seconds")
 _NAME = 34
 """Characters of a function's name in a row, so that rows have at most 80."""
 
@@ -35,17 +36,7 @@ class Report:
         if not self.events:
             return "nothing was planned in this process"
         ordered = sorted(self.events, key=lambda e: -((e.xla_bytes or 0) - (e.bytes or 0)))
-        rows = [_HEADINGS, *map(_row, ordered[:_SHOWN])]
-        widths = [max(len(row[k]) for row in rows) for k in range(len(_HEADINGS))]
-        lines = [
-            "  ".join(
-                [
-                    f"{first:{widths[0]}}",
-                    *(f"{c:>{w}}" for c, w in zip(rest, widths[1:], strict=True)),
-                ]
-            ).rstrip()
-            for first, *rest in rows
-        ]
+        lines = [text_table(_HEADINGS, [_row(event) for event in ordered[:_SHOWN]])]
         if more := len(ordered) - _SHOWN:
             lines += [f"and {more:,} more"] if more > 0 else []
         planned = sum(event.planned for event in self.events)
@@ -82,8 +73,8 @@ def _row(event: PlanEvent) -> tuple[str, ...]:
         return name, "-", "-", "-", "-", f"{event.seconds:.1f}"
     return (
         name,
-        f"{event.xla_bytes / 2**20:,.1f}",
-        f"{event.bytes / 2**20:,.1f}",
+        megabytes(event.xla_bytes),
+        megabytes(event.bytes),
         f"{100 * event.saved:.1f}",
         f"{100 * (event.overhead or 0):.1f}",
         f"{event.seconds:.1f}",

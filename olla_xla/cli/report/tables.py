@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from olla_xla.analysis.text_table import megabytes as megabytes
 from olla_xla.analysis.text_table import text_table, wrapped
 from olla_xla.cli import document
 
@@ -51,11 +52,6 @@ class Table:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def megabytes(size: int | float | None, digits: int = 1) -> str:
-    """Bytes in MB, without the unit: 1572864 -> "1.5"; "-" for None."""
-    return "-" if size is None else f"{size / 2**20:,.{digits}f}"
 
 
 def change(share: float, digits: int = 1) -> str:

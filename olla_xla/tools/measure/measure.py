@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from jax.experimental import serialize_executable
 
+from olla_xla.analysis.text_table import megabytes
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.decorator import plan
 from olla_xla.compile.jax_private import plain_jit
@@ -52,13 +53,15 @@ class MeasuredMemory:
     reason: str = ""
 
     def __str__(self) -> str:
-        parts = [f"predicted {_mb(self.predicted)}", f"assigned {_mb(self.assigned)}"]
+        parts = [f"predicted {megabytes(self.predicted)}", f"assigned {megabytes(self.assigned)}"]
         if self.measured is None:
             parts.append(f"not measured: {self.reason}")
         else:
-            parts.append(f"measured {_mb(self.measured)} (arguments {_mb(self.arguments)})")
+            parts.append(
+                f"measured {megabytes(self.measured)} (arguments {megabytes(self.arguments)})"
+            )
         if self.profiled is not None:
-            parts.append(f"profiled {_mb(self.profiled)}")
+            parts.append(f"profiled {megabytes(self.profiled)}")
         return f"{self.way}: {', '.join(parts)}"
 
 
@@ -198,7 +201,3 @@ def _write(path: Path, leaf: Any) -> dict[str, Any]:
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         np.asarray(leaf).tofile(path)
     return {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "key": key}
-
-
-def _mb(size: int | None) -> str:
-    return "-" if size is None else f"{size / 2**20:,.1f}"
