@@ -78,7 +78,8 @@ def sublinear(
         segments read is made again for each, so more often than that; `explain` says how often.
 
     Returns:
-      A function of `fun`'s signature.
+      A function of `fun`'s signature. Its `explain(*args, **kwargs)`, on arrays or shapes, is the
+      `SegmentPlan`.
 
     Raises:
       InputError: `fun` is no function, `keep` is unknown, two of the arguments contradict each
@@ -99,6 +100,17 @@ def sublinear(
         leaves = [next(results) if is_variable(v) else v.val for v in traced.program.outputs]
         return jax.tree.unflatten(traced.result, leaves)
 
+    def explain(*args: Any, **kwargs: Any) -> SegmentPlan:
+        """What is cut for these arguments, arrays or shapes."""
+        traced = _trace(fun, how, args, kwargs)
+        return SegmentPlan(
+            traced.segments,
+            tuple(mirror_counts(traced.program.walk, traced.segments)),
+            tuple(e.primitive.name for e in traced.program.equations),
+            tuple(traced.program.walk.sizes.tolist()),
+        )
+
+    recomputing.explain = explain  # pyright: ignore[reportAttributeAccessIssue]
     return recomputing
 
 
@@ -117,28 +129,6 @@ class SegmentPlan:
     mirror_counts: tuple[int, ...]
     equations: tuple[str, ...]
     sizes: tuple[int, ...]
-
-
-def explain(
-    fun: Callable[..., Any],
-    *args: Any,
-    budget: int | str | Allocation | None = None,
-    keep: str | Policy = "nothing",
-    depth: int | None = 1,
-    splits: int = 1,
-    candidates: Callable[[Step], bool] | None = None,
-    mirror: Callable[[Step], int] | None = None,
-    **kwargs: Any,
-) -> SegmentPlan:
-    """The plan by which `sublinear(fun, ...)` cuts the function for these arguments or shapes."""
-    how = _checked(fun, budget, keep, depth, splits, candidates, mirror)
-    traced = _trace(fun, how, args, kwargs)
-    return SegmentPlan(
-        traced.segments,
-        tuple(mirror_counts(traced.program.walk, traced.segments)),
-        tuple(e.primitive.name for e in traced.program.equations),
-        tuple(traced.program.walk.sizes.tolist()),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
