@@ -11,6 +11,12 @@ OLDEST_JAX, TOO_NEW_JAX = (0, 11, 2), (0, 14)
 """From the first up to the second, which is not tested: XLA's rules are those of its version."""
 
 
+def versions() -> dict[str, str]:
+    """Name -> version of JAX, jaxlib and this package: what plans and executables depend on."""
+    jax, jaxlib = map(importlib.metadata.version, ("jax", "jaxlib"))
+    return {"jax": jax, "jaxlib": jaxlib, "olla-xla": __version__}
+
+
 def old_jax() -> str:
     """Why the installed JAX is too old, and what to do; "" if it is new enough or not installed."""
     try:

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from olla_xla.compile.versions import versions
 from olla_xla.errors import AgreementError
+from olla_xla.version import versions
 
 _logger = logging.getLogger("olla_xla")
 _T = TypeVar("_T")

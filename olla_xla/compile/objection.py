@@ -27,11 +27,11 @@ from olla_xla.check.executable import (
     results_digest,
 )
 from olla_xla.compile import gpu_code
-from olla_xla.compile.versions import versions
 from olla_xla.errors import CheckError, InputError
 from olla_xla.problem import plan as plan_file
 from olla_xla.problem.plan import Plan
 from olla_xla.problem.whole_file import keep, user_cache
+from olla_xla.version import versions
 
 if TYPE_CHECKING:
     from hlo.gpu_executable import GpuExecutable

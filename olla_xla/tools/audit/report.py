@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlo.module import HloError, module_from_bytes
-from olla_xla.compile.versions import versions
 from olla_xla.memory.sources import source_line
 from olla_xla.problem.whole_file import written_for_user
+from olla_xla.version import versions
 
 _NAMES = re.compile(r"[\w.\-]*\w")
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from olla_xla.compile import first_use
-from olla_xla.compile.versions import versions
 from olla_xla.errors import OllaError
 from olla_xla.problem.options import PlanOptions
 from olla_xla.tools.child import run_module
 from olla_xla.tools.doctor.probe import PROBES, Check, Examination, ModelRow, RunRow
 from olla_xla.tools.measure.processes import measure
 from olla_xla.tools.measure.records import RunRequest
+from olla_xla.version import versions
 
 _READ = ("JAX_", "XLA_", "OLLA_XLA_", "CUDA_VISIBLE", "NUMBA_", "XDG_CACHE_HOME")
 """Prefixes of environment variables that affect how programs run; none holds a secret."""
