@@ -121,3 +121,17 @@ def test_where_the_array_is_computed_too_it_is_one_result(numbering):
     number = numbering.updated(update)
     assert put(numbering, number, CODE, {A, B, number}) not in numbering.updates
     assert put(numbering, number, CODE, set()) == number
+
+
+@pytest.mark.parametrize(("target", "alike"), [("cpu", False), ("cuda", True), ("tpu", True)])
+def test_a_gpu_and_a_tpu_compute_what_they_put_in_whatever_order_it_lies(target, alike):
+    numbering, row, order = ElementExpressions(target), shape(8), ((4, 1), (2, 4))
+    moved = numbering.arranged(A, row, order, row)
+
+    def slice_put(value):
+        update = B, value, numbering.integers.number(0)
+        number = numbering.updated(Update.of_slice(update, shape(3, 8), (3, 8)))
+        found = put(numbering, number, CODE, {A, moved, number})
+        return numbering.updates[found].numbers[1]
+
+    assert (slice_put(moved) == numbering.arranged(slice_put(A), row, order, row)) == alike

@@ -171,6 +171,20 @@ def test_an_array_all_of_which_was_written_is_its_slices():
         assert numbering.taken(again, numbering.integers.number(place), shape, digit) == rows[row]
 
 
+def test_an_array_of_written_slices_is_the_same_in_whatever_order_they_lie():
+    numbering, rows = ElementExpressions("cuda"), [hashed(b"row %d" % k) for k in range(3)]
+    row, found = array_of((8,)), set()
+    for extents, axis, order in (((2, 3, 4), 1, (0, 1, 2)), ((3, 4, 2), 0, (2, 0, 1))):
+        shape, whole = array_of(extents), hashed(b"begin")
+        for k, number in enumerate(rows):
+            if axis == 0:  # each is transposed there
+                number = numbering.arranged(number, row, ((4, 1), (2, 4)), row)
+            update = whole, number, numbering.integers.number(k)
+            whole = numbering.updated(Update.of_slice(update, shape, sliced_digit(shape, axis)))
+        found.add(numbering.arranged(whole, shape, permuted(shape, order), array_of((2, 12))))
+    assert len(found) == 1
+
+
 def test_branches_of_one_history_are_kept_apart():
     """Arrays updated in any order, each from any before, against dictionaries."""
     rng = random.Random(0)

@@ -74,17 +74,17 @@ def _results(numbering: ElementExpressions, program: Program) -> tuple[Numbers, 
     return root, [effect for effect in effects if not is_exchange(effect)]
 
 
-def changed_results(before: Program, after: Program, target: str) -> list[ShapeIndex] | None:
-    """Indices of the results that one module computes otherwise than another with its arguments.
+def changed_results(before: Program, after: Program, target: str) -> tuple[list[ShapeIndex], bool]:
+    """Which results one module computes otherwise than another with its arguments.
 
     Returns:
-      The indices; None where the results are equal, but not what else the module does.
+      (indices of the results, whether the modules' visible effects differ).
     """
     (old, acts_then), (new, acts_now) = (
         _results(ElementExpressions(target), program) for program in (before, after)
     )
     changed = [i for i in sorted({*old, *new}) if old.get(i) != new.get(i)]
-    return changed if changed or acts_then == acts_now else None
+    return changed, acts_then != acts_now
 
 
 class ElementExpressions(ElementNumbering):

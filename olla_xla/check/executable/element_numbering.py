@@ -18,8 +18,8 @@ from olla_xla.check.executable.element_order import (
     as_dimensions,
     as_row,
     composed,
-    digits,
     inverse,
+    joined,
     lying,
     permuted,
     places,
@@ -61,6 +61,8 @@ class ElementNumbering(Numbering):
       written: slices of arrays that were written at constant indices.
       concatenations: by number, the concatenate that it is.
       repeated: by number, the broadcast that it is: its operand's number, dimensions, both shapes.
+      stacks: by number, the array that it is, known by all of its slices, one behind the other: its
+        flat shape and their numbers.
       moves: by number, the bitcast or transpose that it is, of an array in another order.
       casts: by number, the bitcast of a row to another type that it is: row's number, both shapes.
       widened: by number, the convert to a wider type: its operand's number, old shape, new shape.
@@ -77,8 +79,7 @@ class ElementNumbering(Numbering):
         self.integers = Integers()
         self.updates: dict[bytes, Update] = {}
         self.written = WrittenSlices()
-        self._slices: dict[bytes, tuple[Digit, list[bytes]]] = {}
-        """Of arrays that are known by all of their slices."""
+        self.stacks: dict[bytes, tuple[Shape, list[bytes]]] = {}
         self.concatenations: dict[bytes, Concatenation] = {}
         self.repeated: dict[bytes, tuple[bytes, tuple[int, ...], Shape, Shape]] = {}
         self.moves: dict[bytes, Move] = {}
@@ -188,8 +189,6 @@ class ElementNumbering(Numbering):
             if found is None:
                 break
             number, shape, steps = inner.base, inner.shape, found
-        if number in self._slices and (whole := self._moved_within(number, steps, new)):
-            return whole
         first, said = number, repr(steps).encode()
         if number in self.moves and new.num_elements <= _MOST_PLACES:
             order = places(steps)
@@ -234,8 +233,7 @@ class ElementNumbering(Numbering):
                 row = self.arranged(value, update.part, inverse(found[1]), update.part)
                 base = Update.of_slice((move.base, row, *indices), move.shape, found[0])
                 number = self.arranged(self.updated(base), move.shape, move.steps, move.new)
-                if number in self._slices:
-                    self.updates[number] = update
+                self.updates.setdefault(number, update)
                 return number
         if (before := self._undone(update)) is not None:
             return before
@@ -251,7 +249,6 @@ class ElementNumbering(Numbering):
                 if rows is not None:
                     whole = self._complete(update.shape, update.digit, rows)
                     self.updates[whole] = update
-                    self.note_moved(number, whole)
                     return whole
         return number
 
@@ -279,26 +276,34 @@ class ElementNumbering(Numbering):
         return number
 
     def _complete(self, shape: Shape, digit: Digit, rows: list[bytes]) -> bytes:
-        """The number of an array all of whose slices along `digit` are known: of these alone."""
-        whole = hashed(b"".join((_COMPLETE, sliced(shape, digit), *rows)))
-        again = shape, digit
-        self.note_term(whole, lambda it, of, *rows: it._complete(*of, list(rows)), again, *rows)
-        self._slices[whole] = digit, rows
-        self.written.note_complete(whole, digit, rows)
-        return whole
+        """The number of an array all of whose slices along `digit` are known: of these alone.
 
-    def _moved_within(self, number: bytes, steps: Steps, new: Shape) -> bytes | None:
-        """As `arranged`, of a complete array that still has the same slices; else None."""
-        digit, rows = self._slices[number]
-        for outer in digits(new):
-            found = without(steps, new.num_elements, outer)
-            if found is not None and found[0] == digit:
-                flat = as_row(new, new.num_elements // digit[0])
-                moved = [self.arranged(row, flat, found[1], flat) for row in rows]
-                whole = self._complete(new, outer, moved)
-                self.note_moved(number, whole)
-                return whole
-        return None
+        An order of elements that all slices have been given is given to the whole array instead.
+        """
+        (count, distance), size = digit, shape.num_elements
+        row, flat = as_row(shape, size // count), as_row(shape)
+        order = permuted(row)
+        moves = [self.moves.get(number, Move(number, row, order, row)) for number in rows]
+        if len({(move.shape, move.steps) for move in moves}) == 1:
+            order, old = moves[0].steps, moves[0].shape
+            rows = [self.arranged(move.base, old, permuted(old), row) for move in moves]
+        whole = self.stacked(flat, rows)
+        whole = self.arranged(whole, flat, joined(((count, size // count), *order)), flat)
+        steps = (size // (count * distance), distance), (count, size // count), (distance, 1)
+        return self.arranged(whole, flat, joined(steps), row_major(shape))
+
+    def stacked(self, flat: Shape, rows: list[bytes]) -> bytes:
+        """The number of an array that is these slices, one behind the other."""
+        digit = len(rows), flat.num_elements // len(rows)
+        whole = hashed(b"".join((_COMPLETE, sliced(flat, digit), *rows)))
+        self.note_term(
+            whole, lambda it, flat, *rows: it._complete(flat, digit, list(rows)), flat, *rows
+        )
+        self.stacks[whole] = flat, rows
+        self.written.note_complete(whole, digit, rows)
+        if any(map(self.is_computed, rows)):
+            self.note_computed(whole)
+        return whole
 
     def joined(self, made: Concatenation) -> bytes:
         """The value number of a concatenate's result; records it in `concatenations`.

@@ -102,6 +102,9 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
     if number in numbering.widened:
         first, old, new = numbering.widened[number]
         return widened(numbering, seen(first), old, new)
+    if number in numbering.stacks:
+        flat, rows = numbering.stacks[number]
+        return numbering.stacked(flat, list(map(seen, rows)))
     if number in numbering.updates:
         update = numbering.updates[number]
         return numbering.updated(update._replace(numbers=tuple(map(seen, update.numbers))))
@@ -124,11 +127,11 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
     """
     if number not in own:
         return number
-    if number in numbering.moves and numbering.moves[number].base in numbering.updates:
-        move = numbering.moves[number]
-        return numbering.rearranged(put(numbering, move.base, code, own), move)
     update = numbering.updates.get(number)
     if update is None:
+        if number in numbering.moves and numbering.moves[number].base in numbering.updates:
+            move = numbering.moves[number]
+            return numbering.rearranged(put(numbering, move.base, code, own), move)
         if numbering.is_tpu:
             return _window(numbering, False, code, number)
         return numbering.coded(code, number)
@@ -137,18 +140,17 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
         return numbering.coded(code, number)
     if numbering.is_cpu:
         made = numbering.term(code, _PUT, update.made, value, *indices)
-    elif not numbering.is_tpu:
-        if numbering.unmoved(value) in numbering.updates:  # a part of the slice that it replaces
-            made = put(numbering, value, code, own)
-        else:
-            made = numbering.term(code, _PUT, value)
-    else:
+    elif numbering.is_tpu:
         made = _window(numbering, True, code, value)
+    elif numbering.unmoved(value) in numbering.updates:  # a part of the slice that it replaces
+        made = put(numbering, value, code, own)
+    else:
+        made = _window(numbering, True, numbering.term(code, _PUT), value)
     return numbering.updated(update._replace(numbers=(array, made, *indices)))
 
 
 def _window(numbering: ElementNumbering, is_put: bool, code: bytes, value: bytes) -> bytes:
-    """The number of what a TPU's code computes, the same under other dimensions.
+    """The number of what a GPU's or TPU's code computes, the same under other dimensions.
 
     Args:
       is_put: whether it is put into an array, in whatever order its elements are there.
