@@ -61,7 +61,7 @@ class ElementNumbering(Numbering):
       written: slices of arrays that were written at constant indices.
       concatenations: by number, the concatenate that it is.
       repeated: by number, the broadcast that it is: its operand's number, dimensions, both shapes.
-      stacks: by number, the array that it is, known by all of its slices, one behind the other: its
+      in_slices: by number, the array that it is, known by all of its slices, one behind the other: its
         flat shape and their numbers.
       moves: by number, the bitcast or transpose that it is, of an array in another order.
       casts: by number, the bitcast of a row to another type that it is: row's number, both shapes.
@@ -79,7 +79,7 @@ class ElementNumbering(Numbering):
         self.integers = Integers()
         self.updates: dict[bytes, Update] = {}
         self.written = WrittenSlices()
-        self.stacks: dict[bytes, tuple[Shape, list[bytes]]] = {}
+        self.in_slices: dict[bytes, tuple[Shape, list[bytes]]] = {}
         self.concatenations: dict[bytes, Concatenation] = {}
         self.repeated: dict[bytes, tuple[bytes, tuple[int, ...], Shape, Shape]] = {}
         self.moves: dict[bytes, Move] = {}
@@ -226,6 +226,8 @@ class ElementNumbering(Numbering):
         it replaced has the number of the array before both.
         """
         array, value, *indices = update.numbers
+        if (before := self._undone(update)) is not None:
+            return before
         if update.digit is not None and array in self.moves:
             move = self.moves[array]
             found = without(move.steps, update.shape.num_elements, update.digit)
@@ -235,8 +237,6 @@ class ElementNumbering(Numbering):
                 number = self.arranged(self.updated(base), move.shape, move.steps, move.new)
                 self.updates.setdefault(number, update)
                 return number
-        if (before := self._undone(update)) is not None:
-            return before
         number = self.term(update.made, END, *update.numbers)
         self.note_term(number, _updated, update, *update.numbers)
         self.updates[number] = update
@@ -287,19 +287,19 @@ class ElementNumbering(Numbering):
         if len({(move.shape, move.steps) for move in moves}) == 1:
             order, old = moves[0].steps, moves[0].shape
             rows = [self.arranged(move.base, old, permuted(old), row) for move in moves]
-        whole = self.stacked(flat, rows)
+        whole = self.of_slices(flat, rows)
         whole = self.arranged(whole, flat, joined(((count, size // count), *order)), flat)
         steps = (size // (count * distance), distance), (count, size // count), (distance, 1)
         return self.arranged(whole, flat, joined(steps), row_major(shape))
 
-    def stacked(self, flat: Shape, rows: list[bytes]) -> bytes:
+    def of_slices(self, flat: Shape, rows: list[bytes]) -> bytes:
         """The number of an array that is these slices, one behind the other."""
         digit = len(rows), flat.num_elements // len(rows)
         whole = hashed(b"".join((_COMPLETE, sliced(flat, digit), *rows)))
         self.note_term(
             whole, lambda it, flat, *rows: it._complete(flat, digit, list(rows)), flat, *rows
         )
-        self.stacks[whole] = flat, rows
+        self.in_slices[whole] = flat, rows
         self.written.note_complete(whole, digit, rows)
         if any(map(self.is_computed, rows)):
             self.note_computed(whole)

@@ -102,9 +102,9 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
     if number in numbering.widened:
         first, old, new = numbering.widened[number]
         return widened(numbering, seen(first), old, new)
-    if number in numbering.stacks:
-        flat, rows = numbering.stacks[number]
-        return numbering.stacked(flat, list(map(seen, rows)))
+    if number in numbering.in_slices:
+        flat, rows = numbering.in_slices[number]
+        return numbering.of_slices(flat, list(map(seen, rows)))
     if number in numbering.updates:
         update = numbering.updates[number]
         return numbering.updated(update._replace(numbers=tuple(map(seen, update.numbers))))
