@@ -39,7 +39,8 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines the command's flags."""
     define = Flags(values)
     define.whole("count", 3000, "Programs.", least=1)
-    define.whole("plans", 2, "Plans of each program.", least=1)
+    about = "Plans of each program; 0: every choice of scan residuals is checked, none is planned."
+    define.whole("plans", 2, about, least=0)
     define.whole("seed", 0, "Of the programs and their plans.")
     define.text("target", "cpu", "Device; for another than a CPU programs are compiled, not run.")
     define.switch("scans", False, "Only programs that loop over layers or time.")
@@ -127,7 +128,7 @@ def _again(path: str) -> int:
         raise InputError(f"{path} holds no program with its plans (`Case`)")
     os.environ.update(with_devices(os.environ))
     outcomes = check_case(case)
-    for settings, outcome in zip(case.plans, outcomes, strict=True):
+    for settings, outcome in zip(case.plans or ("every choice",), outcomes, strict=True):
         print(f"{outcome.kind}: {outcome.reason or 'planned'}; {settings}")
     return 1 if any(outcome.kind in FAILURES for outcome in outcomes) else 0
 

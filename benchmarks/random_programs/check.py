@@ -22,9 +22,15 @@ from benchmarks.random_programs.spec import Case, Program, Settings
 from benchmarks.random_programs.training import Built, build
 from benchmarks.refused import collected
 from olla_xla import targets
+from olla_xla.check.executable import check_executable, check_rewrite
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.plan_store import process_store
-from olla_xla.errors import BudgetError
+from olla_xla.errors import BudgetError, CheckError
+from olla_xla.memory.module_state import scheduled_module
+from olla_xla.remat.cost.devices import device
+from olla_xla.remat.cost.roofline import CostModel
+from olla_xla.remat.loops.residual_choices import ResidualChoices
+from olla_xla.tools.capture import capture
 
 FAILURES = ("wrong", "refused", "larger", "failed", "crashed")
 """Kinds of outcomes that must not be."""
@@ -109,12 +115,39 @@ class Reference:
 
 
 def check_case(case: Case) -> list[Outcome]:
-    """One outcome for each plan of the case; they share the reference."""
+    """One outcome for each plan of the case; they share the reference.
+
+    Of a case without plans one outcome, of all choices of scan residuals to recompute (`stacks` is
+    their number): each goes through the check; nothing is planned or run.
+    """
     try:
+        if not case.plans:
+            return [_check_choices(case)]
         reference = Reference(case.program, case.target)
     except Exception as error:
-        return [Outcome("invalid", reason=_said(error))] * len(case.plans)
+        return [Outcome("invalid", reason=_said(error))] * max(len(case.plans), 1)
     return [check(reference, one) for one in case.plans]
+
+
+def _check_choices(case: Case) -> Outcome:
+    with jax.enable_x64(case.program.x64), _quiet():
+        built, chip = build(case.program), None
+        if case.target != "cpu":
+            chip = targets.target(case.target)
+            built = built._replace(arguments=chip.place(built.arguments))
+        found = capture(jax.jit(built.step, **built.jit_options).lower(*built.arguments))
+    name = chip.platform if chip else "cpu"
+    kind = chip.kind if chip else jax.devices()[0].device_kind
+    cost = CostModel(device(name, kind), name)
+    choices = ResidualChoices(scheduled_module(found.module), name, cost)
+    for number in range(len(choices)):
+        changed = choices.choice(number).module.data
+        try:
+            check_rewrite(found.module, changed, name, loops=True)
+            check_executable(changed, name)
+        except CheckError as error:
+            return Outcome("refused", reason=f"choice {number}: {error}")
+    return Outcome("compiled", stacks=len(choices))
 
 
 def check(reference: Reference, settings: Settings) -> Outcome:

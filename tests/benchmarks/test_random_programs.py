@@ -410,3 +410,17 @@ def test_a_run_goes_on_where_its_file_ends(monkeypatch, tmp_path):
     assert main([*flags[:-1], "--resume"]) == 2
     out.write_text("no rows\n")
     assert main([*flags, "--resume"]) == 2
+
+
+def test_every_choice_of_scan_residuals_is_checked(monkeypatch):
+    body = Transformer(3, 2, 16, 32, 2, 64, form="scan")
+    case = Case(Program(body), ())
+    (outcome,) = check.check_case(case)
+    assert outcome.kind == "compiled" and outcome.stacks > 1
+
+    def refuse(*_, loops):
+        raise CheckError(f"refused with loops={loops}")
+
+    monkeypatch.setattr(check, "check_rewrite", refuse)
+    (outcome,) = check.check_case(case)
+    assert outcome.kind == "refused" and outcome.reason == "choice 0: refused with loops=True"
