@@ -61,8 +61,8 @@ class ElementNumbering(Numbering):
       written: slices of arrays that were written at constant indices.
       concatenations: by number, the concatenate that it is.
       repeated: by number, the broadcast that it is: its operand's number, dimensions, both shapes.
-      in_slices: by number, the array that it is, known by all of its slices, one behind the other: its
-        flat shape and their numbers.
+      in_slices: by number, the array that it is, all of whose slices are known, one behind the
+        other: its flat shape and their numbers.
       moves: by number, the bitcast or transpose that it is, of an array in another order.
       casts: by number, the bitcast of a row to another type that it is: row's number, both shapes.
       widened: by number, the convert to a wider type: its operand's number, old shape, new shape.
