@@ -91,10 +91,10 @@ def runnable(module: bytes, target: str = "cpu") -> bytes:
       HloError: the module cannot be read.
     """
     proto = parse_module_proto(module)
-    module_from_proto(proto)  # refuses what refers to nothing
     scheduled = proto.entry_computation_id in proto.schedule.sequences
     if scheduled and not is_shared(proto):
         return module
+    module_from_proto(proto)  # refuses what refers to nothing
     with without_collection():
         flatten(proto)
         if not scheduled:

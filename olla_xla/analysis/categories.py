@@ -84,8 +84,9 @@ def _replacements(
             found[value] = category
             same = dataflow.buffers[value.buffer] if value.buffer not in of_buffer else []
             found |= {v: category for v in same if v.shape.bytes == value.shape.bytes}
+    known = of_buffer.keys() | stacks.keys()
     for value in dataflow.values:
-        if value.live_out and not {value.buffer} & (of_buffer.keys() | stacks.keys()):
+        if value.live_out and value.buffer not in known:
             for same in dataflow.buffers[value.buffer]:
                 if same.shape == value.shape:
                     found.setdefault(same, Category.OUTPUTS)

@@ -388,14 +388,15 @@ def _stops(
     step, the memory counts as the other's there.
     """
     begins: dict[tuple[int, int], list[int]] = {}
-    for k, key in enumerate(zip(allocation.tolist(), start.tolist(), strict=True)):
+    where, first, last = allocation.tolist(), start.tolist(), end.tolist()
+    low, high = offset.tolist(), (offset + size).tolist()
+    for k, key in enumerate(zip(where, first, strict=True)):
         begins.setdefault(key, []).append(k)
     stop = end + 1
-    for k, key in enumerate(zip(allocation.tolist(), end.tolist(), strict=True)):
+    for k, key in enumerate(zip(where, last, strict=True)):
         for j in begins.get(key, ()):
-            later = (start[j], end[j], j) > (start[k], end[k], k)
-            meets = offset[j] < offset[k] + size[k] and offset[k] < offset[j] + size[j]
-            if later and meets:
-                stop[k] = end[k]
+            later = (first[j], last[j], j) > (first[k], last[k], k)
+            if later and low[j] < high[k] and low[k] < high[j]:
+                stop[k] = last[k]
                 break
     return stop

@@ -212,9 +212,11 @@ def check_placement(
         start = 0 if tensor.live_in else steps[tensor.source]
         places.append((start, lasts[t], offset, offset + size, t))
     places.sort()
-    met = _Occupied()
+    page = max((place[3] for place in places), default=0) // _PAGES + 1
+    met = [_Occupied() for _ in range(_PAGES)]
     for start, last, offset, end, t in places:
-        for o in met.overlapping(start, offset, end):
+        here = met[offset // page : (end - 1) // page + 1]
+        for o in dict.fromkeys(o for p in here for o in p.overlapping(start, offset, end)):
             a, b = graph.tensors[o], graph.tensors[t]
             other_offset, size = offsets[a.name]
             passes_on = _passes_on(graph, lasts, o, t, start, frozenset((t, o)) in pairs)
@@ -229,10 +231,14 @@ def check_placement(
                 f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at [{offset}, "
                 f"{end}) overlap, and both are live at step {start}"
             )
-        met.add(last, offset, end, t)
+        for p in here:
+            p.add(last, offset, end, t)
 
 
 _CALLING = ("call", "conditional", "while")
+
+_PAGES = 64
+"""Parts of the arena: a tensor is compared with those alone that lie in the same ones."""
 
 
 class _Occupied:

@@ -27,12 +27,14 @@ class _Block(NamedTuple):
     Attributes:
       before: uint64 [n, words], for each operator u the bits of those that are u or an ancestor of
         u; bit k is operator first + k. after: the same for u and its descendants.
+      near: int64 [any], all tensors that may be live at one of the operators.
     """
 
     first: int
     last: int
     before: NDArray[np.uint64]
     after: NDArray[np.uint64]
+    near: NDArray[np.int64]
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
@@ -47,8 +49,14 @@ def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
 def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
     """int64 [n]: for each operator, a lower bound on the live bytes while it runs."""
     g = GraphArrays.of(graph)
-    topological = topological_order(g)
+    ids = np.arange(g.n)
+    ordered = (g.pred_idx < np.repeat(ids, np.diff(g.pred_ptr))).all()
+    topological = ids if ordered else topological_order(g)
     backward = np.ascontiguousarray(topological[::-1])
+    rank = g.positions(topological)
+    begins, ends = np.where(g.live_in, -1, rank[g.source]), rank[g.source]
+    np.maximum.at(ends, np.repeat(np.arange(g.m), np.diff(g.sink_ptr)), rank[g.sink_idx])
+    ends[g.live_out] = g.n
     total = g.transient + g.bytes[g.live_in & g.live_out].sum()
     words = min(_BLOCK_WORDS, g.n // 64 + 1)
     before = np.empty((g.n, words), np.uint64)
@@ -56,9 +64,12 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
     by_size = np.lexsort((g.bytes[g.pair_a], np.repeat(np.arange(g.n), np.diff(g.pair_ptr))))
     scratch = np.empty((4, max(g.m, len(g.pair_a))), np.int64)
     for first in range(0, g.n, 64 * words):
-        _reach(first, topological, g.pred_ptr, g.pred_idx, before)
-        _reach(first, backward, g.succ_ptr, g.succ_idx, after)
-        block = _Block(first, min(first + 64 * words, g.n), before, after)
+        last = min(first + 64 * words, g.n)
+        low, high = rank[first:last].min(), rank[first:last].max()
+        _reach(first, low, topological, g.pred_ptr, g.pred_idx, before)
+        _reach(first, g.n - 1 - high, backward, g.succ_ptr, g.succ_idx, after)
+        near = np.flatnonzero((begins <= high) & (ends >= low) & (g.bytes > 0))
+        block = _Block(first, last, before, after, near)
         scratch[:3] = -1
         scratch[3] = _SURELY
         _account(g, block, by_size, total, scratch)
@@ -68,6 +79,7 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
 @loop
 def _reach(
     first: int,
+    skip: int,
     order: NDArray[np.int64],
     ptr: NDArray[np.int64],
     idx: NDArray[np.int64],
@@ -75,15 +87,18 @@ def _reach(
 ) -> None:
     """reach[v]: bits of the operators first, first + 1, ... from which v is reached, v included.
 
-    `order` runs along the direction of reaching, `ptr`, `idx` list direct neighbours against it.
+    `order` runs along the direction of reaching, its first `skip` operators are reached from none
+    of them; `ptr`, `idx` list direct neighbours against it.
     """
     words = reach.shape[1]
-    for v in order:
+    for k in range(len(order)):
+        v = order[k]
         for w in range(words):
             reach[v, w] = 0
+        if k < skip:
+            continue
         if first <= v < first + 64 * words:
-            k = v - first
-            reach[v, k >> 6] |= np.uint64(1) << np.uint64(k & 63)
+            reach[v, (v - first) >> 6] |= np.uint64(1) << np.uint64((v - first) & 63)
         for e in range(ptr[v], ptr[v + 1]):
             u = idx[e]
             for w in range(words):
@@ -120,8 +135,8 @@ def _account(
 def _add_forced(g: GraphArrays, block: _Block, total: NDArray[np.int64]) -> None:
     """Adds each tensor's bytes to the operators of the block at which it must be live."""
     full = ~np.uint64(0)
-    for i in range(g.m):
-        if g.bytes[i] == 0 or (g.live_in[i] and g.live_out[i]):
+    for i in block.near:
+        if g.live_in[i] and g.live_out[i]:
             continue
         for w in range(block.before.shape[1]):
             bits = full if g.live_in[i] else block.after[g.source[i], w]

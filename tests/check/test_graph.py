@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from olla_xla.check.graph import check_placement, check_schedule, lifetime_peak
+from olla_xla.check.graph import _Occupied, check_placement, check_schedule, lifetime_peak
 from olla_xla.errors import CheckError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.support.graphs import all_orders, oracle_peak, oracle_spans, tensor_graphs, train_step
@@ -135,6 +135,28 @@ def test_a_place_one_byte_too_low():
         check_placement(graph, [0, 1, 2], offsets, 23)
     with pytest.raises(CheckError, match="c"):
         check_placement(graph, [0, 1, 2], {"a": (0, 8), "b": (8, 8)}, 24)
+
+
+def test_a_tensor_is_compared_with_those_near_it(monkeypatch):
+    """Of 100,000 operators each was compared with all that are live; one over all still is."""
+    compared, overlapping = [], _Occupied.overlapping
+
+    def counted(self, *place):
+        compared.append(self._count)
+        return overlapping(self, *place)
+
+    monkeypatch.setattr(_Occupied, "overlapping", counted)
+    n = 512
+    operators = tuple(Operator(f"o{k}", "fusion") for k in range(n))
+    tensors = tuple(Tensor(f"t{k}", 8, k, (), k, live_out=True) for k in range(n))
+    graph = TensorGraph("wide", operators, tensors)
+    offsets = {f"t{k}": (8 * k, 8) for k in range(n)}
+    check_placement(graph, range(n), offsets)
+    assert 0 < sum(compared) < n * n / 16
+    last = dataclasses.replace(tensors[-1], bytes=8 * n)
+    graph = dataclasses.replace(graph, tensors=(*tensors[:-1], last))
+    with pytest.raises(CheckError, match="t0 at .* and t511 at .* overlap"):
+        check_placement(graph, range(n), offsets | {"t511": (0, 8 * n)})
 
 
 def test_memory_that_passes_on_begins_at_one_offset():

@@ -1,7 +1,11 @@
 """The lower bounds against the best of all orders."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from olla_xla.errors import GraphError
 from olla_xla.memory import forced_live, lifetimes
@@ -55,6 +59,36 @@ def test_blocks_of_operators_agree(monkeypatch):
     whole = forced_live.forced_live_bytes(graph)
     monkeypatch.setattr(forced_live, "_BLOCK_WORDS", 1)
     assert (forced_live.forced_live_bytes(graph) == whole).all()
+
+
+@given(tensor_graphs(max_operators=12), st.randoms(use_true_random=False))
+def test_the_numbers_of_operators_do_not_matter(graph, rng):
+    new = rng.sample(range(len(graph.operators)), len(graph.operators))
+    tensors = [
+        dataclasses.replace(x, source=new[x.source], sinks=tuple(sorted(new[s] for s in x.sinks)))
+        for x in graph.tensors
+    ]
+    operators = [graph.operators[k] for k in np.argsort(new)]
+    edges, alias_edges = (
+        tuple((new[u], new[v]) for u, v in old) for old in (graph.edges, graph.alias_edges)
+    )
+    other = TensorGraph(
+        "other", tuple(operators), tuple(tensors), edges, alias_edges, graph.inplace
+    )
+    forced = forced_live.forced_live_bytes(other)[np.array(new, np.int64)]
+    assert (forced == forced_live.forced_live_bytes(graph)).all()
+
+
+def test_a_block_looks_at_what_may_be_live_there(monkeypatch):
+    """Planning of 100,000 operators looked at all tensors in each of 100 blocks."""
+    seen, account = [], forced_live._account
+    monkeypatch.setattr(forced_live, "_BLOCK_WORDS", 1)
+    monkeypatch.setattr(
+        forced_live, "_account", lambda g, block, *a: seen.append(block.near) or account(g, block, *a)
+    )
+    graph = train_step(60)
+    forced_live.forced_live_bytes(graph)
+    assert len(seen) > 2 and sum(map(len, seen)) < len(seen) * len(graph.tensors) / 2
 
 
 def test_a_chain_meets_its_bound():

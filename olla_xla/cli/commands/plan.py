@@ -25,7 +25,8 @@ import olla_xla.targets as targets
 from hlo.backend import PLATFORMS
 from hlo.buffer_assignment import BufferAssignment
 from hlo.dumps.lowered import LoweredModule
-from hlo.module import module_from_bytes
+from hlo.gc_pause import without_collection
+from hlo.module import Module, module_from_bytes
 from olla_xla.analysis.memory_view import MemoryView, memory_view
 from olla_xla.analysis.remedies import remedy
 from olla_xla.analysis.remedy import Remedy
@@ -74,6 +75,7 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_placement(values)
 
 
+@without_collection()
 def run(values: flags.FlagValues) -> int:
     """Plans or applies a plan, prints the result and writes the plan file of --plan_out.
 
@@ -113,14 +115,14 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
             host_budget=values.host_budget,
         )
         report = _assignment(result, values, progress)
-        view = _view(result.module, target.platform, result.assignment)
+        view = _view(scheduled_module(result.module), target.platform, result.assignment)
         other = _remedy(result, view, options, values, given, progress)
     return _print_compiled(result, view, model.titled(target.name), values, other, report)
 
 
-def _view(module: bytes, platform: str, assignment: BufferAssignment | None = None) -> MemoryView:
+def _view(module: Module, platform: str, assignment: BufferAssignment | None = None) -> MemoryView:
     """What is in memory under a module's order; without an assignment of XLA's it is simulated."""
-    return memory_view(PlannedModule(scheduled_module(module), platform), "planned", assignment)
+    return memory_view(PlannedModule(module, platform), "planned", assignment)
 
 
 def _remedy(
@@ -203,7 +205,7 @@ def _plan_lowered(
             module, target, options, stage=progress.stage, progress=progress, given=given
         )
         report = _assignment(result, values, progress)
-        view = _view(result.module, target.platform, result.assignment)
+        view = _view(scheduled_module(result.module), target.platform, result.assignment)
         other = _remedy(result, view, options, values, given, progress)
     title = f"{module.name} ({values['hlo'].value}), {target.name}"
     return _print_compiled(result, view, title, values, other, report)
@@ -218,6 +220,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     with Progress() as progress:
         progress.stage(f"reading {values['hlo'].value}")
         module = shared.scheduled_module(values, values.hlo)
+        view = scheduled_module(module)  # kept, so that nothing below reads it anew
         progress.stage(loading.what())
         loaded()
         progress.stage("planning")
@@ -231,7 +234,9 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
             plan = dataclasses.replace(
                 given, assigned_bytes=None
             )  # totals of this dump are predicted
-        planned = apply_plan(module, plan) if values.largest else b""
+        changed = plan.predicted_bytes < plan.xla_predicted_bytes
+        if given or (changed and values.largest):
+            view = scheduled_module(apply_plan(module, plan))
     console = shared.console()
     table = plans.plan_table(
         plan,
@@ -242,11 +247,10 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
         title=f"{plan.module} ({values['hlo'].value}), {values['target'].value}",
     )
     table.print(console)
-    changed = plan.predicted_bytes < plan.xla_predicted_bytes
     console.print(plans.verdict(plan, planned=changed, reason=""), markup=False)
     _print_recomputation(console, plan, module, values.largest)
     if values.largest:
-        _print_peak(console, _view(planned, platform), values.largest)
+        _print_peak(console, _view(view, platform), values.largest)
     _print_proofs(console, plan)
     return plan
 
