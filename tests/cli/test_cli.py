@@ -71,15 +71,15 @@ def test_a_step_that_takes_nothing(capsys):
     assert "would help" not in out, "of nothing"
 
 
-def test_where_the_order_of_the_file_stays_its_module_is_analysed_once(
-    capsys, dumped, monkeypatch
-):
+def test_where_the_order_of_the_file_stays_its_module_is_analysed_once(capsys, dumped, monkeypatch):
     """And Python looks for no garbage: of 100,000 operators that took a half of all time."""
     seen, analyse = [], module_state.analyse
     monkeypatch.setattr(
         module_state,
         "analyse",
-        lambda module, target: seen.append((module.name, gc.isenabled())) or analyse(module, target),
+        lambda module, target: (
+            seen.append((module.name, gc.isenabled())) or analyse(module, target)
+        ),
     )
     gc.enable()
     code, out, _ = run(capsys, "plan", f"--hlo={dumped}", *LIMITS)

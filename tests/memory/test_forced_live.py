@@ -84,7 +84,9 @@ def test_a_block_looks_at_what_may_be_live_there(monkeypatch):
     seen, account = [], forced_live._account
     monkeypatch.setattr(forced_live, "_BLOCK_WORDS", 1)
     monkeypatch.setattr(
-        forced_live, "_account", lambda g, block, *a: seen.append(block.near) or account(g, block, *a)
+        forced_live,
+        "_account",
+        lambda g, block, *a: seen.append(block.near) or account(g, block, *a),
     )
     graph = train_step(60)
     forced_live.forced_live_bytes(graph)
