@@ -5,12 +5,12 @@ execution as the order of lines, and no ids.
 """
 
 import hashlib
+import importlib
 import itertools
 import re
 from typing import Any
 
 from hlo import xla_pb2
-from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError
 from hlo.wire import Message
 
@@ -19,6 +19,16 @@ _TEXT = "text:"
 _NOTES = re.compile(r', frontend_attributes=\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}')
 _DONE = re.compile(r", allow_spmd_sharding_propagation_to_(?:parameters|output)=\{[^{}]*\}")
 """What a module's first line says for a pass that has run; a proto does not have it."""
+
+
+def hlo_bindings() -> Any:
+    """The module of jaxlib that parses and prints HLO, not a public one; raises ImportError."""
+    return importlib.import_module("jax._src.lib").hlo
+
+
+def mlir_bindings() -> Any:
+    """The module of jaxlib that converts between HLO and StableHLO; raises ImportError."""
+    return importlib.import_module("jax._src.lib").xla_client._xla.mlir
 
 
 def module_text(module: bytes, *, notes: bool = False) -> str:

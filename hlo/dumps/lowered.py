@@ -14,9 +14,8 @@ from pathlib import Path
 from hlo import xla_pb2
 from hlo.dumps.read import read_file, to_hlo
 from hlo.graph import MutableModule
-from hlo.jax_private import hlo_bindings, mlir_bindings
 from hlo.module import HloError, module_from_proto, parse_module_proto
-from hlo.text import message
+from hlo.text import hlo_bindings, message, mlir_bindings
 
 _PARTITIONED = "_spmd"
 """What XLA's partitioner adds to the name of the entry computation."""
