@@ -12,7 +12,13 @@ from hlo.files import read_regular, unpacked
 from hlo.gc_pause import without_collection
 from hlo.graph import MutableComputation, MutableModule
 from hlo.instructions import instruction
-from hlo.module import HloError, module_from_proto, parse_module_proto
+from hlo.module import (
+    HloError,
+    Module,
+    module_from_bytes,
+    module_from_proto,
+    parse_module_proto,
+)
 from hlo.rewrite.apart import CopySite, conflicts
 from hlo.shapes import TUPLE, ShapeIndex
 from hlo.text import from_hlo_text, from_stablehlo
@@ -20,7 +26,12 @@ from hlo.values import Dataflow, Value, analyse
 
 
 def read_module(path: str | Path, target: str = "cpu") -> bytes:
-    """A serialized, scheduled HloModuleProto from a file of HLO text, StableHLO or an HLO proto.
+    """A serialized HloModuleProto from a file: the `data` of `read_view`."""
+    return read_view(path, target).data
+
+
+def read_view(path: str | Path, target: str = "cpu") -> Module:
+    """A scheduled module from a file of HLO text, StableHLO or an HLO proto.
 
     A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and runs in
     program order.
@@ -33,7 +44,7 @@ def read_module(path: str | Path, target: str = "cpu") -> bytes:
     """
     data = read_file(path)
     try:
-        return with_program_order(runnable(to_hlo(data), target))
+        return _in_program_order(runnable(to_hlo(data), target))
     except HloError as error:
         raise HloError(f"{path}: {error}") from error
     except RecursionError as error:
@@ -104,18 +115,22 @@ def runnable(module: bytes, target: str = "cpu") -> bytes:
 
 def with_program_order(module: bytes) -> bytes:
     """The serialized module with a schedule, by instruction id, wherever one is missing."""
-    proto = parse_module_proto(module)
-    view = module_from_proto(proto)
+    return _in_program_order(module).data
+
+
+def _in_program_order(module: bytes) -> Module:
+    view = module_from_bytes(module)
     missing = [c for c in view.control_computations if c.schedule is None]
     if not missing:
-        return module
+        return view
+    proto = parse_module_proto(module)
     for computation in missing:
         # Ids are given in program order, so operands precede their users.
         ids = sorted(i.id for i in computation.instructions)
         proto.schedule.sequences[computation.id].CopyFrom(
             xla_pb2.HloScheduleProto.InstructionSequence(instruction_ids=ids)
         )
-    return proto.SerializeToString(deterministic=True)
+    return module_from_bytes(proto.SerializeToString(deterministic=True))
 
 
 # A loop overwrites the state that it starts from, an output its donated argument, an update in

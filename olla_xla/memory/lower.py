@@ -19,6 +19,9 @@ _ORDERED = (
 ).split()
 
 
+_ENDING = ("-done", "-update")
+
+
 @dataclasses.dataclass(frozen=True)
 class LoweredComputation:
     """A computation and its tensor graph, with operators and tensors matched by position.
@@ -120,11 +123,12 @@ def _tensor(
     dataflow: Dataflow, value: Value, computation: Computation, step: Mapping[Instruction, int]
 ) -> Tensor | None:
     """The tensor of a value as one computation sees it, or None if it is not seen there."""
-    here = {i: step[i] for i, _ in value.positions if i in step}
+    here = [i for i, _ in value.positions if i in step]
     if not here:
         return None
-    source = step.get(value.instruction, min(here.values()))
-    reads = {step[u.instruction] for u in value.uses if u.instruction in step}
+    seen = {step[i] for i in here}
+    source = step[value.instruction] if value.instruction in step else min(seen)
+    seen |= {step[u.instruction] for u in value.uses if u.instruction in step}
     live_in = any(i.opcode == "parameter" for i in here)
     at_entry = computation is dataflow.module.entry
     where = (value.instruction.parameter_number, value.index)
@@ -134,7 +138,7 @@ def _tensor(
         name=value.name,
         bytes=value.bytes,
         source=source,
-        sinks=tuple(sorted((reads | set(here.values())) - {source})),
+        sinks=tuple(sorted(seen - {source})),
         buffer=value.buffer,
         live_in=live_in,
         live_out=readonly or any(i.is_root for i in here),
@@ -185,7 +189,8 @@ def _without_own_done(
     its buffer is written would read something else.
     """
     result = list(tensors)
-    for members in _alias_sets(tensors):
+    ends = any(i.opcode.endswith(_ENDING) for i in instructions)
+    for members in _alias_sets(tensors) if ends else ():
         for k, j in zip(members, members[1:], strict=False):
             start = instructions[tensors[j].source]
             kept = tuple(u for u in tensors[k].sinks if not _ends(instructions[u], start))
@@ -196,7 +201,7 @@ def _without_own_done(
 
 def _ends(done: Instruction, start: Instruction) -> bool:
     """Whether `done` is the -done or -update of the asynchronous operation begun by `start`."""
-    while done.opcode.endswith(("-done", "-update")) and done.operands:
+    while done.opcode.endswith(_ENDING) and done.operands:
         done = done.operands[0]
         if done is start:
             return True

@@ -185,5 +185,5 @@ def test_bytes_of_shapes(shape, size):
 
 
 def test_program_order_is_kept_where_a_schedule_exists():
-    data = from_hlo_text(TEXT)
+    data = module_from_bytes(from_hlo_text(TEXT)).data
     assert with_program_order(data) == data

@@ -88,7 +88,8 @@ def _of_hlo(values: flags.FlagValues, options: Any, progress: Progress) -> Analy
     if lowered is not None:
         target = targets.target(values.target, lowered.devices, values.topology)
         return analyze_dump(lowered, target, options if values.plan else None, progress.stage)
-    platform, module = targets.TARGETS[values.target], shared.scheduled_module(values, values.hlo)
+    platform = targets.TARGETS[values.target]
+    module = shared.scheduled_module(values, values.hlo).data
     plan = planned = None
     if values.plan:
         progress.stage("planning")

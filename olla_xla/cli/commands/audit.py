@@ -122,7 +122,7 @@ def _of_hlo(values: flags.FlagValues) -> report.Audit:
     except HloError:
         module = assignment = b""
     if not assignment:  # a module alone, perhaps as text
-        module = shared.scheduled_module(values, path)
+        module = shared.scheduled_module(values, path).data
     return audit.audit_parts(report.ExecutableParts(platform, module, assignment, before=before))
 
 

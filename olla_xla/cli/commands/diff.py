@@ -57,7 +57,7 @@ def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
         return Snapshot.of_analysis(analysis_under(version, arguments, gpu=gpu), text)
     if found := load_snapshot(text):
         return found
-    module = Executable(shared.scheduled_module(values, text))
+    module = Executable(shared.scheduled_module(values, text).data)
     analysis = analyze_module(module, targets.TARGETS[values.target])
     return Snapshot.of_analysis(analysis, text)
 

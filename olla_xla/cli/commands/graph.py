@@ -96,7 +96,7 @@ def _given(values: flags.FlagValues) -> TensorGraph:
 
 
 def _of_module(values: flags.FlagValues) -> TensorGraph:
-    module = shared.scheduled_module(values, values.hlo)
+    module = shared.scheduled_module(values, values.hlo).data
     found = {graph.name: graph for graph in graphs(module, targets.TARGETS[values.target])}
     name = values.computation or list(found)[-1]
     if name not in found:

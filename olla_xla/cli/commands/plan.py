@@ -219,8 +219,8 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
     platform = targets.TARGETS[values.target]
     with Progress() as progress:
         progress.stage(f"reading {values['hlo'].value}")
-        module = shared.scheduled_module(values, values.hlo)
-        view = scheduled_module(module)  # kept, so that nothing below reads it anew
+        read = shared.scheduled_module(values, values.hlo)  # kept: nothing below reads it anew
+        module, view = read.data, scheduled_module(read.data)
         progress.stage(loading.what())
         loaded()
         progress.stage("planning")

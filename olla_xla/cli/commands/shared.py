@@ -7,8 +7,8 @@ from rich.console import Console
 
 import olla_xla.targets as targets
 from hlo.dumps.lowered import LoweredModule, read_lowered
-from hlo.dumps.read import read_module
-from hlo.module import HloError
+from hlo.dumps.read import read_view
+from hlo.module import HloError, Module
 from olla_xla.cli.flags import Flags
 from olla_xla.cli.report.progress import Progress
 from olla_xla.cli.report.tables import Table
@@ -66,14 +66,14 @@ def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
     return module
 
 
-def scheduled_module(values: flags.FlagValues, path: str) -> bytes:
-    """A dumped module for --target, with the order of the file; a serialized HloModuleProto.
+def scheduled_module(values: flags.FlagValues, path: str) -> Module:
+    """A dumped module for --target, with the order of the file.
 
     Raises:
       ModuleFormatError: the file cannot be read as a module.
     """
     try:
-        return read_module(path, targets.TARGETS[values.target])
+        return read_view(path, targets.TARGETS[values.target])
     except HloError as error:
         raise ModuleFormatError(str(error)) from error
 
