@@ -86,7 +86,9 @@ class Audit:
 
     def __str__(self) -> str:
         """As the command prints it."""
-        lines = [f"{self.name} ({self.target}): {len(self.findings) or 'no'} findings"]
+        count = len(self.findings)
+        said = f"{count or 'no'} finding{'s' * (count != 1)}"
+        lines = [f"{self.name} ({self.target}): {said}"]
         for finding in self.findings:
             lines.append(f"  wrong, {finding.check}: {finding.message}")
             if where := "  ".join(filter(None, (finding.line, finding.operation))):
