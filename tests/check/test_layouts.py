@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from hlo.module import parse_module_proto
 from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_executable, check_planned, results_digest
 from olla_xla.check.executable.layouts import check_layouts
@@ -142,6 +143,16 @@ def test_what_fits_no_shape_is_caught():
         assert _is_caught(_TEXT.replace(old, new)), new
 
 
+_TWO = """HloModule m, is_scheduled=true
+
+ENTRY e {
+  x = f32[4,8] parameter(0)
+  y = f32[8] parameter(1)
+  ROOT z = f32[4,8] add(x, x)
+}
+"""
+
+
 def test_an_output_lies_in_an_argument_of_its_size():
     def module(number: int) -> bytes:
         return from_hlo_text(f"""HloModule m, is_scheduled=true, input_output_alias={{ {{}}: ({number}, {{}}) }}
@@ -156,6 +167,24 @@ ENTRY e {{
     check_executable(module(0), "cpu")
     with pytest.raises(CheckError, match="reuses argument 1, whose size differs"):
         check_executable(module(1), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("parameter_number", 2), ("parameter_number", -1), ("parameter_shape_index", [0])],
+)
+@pytest.mark.parametrize("given", ["input_output_alias", "buffer_donor"])
+def test_what_a_module_does_not_have_is_not_donated(given, field, value):
+    """XLA's own process ends on such a module."""
+    module = parse_module_proto(from_hlo_text(_TWO))
+    entry = getattr(module, given).entries.add()
+    if isinstance(value, list):
+        getattr(entry, field)[:] = value
+    else:
+        setattr(entry, field, value)
+    data = module.SerializeToString()
+    with pytest.raises(CheckError, match="donates what it does not have"):
+        check_planned(data, data, "cpu")
 
 
 def test_results_depend_on_how_the_arguments_lie():

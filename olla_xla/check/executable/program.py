@@ -227,7 +227,8 @@ def read_program(module: bytes) -> Program:
     """Reads a serialized HloModuleProto.
 
     Raises:
-      CheckError: it is no module, an id in it is unknown, or a schedule is not valid.
+      CheckError: it is no module, an id in it is unknown, a schedule is not valid, or an output
+        takes over the memory of an argument that it does not have.
     """
     try:
         proto = parse_module_proto(module)
@@ -245,7 +246,7 @@ def read_program(module: bytes) -> Program:
         entry = bodies[proto.entry_computation_id]
     except KeyError as error:
         raise CheckError(f"module {proto.name} refers to the unknown id {error}") from error
-    return Program(
+    program = Program(
         name=proto.name,
         entry=entry,
         aliases={
@@ -257,6 +258,14 @@ def read_program(module: bytes) -> Program:
         ),
         names=names,
     )
+    have = dict(enumerate(entry.parameters))
+    named = [
+        (have.get(number), part) for number, part in (*program.aliases.values(), *program.donors)
+    ]
+    named += [(entry.result, index) for index in program.aliases]
+    if not all(op is not None and op.shape.has(index) for op, index in named):
+        raise CheckError(f"module {proto.name} donates what it does not have")
+    return program
 
 
 def _read(
