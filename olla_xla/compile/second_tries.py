@@ -52,8 +52,9 @@ def quiet(
     there is neither, the outcome is returned, and what XLA runs again is logged.
     """
     plan = outcome.plan
-    again = "" if plan is None else compiles.ran_again(outcome.compiled, plan)
-    if plan is None or not again:
+    if plan is None or not compiles.may_run_again(captured, outcome.compiled):
+        return outcome
+    if not (again := compiles.ran_again(outcome.compiled, plan)):
         return outcome
     most, total = assigned_bytes(outcome.compiled), plan.xla_predicted_bytes
     if total <= most and not compiles.too_large(outcome.compiled, total):
