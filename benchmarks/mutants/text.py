@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks.mutants.draft import Draft
-from hlo.module import HloError
+from hlo.module import HloError, parse_module_proto
 from hlo.text import from_hlo_text, module_text
 
 _TRIES = 8
@@ -43,12 +43,10 @@ class Fault(NamedTuple):
             start, end = (part.start(1) + k for k in place.span())
             if new == place[0]:
                 continue
-            number = draft.proto.id
             try:
-                draft.load(from_hlo_text(text[:start] + new + text[end:]))
+                draft.load(_read(text[:start] + new + text[end:], draft.finish()))
             except HloError:
                 continue
-            draft.proto.id = number  # XLA gives each module that it reads another
             line = text[text.rfind("\n", 0, start) + 1 : text.find("\n", end)]
             return f"{place[0]} -> {new} in {line.strip()[:200]}"
         return None
@@ -56,7 +54,41 @@ class Fault(NamedTuple):
 
 def read_back(module: bytes) -> bytes:
     """A serialized module as XLA reads it from its text: without a fault."""
-    return from_hlo_text(module_text(module, notes=True))
+    return _read(module_text(module, notes=True), module)
+
+
+def _read(text: str, module: bytes) -> bytes:
+    """The module of a text, with the ids of the module of which it is the text, or nearly so.
+
+    XLA numbers anew what it reads, and its buffer assignment breaks ties by these numbers.
+    """
+    new, old = (parse_module_proto(data) for data in (from_hlo_text(text), module))
+    bodies = {c.name: c for c in old.computations}
+    names = [{i.name for i in c.instructions} for c in bodies.values()]
+    there = {c.name: {i.name for i in c.instructions} for c in new.computations}
+    if [there.get(name) for name in bodies] != names or len(there) != len(names):
+        return new.SerializeToString(deterministic=True)
+    numbers = {c.id: bodies[c.name].id for c in new.computations}
+    sequences = {k: list(s.instruction_ids) for k, s in new.schedule.sequences.items()}
+    new.schedule.sequences.clear()
+    for c in new.computations:
+        known = {i.name: i.id for i in bodies[c.name].instructions}
+        ids = {i.id: known[i.name] for i in c.instructions}
+        if numbers[c.id] in old.schedule.sequences:
+            order = [ids[k] for k in sequences[c.id]]
+            new.schedule.sequences[numbers[c.id]].instruction_ids[:] = order
+        for i in c.instructions:
+            i.id = ids[i.id]
+            for read in (i.operand_ids, i.control_predecessor_ids):
+                read[:] = [ids[k] for k in read]
+            i.called_computation_ids[:] = [numbers[k] for k in i.called_computation_ids]
+        c.id, c.root_id = numbers[c.id], ids[c.root_id]
+        places = {k: place for place, k in enumerate(known.values())}
+        c.instructions.sort(key=lambda i: places[i.id])
+    order = {c.id: place for place, c in enumerate(old.computations)}
+    new.computations.sort(key=lambda c: order[c.id])
+    new.id, new.entry_computation_id = old.id, numbers[new.entry_computation_id]
+    return new.SerializeToString(deterministic=True)
 
 
 def _number(old: str, rng: random.Random) -> str:

@@ -666,6 +666,28 @@ def test_a_text_read_back_has_no_fault():
     assert not verdict(module, read_back(module))
 
 
+def test_a_text_read_back_has_the_numbers_of_its_module():
+    """By these XLA's buffer assignment decides where two values are alike."""
+    module = xla_pb2.HloModuleProto.FromString(from_hlo_text(SQUARES))
+    for c in module.computations:
+        for i in c.instructions:
+            i.id += 1000
+            i.operand_ids[:] = [k + 1000 for k in i.operand_ids]
+            i.control_predecessor_ids[:] = [k + 1000 for k in i.control_predecessor_ids]
+        c.root_id += 1000
+    for sequence in module.schedule.sequences.values():
+        sequence.instruction_ids[:] = [k + 1000 for k in sequence.instruction_ids]
+    again = xla_pb2.HloModuleProto.FromString(read_back(module.SerializeToString()))
+
+    def numbers(module):
+        return [
+            (c.id, c.root_id, [(i.id, i.name, *i.operand_ids) for i in c.instructions])
+            for c in module.computations
+        ]
+
+    assert numbers(again) == numbers(module) and again.schedule == module.schedule
+
+
 def test_a_text_read_back_keeps_what_xla_compiles_by():
     call = 'ROOT r = f32[4] call(p), to_apply=g, frontend_attributes={xla_cpu_small_call="true"}'
     body = "g {\n p = f32[4] parameter(0)\n ROOT s = f32[4] sine(p)\n}\n"
