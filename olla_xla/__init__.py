@@ -9,10 +9,9 @@ Importing this package imports nothing heavy, starts no JAX backend and register
 """
 
 import importlib
-import importlib.util
-import os
 from typing import TYPE_CHECKING, Any
 
+import olla_xla.version  # noqa: F401 (looks for hlo, before what imports it)
 from olla_xla.compile import extensions as of_compile
 from olla_xla.errors import (
     AgreementError,
@@ -159,19 +158,3 @@ of_compile.checkpoint_policy = _of("tools.policy", "checkpoint_policy")
 of_compile.memory_of_kind = _of("targets.target", "memory_of_kind")
 of_compile.own_places = _of("place.executable.relocate", "relocated")
 of_compile.report = _of("tools.report", "report")
-
-
-def _require_own_hlo() -> None:
-    """Raises InputError where a file or folder of the user's hides the package `hlo`."""
-    found = importlib.util.find_spec("hlo")
-    where = [] if found is None else [found.origin or "", *(found.submodule_search_locations or [])]
-    own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hlo")
-    if os.path.realpath(own) not in map(os.path.realpath, where):
-        other = next(filter(None, where), "nothing")
-        raise InputError(
-            f"olla_xla needs its own package hlo, but Python finds {other} first; rename that file "
-            "or folder, or move it out of the folder of your script"
-        )
-
-
-_require_own_hlo()

@@ -1,9 +1,13 @@
-"""The version of this package, and the versions of JAX that it knows."""
+"""The version of this package, and the versions of JAX that it knows; and whose `hlo` is found."""
 
 import importlib.metadata
+import importlib.util
 import json
+import os
 import re
 from pathlib import Path
+
+from olla_xla.errors import InputError
 
 __version__ = "0.1.0"
 
@@ -45,3 +49,19 @@ def to_install(extra: str) -> str:
     found = json.loads(given)
     kind = found.get("vcs_info", {}).get("vcs", "")
     return f"pip install 'olla-xla[{extra}] @ {f'{kind}+' * bool(kind)}{found['url']}'"
+
+
+def _require_own_hlo() -> None:
+    """Raises InputError where Python finds another `hlo` first."""
+    found = importlib.util.find_spec("hlo")
+    where = [] if found is None else [found.origin or "", *(found.submodule_search_locations or [])]
+    own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hlo")
+    if os.path.realpath(own) not in map(os.path.realpath, where):
+        other = next(filter(None, where), "nothing")
+        raise InputError(
+            f"olla_xla needs its own package hlo, but Python finds {other} first; rename that file "
+            "or folder, or move it out of the folder of your script"
+        )
+
+
+_require_own_hlo()

@@ -20,8 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import olla_xla
 from hlo.module import module_from_bytes
-from olla_xla import planner
-from olla_xla.compile import compiles, together
+from olla_xla import planner, version
+from olla_xla.compile import agreement, compiles, together
 from olla_xla.compile.accounting import final_module
 from olla_xla.compile.agreement import Agreement, KeyValues
 from olla_xla.compile.jax_private import distributed_client
@@ -140,7 +140,9 @@ def _in_trouble(name: str) -> Iterator[None]:
         time.sleep(0.4 * float(os.environ["OLLA_XLA_PATIENCE"]))
     if name == "late":
         _miss_the_others()
-    replaced = [(jax, "__version__", "0.11.2")] if name == "version" else _troubles().get(name, [])
+    other = {**version.versions(), "jax": "0.11.2"}
+    another = [(jax, "__version__", "0.11.2"), (agreement, "versions", lambda: other)]
+    replaced = another if name == "version" else _troubles().get(name, [])
     with contextlib.ExitStack() as stack:
         for where, what, value in replaced:
             stack.enter_context(mock.patch.object(where, what, value))
