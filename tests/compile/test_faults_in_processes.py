@@ -104,7 +104,7 @@ def starved(*args, **kwargs):
 
 same(plan(branches), 22)  # all is loaded
 planner.plan_module = starved
-step, large = plan(branches), [w for _ in range(40) for w in weights()]
+step, large = plan(branches), [w for _ in range(80) for w in weights()]
 assert_same(jax.jit(branches)(large, rows(23)), step(large, rows(23)))
 compiled = step.lower(large, rows(23)).compile()
 assert seen and not compiled.planned and "MemoryError" in compiled.reason, compiled
