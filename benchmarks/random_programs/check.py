@@ -91,12 +91,8 @@ class Reference:
         self.program = program
         self.is_run = target == "cpu"
         with self.types(), _quiet():
-            self.built: Built = build(program)
-            if not self.is_run:
-                given = targets.target(target).place(self.built.arguments)
-                self.built = self.built._replace(arguments=given)
-            jitted = jax.jit(self.built.step, **self.built.jit_options)
-            self._compiled = jitted.lower(*self.built.arguments).compile()
+            self.built, lowered = _lowered(program, target)
+            self._compiled = lowered.compile()
             self.results = self.run(self._compiled)
         self.bytes = assigned_bytes(self._compiled)
 
@@ -120,33 +116,45 @@ def check_case(case: Case) -> list[Outcome]:
     Of a case without plans one outcome, of all choices of scan residuals to recompute (`stacks` is
     their number): each goes through the check; nothing is planned or run.
     """
+    if not case.plans:
+        return [_check_choices(case)]
     try:
-        if not case.plans:
-            return [_check_choices(case)]
         reference = Reference(case.program, case.target)
     except Exception as error:
-        return [Outcome("invalid", reason=_said(error))] * max(len(case.plans), 1)
+        return [Outcome("invalid", reason=_said(error))] * len(case.plans)
     return [check(reference, one) for one in case.plans]
 
 
+def _lowered(program: Program, target: str) -> tuple[Built, jax.stages.Lowered]:
+    """A program for a target, with its arguments there, and its lowered stage."""
+    built = build(program)
+    if target != "cpu":
+        built = built._replace(arguments=targets.target(target).place(built.arguments))
+    return built, jax.jit(built.step, **built.jit_options).lower(*built.arguments)
+
+
 def _check_choices(case: Case) -> Outcome:
-    with jax.enable_x64(case.program.x64), _quiet():
-        built, chip = build(case.program), None
-        if case.target != "cpu":
-            chip = targets.target(case.target)
-            built = built._replace(arguments=chip.place(built.arguments))
-        found = capture(jax.jit(built.step, **built.jit_options).lower(*built.arguments))
-    name = chip.platform if chip else "cpu"
-    kind = chip.kind if chip else jax.devices()[0].device_kind
-    cost = CostModel(device(name, kind), name)
-    choices = ResidualChoices(scheduled_module(found.module), name, cost)
-    for number in range(len(choices)):
-        changed = choices.choice(number).module.data
-        try:
-            check_rewrite(found.module, changed, name, loops=True)
+    try:
+        with jax.enable_x64(case.program.x64), _quiet():
+            module = capture(_lowered(case.program, case.target)[1]).module
+    except Exception as error:
+        return Outcome("invalid", reason=_said(error))
+    name, kind = "cpu", jax.devices()[0].device_kind
+    if case.target != "cpu":
+        chip = targets.target(case.target)
+        name, kind = chip.platform, chip.kind
+    number = 0
+    try:
+        cost = CostModel(device(name, kind), name)
+        choices = ResidualChoices(scheduled_module(module), name, cost)
+        for number in range(len(choices)):
+            changed = choices.choice(number).module.data
+            check_rewrite(module, changed, name, loops=True)
             check_executable(changed, name)
-        except CheckError as error:
-            return Outcome("refused", reason=f"choice {number}: {error}")
+    except CheckError as error:
+        return Outcome("refused", reason=f"choice {number}: {error}")
+    except Exception as error:
+        return Outcome("failed", reason=f"choice {number}: {_said(error)}")
     return Outcome("compiled", stacks=len(choices))
 
 

@@ -424,3 +424,10 @@ def test_every_choice_of_scan_residuals_is_checked(monkeypatch):
     monkeypatch.setattr(check, "check_rewrite", refuse)
     (outcome,) = check.check_case(case)
     assert outcome.kind == "refused" and outcome.reason == "choice 0: refused with loops=True"
+
+    def break_down(*_, loops):
+        raise IndexError(loops)
+
+    monkeypatch.setattr(check, "check_rewrite", break_down)
+    (outcome,) = check.check_case(case)
+    assert outcome.kind == "failed" and "IndexError" in outcome.reason
