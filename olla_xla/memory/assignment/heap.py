@@ -111,11 +111,20 @@ def _replay(
             tick += 1
 
 
-class _Groups(NamedTuple):
-    """Values that share memory: value id of a root -> values of its group, ascending (CSR)."""
+class _Runs(NamedTuple):
+    """When the values that share memory live: by their root, ticks without a gap in between.
 
-    ptr: NDArray[np.int64]
-    idx: NDArray[np.int64]
+    Attributes:
+      begin, end: int64 [runs], inclusive ticks; runs are numbered as they begin.
+      following: int64 [runs], the next run of the same root, or -1.
+      first: int64 [values], the first run of a root, else -1. need: int64 [values], its bytes.
+    """
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    following: NDArray[np.int64]
+    first: NDArray[np.int64]
+    need: NDArray[np.int64]
 
 
 def _grouped(
@@ -124,7 +133,7 @@ def _grouped(
     end: NDArray[np.int64],
     root: NDArray[np.int64],
     size: NDArray[np.int64],
-) -> tuple[_Groups, NDArray[np.int64], int, int]:
+) -> tuple[_Runs, NDArray[np.int64], int, int]:
     """The groups of some values.
 
     Args:
@@ -132,16 +141,16 @@ def _grouped(
         that are not placed. size: bytes by value id.
 
     Returns:
-      The groups; int64 [4, groups]: roots, ascending, then three negated sort keys: the root's
-      bytes, the ticks that the root lives, the ticks that the group lives; a lower bound on the
-      bytes of any heap; the last tick.
+      When each group lives; int64 [4, groups]: roots, ascending, then three negated sort keys: the
+      root's bytes, the ticks that the root lives, the ticks that the group lives; a lower bound on
+      the bytes of any heap; the last tick.
     """
     n, latest = len(root), int(end.max(initial=-1))
-    groups = _Groups(np.zeros(n + 1, np.int64), np.empty(len(ids), np.int64))
-    keys, ticks = np.empty((4, len(ids)), np.int64), np.zeros(latest + 2, np.int64)
-    by_root = np.zeros((3, n), np.int64)
-    least = _gather(ids, start, end, root, size, groups.ptr, groups.idx, keys, by_root, ticks)
-    return groups, keys[:, : np.count_nonzero(by_root[1])], least, latest
+    runs, keys = np.empty((3, len(ids)), np.int64), np.empty((4, len(ids)), np.int64)
+    by_root, ticks = np.zeros((4, n), np.int64), np.zeros(latest + 2, np.int64)
+    by_root[0] = -1
+    least, groups, count = _gather(ids, start, end, root, size, runs, by_root, keys, ticks)
+    return _Runs(*runs[:, :count], by_root[0], by_root[1]), keys[:, :groups], least, latest
 
 
 @loop
@@ -151,93 +160,86 @@ def _gather(
     end: NDArray[np.int64],
     root: NDArray[np.int64],
     size: NDArray[np.int64],
-    ptr: NDArray[np.int64],
-    idx: NDArray[np.int64],
-    keys: NDArray[np.int64],
+    runs: NDArray[np.int64],
     by_root: NDArray[np.int64],
+    keys: NDArray[np.int64],
     ticks: NDArray[np.int64],
-) -> int:
-    """Writes `ptr`, all 0 at first, `idx` and `keys`; returns the most bytes needed at any tick.
+) -> tuple[int, int, int]:
+    """Finds the runs of each group; (most bytes needed at any tick, groups, runs).
 
     Args:
-      ids, start, end, root, size, keys: as in `_grouped`. ptr, idx: as in `_Groups`.
-      by_root: int64 [3, values], 0 at first, for bytes, values and live values of each group; the
-        first two stay. ticks: int64, 0 at first, longer than the last tick.
+      ids, start, end, root, size, keys: as in `_grouped`. runs: int64 [3, ids], written: `begin`,
+        `end` and `following` of `_Runs`.
+      by_root: int64 [4, values]: `first`, -1 at first, `need`, the last run, and live values of
+        each group; all 0 at first. ticks: int64, 0 at first, longer than the last tick.
     """
-    need, members, lives, count = by_root[0], by_root[1], by_root[2], 0
-    for v in ids:
-        if root[v] >= 0:
-            ptr[root[v] + 1] += 1
-    for v in range(len(root)):
-        ptr[v + 1] += ptr[v]
+    begin, stop, following = runs[0], runs[1], runs[2]
+    first, need, last, lives = by_root[0], by_root[1], by_root[2], by_root[3]
     for v in ids:
         r = root[v]
         if r >= 0:
-            idx[ptr[r] + members[r]] = v
-            members[r] += 1
             need[r] = max(need[r], size[v])
             ticks[start[v]], ticks[end[v]] = r + 1, -r - 1
-    for r in ids:
-        if root[r] == r:
-            first, last = start[r], end[r]
-            for k in range(ptr[r], ptr[r + 1]):
-                first, last = min(first, start[idx[k]]), max(last, end[idx[k]])
-            keys[0, count], keys[1, count] = r, -size[r]
-            keys[2, count], keys[3, count] = start[r] - end[r], first - last
-            count += 1
-    live, most = np.int64(0), np.int64(0)
-    for entry in ticks:
-        if entry == 0:
-            continue
-        r = abs(entry) - 1
-        if entry > 0:
+    live, most, count, groups = np.int64(0), np.int64(0), 0, 0
+    for tick in range(len(ticks)):
+        r = abs(ticks[tick]) - 1
+        if ticks[tick] > 0:
             lives[r] += 1
-            if lives[r] == 1:  # where values of a group meet, it needs its bytes once
-                live += need[r]
-                most = max(most, live)
-        else:
+            if lives[r] > 1:  # where values of a group meet, it needs its bytes once
+                continue
+            live += need[r]
+            most = max(most, live)
+            if first[r] >= 0 and stop[last[r]] == tick - 1:
+                continue
+            if first[r] >= 0:
+                following[last[r]] = count
+            else:
+                first[r] = count
+            begin[count], following[count], last[r] = tick, -1, count
+            count += 1
+        elif r >= 0:
             lives[r] -= 1
             if lives[r] == 0:
                 live -= need[r]
-    return int(most)
+                stop[last[r]] = tick
+    for r in ids:
+        if root[r] == r:
+            keys[0, groups], keys[1, groups] = r, -size[r]
+            keys[2, groups] = start[r] - end[r]
+            keys[3, groups] = begin[first[r]] - stop[last[r]]
+            groups += 1
+    return int(most), groups, count
 
 
 class _Blocks(NamedTuple):
-    """Lists of the values placed so far, one list for each block of ticks, sorted by offset.
+    """Lists of the runs placed so far, one list for each block of ticks, sorted by offset.
 
-    There are levels of blocks of 2**12, 2**14, ... ticks; the last level is one block. A value is
+    There are levels of blocks of 2**12, 2**14, ... ticks; the last level is one block. A run is
     in the lists of all blocks in which it lives at some tick.
 
     Attributes:
       base: int64 [levels + 1], first block of each level, and the number of all.
-      ptr: int64 [blocks + 1], where each list begins. count: int64 [blocks], its values so far.
-      value: int64, the lists.
+      ptr: int64 [blocks + 1], where each list begins. count: int64 [blocks], its runs so far.
+      run: int64, the lists.
     """
 
     base: NDArray[np.int64]
     ptr: NDArray[np.int64]
     count: NDArray[np.int64]
-    value: NDArray[np.int64]
+    run: NDArray[np.int32]
 
 
-def _blocks(
-    groups: _Groups, start: NDArray[np.int64], end: NDArray[np.int64], latest: int
-) -> _Blocks:
-    """Empty lists that can hold all values of the groups.
-
-    Args:
-      groups: of the values. start, end: ticks by value id. latest: the last tick.
-    """
-    count, shift = int(groups.ptr[-1]), _BLOCK_BITS
+def _blocks(runs: _Runs, latest: int) -> _Blocks:
+    """Empty lists that can hold all `runs`. latest: the last tick."""
+    count, shift = len(runs.begin), _BLOCK_BITS
     if not latest >> shift:  # as below, sooner
         base, ptr = np.array([0, 1], np.int64), np.array([0, count], np.int64)
-        return _Blocks(base, ptr, np.zeros(1, np.int64), np.empty(count, np.int64))
-    first, last = start[groups.idx[:count]], end[groups.idx[:count]]
+        return _Blocks(base, ptr, np.zeros(1, np.int64), np.empty(count, np.int32))
     base, held = [0], []
     while True:
         blocks = (latest >> shift) + 1
-        begin = np.bincount(first >> shift, minlength=blocks)
-        stop = np.bincount((last >> shift) + 1, minlength=blocks)
+        begin = np.bincount(runs.begin >> shift, minlength=blocks)
+        stop = np.bincount((runs.end >> shift) + 1, minlength=blocks)
         held.append(np.cumsum(begin - stop[:blocks]))
         base.append(base[-1] + blocks)
         if blocks == 1:
@@ -246,63 +248,59 @@ def _blocks(
     ptr = np.zeros(base[-1] + 1, np.int64)
     np.cumsum(np.concatenate(held), out=ptr[1:])
     count = np.zeros(base[-1], np.int64)
-    return _Blocks(np.array(base, np.int64), ptr, count, np.empty(ptr[-1], np.int64))
+    return _Blocks(np.array(base, np.int64), ptr, count, np.empty(ptr[-1], np.int32))
 
 
 @loop
 def _place(
     order: NDArray[np.int64],
-    groups: _Groups,
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    size: NDArray[np.int64],
+    runs: _Runs,
     alignment: int,
     blocks: _Blocks,
-    placed: NDArray[np.int64],
+    places: NDArray[np.int64],
+    at: NDArray[np.int64],
 ) -> int:
     """Best fit of groups, by their roots in `order`; the heap's size in bytes.
 
     Args:
-      groups: the groups. start, end: ticks by value id. size, alignment: as in `pack`.
-      blocks: empty lists for all values.
-      placed: int64 [2, values], written: where each begins, and where it ends, aligned.
+      runs: when they live. alignment: as in `pack`. blocks: empty lists for all runs.
+      places: int64 [2, runs], written: where each begins, and where it ends, aligned.
+      at: int64 [values], written: where each root begins.
     """
-    offset, stop = placed[0], placed[1]
     heap = np.int64(0)
     for r in order:
-        members = groups.idx[groups.ptr[r] : groups.ptr[r + 1]]
-        need = np.int64(0)
-        for m in members:
-            need = max(need, size[m])
-        at = _gap(members, need, start, end, blocks, offset, stop)
-        heap = max(heap, at + need)
-        for m in members:
-            offset[m] = at
-            stop[m] = (at + need + alignment - 1) // alignment * alignment
-        _enter(members, start, end, blocks, offset)
+        need = runs.need[r]
+        at[r] = _gap(runs.first[r], need, runs, blocks, places)
+        heap = max(heap, at[r] + need)
+        k = runs.first[r]
+        while k >= 0:
+            places[k, 0], places[k, 1], places[k, 2] = at[r], runs.begin[k], runs.end[k]
+            places[k, 3] = (at[r] + need + alignment - 1) // alignment * alignment
+            _enter(k, blocks, places)
+            k = runs.following[k]
     return int(heap)
 
 
 @inner
 def _gap(
-    members: NDArray[np.int64],
+    one: int,
     need: int,
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
+    runs: _Runs,
     blocks: _Blocks,
-    offset: NDArray[np.int64],
-    stop: NDArray[np.int64],
+    places: NDArray[np.int64],
 ) -> int:
     """Offset of the smallest gap that a group fits in (of equals the lowest), else of the end.
 
     Args:
-      members: the group's values. need: bytes. start, end: ticks by value id.
+      one: the group's first run. need: bytes. runs: of all groups.
       blocks: what is placed; the smallest block that the group lives in is looked at.
-      offset, stop: by value id, the latter rounded up to the alignment.
+      offset, stop: by run, the latter rounded up to the alignment.
     """
-    first, last = _INFINITY, np.int64(0)
-    for m in members:
-        first, last = min(first, start[m]), max(last, end[m])
+    first, last = runs.begin[one], runs.end[one]
+    k = runs.following[one]
+    while k >= 0:
+        last = runs.end[k]
+        k = runs.following[k]
     shift, level = np.int64(_BLOCK_BITS), 0
     while (first ^ last) >> shift:
         shift += 2
@@ -310,27 +308,22 @@ def _gap(
     block = blocks.base[level] + (first >> shift)
     free, best, least = np.int64(0), np.int64(-1), _INFINITY
     for j in range(blocks.ptr[block], blocks.ptr[block] + blocks.count[block]):
-        p = blocks.value[j]
-        if start[p] > last or end[p] < first:
-            continue
-        met = len(members) == 1
-        for m in members:
-            if met:
-                break
-            met = start[p] <= end[m] and end[p] >= start[m]
-        if not met:
-            continue
-        spare = offset[p] - free
-        if need <= spare < least:
-            best, least = free, spare
-            if spare == need:  # the first gap of that size wins
-                break
-        free = max(free, stop[p])
+        p = blocks.run[j]
+        k = one
+        while runs.following[k] >= 0 and runs.end[k] < places[p, 1]:
+            k = runs.following[k]
+        if (runs.begin[k] <= places[p, 2]) & (runs.end[k] >= places[p, 1]):
+            spare = places[p, 0] - free
+            if need <= spare < least:
+                best, least = free, spare
+                if spare == need:  # the first gap of that size wins
+                    break
+            free = max(free, places[p, 3])
     return int(best if best >= 0 else free)
 
 
 @inner
-def _make_room(values: NDArray[np.int64], below: np.uint64, stop: np.uint64) -> None:
+def _make_room(values: NDArray[np.int32], below: np.uint64, stop: np.uint64) -> None:
     """Moves [below, stop) up by one; unsigned indices let the compiler move many at a time."""
     one = np.uint64(1)
     while stop > below:
@@ -339,31 +332,24 @@ def _make_room(values: NDArray[np.int64], below: np.uint64, stop: np.uint64) -> 
 
 
 @inner
-def _enter(
-    members: NDArray[np.int64],
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    blocks: _Blocks,
-    offset: NDArray[np.int64],
-) -> None:
-    """Inserts values into the lists of their blocks, after those of smaller or equal offset."""
-    for m in members:
-        for level in range(len(blocks.base) - 1):
-            shift = _BLOCK_BITS + 2 * level
-            for k in range(start[m] >> shift, (end[m] >> shift) + 1):
-                block = blocks.base[level] + k
-                below = blocks.ptr[block]
-                stop = below + blocks.count[block]
-                above = stop
-                while below < above:
-                    middle = (below + above) // 2
-                    if offset[blocks.value[middle]] <= offset[m]:
-                        below = middle + 1
-                    else:
-                        above = middle
-                _make_room(blocks.value, np.uint64(below), np.uint64(stop))
-                blocks.value[below] = m
-                blocks.count[block] += 1
+def _enter(k: int, blocks: _Blocks, places: NDArray[np.int64]) -> None:
+    """Inserts a run into the lists of its blocks, after those of smaller or equal offset."""
+    for level in range(len(blocks.base) - 1):
+        shift = _BLOCK_BITS + 2 * level
+        for number in range(places[k, 1] >> shift, (places[k, 2] >> shift) + 1):
+            block = blocks.base[level] + number
+            below = blocks.ptr[block]
+            stop = below + blocks.count[block]
+            above = stop
+            while below < above:
+                middle = (below + above) // 2
+                if places[blocks.run[middle], 0] <= places[k, 0]:
+                    below = middle + 1
+                else:
+                    above = middle
+            _make_room(blocks.run, np.uint64(below), np.uint64(stop))
+            blocks.run[below] = k
+            blocks.count[block] += 1
 
 
 def pack(
@@ -388,21 +374,19 @@ def pack(
       (heap size in bytes, int64 [values] offsets). If nothing is placed, the size is a lower bound
       on that of any heap.
     """
-    groups, keys, least, latest = _grouped(ids, tick_start, tick_end, root, size)
+    runs, keys, least, latest = _grouped(ids, tick_start, tick_end, root, size)
     roots, sizes, durations, spans = keys
     if not len(roots) or (most is not None and least > most):
         return least, np.zeros(len(root), np.int64)
-    blocks = _blocks(groups, tick_start, tick_end, latest)
-    placed = np.zeros((2, len(root)), np.int64)
+    blocks = _blocks(runs, latest)
+    places, at = np.empty((len(runs.begin), 4), np.int64), np.zeros((2, len(root) + 1), np.int64)
     # By size, then duration (or the reverse), then id.
     by = (tick_start[roots],) if as_they_come else (durations, sizes)
-    first = roots[np.lexsort(by)]
-    heap = _place(first, groups, tick_start, tick_end, size, alignment, blocks, placed)
+    heap = _place(roots[np.lexsort(by)], runs, alignment, blocks, places, at[0])
     if heap > least and not as_they_come:
         temporal = roots[np.lexsort((sizes, spans))]
         blocks.count[:] = 0
-        other = np.zeros((2, len(root)), np.int64)
-        rival = _place(temporal, groups, tick_start, tick_end, size, alignment, blocks, other)
+        rival = _place(temporal, runs, alignment, blocks, places, at[1])
         if rival < heap:
-            return rival, other[0]
-    return heap, placed[0]
+            return rival, at[1][root]
+    return heap, at[0][root]  # the last of them is 0, that of values that are not placed
