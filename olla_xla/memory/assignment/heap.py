@@ -150,7 +150,9 @@ def _grouped(
     by_root, ticks = np.zeros((4, n), np.int64), np.zeros(latest + 2, np.int64)
     by_root[0] = -1
     least, groups, count = _gather(ids, start, end, root, size, runs, by_root, keys, ticks)
-    return _Runs(*runs[:, :count], by_root[0], by_root[1]), keys[:, :groups], least, latest
+    begin, stop, following = runs[:, :count]
+    found = _Runs(begin, stop, following, by_root[0], by_root[1])
+    return found, keys[:, :groups], least, latest
 
 
 @loop
