@@ -435,6 +435,21 @@ def adaptive_steps():
 # The rest.
 
 
+@_plain
+def a_sum_that_is_kept_and_used():
+    """A GPU splits the products: each fusion adds the parts up, and one puts what it gets away."""
+
+    def loss(a, y):
+        def step(y, t):
+            k = jnp.tanh(y @ a)
+            return y + 0.1 * (k + jnp.tanh((y + 0.05 * k) @ a))
+
+        return (_over(step, y) ** 2).sum()
+
+    size = 8 * WIDTH
+    return lambda _, __, a: jax.grad(loss)(a, a), _array(size, size)
+
+
 @_program
 def random_numbers():
     def loss(a, y, key):

@@ -88,7 +88,7 @@ class LoopBody:
         self.exact = platform(target).keeps_code and not together
         self._keeps_precision = platform(target).keeps_precision
         self._terms = terms
-        self._ends: dict[Instruction, set[Node]] = {}
+        self._ends: dict[Instruction, dict[Node, bool]] = {}
         self._generators: dict[Instruction, CodeGenerator | None] = {}
         self.at: dict[tuple[Instruction, ShapeIndex], Node] = {}
         self.fusions: dict[Instruction, Instruction] = {}
@@ -324,21 +324,22 @@ class LoopBody:
             return inner
         owner = self.runs(node.owner)
         code: Any = self.generator(owner)
-        if code is CodeGenerator.ANY or not self._is_end(node):
+        ends = self._ends_of(node.owner)
+        if code is CodeGenerator.ANY or node not in ends:
             code = owner  # in other code it may be rounded otherwise
-        return self._key("made", owner.fusion_kind, code, owner.backend_config, inner)
+        is_put = ends.get(node, False) and not self.each(node.owner)
+        return self._key("made", owner.fusion_kind, code, owner.backend_config, is_put, inner)
 
-    def _is_end(self, node: Node) -> bool:
-        """Whether it is a result of its owner, or the slice that the owner writes into one."""
-        if node.owner not in self._ends:
-            ends = set()
-            for leaf in self.leaves(self.runs(node.owner)).values():
+    def _ends_of(self, owner: Instruction) -> dict[Node, bool]:
+        """The results of an instruction, and the slices that it writes into one (True)."""
+        if owner not in self._ends:
+            ends = self._ends[owner] = {}
+            for leaf in self.leaves(self.runs(owner)).values():
                 end = leaf.behind
-                ends.add(end)
-                if end.i.opcode == "dynamic-update-slice" and end.owner is node.owner:
-                    ends.add(end.operands[1].behind)
-            self._ends[node.owner] = ends
-        return node in self._ends[node.owner]
+                if end.i.opcode == "dynamic-update-slice" and end.owner is owner:
+                    ends.setdefault(end.operands[1].behind, True)
+                ends[end] = False
+        return self._ends[owner]
 
     def generator(self, fusion: Instruction) -> CodeGenerator | None:
         """XLA:CPU's code generator of a fusion; None if rounding does not depend on it."""
