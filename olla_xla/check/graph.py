@@ -203,7 +203,7 @@ def check_placement(
     steps = _steps(graph, order)
     lasts = _last_steps(graph, steps)
     handed = _handed(graph, steps, lasts)
-    pairs = {frozenset(p) for p in graph.inplace}
+    pairs = {*graph.inplace}
     places = []
     for t, tensor in enumerate(graph.tensors):
         if not tensor.bytes:
@@ -212,57 +212,61 @@ def check_placement(
         start = 0 if tensor.live_in else steps[tensor.source]
         places.append((start, lasts[t], offset, offset + size, t))
     places.sort()
-    page = max((place[3] for place in places), default=0) // _PAGES + 1
-    met = [_Occupied() for _ in range(_PAGES)]
-    for start, last, offset, end, t in places:
-        here = met[offset // page : (end - 1) // page + 1]
-        for o in dict.fromkeys(o for p in here for o in p.overlapping(start, offset, end)):
-            a, b = graph.tensors[o], graph.tensors[t]
-            other_offset, size = offsets[a.name]
-            passes_on = _passes_on(graph, lasts, o, t, start, frozenset((t, o)) in pairs)
-            if a.buffer == b.buffer or handed.get(o) == t or passes_on:
-                if other_offset == offset or not one_offset:
-                    continue
-                raise CheckError(
-                    f"{b.name} at [{offset}, {end}) takes over the memory of {a.name} at "
-                    f"[{other_offset}, {other_offset + size}), but begins at another offset"
-                )
+    for k, earlier in _met(np.array(places, np.int64).reshape(-1, 5)):
+        start, _, offset, end, t = places[k]
+        o = places[earlier][4]
+        a, b = graph.tensors[o], graph.tensors[t]
+        other_offset, size = offsets[a.name]
+        paired = (t, o) in pairs or (o, t) in pairs
+        handed_on = a.buffer == b.buffer or handed.get(o) == t
+        if handed_on or _passes_on(graph, lasts, o, t, start, paired):
+            if other_offset == offset or not one_offset:
+                continue
             raise CheckError(
-                f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at [{offset}, "
-                f"{end}) overlap, and both are live at step {start}"
+                f"{b.name} at [{offset}, {end}) takes over the memory of {a.name} at "
+                f"[{other_offset}, {other_offset + size}), but begins at another offset"
             )
-        for p in here:
-            p.add(last, offset, end, t)
+        raise CheckError(
+            f"{a.name} at [{other_offset}, {other_offset + size}) and {b.name} at [{offset}, "
+            f"{end}) overlap, and both are live at step {start}"
+        )
 
 
 _CALLING = ("call", "conditional", "while")
 
-_PAGES = 64
-"""Parts of the arena: a tensor is compared with those alone that lie in the same ones."""
+_PAGES, _AT_ONCE = 64, 128
+"""Parts of the arena: a tensor is compared with those alone that lie in the same ones; and how many
+tensors are compared at once."""
 
 
-class _Occupied:
-    """Tensors met so far, by increasing first step, with the bytes that each occupies."""
+def _met(places: np.ndarray) -> list[list[int]]:
+    """[later, earlier] of places that share a byte, the earlier live at the start of the later.
 
-    def __init__(self) -> None:
-        self._rows = np.empty((4, 64), np.int64)  # last step, offset, end, tensor
-        self._count = 0
+    Args:
+      places: int64 [any, 5], ascending: first and last step, first byte and end, tensor.
+    """
+    page = places[:, 3].max(initial=0) // _PAGES + 1
+    first, last = places[:, 2] // page, (places[:, 3] - 1) // page
+    found = [np.zeros(0, np.int64)]
+    for p in range(_PAGES):
+        here = np.flatnonzero((first <= p) & (last >= p))
+        live = here[:0]
+        for k in range(0, len(here), _AT_ONCE):
+            new = here[k : k + _AT_ONCE]
+            live = np.append(live[places[live, 1] >= places[new[0], 0]], new)
+            later, earlier = np.nonzero(_overlap(places[new, :, None], places[live].T))
+            pairs = new[later] * len(places) + live[earlier]
+            found.append(pairs[new[later] > live[earlier]])
+    return np.stack(np.divmod(np.unique(np.concatenate(found)), max(len(places), 1)), 1).tolist()
 
-    def add(self, last: int, offset: int, end: int, tensor: int) -> None:
-        """Enters a tensor that lives until `last` in bytes [offset, end)."""
-        if self._count == self._rows.shape[1]:
-            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)], axis=1)
-        self._rows[:, self._count] = last, offset, end, tensor
-        self._count += 1
 
-    def overlapping(self, step: int, offset: int, end: int) -> list[int]:
-        """The tensors that live at `step` or later and share a byte with [offset, end)."""
-        if self._count == self._rows.shape[1]:  # forget the dead before growing
-            kept = self._rows[:, self._rows[0] >= step]
-            self._count = kept.shape[1]
-            self._rows[:, : self._count] = kept
-        last, first, stop, tensor = self._rows[:, : self._count]
-        return tensor[(last >= step) & (first < end) & (stop > offset)].tolist()
+def _overlap(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """bool [new, old]: which share a byte, and the old one lives when the new one begins or later.
+
+    Args:
+      new: int64 [new, 5, 1]. old: int64 [5, old]; places as in `_met`.
+    """
+    return (old[1] >= new[:, 0]) & (old[2] < new[:, 3]) & (old[3] > new[:, 2])
 
 
 def _place_of(

@@ -28,6 +28,7 @@ class _Block(NamedTuple):
       before: uint64 [n, words], for each operator u the bits of those that are u or an ancestor of
         u; bit k is operator first + k. after: the same for u and its descendants.
       near: int64 [any], all tensors that may be live at one of the operators.
+      steps: int64 [64 words], overwritten: by how much live bytes rise at each operator.
     """
 
     first: int
@@ -35,6 +36,7 @@ class _Block(NamedTuple):
     before: NDArray[np.uint64]
     after: NDArray[np.uint64]
     near: NDArray[np.int64]
+    steps: NDArray[np.int64]
 
 
 def forced_live_bound(graph: TensorGraph | GraphArrays) -> tuple[int, int]:
@@ -61,6 +63,7 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
     words = min(_BLOCK_WORDS, g.n // 64 + 1)
     before = np.empty((g.n, words), np.uint64)
     after = np.empty((g.n, words), np.uint64)
+    steps = np.empty(64 * words, np.int64)
     by_size = np.lexsort((g.bytes[g.pair_a], np.repeat(np.arange(g.n), np.diff(g.pair_ptr))))
     scratch = np.empty((4, max(g.m, len(g.pair_a))), np.int64)
     for first in range(0, g.n, 64 * words):
@@ -69,7 +72,7 @@ def forced_live_bytes(graph: TensorGraph | GraphArrays) -> NDArray[np.int64]:
         _reach(first, low, topological, g.pred_ptr, g.pred_idx, before)
         _reach(first, g.n - 1 - high, backward, g.succ_ptr, g.succ_idx, after)
         near = np.flatnonzero((begins <= high) & (ends >= low) & (g.bytes > 0))
-        block = _Block(first, last, before, after, near)
+        block = _Block(first, last, before, after, near, steps)
         scratch[:3] = -1
         scratch[3] = _SURELY
         _account(g, block, by_size, total, scratch)
@@ -134,32 +137,47 @@ def _account(
 @inner
 def _add_forced(g: GraphArrays, block: _Block, total: NDArray[np.int64]) -> None:
     """Adds each tensor's bytes to the operators of the block at which it must be live."""
-    full = ~np.uint64(0)
+    full, one, words = ~np.uint64(0), np.uint64(1), block.before.shape[1]
+    block.steps[:] = 0
     for i in block.near:
         if g.live_in[i] and g.live_out[i]:
             continue
-        for w in range(block.before.shape[1]):
+        was = np.uint64(0)
+        for w in range(words):
             bits = full if g.live_in[i] else block.after[g.source[i], w]
             if not g.live_out[i] and bits:
                 needed = block.before[g.source[i], w]
                 for k in range(g.sink_ptr[i], g.sink_ptr[i + 1]):
                     needed |= block.before[g.sink_idx[k], w]
                 bits &= needed
-            _add_where(total, block.first + 64 * w, bits, g.bytes[i])
+            _change_where(block.steps, 64 * w, bits ^ (bits << one | was), g.bytes[i], was)
+            was = bits >> np.uint64(63)
+    live = np.int64(0)
+    for k in range(block.last - block.first):
+        live += block.steps[k]
+        total[block.first + k] += live
 
 
 @inner
-def _add_where(total: NDArray[np.int64], first: int, bits: np.uint64, bytes: int) -> None:
-    """Adds bytes to total[first + k] for every bit k that is set."""
-    v = first
-    while bits and v < len(total):
+def _change_where(
+    steps: NDArray[np.int64], first: int, bits: np.uint64, bytes: int, was: np.uint64
+) -> None:
+    """Adds and subtracts bytes in turn at steps[first + k] for every bit k that is set.
+
+    Args:
+      was: 1 if they are subtracted first, else 0.
+    """
+    change = -bytes if was else bytes
+    k = first
+    while bits:
         while not bits & np.uint64(0xFF):
             bits >>= np.uint64(8)
-            v += 8
-        if bits & np.uint64(1) and v < len(total):
-            total[v] += bytes
+            k += 8
+        if bits & np.uint64(1):
+            steps[k] += change
+            change = -change
         bits >>= np.uint64(1)
-        v += 1
+        k += 1
 
 
 @inner

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from olla_xla.check.graph import _Occupied, check_placement, check_schedule, lifetime_peak
+import olla_xla.check.graph as referee
+from olla_xla.check.graph import check_placement, check_schedule, lifetime_peak
 from olla_xla.errors import CheckError
 from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 from tests.support.graphs import all_orders, oracle_peak, oracle_spans, tensor_graphs, train_step
@@ -139,20 +140,17 @@ def test_a_place_one_byte_too_low():
 
 def test_a_tensor_is_compared_with_those_near_it(monkeypatch):
     """Of 100,000 operators each was compared with all that are live; one over all still is."""
-    compared, overlapping = [], _Occupied.overlapping
-
-    def counted(self, *place):
-        compared.append(self._count)
-        return overlapping(self, *place)
-
-    monkeypatch.setattr(_Occupied, "overlapping", counted)
+    compared, overlap = [], referee._overlap
+    monkeypatch.setattr(
+        referee, "_overlap", lambda *a: compared.append(overlap(*a)) or compared[-1]
+    )
     n = 512
     operators = tuple(Operator(f"o{k}", "fusion") for k in range(n))
     tensors = tuple(Tensor(f"t{k}", 8, k, (), k, live_out=True) for k in range(n))
     graph = TensorGraph("wide", operators, tensors)
     offsets = {f"t{k}": (8 * k, 8) for k in range(n)}
     check_placement(graph, range(n), offsets)
-    assert 0 < sum(compared) < n * n / 16
+    assert 0 < sum(x.size for x in compared) < n * n / 16
     last = dataclasses.replace(tensors[-1], bytes=8 * n)
     graph = dataclasses.replace(graph, tensors=(*tensors[:-1], last))
     with pytest.raises(CheckError, match="t0 at .* and t511 at .* overlap"):
