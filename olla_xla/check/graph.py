@@ -261,7 +261,7 @@ def _met(places: np.ndarray) -> list[list[int]]:
 
 
 def _overlap(new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """bool [new, old]: which share a byte, and the old one lives when the new one begins or later.
+    """Which share a byte, the old one live when the new one begins or later: bool [new, old].
 
     Args:
       new: int64 [new, 5, 1]. old: int64 [5, old]; places as in `_met`.
