@@ -1,6 +1,6 @@
-"""Sorts every value of a module into a category."""
+"""Sorts values of a module into categories."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
@@ -17,8 +17,8 @@ _SCRATCH = frozenset(("s8", "u8"))
 
 def categories(
     dataflow: Dataflow, origins: Origins, given: Sequence[Argument], target: str
-) -> list[Category]:
-    """The `Category` of every value of a module: a list indexed by value id.
+) -> Callable[[Value], Category]:
+    """A function that finds the `Category` of a value of a module.
 
     An output that replaces an argument has the argument's category. So have copies and slices of an
     argument, in any layout or type, and what loops carry from it to that output. All others are
@@ -41,24 +41,24 @@ def categories(
         if i.opcode == "while"
         for callee in i.called
     }
-    result = []
-    for value in dataflow.values:
+
+    def category(value: Value) -> Category:
         if value.instruction.opcode == "constant":
-            result.append(Category.CONSTANTS)
-        elif value in kinds:
-            result.append(kinds[value])
-        elif value in replaced:
-            result.append(replaced[value])
-        elif value.live_out:
-            result.append(Category.OUTPUTS)
-        elif value.shape.is_tuple or _is_scratch(value):
-            result.append(Category.WORKSPACE)
-        elif value.buffer in stacks:
-            result.append(stacks[value.buffer])
-        else:
-            moved = _moved(value, dataflow, kinds, stacks, loops)
-            result.append(moved or _by_phase(value, dataflow, origins, loops))
-    return result
+            return Category.CONSTANTS
+        if value in kinds:
+            return kinds[value]
+        if value in replaced:
+            return replaced[value]
+        if value.live_out:
+            return Category.OUTPUTS
+        if value.shape.is_tuple or _is_scratch(value):
+            return Category.WORKSPACE
+        if value.buffer in stacks:
+            return stacks[value.buffer]
+        moved = _moved(value, dataflow, kinds, stacks, loops)
+        return moved or _by_phase(value, dataflow, origins, loops)
+
+    return category
 
 
 def _replacements(

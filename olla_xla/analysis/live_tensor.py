@@ -98,14 +98,14 @@ class Describer:
     def __init__(self, dataflow: Dataflow, target: str) -> None:
         self._origins = Origins(dataflow)
         self.arguments = arguments(dataflow)
-        self._categories = categories(dataflow, self._origins, self.arguments, target)
+        self._category = categories(dataflow, self._origins, self.arguments, target)
         self._paths = {a.value: a.path for a in self.arguments}
         self._by_buffer = {dataflow.values[a.value.id].buffer: a.path for a in self.arguments}
         self.paths = {(a.number, a.index): a.path for a in self.arguments}
 
     def category(self, value: Value) -> Category:
         """The category of a value: its role in a train step."""
-        return self._categories[value.id]
+        return self._category(value)
 
     def origin(self, value: Value) -> Origin:
         """The JAX op name and source line of the operation that makes a value."""

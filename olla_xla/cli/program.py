@@ -7,6 +7,7 @@ what to do; 130 interrupted; 141 what read the output has closed it.
 import contextlib
 import dataclasses
 import difflib
+import gc
 import importlib
 import importlib.metadata
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 from absl import flags
 
+from hlo.gc_pause import without_collection
 from olla_xla.cli import document, files
 from olla_xla.errors import InputError, OllaError, VersionError
 from olla_xla.problem.whole_file import write_text
@@ -121,7 +123,12 @@ class CommandLine:
                 return 0
             operands = getattr(command, "OPERANDS", ())
             given = _parsed(values, program, _normal(rest), operands)
-            return _run(command, values, (*given, *script), values["json"].value)
+            kept = getattr(command, "KEEPS_GARBAGE", False)
+            with without_collection() if kept else contextlib.nullcontext():
+                code = _run(command, values, (*given, *script), values["json"].value)
+                if kept and argv is None:  # which the process's end would look through
+                    gc.freeze()
+            return code
         except OllaError as error:
             return _failed(program, error)
         except KeyboardInterrupt:

@@ -86,6 +86,10 @@ def test_where_the_order_of_the_file_stays_its_module_is_analysed_once(capsys, d
     assert code == 0 and "XLA's own order is kept" in out and "argument" in out
     assert [found for found in seen if found[0] == "jit__lambda"] == [("jit__lambda", False)]
     assert gc.isenabled()
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    monkeypatch.setattr(sys, "argv", ["olla_xla", "plan", f"--hlo={dumped}", *LIMITS])
+    assert main.main() == 0 and frozen == [False], "a process that ends with it looks for none"
 
 
 def test_plan_by_integer_programs(capsys, dumped):

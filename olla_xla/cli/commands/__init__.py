@@ -4,8 +4,9 @@ A command's module has a docstring, shown as its help, and two functions:
 `define_flags(values)` defines its flags on an `absl.flags.FlagValues` of its own, and
 `run(values) -> int` does the work and returns the exit code. If the module has a tuple `OPERANDS`
 (names of positional arguments), `run` receives one string for each of them after `values`; if it
-has a tuple `SCRIPT` (words of its usage line), all arguments from the first that is no flag. To add
-a command, write such a module and add its line to `COMMANDS`.
+has a tuple `SCRIPT` (words of its usage line), all arguments from the first that is no flag. With
+`KEEPS_GARBAGE = True` Python collects none while it runs, nor at the end of its process. To add a
+command, write such a module and add its line to `COMMANDS`.
 """
 
 __all__ = ["COMMANDS", "FURTHER", "OF_ANY_JAX"]

@@ -25,7 +25,6 @@ import olla_xla.targets as targets
 from hlo.backend import PLATFORMS
 from hlo.buffer_assignment import BufferAssignment
 from hlo.dumps.lowered import LoweredModule
-from hlo.gc_pause import without_collection
 from hlo.module import Module, module_from_bytes
 from olla_xla.analysis.memory_view import MemoryView, memory_view
 from olla_xla.analysis.remedies import remedy
@@ -75,7 +74,9 @@ def define_flags(values: flags.FlagValues) -> None:
     shared.define_placement(values)
 
 
-@without_collection()
+KEEPS_GARBAGE = True
+
+
 def run(values: flags.FlagValues) -> int:
     """Plans or applies a plan, prints the result and writes the plan file of --plan_out.
 
