@@ -164,16 +164,15 @@ def _shareable(
     g: GraphArrays, inplace: Sequence[tuple[int, int]]
 ) -> list[list[tuple[int, int, bool]]]:
     """By operator: (output b, input a, same buffer) where a could die at b's source."""
-    reads, writes = rows(g.in_ptr, g.in_idx), rows(g.out_ptr, g.out_idx)
+    reads = rows(g.in_ptr, g.in_idx)
     source, buffer = g.source.tolist(), g.buffer.tolist()
     live_in, live_out = g.live_in.tolist(), g.live_out.tolist()
     pairs: list[list[tuple[int, int, bool]]] = [[] for _ in reads]
-    for v, outs in enumerate(writes):
-        for b in outs:
-            if not live_in[b]:
-                for a in reads[v]:
-                    if buffer[a] == buffer[b] and not live_out[a]:
-                        pairs[v].append((b, a, True))
+    _, which, several = np.unique(g.buffer, return_inverse=True, return_counts=True)
+    for b in np.flatnonzero((several > 1)[which] & ~g.live_in).tolist():
+        for a in reads[source[b]]:
+            if buffer[a] == buffer[b] and not live_out[a]:
+                pairs[source[b]].append((b, a, True))
     read_sets = {v: set(reads[v]) for v in {source[b] for b, _ in inplace}}
     for b, a in inplace:
         v = source[b]
@@ -202,8 +201,8 @@ def sum_by(keys: NDArray[np.int64], values: NDArray[np.int64], n: int) -> NDArra
 def csr(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(ptr, idx): the rows end to end in idx; row k is idx[ptr[k] : ptr[k + 1]]."""
     ptr = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=ptr[1:])
-    return ptr, np.array([x for row in rows for x in row], np.int64)
+    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=ptr[1:])
+    return ptr, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(ptr[-1]))
 
 
 def rows(ptr: NDArray[np.int64], idx: NDArray[np.int64]) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """HLO to tensor graphs: one TensorGraph for every computation that runs step by step."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -13,10 +14,10 @@ from olla_xla.problem.graph import Operator, Tensor, TensorGraph
 _FREE = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element"})
 
 # Operations whose relative order other processes or the host can see.
-_ORDERED = (
+_ORDERED = frozenset(
     "all-reduce all-gather all-to-all collective-permute collective-broadcast reduce-scatter "
-    "ragged-all-to-all send recv infeed outfeed rng rng-get-and-update-state partition-id"
-).split()
+    "ragged-all-to-all send recv infeed outfeed rng rng-get-and-update-state partition-id".split()
+)
 
 
 _ENDING = ("-done", "-update")
@@ -74,14 +75,12 @@ def lower(
     tensors = _without_own_done(tensors, instructions)
     touched = _touched(tensors, instructions)
     operators = tuple(_operator(i, peaks, touched.get(k, 0)) for k, i in enumerate(instructions))
-    inplace = [
-        (ids[v], ids[a])
-        for v in ids
-        for a, _ in pairs[v]
-        if a in ids
-        and tensors[ids[v]].buffer != tensors[ids[a]].buffer
-        and not instructions[tensors[ids[v]].source].called_control
-    ]
+    inplace: list[tuple[int, int]] = []
+    for v, b in ids.items():
+        out = tensors[b]
+        if pairs[v] and not instructions[out.source].called_control:
+            others = [ids[a] for a, _ in pairs[v] if a in ids]
+            inplace += [(b, a) for a in others if tensors[a].buffer != out.buffer]
     same = joined_buffers(dataflow, instructions, kept or {})
     joined = [
         dataclasses.replace(t, buffer=same[t.buffer]) if t.buffer in same else t for t in tensors
@@ -112,7 +111,7 @@ def _touched(tensors: Sequence[Tensor], instructions: Sequence[Instruction]) -> 
     buffers: dict[int, dict[int, int]] = {
         k: {} for k, i in enumerate(instructions) if i.called_control
     }
-    for t in tensors:
+    for t in tensors if buffers else ():
         for k in (t.source, *t.sinks):
             if k in buffers:
                 buffers[k][t.buffer] = max(t.bytes, buffers[k].get(t.buffer, 0))
@@ -128,20 +127,22 @@ def _tensor(
         return None
     seen = {step[i] for i in here}
     source = step[value.instruction] if value.instruction in step else min(seen)
-    seen |= {step[u.instruction] for u in value.uses if u.instruction in step}
-    live_in = any(i.opcode == "parameter" for i in here)
-    at_entry = computation is dataflow.module.entry
-    where = (value.instruction.parameter_number, value.index)
-    readonly = live_in and at_entry and where not in dataflow.module.donated
+    seen.update([step[u.instruction] for u in value.uses if u.instruction in step])
+    seen.remove(source)
+    live_in = "parameter" in [i.opcode for i in here]
+    readonly = False
+    if live_in and computation is dataflow.module.entry:
+        where = (value.instruction.parameter_number, value.index)
+        readonly = where not in dataflow.module.donated
     category = "argument" if live_in else "output" if value.live_out else "temporary"
     return Tensor(
         name=value.name,
         bytes=value.bytes,
         source=source,
-        sinks=tuple(sorted(seen - {source})),
+        sinks=tuple(sorted(seen)),
         buffer=value.buffer,
         live_in=live_in,
-        live_out=readonly or any(i.is_root for i in here),
+        live_out=readonly or computation.root in here,
         category=category,
     )
 
@@ -152,8 +153,7 @@ def _edges(
     edges = set()
     ordered: list[int] = []
     for k, i in enumerate(instructions):
-        edges.update((step[o], k) for o in i.operands)
-        edges.update((step[c], k) for c in i.control_predecessors)
+        edges.update([(step[o], k) for o in (*i.operands, *i.control_predecessors)])
         if _keeps_its_order(i):
             ordered.append(k)
         if i.opcode.endswith("-done") and i.operands[0].name not in released:
@@ -167,14 +167,18 @@ def _edges(
 
 def _keeps_its_order(i: Instruction) -> bool:
     """Whether it keeps its order relative to others such: asynchronous, or seen from outside."""
-    kind = i.opcode.removesuffix("-start").removesuffix("-done")
+    kind = _kind(i.opcode)
     return kind == "async" or kind == "copy" != i.opcode or _is_seen_outside(i)
+
+
+@functools.cache
+def _kind(opcode: str) -> str:
+    return opcode.removesuffix("-start").removesuffix("-done")
 
 
 def _is_seen_outside(i: Instruction) -> bool:
     """Whether other processes or the host can see when it, or anything that it calls, runs."""
-    kind = i.opcode.removesuffix("-start").removesuffix("-done")
-    if kind in _ORDERED or i.side_effect:
+    if _kind(i.opcode) in _ORDERED or i.side_effect:
         return True
     return any(_is_seen_outside(inner) for c in i.called_control for inner in c.instructions)
 
@@ -209,13 +213,14 @@ def _ends(done: Instruction, start: Instruction) -> bool:
 
 
 def _alias_sets(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Ids of the tensors of each buffer, in the order in which XLA's schedule writes them."""
+    """Ids of the tensors of each buffer of several, in the order in which XLA's schedule writes."""
     buffers: dict[int, list[int]] = {}
     for k, tensor in enumerate(tensors):
         buffers.setdefault(tensor.buffer, []).append(k)
-    for members in buffers.values():
+    several = [members for members in buffers.values() if len(members) > 1]
+    for members in several:
         members.sort(key=lambda k: (not tensors[k].live_in, tensors[k].source))
-    return list(buffers.values())
+    return several
 
 
 def _alias_edges(tensors: Sequence[Tensor]) -> set[tuple[int, int]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hlo.backend import platform
 from hlo.module import Computation, Instruction
@@ -88,13 +88,10 @@ class AssignmentModel:
     def _end_ref(self, computation: Computation) -> int:
         return self._start_ref(computation) + len(self.computations)
 
-    def _point(self, i: Instruction) -> int:
-        return self._end_ref(i.computation) if i.is_root else self._number[i]
-
     def _build_ranges(self) -> None:
         module = self.dataflow.module
         values = self.dataflow.values
-        donated = module.donated
+        donated, entry = module.donated, module.entry
         begun = {c: i for i in self._number if i.opcode == "async-start" for c in i.called_control}
 
         def start_of(i: Instruction) -> int:
@@ -105,32 +102,31 @@ class AssignmentModel:
         start = [start_of(v.instruction) for v in values]
         readonly = [
             v.instruction.opcode == "parameter"
-            and v.instruction.computation is module.entry
+            and v.instruction.computation is entry
             and (v.instruction.parameter_number, v.index) not in donated
             for v in values
         ]
-        position_ptr, position_idx = csr(
-            [[self._point(i) for i, _ in v.positions[1:]] for v in values]
-        )
-        use_ptr, use_idx = csr(
-            [[r for u in v.uses for r in self._use_refs(u.instruction)] for v in values]
-        )
+        point, read = {**self._number}, {**self._number}
+        for c in self.computations:
+            if c.root is not None:
+                point[c.root] = self._end_ref(c)
+        for i in self.instructions:
+            if i.opcode == "call":
+                del read[i]
+            elif i.opcode == "while":
+                read[i] = self._number[i.called[0].parameters[0]]
+        position_ptr, position_idx = csr([[point[i] for i, _ in v.positions[1:]] for v in values])
+        users = [[u.instruction for u in v.uses] for v in values]
+        use_ptr, use_idx = csr([[read[i] for i in row if i in read] for row in users])
         self._references = References(
             start=np.array(start, np.int64),
-            end=np.array([self._point(v.instruction) for v in values], np.int64),
+            end=np.array([point[v.instruction] for v in values], np.int64),
             position_ptr=position_ptr,
             position_idx=position_idx,
             use_ptr=use_ptr,
             use_idx=use_idx,
             readonly=np.array(readonly, np.bool_),
         )
-
-    def _use_refs(self, user: Instruction) -> Iterable[int]:
-        if user.opcode == "call":
-            return ()
-        if user.opcode == "while":
-            user = user.called[0].parameters[0]
-        return (self._number[user],)
 
     def merged(self, pairs: Iterable[tuple[int, int]]) -> AssignmentModel:
         """A model like this one in which each pair of values (ids) must share one buffer."""
@@ -180,26 +176,32 @@ class AssignmentModel:
 
     def _build_buffers(self) -> None:
         values, buffers = self.dataflow.values, self.dataflow.buffers
-        readonly = self._references.readonly
-        first = [min(self._number[v.instruction] for v in b) for b in buffers]
+        members = [v.id for b in buffers for v in b]
+        begins = np.cumsum([0, *map(len, buffers[:-1])])
+
+        def of_sets(combine: np.ufunc, by_value: ArrayLike) -> NDArray[Any]:
+            found = np.array(by_value)[members]
+            return combine.reduceat(found, begins) if len(found) else found
+
         self._set_buffers(
             np.array([v.buffer for v in values], np.int64),
-            bytes=np.array([max(v.bytes for v in b) for b in buffers], np.int64),
+            bytes=of_sets(np.maximum, [v.bytes for v in values]),
             kind=np.array([self._kind_of(members) for members in buffers], np.int64),
-            live_out=np.array([any(v.live_out for v in b) for b in buffers], np.bool_),
-            readonly=np.array([any(readonly[v.id] for v in b) for b in buffers], np.bool_),
+            live_out=of_sets(np.logical_or, [v.live_out for v in values]),
+            readonly=of_sets(np.logical_or, self._references.readonly),
             color=np.array([b[0].color for b in buffers], np.int64),
-            position=np.array(first, np.int64),
+            position=of_sets(np.minimum, [self._number[v.instruction] for v in values]),
         )
 
     def _kind_of(self, members: Sequence[Value]) -> AliasSetKind:
         for v in members:
-            if v.instruction.opcode == "constant":
+            i = v.instruction
+            if i.opcode == "constant":
                 return AliasSetKind.CONSTANT
-            at_entry = v.instruction.computation is self.dataflow.module.entry
-            if v.instruction.opcode == "parameter" and at_entry:
+            if i.opcode == "parameter" and i.computation is self.dataflow.module.entry:
                 return AliasSetKind.ARGUMENT
-        return AliasSetKind.TUPLE if any(v.shape.is_tuple for v in members) else AliasSetKind.TEMP
+        is_tuple = any([v.shape.is_tuple for v in members])
+        return AliasSetKind.TUPLE if is_tuple else AliasSetKind.TEMP
 
     def _set_buffers(self, set_of: NDArray[np.int64], **by_set: NDArray[Any]) -> None:
         """Sets the alias sets, and what follows from them.
@@ -228,22 +230,20 @@ class AssignmentModel:
         ended = {self.instructions[k]: pair for pair, k in enumerate(self._starts.done)}
         operands: list[list[int]] = []
         copied: list[list[int]] = []
-        for v in values:
-            in_heap: list[tuple[int, int]] = []
-            first: list[int] = []
-            read: list[int] = []
-            for operand in dict.fromkeys(v.instruction.operands):
-                top = at[operand, ()]
-                first.append(top.id)
+        tops = {i: at[i, ()] for i in self.instructions}
+        for v, shared in zip(values, pairs, strict=True):
+            i, in_heap = v.instruction, []
+            for operand in dict.fromkeys(i.operands) if shared else ():
+                top = tops[operand]
                 pair = ended.get(operand, -1)  # one operation with its start, if XLA joins them
-                itself = top.instruction is operand and (top.id, 0) in pairs[v.id]
-                if itself or (pair >= 0 and any(top.id == a for a, _ in pairs[v.id])):
+                itself = top.instruction is operand and (top.id, 0) in shared
+                if itself or (pair >= 0 and any(top.id == a for a, _ in shared)):
                     in_heap.append((top.id, pair))
-                if v.instruction.opcode == "copy":
-                    read += [at[operand, i].id for i, _ in operand.shape.indices()]
             heap.append(in_heap)
-            operands.append(first if not v.index and not v.shape.is_tuple else [])
-            copied.append(read)
+            reads = () if v.index or v.shape.is_tuple else dict.fromkeys(i.operands)
+            operands.append([tops[operand].id for operand in reads])
+            copies = dict.fromkeys(i.operands) if i.opcode == "copy" else ()
+            copied.append([at[o, index].id for o in copies for index, _ in o.shape.indices()])
         share_ptr, share_idx = csr([[a for a, _ in s] for s in pairs])
         copied_ptr, copied_idx = csr(copied)
         self._links = Links(
