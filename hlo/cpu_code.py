@@ -12,7 +12,7 @@ import enum
 from hlo.module import Computation, Instruction, Module
 from hlo.walk import after_needs
 
-_TILED = frozenset(
+TILED = frozenset(
     "parameter abs add and atan2 cbrt ceil clamp compare convert cosine divide erf exponential "
     "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply "
     "negate not or power remainder rsqrt select sine sqrt subtract tan tanh xor".split()
@@ -41,7 +41,7 @@ def code_generator(body: Computation) -> CodeGenerator:
     """Which of XLA:CPU's code generators compiles a fused computation."""
     if any(i.opcode in _LOOPED for i in body.instructions):
         return CodeGenerator.PARTS if _ends_in_parts(body) else CodeGenerator.LOOP
-    if all(i.opcode in _TILED and i.shape.element_type in _TYPES for i in body.instructions):
+    if all(i.opcode in TILED and i.shape.element_type in _TYPES for i in body.instructions):
         return CodeGenerator.TILES
     return CodeGenerator.ANY
 

@@ -4,6 +4,8 @@ XLA compiles a kernel from its fusion and from which of its operands and results
 memory. LLVM then orders loads otherwise, and it may fuse a product into the addition that reads it
 (`llvm::FPOpFusion::Fast`). Of a sum of two products it fuses one and rounds the other, and which
 one depends on the code around them. With at most one product in each sum there is no such choice.
+On a CPU there is none either where one of the two is read again: LLVM fuses the one that nothing
+else reads (`DAGCombiner::visitFADDForFMACombine`).
 
 The test is on the syntax of a fused computation and errs on the side of saying that it may.
 """
@@ -11,11 +13,14 @@ The test is on the syntax of a fused computation and errs on the side of saying 
 from collections.abc import Iterable
 
 from hlo.backend import platform
-from hlo.cpu_code import CodeGenerator, code_generator
+from hlo.cpu_code import TILED, CodeGenerator, code_generator
 from hlo.module import Computation, Instruction
 
 _BITS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 """Bits of exponent and mantissa, by XLA's number of the type: f16, f32, f64, bf16."""
+
+_FUSED = frozenset({11, 12})
+"""Element types that CPUs multiply and add in one instruction: f32, f64."""
 
 _FLOATING = frozenset({10, 11, 12, 16, 19, 20, 23, 24, 25, 28, 29, 31, 32, 33})
 """XLA's element types of floating point: f16, f32, f64, bf16, the 8-bit and smaller ones."""
@@ -53,7 +58,48 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
         return False  # a library runs it (YNNPACK), whose code was compiled before
     if platform(target).has_tiles and code_generator(body) is CodeGenerator.TILES:
         return False
-    return _Products().is_sensitive(body)
+    determined = _determined(body) if platform(target).is_host else frozenset()
+    return _Products(determined).is_sensitive(body)
+
+
+def _determined(body: Computation) -> frozenset[Instruction]:
+    """Sums of two products of which one certain product is fused: nothing else reads that one.
+
+    Whatever reads the products must be computed with the root's element, in one block of code. The
+    loops stay loops, so that what is read once in the computation is read once in the code.
+    """
+    assert body.root is not None
+    root, straight = body.root, {body.root}
+    while root.opcode in ("bitcast", "dynamic-update-slice"):
+        root = root.operands[root.opcode == "dynamic-update-slice"]
+        if not straight.issuperset(root.users):
+            return frozenset()
+        straight.add(root)
+    for i in reversed(body.instructions):
+        moved = len(i.users) == 1 and i.users[0].opcode == "bitcast"
+        if i.users and all(u in straight and (moved or u.opcode in TILED) for u in i.users):
+            straight.add(i)
+    return frozenset(
+        i
+        for i in straight
+        if i.opcode in ("add", "subtract")
+        and i.shape.num_elements > _UNROLLED
+        and i.shape.element_type in _FUSED
+        and straight.issuperset(i.operands)
+        and _has_one_choice(i)
+    )
+
+
+def _has_one_choice(i: Instruction) -> bool:
+    """Whether a sum reads two products: one that only products read as well, one alone."""
+    once, again = sorted(i.operands, key=lambda o: len(o.users))
+    others = {u.opcode for u in again.users if u is not i}
+    products = set()
+    for o in (once, again):
+        while o.opcode == "bitcast" and len(o.operands[0].users) == 1:
+            o = o.operands[0]
+        products.add(o.opcode)
+    return once.users == [i] and products == others == {"multiply"}
 
 
 def may_depend_on_others(computations: Iterable[Computation]) -> bool:
@@ -105,9 +151,13 @@ class _Products:
     """Which values of fused computations may be products.
 
     A value is a product where an addition that reads it could be fused with a multiplication.
+
+    Args:
+      determined: sums of two products that leave no choice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, determined: frozenset[Instruction] = frozenset()) -> None:
+        self._determined = determined
         self._is_product: dict[Instruction, bool] = {}
 
     def is_sensitive(self, body: Computation, given: tuple[bool, ...] = ()) -> bool:
@@ -124,7 +174,8 @@ class _Products:
             if i.opcode == "parameter":
                 known[i] = bool(given) and given[i.parameter_number]
             elif i.opcode in ("add", "subtract"):
-                if all(read) and i.shape.element_type in _FLOATING:
+                choice = all(read) and i not in self._determined
+                if choice and i.shape.element_type in _FLOATING:
                     return True
                 known[i] = False
             elif i.opcode in _HANDED_ON:

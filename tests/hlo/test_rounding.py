@@ -1,8 +1,11 @@
-"""Which fusions may round otherwise in other memory: two products in one sum, and what is unclear.
+"""Which fusions may round otherwise in other memory: two products in one sum, what is unclear.
 
 The referee has a test of its own, written apart; on all fusions here both say the same.
 """
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from hlo.module import module_from_bytes
@@ -95,6 +98,53 @@ def test_products_on_both_sides(name):
 def test_tiles_are_for_cpus_only():
     text = MODULE.format(type="f32", result="f32[8,8]", body=BODIES["tiles"][0])
     assert _both(text, "cuda") == (True, True)
+
+
+AGAIN = (f"r = f32[8,8] {ROW}\n p = f32[8,8] multiply(r, b)\n q = f32[8,8] multiply(a, b)\n"
+         "s = f32[8,8] add(p, q)\n t = f32[8,8] multiply(q, r)\n")  # fmt: skip
+READ_AGAIN = {
+    "one product is read again": (AGAIN + "ROOT u = f32[8,8] subtract(s, t)", False),
+    "both are": (AGAIN + "v = f32[8,8] multiply(p, r)\n w = f32[8,8] add(v, s)\n"
+                 "ROOT u = f32[8,8] subtract(w, t)", True),
+    "by an addition": (AGAIN + "v = f32[8,8] add(q, r)\n w = f32[8,8] maximum(v, t)\n"
+                       "ROOT u = f32[8,8] maximum(w, s)", True),
+    "at another element": (AGAIN + "v = f32[8,8] reverse(t), dimensions={1}\n"
+                           "ROOT u = f32[8,8] maximum(v, s)", True),
+    "in another block of code": (AGAIN + "ROOT u = f32[16,8] concatenate(s, t), dimensions={0}",
+                                 True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ_AGAIN)
+def test_a_cpu_fuses_the_product_that_nothing_else_reads(name):
+    body, sensitive = READ_AGAIN[name]
+    result = "f32[16,8]" if "concatenate" in body else "f32[8,8]"
+    text = MODULE.format(type="f32", result=result, body=body)
+    large = text.replace("8,8]", "99,99]").replace("[16,8]", "[198,99]")
+    assert _both(large, "cpu") == (sensitive, sensitive)
+    assert _both(large, "cuda") == (True, True)
+    assert _both(text, "cpu") == (True, True)  # loops over few elements are unrolled
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("slices", [1, 2, 8])
+@pytest.mark.parametrize("first", ["once", "again"])
+def test_llvm_rounds_the_product_that_is_read_again(first, slices):
+    random = np.random.default_rng(0)
+    a, b, c, d = random.standard_normal((4, slices, 99, 99)).astype(np.float32)
+
+    def sum_of_products(*arrays):
+        a, b, c, d = (x[0] for x in arrays)
+        once, again = a * b, c * d
+        sums = once + again if first == "once" else again + once
+        return jnp.where(a < 9, sums, again * jnp.sin(b[::-1]))
+
+    compiled = jax.jit(sum_of_products).lower(a, b, c, d).compile()
+    (module,) = compiled.runtime_executable().hlo_modules()
+    entry = module_from_bytes(module.as_serialized_hlo_module_proto()).entry
+    assert not any(may_depend_on_memory(i, "cpu") for i in entry.instructions)
+    exact = a[0].astype(np.float64) * b[0] + (c[0] * d[0])  # FMA: rounds once, to float32
+    assert np.array_equal(compiled(a, b, c, d), exact.astype(np.float32))
 
 
 @pytest.mark.parametrize("kind, sensitive", [("c64", True), ("s32", False)])

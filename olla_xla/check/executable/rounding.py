@@ -2,12 +2,14 @@
 
 A compiler may contract a multiplication and the addition that reads it to an FMA. Where an addition
 reads two products it can contract either; which one may depend on all of the kernel's code, loads
-and stores included. Where no addition does, there is no choice. Written from XLA's definitions of
-operations, without the planner's own test, so that the two do not share mistakes.
+and stores included. Where no addition does, there is no choice; on a CPU none either where one of
+the products has another reader, as LLVM contracts a multiplication only if the addition is its one
+use. Written from XLA's definitions of operations, without the planner's own test, so that the two
+do not share mistakes.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from hlo.shapes import Shape
 from hlo.wire import INTEGERS
@@ -44,6 +46,9 @@ shared memory."""
 
 _STRAIGHT = 8192
 """Elements: loops over at most so many may be unrolled, so that fusions share one code block."""
+
+_CONTRACTED = (11, 12)
+"""Element types f32 and f64, which x86 CPUs have FMAs for."""
 
 _ADDING = frozenset("add subtract reduce reduce-window".split())
 
@@ -99,13 +104,13 @@ class Rounding:
             return False  # a library's function, YNNPACK's
         if self._tiles and all(_has_tiles(inner) for inner in body.ops):
             return False
-        return _Sums(body, ()).is_open
+        return _Sums(body, (), _settled(body) if self._tiles else ()).is_open
 
 
 def lacks_index(fusion: Op) -> bool:
-    """Whether a fusion slices or updates an array without an index; XLA then emits other code."""
+    """Whether a CPU's fusion is without an index; its code may then round otherwise."""
     (body,) = fusion.called
-    return _takes_only_slice(body) and _Sums(body, ()).is_open
+    return _takes_only_slice(body) and _Sums(body, (), _settled(body)).is_open
 
 
 def _takes_only_slice(body: Body) -> bool:
@@ -135,19 +140,53 @@ def _computes_complex(op: Op) -> bool:
     return any(o.shape.element_type in _COMPLEX_TYPES for o in (op, *op.operands))
 
 
+def _settled(body: Body) -> set[Op]:
+    """Sums of two products of which one alone can be contracted, in whatever code.
+
+    That is one that nothing else reads, where the other is read by multiplications as well. All of
+    them are computed once for an element of the result, where a loop writes that.
+    """
+    users, last = body.users, body.result
+    while last.opcode in ("bitcast", "dynamic-update-slice") and len(users.get(last, ())) < 2:
+        last = last.operands[1 if last.opcode == "dynamic-update-slice" else 0]
+    once = {last} if len(users.get(last, ())) == (last is not body.result) else set()
+    for op in reversed(body.ops):
+        readers = [r for r, _ in users.get(op, ())]
+        kinds = _ELEMENTWISE if len(readers) > 1 else _ELEMENTWISE | {"bitcast"}
+        if readers and all(r.opcode in kinds and r in once for r in readers):
+            once.add(op)
+    found = set()
+    for add in once:
+        if add.opcode not in ("add", "subtract") or add.shape.element_type not in _CONTRACTED:
+            continue
+        others = [[r.opcode for r, _ in users[o] if r is not add] for o in add.operands]
+        if (
+            math.prod(add.shape.dimensions) > _STRAIGHT
+            and once.issuperset(products := [o.behind("bitcast") for o in add.operands])
+            and {o.opcode for o in products} == {"multiply"}
+            and len(set(add.operands)) == 2
+            and sum(not opcodes for opcodes in others) == 1
+            and {opcode for opcodes in others for opcode in opcodes} == {"multiply"}
+        ):
+            found.add(add)
+    return found
+
+
 class _Sums:
     """The additions of a computation.
 
     Args:
       body: the computation. products: numbers of parameters that may be products.
+      settled: sums of two products that leave no choice.
 
     Attributes:
       is_open: whether an addition may read two products, so that there is a choice.
       gives_product: whether the result may be a product.
     """
 
-    def __init__(self, body: Body, products: tuple[int, ...]) -> None:
+    def __init__(self, body: Body, products: tuple[int, ...], settled: Collection[Op] = ()) -> None:
         self.is_open = False
+        self._settled = settled
         self._products = {body.parameters[k] for k in products}
         for op in body.ops:
             self._look_at(op)
@@ -158,7 +197,8 @@ class _Sums:
         if _computes_complex(op):
             self.is_open = True
         elif op.opcode in ("add", "subtract"):
-            self.is_open |= len(made_of) == 2 and _is_rounded(op.shape)
+            chosen = len(made_of) == 2 and _is_rounded(op.shape)
+            self.is_open |= chosen and op not in self._settled
         elif op.called:
             self._enter(op, made_of)
         elif op.shape.element_type in INTEGERS:
