@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from hlo import xla_pb2
 
@@ -173,11 +173,14 @@ class Shape:
             shape = shape.elements[i]
         return True
 
-    def indices(self, prefix: ShapeIndex = ()) -> Iterator[tuple[ShapeIndex, Shape]]:
+    def indices(self) -> Sequence[tuple[ShapeIndex, Shape]]:
         """Every (index, subshape) in pre-order, the shape itself first."""
-        yield prefix, self
-        for i, element in enumerate(self.elements):
-            yield from element.indices((*prefix, i))
+        return self._indices
+
+    @functools.cached_property
+    def _indices(self) -> Sequence[tuple[ShapeIndex, Shape]]:
+        inner = [((k, *index), s) for k, e in enumerate(self.elements) for index, s in e.indices()]
+        return ((), self), *inner
 
 
 _MOST_ORDERED = 6

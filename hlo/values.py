@@ -12,6 +12,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from hlo.backend import platform
 from hlo.inplace import in_place_pairs
@@ -21,8 +22,7 @@ from hlo.shapes import Shape, ShapeIndex
 ValueMap = dict[ShapeIndex, "Value"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """One read of a value: the instruction that reads it, its operand number, the index in that."""
 
     instruction: Instruction
@@ -142,7 +142,7 @@ class _Analysis:
     # Values per instruction.
 
     def _define(self, instruction: Instruction, index: ShapeIndex) -> Value:
-        shape = instruction.shape.at(index)
+        shape = instruction.shape.at(index) if index else instruction.shape
         table = self.platform.table_bytes(len(shape.elements)) if shape.is_tuple else 0
         counts = self.platform.counts(shape.memory_space)
         value = Value(instruction, index, shape, counts=counts, table_bytes=table)
@@ -163,7 +163,7 @@ class _Analysis:
         handler = _FORWARDING.get(i.opcode)
         if handler is not None:
             values = handler(self, i)
-            if any(index not in values for index, _ in i.shape.indices()):
+            if any([index not in values for index, _ in i.shape.indices()]):
                 raise HloError(f"{i.name} does not have its operands' shape; dump the module again")
             return values
         if i.opcode.endswith("-done") and i.operands and i.operands[0].shape.is_tuple:
@@ -339,12 +339,11 @@ class _Analysis:
         for value in values:
             for instruction, index in value.positions:
                 for user in instruction.users:
-                    if _reads(user, index):
-                        value.uses += [
-                            Use(user, k, index)
-                            for k, operand in enumerate(user.operands)
-                            if operand is instruction
-                        ]
+                    if user.opcode in _PASSING or (index and user.opcode in _OF_TABLES):
+                        continue
+                    for k, operand in enumerate(user.operands):
+                        if operand is instruction:
+                            value.uses.append(Use(user, k, index))
 
     def _buffers(
         self, values: list[Value], at: dict[tuple[Instruction, ShapeIndex], Value]
@@ -423,8 +422,5 @@ def _subtree(values: ValueMap, prefix: ShapeIndex) -> ValueMap:
     return {index[k:]: v for index, v in values.items() if index[:k] == prefix}
 
 
-def _reads(user: Instruction, index: ShapeIndex) -> bool:
-    """Whether `user` reads a value at `index` of its operand, or only passes it on."""
-    if user.opcode in ("get-tuple-element", "copy"):
-        return not index
-    return user.opcode not in ("tuple", "domain")
+_PASSING, _OF_TABLES = ("tuple", "domain"), ("get-tuple-element", "copy")
+"""Opcodes that only pass values on, and those that do so with a tuple's elements."""
