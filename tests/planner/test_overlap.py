@@ -4,14 +4,17 @@ import dataclasses
 import itertools
 import math
 
+import jax
 import pytest
 
+from benchmarks.gain_steps import remedy_step
 from hlo.module import module_from_bytes
 from hlo.text import from_hlo_text
 from olla_xla import planner
 from olla_xla.planner.passes.relax_overlap import hidden_seconds, relaxed
 from olla_xla.problem.options import PlanOptions
 from olla_xla.remat.cost.roofline import H100, CostModel
+from tests.support.compiles import on_h100, xla_schedule
 
 COST = CostModel(H100, "cuda")
 # Between the start and its done XLA has `a` and `b` made. Done early, `big` could die before them.
@@ -159,3 +162,19 @@ def test_a_step_that_does_not_fit_takes_no_more_time_than_was_allowed():
         device_bytes=less.predicted_bytes,
     )
     assert plan.overhead <= 1e-6 and plan.predicted_bytes > less.predicted_bytes
+
+
+@pytest.mark.cuda13
+@pytest.mark.parametrize("name", ["scan, tanh", "scan, softplus", "recurrent, gated"])
+def test_more_time_never_gives_more_memory(name):
+    """Clones that gain next to nothing leave the time to transfers that overlap with less."""
+    step, arguments, options = remedy_step(name)
+    module = xla_schedule(jax.jit(step, **options).lower(*on_h100(arguments)))
+    parts = (0.05, 0.1, 0.2, 0.35, 0.5)
+    found = [
+        planner.plan_module(module, PlanOptions(step_limit=1_000, max_overhead=p), target="cuda")
+        for p in parts
+    ]
+    totals = [plan.predicted_bytes for plan in found]
+    assert totals == sorted(totals, reverse=True) and totals[-1] < totals[0]
+    assert all(plan.overhead <= part for plan, part in zip(found, parts, strict=True))

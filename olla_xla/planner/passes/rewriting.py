@@ -18,6 +18,9 @@ from olla_xla.remat.loops.selection import TRIES, free, is_right, to_try
 _NEARLY = 1.02
 """Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
 
+_LITTLE = 0.98
+"""Where clones leave more of the total than this part, the next pass may gain more by their time."""
+
 _SPARING = 0.2
 """Part of the time that recomputation may take which joined arrays may cost."""
 
@@ -57,8 +60,11 @@ def _recomputed(state: ModuleState) -> ModuleState:
     for k, way in enumerate(ways):
         limit = state.request.elapsed + state.seconds_left / (len(ways) - k)
         way = dataclasses.replace(way, limit=limit, other=None)
-        found.append(relax_overlap.run(rematerialise.run(way)))
-    best = min(found, key=lambda way: way.ordered.predicted_bytes)
+        done = rematerialise.run(way)
+        found.append(relax_overlap.run(done))
+        if done is not way and done.ordered.predicted_bytes > _LITTLE * way.ordered.predicted_bytes:
+            found.append(relax_overlap.run(way))  # with the time that gained so little
+    best = min(found, key=lambda way: (way.ordered.predicted_bytes, way.edits.added_seconds))
     return dataclasses.replace(best, limit=state.limit)
 
 
