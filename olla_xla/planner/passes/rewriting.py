@@ -19,7 +19,7 @@ _NEARLY = 1.02
 """Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
 
 _LITTLE = 0.98
-"""Where clones leave more of the total than this part, the next pass may gain more by their time."""
+"""Part of the total above which what clones leave shows that others may use their time better."""
 
 _SPARING = 0.2
 """Part of the time that recomputation may take which joined arrays may cost."""
