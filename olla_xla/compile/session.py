@@ -18,7 +18,7 @@ from olla_xla.compile.gpu_limits import reason_of_plan
 from olla_xla.compile.stage_compiles import NO_HOOK
 from olla_xla.compile.waiting import waiting
 from olla_xla.errors import BudgetError, LimitError, OllaError
-from olla_xla.problem.options import PlanOptions
+from olla_xla.problem.options import NOTHING, PlanOptions
 from olla_xla.problem.plan import Plan
 
 _logger = logging.getLogger("olla_xla")
@@ -30,9 +30,6 @@ _SMALL = 2**20
 _MUCH_FASTER = 0.1
 """A plan that saves this part of the predicted time may save next to no memory: it leaves out
 copies to the host's."""
-
-_NOTHING = 256 * 2**10
-"""Bytes below which a gain is ignored by default."""
 
 
 _ALL_OF_PLANNING = 8
@@ -129,7 +126,7 @@ class PlanningSession:
         """Whether a plan gains too little to be compiled."""
         gain = plan.xla_predicted_bytes - plan.predicted_bytes
         least = platform(plan.target).least_gain * plan.xla_predicted_bytes
-        small = gain < least or (self._options.is_default and gain < _NOTHING)
+        small = gain < least or (self._options.is_default and gain < NOTHING)
         return outcomes.without_gain(plan) or (small and plan.overhead > -_MUCH_FASTER)
 
     @property

@@ -56,7 +56,7 @@ def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedMo
     for _ in range(_WRITTEN):
         work, given = _KernelMemory(planned), planned
         settled = work.settle()
-        if settled and not work.aliases and not work.holds and not (is_own and _in_order(planned)):
+        if settled and not work.aliases and not work.holds and not (is_own and in_order(planned)):
             given = planned.guarded()
             work = _KernelMemory(given)
             settled = work.settle()
@@ -72,7 +72,7 @@ def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedMo
     return None
 
 
-def _in_order(planned: PlannedModule) -> bool:
+def in_order(planned: PlannedModule) -> bool:
     """Whether all computations run in the order that the module came with."""
     return all(order == c.schedule for c, order in planned.orders.items())
 

@@ -20,7 +20,7 @@ from olla_xla.memory.kernels import Pattern, overwritten
 from olla_xla.memory.module_state import PlannedModule
 from olla_xla.planner.computation import AlternativeOrders, Progress, SearchLimits, solve
 from olla_xla.planner.effort import Timing, effort
-from olla_xla.planner.kernels import keep_kernels
+from olla_xla.planner.kernels import in_order, keep_kernels
 from olla_xla.planner.work import Candidates, Solved
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import PlanOptions
@@ -104,6 +104,7 @@ def plan_order(
     released: frozenset[str] = frozenset(),
     kept: Mapping[str, Pattern] | None = None,
     seen: list[tuple[TensorGraph, NDArray[np.int64]]] | None = None,
+    least_gain: int = 0,
 ) -> Plan:
     """Finds an order for every computation of a module, and results to bind to operands.
 
@@ -113,6 +114,7 @@ def plan_order(
       released: starts of transfers that may hide less than in XLA's order.
       kept: kernel name -> which of its arrays must share memory; None: as in XLA's order.
       seen: a list to which the entry's graph and order are appended.
+      least_gain: bytes; where orders gain less, XLA's own are kept.
 
     Returns:
       A plan that the referee has accepted and whose predicted total is never above XLA's order's.
@@ -136,7 +138,7 @@ def plan_order(
     orders = _Orders(planned, xla_total)
     solved = _solve_all(orders, estimates, limits)
     own_places = options.placement == "own"  # then what XLA's rule takes does not count
-    most = math.inf if own_places else xla_total
+    most = math.inf if own_places else xla_total - least_gain
     end = _with_kernels(orders, solved, planned, most, is_own=kept is None)
     final = end.given.simulate()
     offsets = _offsets(end.given, final)
@@ -145,6 +147,10 @@ def plan_order(
         seen.append((end.graph, end.order))
     order = _order_names(end.module)
     total = end.peak if own_places else final.total_bytes
+    status = _status(total, solved.bound, options.tolerance, order != xla_orders)
+    if least_gain and solved.source != "xla" and order == xla_orders:
+        solved = dataclasses.replace(solved, source="xla")
+        status = PlanStatus.OPTIMAL if end.peak <= solved.bound else status
     return Plan(
         module=planned.module.name,
         fingerprint=planned.module.fingerprint,
@@ -161,7 +167,7 @@ def plan_order(
         peak_bytes=end.peak,
         least_peak_bytes=solved.least,
         lower_bound_bytes=solved.bound,
-        status=_status(total, solved.bound, options.tolerance, order != xla_orders),
+        status=status,
         stopped_by=StopReason.TIME_LIMIT if orders.out_of_time else solved.stopped_by,
         source=solved.source,
         candidates=solved.candidates,
@@ -278,13 +284,15 @@ def _with_kernels(
     Raises:
       KernelError: it is not possible there either.
     """
-    aliases = dict(orders.aliases)
-    found = keep_kernels(orders.planned, is_own=is_own and not aliases)
-    if found is None or found.given.simulate().total_bytes > most:
+    planned, aliases, found = orders.planned, dict(orders.aliases), None
+    same = not aliases and in_order(planned)
+    if same or planned.simulate().total_bytes <= most:  # kernels take no less
+        found = keep_kernels(planned, is_own=is_own and not aliases)
+    if found is None or (not same and found.given.simulate().total_bytes > most):
         fresh = PlannedModule(given.module, given.target, given.released, given.kept)
         fresh.charge_all()
         found, aliases = keep_kernels(fresh, is_own=is_own), {}
-    elif found.module is orders.planned:
+    elif found.module is planned:
         end = found.module, found.given, solved.graph, solved.order, solved.peak
         return _End(*end, aliases, {})
     if found is None:

@@ -178,8 +178,10 @@ class ModuleState:
     @functools.cached_property
     def run_seconds(self) -> float:
         """Predicted seconds of a run: on a GPU's streams in the plan's order, else op after op."""
-        order = None if self.plan is None else self.plan.order
-        return run_seconds(self.module, self.request.cost, order)
+        order, request = None if self.plan is None else self.plan.order, self.request
+        if self.module is request.own and order in (None, request.own.order):
+            return request.own_seconds
+        return run_seconds(self.module, request.cost, order)
 
     @property
     def path_seconds(self) -> float:

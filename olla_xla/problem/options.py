@@ -7,6 +7,9 @@ from typing import Any
 
 from olla_xla.errors import InputError, LimitError
 
+NOTHING = 256 * 2**10
+"""Bytes below which a gain is ignored by default."""
+
 KNEE = "knee"
 """The overhead beyond which more time saves little."""
 

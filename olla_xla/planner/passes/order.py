@@ -10,6 +10,7 @@ from olla_xla.planner.effort import LONGEST, Timing
 from olla_xla.planner.orders import plan_order
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.graph import TensorGraph
+from olla_xla.problem.options import NOTHING
 
 _ORDER_SHARE = 0.4
 """Part of the time limit for an order without recomputation, where that is allowed too."""
@@ -31,6 +32,7 @@ def run(state: ModuleState) -> ModuleState:
             kernels = facts_of(state.module, request.target).all_kernels
     request.tell("searching for an order")
     seen: list[tuple[TensorGraph, NDArray[np.int64]]] = []
+    by_default = options.is_default and request.schedule_seconds is not None
     plan = plan_order(
         state.module,
         options,
@@ -40,6 +42,7 @@ def run(state: ModuleState) -> ModuleState:
         timing=Timing(request.schedule_seconds, longest, request.started),
         kept=kernels,
         seen=seen,
+        least_gain=NOTHING if by_default and not state.edits.sources else 0,
     )
     plan = dataclasses.replace(plan, xla_predicted_bytes=state.before_bytes)
     return dataclasses.replace(state, plan=plan, kernels=kernels, entry=seen[0])
