@@ -147,10 +147,6 @@ def plan_order(
         seen.append((end.graph, end.order))
     order = _order_names(end.module)
     total = end.peak if own_places else final.total_bytes
-    status = _status(total, solved.bound, options.tolerance, order != xla_orders)
-    if least_gain and solved.source != "xla" and order == xla_orders:
-        solved = dataclasses.replace(solved, source="xla")
-        status = PlanStatus.OPTIMAL if end.peak <= solved.bound else status
     return Plan(
         module=planned.module.name,
         fingerprint=planned.module.fingerprint,
@@ -167,7 +163,7 @@ def plan_order(
         peak_bytes=end.peak,
         least_peak_bytes=solved.least,
         lower_bound_bytes=solved.bound,
-        status=status,
+        status=_status(total, solved.bound, options.tolerance, order != xla_orders),
         stopped_by=StopReason.TIME_LIMIT if orders.out_of_time else solved.stopped_by,
         source=solved.source,
         candidates=solved.candidates,

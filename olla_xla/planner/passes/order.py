@@ -11,6 +11,7 @@ from olla_xla.planner.orders import plan_order
 from olla_xla.planner.state import ModuleState
 from olla_xla.problem.graph import TensorGraph
 from olla_xla.problem.options import NOTHING
+from olla_xla.problem.plan_parts import PlanStatus
 
 _ORDER_SHARE = 0.4
 """Part of the time limit for an order without recomputation, where that is allowed too."""
@@ -33,6 +34,7 @@ def run(state: ModuleState) -> ModuleState:
     request.tell("searching for an order")
     seen: list[tuple[TensorGraph, NDArray[np.int64]]] = []
     by_default = options.is_default and request.schedule_seconds is not None
+    least_gain = NOTHING if by_default and not state.edits.sources else 0
     plan = plan_order(
         state.module,
         options,
@@ -42,7 +44,11 @@ def run(state: ModuleState) -> ModuleState:
         timing=Timing(request.schedule_seconds, longest, request.started),
         kept=kernels,
         seen=seen,
-        least_gain=NOTHING if by_default and not state.edits.sources else 0,
+        least_gain=least_gain,
     )
+    if least_gain and plan.source != "xla" and plan.order == state.module.order:
+        optimal = plan.peak_bytes <= plan.lower_bound_bytes
+        status = PlanStatus.OPTIMAL if optimal else plan.status
+        plan = dataclasses.replace(plan, source="xla", status=status)
     plan = dataclasses.replace(plan, xla_predicted_bytes=state.before_bytes)
     return dataclasses.replace(state, plan=plan, kernels=kernels, entry=seen[0])
