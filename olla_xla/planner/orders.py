@@ -126,8 +126,7 @@ def plan_order(
     started = clock.now() if timing.began is None else timing.began
     planned = PlannedModule(module, target, released, kept)
     xla_orders = _order_names(planned)
-    if kept is not None:
-        planned = _overwriting_last(planned)
+    planned = planned if kept is None else _overwriting_last(planned)
     xla_total = planned.facts.total
     if kept is None:
         planned.kept = planned.facts.kernels
@@ -135,8 +134,7 @@ def plan_order(
     bound = estimates[planned.module.entry.name].bound
     limits = _limits(options, timing, started, xla_total, bound)
     limits = dataclasses.replace(limits, progress=progress, alternative_orders=alternative_orders)
-    orders = _Orders(planned, xla_total)
-    solved = _solve_all(orders, estimates, limits)
+    solved = _solve_all(orders := _Orders(planned, xla_total), estimates, limits)
     own_places = options.placement == "own"  # then what XLA's rule takes does not count
     most = math.inf if own_places else xla_total - least_gain
     end = _with_kernels(orders, solved, planned, most, is_own=kept is None)
