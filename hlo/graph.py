@@ -318,15 +318,19 @@ class MutableModule:
         """The MutableComputation that instruction `i` calls; number `k` if it calls several."""
         return self.body(i.called_computation_ids[k])
 
-    def find(self, names: Collection[str]) -> list[tuple[MutableComputation, _Instruction]]:
+    def find(
+        self, names: Collection[str], within: Collection[int] | None = None
+    ) -> list[tuple[MutableComputation, _Instruction]]:
         """The instructions with these names, each with its computation, in the module's order.
+
+        `within` has ids of the only computations that they may be in; None: of any.
 
         Raises:
           HloError: the module lacks one of the names.
         """
         found: dict[str, int] = {}
         for c in self.proto.computations if names else ():
-            for i in c.instructions:
+            for i in c.instructions if within is None or c.id in within else ():
                 if i.name in names:
                     found.setdefault(i.name, c.id)
         if lost := [name for name in names if name not in found]:

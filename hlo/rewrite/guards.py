@@ -38,14 +38,18 @@ def add_guards(
     """
     edges, alone = _needed(buffers, orders)
     module = MutableModule(proto)
-    found = module.find(edges.keys() | alone)
+    found = module.find(edges.keys() | alone, {c.id for c in orders})
     for home, i in found:
         known = set(i.control_predecessor_ids)
         added = sorted(home.named(name).id for name in edges.get(i.name, ()))
         i.control_predecessor_ids.extend(k for k in added if k not in known)
+    handing: dict[int, dict[int, list[xla_pb2.HloInstructionProto]]] = {}
     for home, i in found:
         if i.name in alone:
-            _put_behind(i, home)
+            where = home.computation.id
+            if where not in handing:
+                handing[where] = _handing(home)
+            _put_behind(i, home, handing[where].get(i.id, []))
     for home in module.bodies():
         home.reorder()
     module.finish()
@@ -108,9 +112,24 @@ def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
     return reads and not any(i is writer.computation.root for i, _ in value.positions)
 
 
-def _put_behind(fusion: xla_pb2.HloInstructionProto, home: MutableComputation) -> None:
-    """Schedules what forwards a fusion's result right behind it, a new bitcast if need be."""
-    handing = [i for i in home.readers(fusion) if i.opcode in _HANDING]
+def _handing(home: MutableComputation) -> dict[int, list[xla_pb2.HloInstructionProto]]:
+    """Id of an instruction -> those that forward its result, listed once for all of them."""
+    found: dict[int, list[xla_pb2.HloInstructionProto]] = collections.defaultdict(list)
+    for i in home.instructions():
+        if i.opcode in _HANDING:
+            found[i.operand_ids[0]].append(i)
+    return found
+
+
+def _put_behind(
+    fusion: xla_pb2.HloInstructionProto,
+    home: MutableComputation,
+    handing: Sequence[xla_pb2.HloInstructionProto],
+) -> None:
+    """Schedules one of `handing`, which forward a fusion's result, right behind it.
+
+    Where each of them has another place, that is a new bitcast.
+    """
     handed = next((i for i in handing if not i.control_predecessor_ids), None)
     if handed is not None:
         home.order.remove(handed.id)

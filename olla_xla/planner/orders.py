@@ -278,13 +278,13 @@ def _with_kernels(
     Raises:
       KernelError: it is not possible there either.
     """
-    planned, aliases, found = orders.planned, dict(orders.aliases), None
+    planned, aliases, found, lowered = orders.planned, dict(orders.aliases), None, None
     same = not aliases and in_order(planned)
     if same or planned.simulate().total_bytes <= most:  # kernels take no less
         found = keep_kernels(planned, is_own=is_own and not aliases)
     if found is None or (not same and found.given.simulate().total_bytes > most):
         fresh = PlannedModule(given.module, given.target, given.released, given.kept)
-        fresh.charge_all()
+        lowered = fresh.charge_all()
         found, aliases = keep_kernels(fresh, is_own=is_own), {}
     elif found.module is planned:
         end = found.module, found.given, solved.graph, solved.order, solved.peak
@@ -293,7 +293,10 @@ def _with_kernels(
         raise KernelError("every plan changes which operands and results of kernels share a buffer")
     for name, new in found.aliases.items():
         aliases[name] = (*aliases.get(name, ()), *new)
-    graph, peak = found.module.charge_all().graph, found.module.peaks[found.module.module.entry]
+    if lowered is None or found.aliases or found.holds:  # not the module that was charged
+        lowered = found.module.charge_all()
+    graph = lowered.graph
+    peak = found.module.peaks[found.module.module.entry]
     end = found.module, found.given, graph, np.arange(len(graph.operators)), peak
     return _End(*end, aliases, found.holds)
 

@@ -82,6 +82,7 @@ def test_one_order_is_placed_once_and_anew_where_values_must_share_memory_or_liv
     values = [v for v in model.dataflow.values if first.allocation[v.id] == len(first.sizes) - 1]
     pairs = [(values[0].id, v.id) for v in values]
     assert model.merged(pairs).simulate(orders).total_bytes < first.total_bytes
+    assert model.merged(pairs).times(orders) is model.times(orders)  # the steps are counted once
 
 
 @pytest.mark.parametrize("name", ["scan_gradient", "two_layers"])

@@ -77,6 +77,7 @@ class AssignmentModel:
         self._starts = starts(dataflow, self._number, target)
         self._applies = applies(module)
         self._held = np.zeros(0, np.int64)
+        self._timed: tuple[dict[Any, Any], Times] = {}, (np.zeros(0, np.int64), 0)
         self._span = {c: k for k, c in enumerate(self.computations)}
         self._build_ranges()
         self._build_sharing(sharing(dataflow, target) if pairs is None else pairs)
@@ -212,12 +213,13 @@ class AssignmentModel:
         pointers = np.zeros(len(by_set["bytes"]) + 1, np.int64)
         np.cumsum(np.bincount(set_of, minlength=len(pointers) - 1), out=pointers[1:])
         members = np.argsort(set_of, kind="stable")
-        operands: list[list[int]] = [[] for _ in by_set["bytes"]]
-        for v in members.tolist():
-            operands[set_of[v]] += self._operands[v]
+        ptr, idx = self._operands
+        counts = np.diff(ptr)[members]
+        ends = np.concatenate(([0], np.cumsum(counts)))
+        operands = idx[np.repeat(ptr[members] - ends[:-1], counts) + np.arange(ends[-1])]
         self._latest: tuple[NDArray[np.int64], Assignment] | None = None
         self._set_of = set_of
-        self._sets = AliasSets(pointers, members, *csr(operands), **by_set)
+        self._sets = AliasSets(pointers, members, ends[pointers], operands, **by_set)
         self._bytes = self._sets.bytes[set_of]
         self._color = self._sets.color[set_of]
         self._spaces = np.unique(self._sets.color)
@@ -254,12 +256,15 @@ class AssignmentModel:
         )
         self._heap_share = csr([[operand for operand, _ in row] for row in heap])
         self._heap_share_pair = np.array([pair for row in heap for _, pair in row], np.int64)
-        self._operands = operands
+        self._operands = csr(operands)
 
     # Evaluation.
 
     def times(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Times:
         """The logical time of each point of the schedule (see `References`) under these orders."""
+        orders = dict(orders)
+        if self._timed[0] == orders:  # simulations of one order, with other values in one buffer
+            return self._timed[1]
         n, c = len(self.instructions), len(self.computations)
         time = np.zeros(n + 2 * c, np.int64)
         clock = 0
@@ -279,6 +284,7 @@ class AssignmentModel:
             time[self._end_ref(computation)] = clock
 
         flatten(self.dataflow.module.entry)
+        self._timed = orders, (time, clock)
         return time, clock
 
     def simulate(self, orders: Mapping[Computation, Sequence[Instruction]]) -> Assignment:

@@ -266,8 +266,9 @@ def transposes(i: Instruction) -> bool:
 def _arithmetic(i: Instruction, target: str) -> Work:
     """What one instruction and its fused ones compute; nothing of what they move."""
     if i.opcode == "fusion":
-        inside = (_arithmetic(k, target) for k in i.called[0].instructions)
-        return sum((w for w in inside if w is not _NOTHING), _NOTHING)
+        inside = [_arithmetic(k, target) for k in i.called[0].instructions]
+        counted = [_figures(w) for w in inside if w is not _NOTHING]
+        return Work(*map(sum, zip(*counted, strict=True))) if counted else _NOTHING
     if i.opcode in ("dot", "convolution", "custom-call"):
         windowed = i.opcode == "convolution" and not platform(target).has_dots
         count = 2 * convolution.multiply_adds(i) if windowed else _matrix(i)
