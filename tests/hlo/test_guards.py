@@ -5,6 +5,7 @@ import re
 import pytest
 
 from hlo import xla_pb2
+from hlo.graph import MutableComputation
 from hlo.module import module_from_bytes
 from hlo.text import from_hlo_text
 from olla_xla.check.executable import check_control, check_planned
@@ -63,7 +64,9 @@ ENTRY e {
     assert edges == {"new": {"early"}}
 
 
-def test_a_bound_fusion_comes_before_what_hands_it_on():
+def test_a_bound_fusion_comes_before_what_hands_it_on(monkeypatch):
+    # What forwards results is listed once: to look for each fusion's took LSTM's plan 0.4 s.
+    monkeypatch.delattr(MutableComputation, "readers")
     _, _, edges, order = guarded(
         f"""
 ENTRY e {{

@@ -90,8 +90,7 @@ class AssignmentModel:
         return self._start_ref(computation) + len(self.computations)
 
     def _build_ranges(self) -> None:
-        module = self.dataflow.module
-        values = self.dataflow.values
+        module, values = self.dataflow.module, self.dataflow.values
         donated, entry = module.donated, module.entry
         begun = {c: i for i in self._number if i.opcode == "async-start" for c in i.called_control}
 
@@ -107,15 +106,11 @@ class AssignmentModel:
             and (v.instruction.parameter_number, v.index) not in donated
             for v in values
         ]
-        point, read = {**self._number}, {**self._number}
-        for c in self.computations:
-            if c.root is not None:
-                point[c.root] = self._end_ref(c)
-        for i in self.instructions:
-            if i.opcode == "call":
-                del read[i]
-            elif i.opcode == "while":
-                read[i] = self._number[i.called[0].parameters[0]]
+        number = self._number
+        point = number | {c.root: self._end_ref(c) for c in self.computations if c.root}
+        loops = [i for i in number if i.opcode == "while"]
+        read = number | {i: number[i.called[0].parameters[0]] for i in loops}
+        read = {i: k for i, k in read.items() if i.opcode != "call"}
         position_ptr, position_idx = csr([[point[i] for i, _ in v.positions[1:]] for v in values])
         users = [[u.instruction for u in v.uses] for v in values]
         use_ptr, use_idx = csr([[read[i] for i in row if i in read] for row in users])
@@ -201,8 +196,7 @@ class AssignmentModel:
                 return AliasSetKind.CONSTANT
             if i.opcode == "parameter" and i.computation is self.dataflow.module.entry:
                 return AliasSetKind.ARGUMENT
-        is_tuple = any([v.shape.is_tuple for v in members])
-        return AliasSetKind.TUPLE if is_tuple else AliasSetKind.TEMP
+        return AliasSetKind.TUPLE if any(v.shape.is_tuple for v in members) else AliasSetKind.TEMP
 
     def _set_buffers(self, set_of: NDArray[np.int64], **by_set: NDArray[Any]) -> None:
         """Sets the alias sets, and what follows from them.
