@@ -80,7 +80,7 @@ def read_lowered(path: str | Path) -> LoweredModule | None:
     try:
         if isinstance(data, str) and not data.lstrip().startswith("HloModule"):
             return _from_stablehlo(data)
-        proto = parse_module_proto(to_hlo(data))
+        proto = parse_module_proto(data if isinstance(data, bytes) else to_hlo(data))
         if proto.entry_computation_id in proto.schedule.sequences:
             return None
         module_from_proto(proto)  # refuses what refers to nothing

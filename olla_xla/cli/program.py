@@ -109,11 +109,15 @@ class CommandLine:
             known = f"there is no command {name!r}{_alike(name, self.commands)}; the commands are "
             known += ", ".join(self.commands)
             return _failed(self.name, InputError("; ".join(filter(None, (known, self.others)))))
-        program = f"{self.name} {name}"
+        program, held = f"{self.name} {name}", contextlib.ExitStack()
         try:
+            held.enter_context(without_collection())
             if name not in self.of_any_jax and (why := old_jax()):
                 raise VersionError(why)
             command = importlib.import_module(f"{self.package}.{name}")
+            kept = getattr(command, "KEEPS_GARBAGE", False)
+            if not kept:
+                held.close()
             values = flags.FlagValues()
             command.define_flags(values)
             _define_json(values)
@@ -123,17 +127,17 @@ class CommandLine:
                 return 0
             operands = getattr(command, "OPERANDS", ())
             given = _parsed(values, program, _normal(rest), operands)
-            kept = getattr(command, "KEEPS_GARBAGE", False)
-            with without_collection() if kept else contextlib.nullcontext():
-                code = _run(command, values, (*given, *script), values["json"].value)
-                if kept and argv is None:  # which the process's end would look through
-                    gc.freeze()
+            code = _run(command, values, (*given, *script), values["json"].value)
+            if kept and argv is None:  # which the process's end would look through
+                gc.freeze()
             return code
         except OllaError as error:
             return _failed(program, error)
         except KeyboardInterrupt:
             print(f"{program}: interrupted", file=sys.stderr)
             return 130
+        finally:
+            held.close()
 
     def _overview(self) -> str:
         width = max(map(len, self.commands))
