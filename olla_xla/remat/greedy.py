@@ -123,9 +123,21 @@ class Selector:
     def _chains(
         self, chosen: NDArray[np.int64], now: Expansion, tensor: int, moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
-        """One tensor evicted, then also the operands that this would keep alive, and so on."""
+        """One tensor evicted, then also the operands that this would keep alive, and so on.
+
+        The same with all results of its operator that live then: one clone gives them all.
+        """
+        yield from self._chain(chosen, now, [tensor], moment)
+        g = self.graph.arrays
+        v, alive = g.source[tensor], self._across(now, moment)
+        results = [t for t in g.out_idx[g.out_ptr[v] : g.out_ptr[v + 1]].tolist() if t in alive]
+        if len(results) > 1:
+            yield from self._chain(chosen, now, results, moment)
+
+    def _chain(
+        self, chosen: NDArray[np.int64], now: Expansion, added: list[int], moment: int
+    ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
         before = _alive(now, moment)
-        added = [tensor]
         for _ in range(_CHAIN):
             evictions = np.concatenate(
                 [chosen, np.array([(t, moment) for t in added], np.int64).reshape(-1, 2)]

@@ -39,6 +39,7 @@ class Needs(NamedTuple):
       key: int64 [capacity] by entry. following: int64 [capacity], the next entry or -1.
       count: int64 [1], entries.
       moments: int64 [capacity], room for those of one tensor in ascending order.
+      places: int64 [capacity], room for the keys of clones that results of an operator may share.
     """
 
     head: NDArray[np.int64]
@@ -47,13 +48,14 @@ class Needs(NamedTuple):
     following: NDArray[np.int64]
     count: NDArray[np.int64]
     moments: NDArray[np.int64]
+    places: NDArray[np.int64]
 
     @classmethod
     def none(cls, tensors: int, capacity: int) -> Needs:
         """Makes empty lists for `tensors` tensors, with room for `capacity` entries in all."""
         lists = (np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64))
-        entries = (np.empty(capacity, np.int64), np.empty(capacity, np.int64))
-        return cls(*lists, *entries, np.zeros(1, np.int64), np.empty(capacity, np.int64))
+        key, following, moments, places = np.empty((4, capacity), np.int64)
+        return cls(*lists, key, following, np.zeros(1, np.int64), moments, places)
 
 
 class Versions(NamedTuple):
@@ -108,6 +110,7 @@ def demand(
         own = _moment(g.n, v)
         segment, clone = made.count[SEGMENTS], made.count[CLONES]
         used = not marks.rerun[v]  # whether the original is needed
+        shared = _shared(g, evicted, needs, made, v)
         for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
             t = g.out_idx[e]
             if marks.first[t] >= 0:  # its readers read a version of that one
@@ -121,7 +124,7 @@ def demand(
             if not g.live_out[t] and latest > _moment(g.n, marks.limit[t]):
                 feasible = False
             if evicted.ptr[t] < evicted.ptr[t + 1]:
-                latest = _cut(g, evicted, needs, made, t, v, clone)
+                latest = _cut(g, evicted, needs, made, t, v, clone, shared)
             elif made.count[SEGMENTS] < capacity:
                 latest = max(own, latest)
                 _enter(made, t, start, latest)
@@ -187,6 +190,29 @@ def _sort_needs(needs: Needs, t: int) -> int:
 
 
 @inner
+def _shared(g: GraphArrays, evicted: Evicted, needs: Needs, made: Versions, v: int) -> int:
+    """Lists where results of operator v would each have clones; returns their number.
+
+    They are 0 where fewer than two results are evicted.
+    """
+    results = 0
+    for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
+        results += evicted.ptr[g.out_idx[e]] < evicted.ptr[g.out_idx[e] + 1]
+    if results < 2:
+        return 0
+    segment, clone = made.count[SEGMENTS], made.count[CLONES]
+    for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
+        t = g.out_idx[e]
+        if evicted.ptr[t] < evicted.ptr[t + 1]:
+            _cut(g, evicted, needs, made, t, v, clone, 0)
+    count = made.count[CLONES] - clone
+    for k in range(count):
+        needs.places[k] = made.clones[clone + k, 1]
+    made.count[SEGMENTS], made.count[CLONES] = segment, clone
+    return count
+
+
+@inner
 def _cut(
     g: GraphArrays,
     evicted: Evicted,
@@ -195,12 +221,14 @@ def _cut(
     t: int,
     v: int,
     first_clone: int,
+    shared: int,
 ) -> int:
     """Enters the versions of an evicted tensor that its readers need, and clones to make them.
 
     Args:
       g, marks: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
       t: the tensor, which operator v makes. first_clone: index of the first clone of v.
+      shared: number of `needs.places`: the first of them after an eviction gives t again, too.
 
     Returns:
       The moment up to which the original's version lives, or _FULL.
@@ -222,6 +250,11 @@ def _cut(
             if max(made.count[SEGMENTS], made.count[CLONES]) >= capacity:
                 return _FULL
             _enter(made, t, start, now)
+            while at + 1 < end and evicted.key[at + 1] < key:
+                at += 1
+            for other in range(shared):
+                if max(now, evicted.key[at]) < needs.places[other] < place:
+                    place = needs.places[other]
             start = place
             _enter_clone(made, v, place, first_clone)
         now = key

@@ -206,6 +206,60 @@ ENTRY e { x = f32[4096] parameter(0)
     assert order[-2:] == ["y.remat", "r"], "it hands its one output over without a tuple"
 
 
+def two_results_a_layer(layers=4):
+    """Results of fusions are read again from the last to the first: sines before negatives."""
+    fusions, lines = [], ["x0 = f32[4096] parameter(0)"]
+    for k in range(layers):
+        fusions.append(f"""f{k} {{ p = f32[4096] parameter(0)
+  q = f32[4096] sine(p)
+  s = f32[4096] negate(p)
+  ROOT t = (f32[4096], f32[4096]) tuple(q, s) }}""")
+        lines += [
+            f"y{k} = (f32[4096], f32[4096]) fusion(x{k}), kind=kLoop, calls=f{k}",
+            f"a{k} = f32[4096] get-tuple-element(y{k}), index=0",
+            f"b{k} = f32[4096] get-tuple-element(y{k}), index=1",
+            f"x{k + 1} = f32[4096] add(a{k}, b{k})",
+        ]
+    lines.append(f"g{layers} = f32[4096] tanh(x{layers})")
+    for k in reversed(range(layers)):
+        lines += [
+            f"h{k} = f32[4096] multiply(g{k + 1}, a{k})",
+            f"i{k} = f32[4096] sine(h{k})",
+            f"g{k} = f32[4096] add(i{k}, b{k})",
+        ]
+    entry = "\n".join(["ENTRY e {", *lines[:-1], f"ROOT {lines[-1]} }}"])
+    return "\n".join(["HloModule m", *fusions, entry])
+
+
+def test_results_that_are_dropped_together_share_a_clone():
+    data = with_program_order(from_hlo_text(two_results_a_layer()))
+    f = Front(module_from_bytes(data), "cuda", cost("cuda"), 10, {})
+    g, random = f.graph, np.random.default_rng(0)
+    names = [i.name for i in g.instructions]
+    results = [t for t, v in enumerate(g.values) if f.planned.dataflow.values[v].index]
+    middle = (2 * names.index("g4") + 1) * g.arrays.n
+    tried = [np.array([(t, middle) for t in results], np.int64)]
+    for count in range(1, 40):
+        keys = (2 * random.integers(0, g.arrays.n, count) + 1) * g.arrays.n
+        tried.append(np.stack([random.choice(results, count), keys], axis=1).astype(np.int64))
+    for k, evictions in enumerate(tried):
+        expansion = expand(g, evictions)
+        assert expansion.feasible
+        made = clones(f.planned.dataflow, g, expansion)
+        written = with_clones(data, made)
+        check_cloned(data, written, "cuda")
+        view = PlannedModule(module_from_bytes(written), "cuda")
+        lowered = view.lowered(view.module.entry)
+        peak = peak_bytes(lowered.graph, range(len(lowered.instructions)))
+        assert peak <= expansion.peak  # what is written leaves results out that nothing reads
+        assert k or peak == expansion.peak
+        again = [c.original for c in made if c.original.startswith("y")]
+        assert k or sorted(again) == ["y0", "y1", "y2", "y3"], "one clone for two results"
+    together = f.selector.point(tried[0])
+    found = f.selector.reduce(tried[0][:0], together.peak)
+    assert found.peak <= together.peak and found.seconds <= together.seconds
+
+
 def test_a_bound_result_moves_no_fewer_bytes():
     text = """HloModule m
 f { p = f32[4096] parameter(0)
