@@ -162,6 +162,14 @@ class LoopModule(MutableModule):
             zeros.fusion(self.names.new(name), zeros.zeros(shape), "kLoop", _Instruction())
         )
 
+    def unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
+        """The fusion that an asynchronous call runs, and which operands it has."""
+        wrapper = self.called(start)
+        operands = wrapper.operands(wrapper.root)
+        if any(o.opcode != "parameter" for o in operands):
+            raise HloError(f"{start.name} runs more than one fusion")
+        return wrapper.root, [o.parameter_number for o in operands]
+
     @staticmethod
     def leaf(body: MutableComputation, whole: _Instruction, index: ShapeIndex) -> _Instruction:
         """The leaf of a result at a shape index, by get-tuple-elements that are added to `body`."""

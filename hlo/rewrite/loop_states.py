@@ -257,9 +257,13 @@ class _OverwrittenValue:
     """
 
     def __init__(self, module: LoopModule, body: MutableComputation, what: Overwritten) -> None:
-        self._owner, self._body, self._index = body.named(what.owner), body, what.index
+        owner, self._body, self._index = body.named(what.owner), body, what.index
+        self._operands = body.operands(owner)
+        if owner.opcode == "async-start":
+            owner, numbers = module.unwrapped(owner)
+            self._operands = [self._operands[k] for k in numbers]
         is_inside = what.owner != what.update
-        self._inside = module.called(self._owner) if is_inside else body
+        self._inside = module.called(owner) if is_inside else body
         self._array = body.element(what.element)
         _, part, *self._indices = self._inside.operands(self._inside.named(what.update))
         self.shape = part.shape if what.index is None else self._indices[what.index].shape
@@ -276,5 +280,5 @@ class _OverwrittenValue:
         if self._inside is self._body:
             return inner.parameter(i)
         if i.opcode == "parameter":
-            return inner.parameter(self._body.operands(self._owner)[i.parameter_number])
+            return inner.parameter(self._operands[i.parameter_number])
         return inner.copied(i, [self._again(inner, k) for k in self._inside.operands(i)])

@@ -85,7 +85,7 @@ class Maker:
             self._made[made.name] = self._copied_from_beside(made)
             return
         original = self._source.named(made.original)
-        if original.opcode == "conditional":
+        if original.opcode in ("conditional", "while"):
             self._made[made.name] = self._branched(original, made)
             return
         shapes = [i.shape for i in self._source.operands(original)]
@@ -96,7 +96,7 @@ class Maker:
             self._made[made.name] = self._exchanges.again(made.name, original, operands)
             return
         if original.opcode == "async-start":
-            original, numbers = self._unwrapped(original)
+            original, numbers = self._module.unwrapped(original)
         copy = copied(original, made.name)
         del copy.output_operand_aliasing[:]
         if made.root:
@@ -161,14 +161,6 @@ class Maker:
                 i.shape.CopyFrom(slice_shape(i.shape, axis))
         return self._body.add(copy)
 
-    def _unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
-        """The fusion that an asynchronous call runs, and which operands it has."""
-        wrapper = self._module.called(start)
-        operands = wrapper.operands(wrapper.root)
-        if any(o.opcode != "parameter" for o in operands):
-            raise HloError(f"{start.name} runs more than one fusion")
-        return wrapper.root, [o.parameter_number for o in operands]
-
     def _own(self, i: _Instruction, made: NewInstruction | None = None) -> MutableComputation:
         """Gives a copy of a fusion or conditional copies of what it runs; reducers are shared.
 
@@ -186,7 +178,7 @@ class Maker:
             own.computation.execution_thread = body.computation.execution_thread
             own.copy_from(body, rename)
             for inner in own.instructions():
-                if inner.opcode in ("fusion", "conditional", "async-start"):
+                if inner.opcode in ("fusion", "conditional", "while", "async-start"):
                     self._own(inner, None if inner.opcode == "fusion" else made)
             i.called_computation_ids[k] = own.computation.id
         return self._module.called(i)

@@ -6,6 +6,7 @@ from hlo.backend import platform
 from hlo.exchange import REPEATABLE
 from hlo.inplace import in_place_pairs
 from hlo.module import Computation, Instruction
+from hlo.trip_count import trip_count
 
 FORWARDING = frozenset({"bitcast", "get-tuple-element"})
 """Opcodes that pass their operand on without touching memory: clones of them cost nothing."""
@@ -77,8 +78,17 @@ def pure_but_for_transfer(fusion: Instruction) -> bool:
     return _all_pure([i for i in fusion.called[0].instructions if i.opcode not in REPEATABLE])
 
 
-def branches_repeat(i: Instruction) -> bool:
-    """Whether a conditional gives the same bits whenever it runs, and has no other effect."""
+CONTROL = ("conditional", "while")
+"""Opcodes of what runs computations step by step."""
+
+
+def control_repeats(i: Instruction) -> bool:
+    """Whether a branch or loop gives the same bits whenever it runs, and has no other effect.
+
+    Of a loop it must be known how often it runs, which is its price.
+    """
+    if i.opcode == "while" and trip_count(i) is None:
+        return False
     return not i.side_effect and not _on_host(i) and all(map(_steps_repeat, i.called))
 
 
@@ -87,7 +97,7 @@ def _steps_repeat(computation: Computation) -> bool:
     return all(
         k.opcode in _HANDING
         or pure(k)
-        or (k.opcode == "conditional" and branches_repeat(k))
+        or (k.opcode in CONTROL and control_repeats(k))
         or (k.opcode == "async-start" and all(map(_steps_repeat, k.called)))
         for k in computation.instructions
     )

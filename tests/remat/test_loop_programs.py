@@ -67,6 +67,11 @@ def changed(module, target="cpu"):
             yield with_loops_changed(module, [edit])
 
 
+def whiles(module):
+    """How many loops a module has, in any computation."""
+    return sum(i.opcode == "while" for c in module.computations for i in c.instructions)
+
+
 @pytest.mark.optimized
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_choice_is_right(name):
@@ -113,6 +118,30 @@ def test_an_array_is_had_again_by_undoing_updates(name):
     found = choices(captured(name), "cpu")
     least = min(found.choice(k).total for k in range(len(found)))
     assert least < 0.51 * found.total
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("layers_of_turns", 0.35), ("loops_that_branches_run", 0.35)]
+)
+def test_a_loop_within_runs_again(name, part):
+    """The arrays of all its turns are there in one iteration at a time."""
+    found = choices(captured(name), "cpu")
+    best = min((found.choice(k) for k in range(len(found))), key=lambda choice: choice.total)
+    assert best.total < part * found.total and whiles(best.module) > whiles(found.module)
+
+
+@pytest.mark.cuda13
+def test_an_update_that_runs_beside_other_work_is_undone():
+    step, arguments = PROGRAMS["rows_that_turns_of_layers_write"]()
+    module = xla_schedule(jax.jit(step).lower(*on_h100(arguments)))
+    plan = plan_module(module, PlanOptions(step_limit=100, max_overhead=0.4), target="cuda")
+    assert plan.proposed and not plan.refused
+
+
+def test_a_loop_of_unknown_turns_does_not_run_again():
+    found = choices(captured("a_search_of_unknown_turns"), "cpu")
+    made = [found.choice(k).module for k in range(len(found))]
+    assert made and all(whiles(module) == whiles(found.module) for module in made)
 
 
 @pytest.mark.cuda13

@@ -432,6 +432,95 @@ def adaptive_steps():
     return loss, jnp.int32(1)
 
 
+# Loops in loops.
+
+
+def _nested(between):
+    """The gradient of layers of turns; `between` gets what the turns of a layer give, and it."""
+
+    def loss(a, y):
+        def turn(y, t):
+            y = jnp.tanh(jnp.sin(y) @ a) + y
+            return y, (y * t).sum(0)
+
+        def layer(y, t):
+            return between(*lax.scan(turn, y, t + jnp.arange(4.0)), t)
+
+        last, kept = lax.scan(layer, y, jnp.arange(TURNS * 1.0))
+        return (last**2).sum() + kept.sum()
+
+    return (loss,)
+
+
+@_program
+def layers_of_turns():
+    return _nested(lambda y, sums, t: (y, sums.sum()))
+
+
+@_program
+def layers_of_turns_with_branches():
+    def between(y, sums, t):
+        return lax.cond(
+            t < 4, lambda y: jnp.cos(y) + sums.mean(0), lambda y: y * 0.5, y
+        ), sums.max()
+
+    return _nested(between)
+
+
+@_program
+def loops_that_branches_run():
+    def loss(a, y):
+        def step(y, t):
+            def turns(y):
+                return lax.scan(lambda y, _: (jnp.tanh(y @ a), y[0]), y, None, length=3)[0]
+
+            return lax.cond(t % 2 == 0, turns, lambda y: y, y) + 0.1 * y
+
+        return (_over(step, y) ** 2).sum()
+
+    return (loss,)
+
+
+@_program
+def rows_that_turns_of_layers_write():
+    """A GPU writes them beside the products of the turn."""
+
+    def loss(a, y):
+        def turn(c, t):
+            y, rows = c
+            y = jnp.tanh(y @ a) * 0.5 + y
+            return (y, lax.dynamic_update_index_in_dim(rows, y[0], jnp.int32(t * 7) % 6, 0)), None
+
+        def layer(y, t):
+            start = jnp.sin(y), jnp.zeros((6, WIDTH))
+            (y, rows), _ = lax.scan(turn, start, t + jnp.arange(4.0))
+            return y, (rows**2).sum()
+
+        last, kept = lax.scan(layer, y, jnp.arange(TURNS * 1.0))
+        return (last**2).sum() + kept.sum()
+
+    return (loss,)
+
+
+@_program
+def a_search_of_unknown_turns():
+    """How often its loop would run again, and so its price, is not known."""
+
+    def loss(a, y):
+        def closer(c):
+            z, turn, change = c
+            new = jnp.tanh(z @ a) * 0.5
+            return new, turn + 1, jnp.abs(new - z).max()
+
+        def step(y, t):
+            z, *_ = lax.while_loop(lambda c: (c[1] < 9) & (c[2] > 0.1), closer, (y, 0, t + 1.0))
+            return y + jnp.sin(y @ a) * lax.stop_gradient(z)
+
+        return (_over(step, y) ** 2).sum()
+
+    return (loss,)
+
+
 # The rest.
 
 

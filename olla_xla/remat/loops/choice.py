@@ -29,6 +29,7 @@ from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.recipes import Recipe
 from olla_xla.remat.loops.restored import moving
 from olla_xla.remat.loops.scan_residuals import ScanResidual, only_hands_on
+from olla_xla.remat.purity import CONTROL
 
 _HIGHEST_PRICE = 1.0
 """Seconds that a byte of a scan residual is worth that should go wherever it can."""
@@ -313,7 +314,7 @@ class RecipePrices:
             residual = self._table.scan_residuals[recipe.needs[0]][0]
             wide = residual.whole.bytes // self._iterations
             return self.moving_seconds(wide + recipe.node.shape.bytes)
-        if recipe.owner.opcode == "conditional":
+        if recipe.owner.opcode in CONTROL:
             return alone_seconds(recipe.owner, self._cost)
         seconds = self._cost.copied_seconds(self._table.body.runs(recipe.owner))
         return seconds + (self._slots_seconds(recipe) if recipe.updated else 0.0)

@@ -26,7 +26,7 @@ from olla_xla.remat.loops.scan_residuals import (
     written_slice,
 )
 from olla_xla.remat.loops.waits import Waits
-from olla_xla.remat.purity import branches_repeat, pure, pure_but_for_transfer
+from olla_xla.remat.purity import CONTROL, control_repeats, pure, pure_but_for_transfer
 
 _NO_RESULTS = frozenset("async-start async-update bitcast constant iota parameter tuple".split())
 """Opcodes of what the backward loop does not make by itself, or for nothing."""
@@ -292,9 +292,9 @@ class RecipeTable:
             return Recipe(node, owner, None, self._needs(owner), exchanged=True)
         if (part := own_part(owner)) is not None:
             return self._beside_transfer(node, owner, part)
-        if fusion.opcode == "conditional":
+        if fusion.opcode in CONTROL:
             found = Recipe(node, owner, None, self._needs(owner))
-            return found if branches_repeat(fusion) else None
+            return found if control_repeats(fusion) else None
         if not pure(fusion) or any(o.shape.is_tuple for o in owner.operands):
             return None
         whole = [n for o in owner.operands for n in self.body.leaves(o).values()]

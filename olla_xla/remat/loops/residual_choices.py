@@ -35,6 +35,7 @@ from olla_xla.remat.loops.recipe import edits, recipe
 from olla_xla.remat.loops.recipe_table import RecipeTable
 from olla_xla.remat.loops.scan_residuals import ScanResidual
 from olla_xla.remat.overlap import hide_transfers
+from olla_xla.remat.purity import CONTROL
 
 _FREE_PRICES = (0.0, 1e-15, 1e-13, 3e-13)
 """Prices of which the one of least predicted time is chosen where none may be added."""
@@ -375,7 +376,7 @@ def _made_of(module: Module, changes: Sequence[LoopEdit]) -> Iterator[tuple[str,
         i.name: i
         for c in module.control_computations
         for i in c.instructions
-        if i.opcode == "conditional" and i.name in originals
+        if i.opcode in CONTROL and i.name in originals
     }
     for one in made:
         waiting = list(branched[one.original].called) if one.original in branched else []
