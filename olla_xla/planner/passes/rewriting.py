@@ -19,7 +19,7 @@ _NEARLY = 1.02
 """Times the knee's seconds and bytes that a plan may take which is to be at the knee."""
 
 _LITTLE = 0.98
-"""Part of the total above which what clones leave shows that others may use their time better."""
+"""Where clones leave more than this part of the total, their time is offered to the next pass."""
 
 _SPARING = 0.2
 """Part of the time that recomputation may take which joined arrays may cost."""
