@@ -19,9 +19,6 @@ from hlo.module import Computation, Instruction
 _BITS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 """Bits of exponent and mantissa, by XLA's number of the type: f16, f32, f64, bf16."""
 
-_FUSED = frozenset({11, 12})
-"""Element types that CPUs multiply and add in one instruction: f32, f64."""
-
 _FLOATING = frozenset({10, 11, 12, 16, 19, 20, 23, 24, 25, 28, 29, 31, 32, 33})
 """XLA's element types of floating point: f16, f32, f64, bf16, the 8-bit and smaller ones."""
 _COMPLEX = frozenset({15, 18})
@@ -84,7 +81,6 @@ def _determined(body: Computation) -> frozenset[Instruction]:
         for i in straight
         if i.opcode in ("add", "subtract")
         and i.shape.num_elements > _UNROLLED
-        and i.shape.element_type in _FUSED
         and straight.issuperset(i.operands)
         and _has_one_choice(i)
     )

@@ -21,7 +21,7 @@ from olla_xla.analysis.remedies import JittedFunction, Plannable, remedy
 from olla_xla.compile import outcomes
 from olla_xla.compile.assignment import read_assignment
 from olla_xla.compile.decorator import plan
-from olla_xla.compile.jax_private import device_bytes, jit_parameters, plain_jit
+from olla_xla.compile.jax_private import device_bytes, jit_parameters, own_jit
 from olla_xla.compile.planned import compile_planned
 from olla_xla.compile.planned_function import PlannedFunction, PlanWarning
 from olla_xla.compile.refused import is_refusal, refused_executable
@@ -130,10 +130,10 @@ def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunc
     """(the function jitted, the planned one or None)."""
     options = wanted if isinstance(wanted, dict) else {}
     if isinstance(fn, PlannedFunction):
-        return plain_jit(fn.__wrapped__, **fn.jit_options), fn
+        return own_jit(fn.__wrapped__, **fn.jit_options), fn
     if not callable(fn):
         raise InputError(f"olla_xla.analyze takes a function, not {type(fn).__name__}")
-    jitted = fn if hasattr(fn, "lower") else plain_jit(fn)
+    jitted = fn if hasattr(fn, "lower") else own_jit(fn)
     planned = None if wanted is False else plan(jitted, **options)
     return jitted, planned
 

@@ -18,12 +18,12 @@ from olla_xla.analysis.leaves import Leaf, to_donate
 from olla_xla.analysis.memory_view import MemoryView
 from olla_xla.analysis.remedy import Remedy, Trial, by_hand, helps, most_used
 from olla_xla.compile.accounting import assigned_bytes
-from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.outcomes import Outcome, error_text
 from olla_xla.compile.planned_function import PlanSettings, planned_function
 from olla_xla.compile.signature import device_key
 from olla_xla.errors import InputError, OllaError
 from olla_xla.memory.module_state import scheduled_module
+from olla_xla.memory.own_jit import own_jit
 from olla_xla.pieces import in_pieces, transform
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan
@@ -83,7 +83,7 @@ class JittedFunction:
         """XLA's total bytes of the compiled function, with a plan if `options` are given."""
         if options is not None:
             return assigned_bytes(_succeeded(self.planned(options)).compiled)
-        jitted = plain_jit(self.function, **self.jit_options)
+        jitted = own_jit(self.function, **self.jit_options)
         return assigned_bytes(jitted.lower(*self.args, **self.kwargs).compile())
 
     def with_donation(self) -> JittedFunction:
@@ -208,7 +208,7 @@ class _Trials:
         """Predicted time of a step as it is."""
         program = self._program
         assert isinstance(program, JittedFunction)
-        jitted = plain_jit(program.function, **program.jit_options)
+        jitted = own_jit(program.function, **program.jit_options)
         return in_pieces.compiled_cost(jitted.lower(*program.args, **program.kwargs))[1]
 
     def checkpointed(self) -> Trial | None:
@@ -228,7 +228,7 @@ class _Trials:
             # JAX would not trace the same function again.
             anew = functools.wraps(program.function)(lambda *a, **k: program.function(*a, **k))
             with put(policy) as wrapped:
-                jitted = plain_jit(anew, **program.jit_options)
+                jitted = own_jit(anew, **program.jit_options)
                 lowered = jitted.lower(*program.args, **program.kwargs)
             if not wrapped:
                 continue
@@ -284,7 +284,7 @@ class _Trials:
                 return program.function(*args, **kwargs)
 
         function = with_loss_cut if of_loss else cut_into(program.function)
-        jitted = plain_jit(function, **program.jit_options)
+        jitted = own_jit(function, **program.jit_options)
         try:
             traced = jitted.trace(*program.args, **program.kwargs)
         except InputError:

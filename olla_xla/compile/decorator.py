@@ -13,7 +13,7 @@ import jax
 import jax.core
 
 from olla_xla.compile import environment, verification
-from olla_xla.compile.jax_private import jit_parameters, plain_jit
+from olla_xla.compile.jax_private import jit_parameters, own_jit
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import InputError, JitError, OllaError, VersionError
 from olla_xla.pieces import in_pieces, on_host
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("olla_xla")
 
 _OPTION_NAMES = tuple(inspect.signature(PlanOptions).parameters)
-_JIT_NAMES = tuple(name for name in inspect.signature(plain_jit).parameters if name != "fun")
+_JIT_NAMES = tuple(name for name in inspect.signature(own_jit).parameters if name != "fun")
 
 
 class PlanKeywords(TypedDict, total=False):
@@ -170,7 +170,7 @@ def _without_plan(error: Exception, options: dict[str, Any], function: Any) -> A
     needed = environment.strict() or options.get("memory_budget") is not None
     if needed or isinstance(error, OllaError):
         raise error
-    jitted = plain_jit(function, **{n: v for n, v in options.items() if _is_jits(n, v)})
+    jitted = own_jit(function, **{n: v for n, v in options.items() if _is_jits(n, v)})
     name, kind = getattr(function, "__name__", "a function"), type(error).__name__
     _logger.warning("%s is not planned, because of a bug: %s: %s", name, kind, error)
     return jitted

@@ -20,10 +20,7 @@ from olla_xla.memory.own_jit import own_jit
 
 _logger = logging.getLogger("olla_xla")
 
-plain_jit = own_jit
-"""JAX's own `jit`, also where a program has set `jax.jit = olla_xla.plan` to plan all functions."""
-
-_Jitted: Any = type(plain_jit(lambda: None))
+_Jitted: Any = type(own_jit(lambda: None))
 """The class of functions that `jax.jit` makes; other objects may have `lower` and `trace` too."""
 
 

@@ -30,7 +30,7 @@ from olla_xla.compile.jax_private import (
     devices_of,
     has_descriptions,
     lowering_identity,
-    plain_jit,
+    own_jit,
     with_miss_handler,
 )
 from olla_xla.compile.outcomes import Outcome, failed, require_budget
@@ -88,7 +88,7 @@ def planned_function(
 
 def _jitted(jit_options: dict[str, Any], function: Callable[..., Any]) -> jax.stages.Wrapped:
     try:
-        return plain_jit(function, **jit_options)
+        return own_jit(function, **jit_options)
     except TypeError as error:
         raise JitError(f"jax.jit refuses the function: {error}") from error
 
@@ -166,7 +166,7 @@ class PlannedFunction:
     @raises_of_handlers
     def _verified(self, outputs: Any, first: _First) -> Any:
         """The outputs of a planned executable's first call, or XLA's own where they differ."""
-        own = plain_jit(functools.partial(self.__wrapped__), **self._jit_options)
+        own = own_jit(functools.partial(self.__wrapped__), **self._jit_options)
         expected = first.comparison.expected(own, first.args, first.kwargs)
         if expected is None:
             return outputs

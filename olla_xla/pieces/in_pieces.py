@@ -12,9 +12,10 @@ import jax
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module, temporary_bytes
-from olla_xla.compile.jax_private import devices_of, plain_jit
+from olla_xla.compile.jax_private import devices_of
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import BudgetError, InputError
+from olla_xla.memory.own_jit import own_jit
 from olla_xla.pieces.across import cost_in_pieces
 from olla_xla.pieces.chosen import ChosenFunction
 from olla_xla.pieces.sharded import leaf_shardings
@@ -178,7 +179,7 @@ class _Search:
         return in_pieces(self._function, pieces, cut, self._shardings)
 
     def _jitted(self, pieces: int) -> Any:
-        return plain_jit(self._in(pieces), **self._jit_options)
+        return own_jit(self._in(pieces), **self._jit_options)
 
     def _compile(self, pieces: int) -> None:
         """Compiles with a number of pieces in XLA's own order, and records the trial."""

@@ -14,9 +14,10 @@ import jax
 from hlo.backend import platform_of_jax
 from hlo.module import module_from_bytes
 from olla_xla.compile.accounting import assigned_bytes, final_module, host_bytes
-from olla_xla.compile.jax_private import devices_of, plain_jit
+from olla_xla.compile.jax_private import devices_of
 from olla_xla.compile.planned_function import PlannedFunction, PlanSettings, planned_function
 from olla_xla.errors import BudgetError, InputError, OllaError
+from olla_xla.memory.own_jit import own_jit
 from olla_xla.pieces.chosen import ChosenFunction
 from olla_xla.problem.options import KNEE
 from olla_xla.problem.plan_parts import LONGEST_PATH
@@ -180,7 +181,7 @@ class _Search:
     def _allowed(self, overhead: float) -> float:
         """The seconds that a step may take: XLA's own and more, or those of a plan alone."""
         if math.isnan(self._own_seconds):
-            own = plain_jit(functools.partial(self._function), **self._jit_options)
+            own = own_jit(functools.partial(self._function), **self._jit_options)
             self._own_seconds = self._seconds(own.lower(*self._args, **self._kwargs).compile())
         return (1 + overhead) * self._own_seconds
 

@@ -16,10 +16,10 @@ from olla_xla.analysis.analysis import Analysis
 from olla_xla.analysis.analyze import analyze
 from olla_xla.compile.decorator import plan
 from olla_xla.compile.events import on_plan
-from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.outcomes import Outcome
 from olla_xla.compile.plan_event import PlanEvent
 from olla_xla.compile.planned_function import PlannedFunction
+from olla_xla.memory.own_jit import own_jit
 from olla_xla.pieces.on_host import HostFunction
 from olla_xla.problem.function_name import function_name
 
@@ -120,14 +120,14 @@ def install(
         notes.latest = Signature(event)
         found.append(notes.latest)
 
-    @functools.wraps(plain_jit)
+    @functools.wraps(own_jit)
     def jit(fun: Any = None, /, **jit_options: Any) -> Any:
         if fun is None:
             return functools.partial(jit, **jit_options)
         name = function_name(fun)
         options = options_of(name, f"{getattr(fun, '__module__', '')}.{name}")
         if options is None or _is_jaxs(fun):
-            return plain_jit(fun, **jit_options)
+            return own_jit(fun, **jit_options)
         made = plan(fun, **options, **jit_options)
         of, settings, own = made.__wrapped__, made._plan_settings, made.jit_options
         if isinstance(made, HostFunction):

@@ -12,14 +12,14 @@ from benchmarks.commands.place import INSTANCES, PLANS, random_line, summary_lin
 from benchmarks.driver import table_of
 from hlo import xla_pb2
 from hlo.buffer_assignment import BufferAssignment
-from olla_xla.cli.report.plans import allocation_table, tensor_table
+from olla_xla.cli.report.plans import allocation_table
 from olla_xla.compile.assignment import read_assignment
 from olla_xla.errors import CheckError
 from olla_xla.memory.module_state import PlannedModule, scheduled_module
 from olla_xla.place import PlacementProblem
 from olla_xla.planner import apply_plan, plan_module
 from olla_xla.problem.options import PlanOptions
-from olla_xla.tools.assignment_report import full_report
+from olla_xla.tools.assignment_report import allocation_rows
 
 
 def test_instances():
@@ -65,16 +65,14 @@ def assigned():
     return read_assignment(jax.jit(step).lower(*shapes).compile(), "cpu")
 
 
-def test_full_report(assigned):
+def test_allocations_beside_a_packing(assigned):
     module, assignment = assigned
-    report = full_report(module, assignment, "cpu")
-    assert report.total_bytes == assignment.total_bytes
-    assert len(report.allocations) > 2
-    for row in report.allocations:
+    rows = allocation_rows(module, assignment, "cpu")
+    assert len(rows) > 2
+    for row in rows:
         assert row.bound_bytes <= row.packed_bytes
         assert row.live_bytes <= row.size
-    assert allocation_table(report, 3).markdown()
-    assert tensor_table(report, 3).markdown()
+    assert allocation_table(rows, 3).markdown()
     live, heap = bench.simulated_heap(PlannedModule(scheduled_module(module), "cpu"))
     assert live <= heap
 
@@ -91,7 +89,7 @@ def test_overlap_in_xlas_own_assignment_is_found(assigned):
 
     moved = BufferAssignment(tuple(damaged(home) for home in assignment.allocations))
     with pytest.raises(CheckError, match="overlap, and both are live"):
-        full_report(module, moved, "cpu")
+        allocation_rows(module, moved, "cpu")
 
 
 def test_tensor_outside_its_allocation_is_found(assigned):
@@ -102,7 +100,7 @@ def test_tensor_outside_its_allocation_is_found(assigned):
     moved = dataclasses.replace(home, assigned=(*home.assigned[:-1], out))
     others = tuple(moved if a is home else a for a in assignment.allocations)
     with pytest.raises(CheckError, match="exceeds allocation"):
-        full_report(module, BufferAssignment(others), "cpu")
+        allocation_rows(module, BufferAssignment(others), "cpu")
 
 
 def test_planned_offsets_stand_beside_the_schedule(assigned):

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import olla_xla
-from olla_xla.compile.jax_private import plain_jit
+from olla_xla.memory.own_jit import own_jit
 from olla_xla.remat.cost import calibrate, cpu_benchmarks, devices
 from olla_xla.tools.capture import capture
 from tests.support.steps import assert_same, branches, plan, rows, weights
 
-WAYS = pytest.mark.parametrize("jit", [plain_jit, plan], ids=["jit", "plan"])
+WAYS = pytest.mark.parametrize("jit", [own_jit, plan], ids=["jit", "plan"])
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_machine_is_measured_by_jax_s_own_jit(replaced, monkeypatch, tmp_path)
     try:
         step = olla_xla.plan(layers, max_overhead=0.5, donate_argnums=0)
         arguments = [w[:] for w in weights(8)], rows(2048)
-        expected = plain_jit(layers)(*arguments)
+        expected = own_jit(layers)(*arguments)
         assert_same(expected, step(*arguments))
     finally:
         stop()
@@ -71,7 +71,7 @@ def test_a_jitted_function_is_jitted_again(jit, replaced):
     outer = jit(lambda x: inner(x, 2.0) + 1)
     expected = np.tanh(x @ x) * 2 + 1
     np.testing.assert_allclose(jit(outer)(x), expected, rtol=1e-4)
-    assert_same(plain_jit(plain_jit(outer.__wrapped__))(x), jit(outer)(x))
+    assert_same(own_jit(own_jit(outer.__wrapped__))(x), jit(outer)(x))
     jit(inner)(x, 2.0)
     assert not x.is_deleted(), "what is inlined donates nothing"
     donated = jnp.copy(x)
@@ -84,7 +84,7 @@ def test_a_planned_function_is_to_plan_what_a_jitted_one_is_to_jit():
     inner = plan(branches, donate_argnums=0)
     outer = olla_xla.plan(inner)
     assert plan(inner).__wrapped__ is inner, "planned as it is already"
-    assert_same(plain_jit(branches)(*x), outer(*x))
+    assert_same(own_jit(branches)(*x), outer(*x))
     assert not x[0][0].is_deleted(), "as in jax.jit(jax.jit(f, donate_argnums=0))"
     assert outer.__wrapped__ is inner and not inner.plans
     otherwise = olla_xla.plan(inner, time_limit=3)
@@ -98,10 +98,10 @@ def test_options_of_a_function_that_jit_made_before(replaced):
     norm = jax.jit(jnp.linalg.norm, static_argnames="ord")
     assert norm(vector, ord=1) == 3.0
     with pytest.raises(ValueError, match="Non-hashable static"):  # as jit's
-        jax.jit(plain_jit(jnp.add, static_argnums=1), keep_unused=True)(vector, 1)
-    kept = jax.jit(plain_jit(lambda x, y: x), keep_unused=True).lower(vector, vector)
-    inner = plain_jit(lambda x, y: x)
-    assert kept.as_text() == plain_jit(inner, keep_unused=True).lower(vector, vector).as_text()
+        jax.jit(own_jit(jnp.add, static_argnums=1), keep_unused=True)(vector, 1)
+    kept = jax.jit(own_jit(lambda x, y: x), keep_unused=True).lower(vector, vector)
+    inner = own_jit(lambda x, y: x)
+    assert kept.as_text() == own_jit(inner, keep_unused=True).lower(vector, vector).as_text()
 
 
 @pytest.mark.filterwarnings("ignore:jax.experimental.pjit:DeprecationWarning")
@@ -121,7 +121,7 @@ def test_nnx_jit(replaced, caplog):
     x = jnp.ones((4, 8))
     inside = step(model, x)
     assert not caplog.text
-    assert jax.jit(step)(model, x) == inside == plain_jit(step)(model, x)
+    assert jax.jit(step)(model, x) == inside == own_jit(step)(model, x)
     assert "nnx.split" in caplog.text and "like jax.jit" in caplog.text
 
 
@@ -146,7 +146,7 @@ def test_nnx_objects_are_updated_as_by_jit(monkeypatch):
 def test_equinox_filter_jit(replaced, caplog):
     eqx = pytest.importorskip("equinox")
     step = eqx.filter_jit(lambda x: jnp.tanh(x @ x))
-    assert_same(plain_jit(step)(rows()), jax.jit(step)(rows()))
+    assert_same(own_jit(step)(rows()), jax.jit(step)(rows()))
     assert "eqx.partition" in caplog.text
     net = eqx.nn.MLP(4, 4, 8, 2, key=jax.random.key(0))
     assert_same(net(jnp.ones(4)), eqx.filter_jit(lambda net, x: net(x))(net, jnp.ones(4)))
@@ -159,7 +159,7 @@ def test_what_xla_makes_of_a_step_is_not_planned(replaced):
     """`max_batch` and benchmarks are given what `jax.jit(step).lower(...)` returns."""
     arguments = weights(5), rows()
     lowered = jax.jit(branches, donate_argnums=0).lower(*arguments)
-    own = plain_jit(branches, donate_argnums=0).lower(*arguments)
+    own = own_jit(branches, donate_argnums=0).lower(*arguments)
     found = capture(lowered)
     assert found.assigned_bytes == capture(own).assigned_bytes
     assert lowered.compile().planned  # pyright: ignore[reportAttributeAccessIssue]
@@ -208,7 +208,7 @@ def test_a_function_need_not_say_what_it_takes():
         def __call__(self, x):
             return jnp.tanh(x)
 
-    assert_same(plain_jit(Tanh())(rows()), plan(Tanh())(rows()))
+    assert_same(own_jit(Tanh())(rows()), plan(Tanh())(rows()))
 
 
 def test_attributes_of_a_callable_object_hide_no_method():
@@ -221,7 +221,7 @@ def test_attributes_of_a_callable_object_hide_no_method():
             return jnp.tanh(x @ x)
 
     planned = plan(Model())
-    assert_same(plain_jit(Model().__call__)(rows()), planned(rows()))
+    assert_same(own_jit(Model().__call__)(rows()), planned(rows()))
     assert planned.width == 64 and planned.lower(rows()).compile().plan is not None
 
 
@@ -249,7 +249,7 @@ def test_what_only_a_call_can_lower_is_said_once_it_has_run():
     step = plan(lambda p: ran.append(p) or p.first @ p.second)
     with pytest.warns(olla_xla.PlanWarning, match="arrays only"):
         got = step(Pair(rows(), rows()))
-    assert_same(plain_jit(lambda x: x @ x)(rows()), got)
+    assert_same(own_jit(lambda x: x @ x)(rows()), got)
 
 
 @jax.tree_util.register_dataclass
@@ -270,5 +270,5 @@ def test_a_pytree_that_takes_no_none_for_an_unused_array_is_planned():
     """A tree of shardings of the arguments has None where the executable takes none."""
     x = OneOfTwo(rows(2048), None, rows(4))
     step = plan(lambda w, x: layers(w, x.value))
-    assert_same(plain_jit(layers)(weights(8), x.value), step(weights(8), x))
+    assert_same(own_jit(layers)(weights(8), x.value), step(weights(8), x))
     assert step.plans

@@ -169,7 +169,7 @@ def test_killed_and_started_again(tmp_path, capsys):
     environment = {**os.environ, "PYTHONPATH": root}
     flags = ["--models=nothing0,nothing1", *FLAGS]
     out = tmp_path / "rows.csv"
-    command = [sys.executable, "-m", "olla_xla.cli", "sweep", *flags, f"--out={out}", "--workers=2"]
+    command = [sys.executable, "-m", "olla_xla", "sweep", *flags, f"--out={out}", "--workers=2"]
     with subprocess.Popen(
         command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     ) as process:

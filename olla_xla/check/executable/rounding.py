@@ -47,9 +47,6 @@ shared memory."""
 _STRAIGHT = 8192
 """Elements: loops over at most so many may be unrolled, so that fusions share one code block."""
 
-_CONTRACTED = (11, 12)
-"""Element types f32 and f64, which x86 CPUs have FMAs for."""
-
 _ADDING = frozenset("add subtract reduce reduce-window".split())
 
 
@@ -157,11 +154,10 @@ def _settled(body: Body) -> set[Op]:
             once.add(op)
     found = set()
     for add in once:
-        if add.opcode not in ("add", "subtract") or add.shape.element_type not in _CONTRACTED:
-            continue
         others = [[r.opcode for r, _ in users[o] if r is not add] for o in add.operands]
         if (
-            math.prod(add.shape.dimensions) > _STRAIGHT
+            add.opcode in ("add", "subtract")
+            and math.prod(add.shape.dimensions) > _STRAIGHT
             and once.issuperset(products := [o.behind("bitcast") for o in add.operands])
             and {o.opcode for o in products} == {"multiply"}
             and len(set(add.operands)) == 2

@@ -89,7 +89,7 @@ def analysis_under(version: str, arguments: Sequence[str], *, gpu: bool) -> dict
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "analysis.json"
         command = [uv, "run", *(f"--with={package}" for package in packages)]
-        command += ["python", "-m", "olla_xla.cli", "analyze", f"--json={path}", *arguments]
+        command += ["python", "-m", "olla_xla", "analyze", f"--json={path}", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -42,7 +42,7 @@ from olla_xla.planner import apply_plan, plan_module
 from olla_xla.planner.warm_up import loaded
 from olla_xla.problem.options import PlanOptions
 from olla_xla.problem.plan import Plan, dumps
-from olla_xla.tools.assignment_report import FullReport, full_report
+from olla_xla.tools.assignment_report import allocation_rows
 from olla_xla.tools.residual_rows import residual_rows
 from olla_xla.tools.step import PlannedModel, plan_dump, plan_model, plan_progress
 
@@ -63,11 +63,8 @@ def define_flags(values: flags.FlagValues) -> None:
     define.text("plan", None, "Plan file to apply in place of a search.")
     define.text("plan_out", None, "File to write the plan to; --plan applies such files.")
     shared.define_largest(values, 10, "Number of tensors at the peak to list, largest first.", 0)
-    define.switch(
-        "assignment",
-        False,
-        "List XLA's memory allocations, their unused bytes, and the largest tensors' addresses.",
-    )
+    about = "List XLA's memory allocations and their unused bytes, beside an optimal packing."
+    define.switch("assignment", False, about)
     shared.define_advice(values)
     shared.define_limits(values)
     shared.define_method(values)
@@ -115,10 +112,9 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
             given=given,
             host_budget=values.host_budget,
         )
-        report = _assignment(result, values, progress)
         view = _view(scheduled_module(result.module), target.platform, result.assignment)
         other = _remedy(result, view, options, values, given, progress)
-    return _print_compiled(result, view, model.titled(target.name), values, other, report)
+    return _print_compiled(result, view, model.titled(target.name), values, other)
 
 
 def _view(module: Module, platform: str, assignment: BufferAssignment | None = None) -> MemoryView:
@@ -142,24 +138,12 @@ def _remedy(
         return remedy(result.program, result.module, view, options, result.plan)
 
 
-def _assignment(
-    result: PlannedModel, values: flags.FlagValues, progress: Progress
-) -> FullReport | None:
-    """XLA's buffer assignment beside our packing of its allocations; None without --assignment."""
-    if not values.assignment:
-        return None
-    progress.stage("choosing new addresses for the values in XLA's allocations")
-    plan = result.plan
-    return full_report(result.module, result.assignment, plan.target, plan)
-
-
 def _print_compiled(
     result: PlannedModel,
     view: MemoryView,
     title: str,
     values: flags.FlagValues,
     other: Remedy | None,
-    report: FullReport | None,
 ) -> Plan:
     """Prints the tables and lines for a plan that was compiled; returns the plan."""
     console = shared.console()
@@ -186,9 +170,11 @@ def _print_compiled(
         document.add(remedy=other.to_dict())
     _print_recomputation(console, result.plan, result.scheduled, values.largest)
     console.print(plans.check_line(result.report), markup=False)
-    if report is not None:
-        plans.allocation_table(report, values.largest).print(console)
-        plans.tensor_table(report, values.largest).print(console)
+    if values.assignment:
+        with Progress() as progress:
+            progress.stage("choosing new addresses for the values in XLA's allocations")
+            rows = allocation_rows(result.module, result.assignment, result.plan.target)
+        plans.allocation_table(rows, values.largest).print(console)
     _print_peak(console, view, values.largest)
     _print_proofs(console, result.plan)
     return result.plan
@@ -205,11 +191,10 @@ def _plan_lowered(
         result = plan_dump(
             module, target, options, stage=progress.stage, progress=progress, given=given
         )
-        report = _assignment(result, values, progress)
         view = _view(scheduled_module(result.module), target.platform, result.assignment)
         other = _remedy(result, view, options, values, given, progress)
     title = f"{module.name} ({values['hlo'].value}), {target.name}"
-    return _print_compiled(result, view, title, values, other, report)
+    return _print_compiled(result, view, title, values, other)
 
 
 def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None) -> Plan:

@@ -18,7 +18,7 @@ from olla_xla.problem.plan_parts import PlanStatus, Proof
 from olla_xla.tools.residual_rows import ResidualRow
 
 if TYPE_CHECKING:
-    from olla_xla.tools.assignment_report import FullReport
+    from olla_xla.tools.assignment_report import AllocationRow
 
 _NOTEWORTHY = 0.0005
 """A saving below this fraction of XLA's total counts as none: it is printed as 0.0 %."""
@@ -261,8 +261,8 @@ def _fate(row: ResidualRow) -> str:
     return f"{row.slices} at a time" if row.slices else "computed again"
 
 
-def allocation_table(report: FullReport, count: int) -> Table:
-    """The `count` first allocations of a report, largest first; sizes in MB."""
+def allocation_table(found: Sequence[AllocationRow], count: int) -> Table:
+    """The `count` first allocations, which come largest first; sizes in MB."""
     return Table(
         headings=(
             "allocation", "kind:", "values", "size", "largest live", "frag %", "packed", "bound",
@@ -274,32 +274,14 @@ def allocation_table(report: FullReport, count: int) -> Table:
                 f"{row.values:,}",
                 megabytes(row.size, 2),
                 megabytes(row.live_bytes, 2),
-                percent(row.fragmentation, 3),
+                percent(more(row.size, row.live_bytes), 3),
                 megabytes(row.packed_bytes, 2),
                 megabytes(row.bound_bytes, 2),
             )
-            for row in report.allocations[:count]
+            for row in found[:count]
         ],
         title="XLA's allocations in MB: bytes live at a time in each, and a tighter packing",
     )  # fmt: skip
-
-
-def tensor_table(report: FullReport, count: int) -> Table:
-    """The `count` first tensors of a report, largest first: planned offset and XLA's, in bytes."""
-    return Table(
-        headings=("tensor:", "bytes", "planned offset", "allocation", "offset"),
-        rows=[
-            (
-                row.name,
-                f"{row.bytes:,}",
-                "-" if row.planned is None else f"{row.planned:,}",
-                f"{row.allocation}",
-                f"{row.offset:,}",
-            )
-            for row in report.tensors[:count]
-        ],
-        title="each tensor's planned and actual place",
-    )
 
 
 def difference_line(found: Difference) -> str:

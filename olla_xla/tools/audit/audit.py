@@ -19,8 +19,9 @@ from olla_xla.analysis.analyze import jax_stage
 from olla_xla.check.executable.survey import survey
 from olla_xla.compile.accounting import assignment_proto, final_module
 from olla_xla.compile.gpu_code import serialized_executable
-from olla_xla.compile.jax_private import kept_arguments, plain_jit, platform_of
+from olla_xla.compile.jax_private import kept_arguments, platform_of
 from olla_xla.errors import InputError, ModuleFormatError
+from olla_xla.memory.own_jit import own_jit
 from olla_xla.memory.snappy import unsnapped
 from olla_xla.tools.audit.report import Audit, ExecutableParts, located
 
@@ -58,7 +59,7 @@ def audit(fn: Any, *args: Any, before: str | Path | None = None, **kwargs: Any) 
         if args or kwargs:
             raise InputError("a lowered or compiled function has its arguments; give no others")
     elif callable(fn):
-        jitted = fn if hasattr(fn, "lower") else plain_jit(fn)
+        jitted = fn if hasattr(fn, "lower") else own_jit(fn)
         stage = jax_stage(jitted.lower(*args, **kwargs))
     else:
         raise InputError(f"olla_xla.audit takes a function, not {type(fn).__name__}")

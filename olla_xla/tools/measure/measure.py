@@ -23,9 +23,9 @@ from jax.experimental import serialize_executable
 from olla_xla.analysis.text_table import megabytes
 from olla_xla.compile.accounting import assigned_bytes
 from olla_xla.compile.decorator import plan
-from olla_xla.compile.jax_private import plain_jit
 from olla_xla.compile.planned_function import PlannedFunction
 from olla_xla.errors import InputError
+from olla_xla.memory.own_jit import own_jit
 from olla_xla.tools.child import run_module
 
 
@@ -102,7 +102,7 @@ def measure(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Measurement
     planned = fn if isinstance(fn, PlannedFunction) else plan(fn)
     jit_options = planned.jit_options
     compiled = planned.lower(*args, **kwargs).compile()
-    own = plain_jit(functools.partial(planned.__wrapped__), **jit_options)
+    own = own_jit(functools.partial(planned.__wrapped__), **jit_options)
     own = own.lower(*args, **kwargs).compile()
     found, leaves = compiled.plan, _leaves(planned.__wrapped__, jit_options, args, kwargs)
     device, reason = _device(own)
