@@ -89,11 +89,13 @@ def starved(*args, **kwargs):
     resource.setrlimit(resource.RLIMIT_AS, (0, limits[1]))
     held = []
     try:
-        try:
-            while True:
-                held.append(bytearray(2**16))
-        except MemoryError:
-            del held[-32:]
+        for size in (2**16, 2**12, 2**8):  # also what the allocators have in hand
+            try:
+                while True:
+                    held.append(bytearray(size))
+            except MemoryError:
+                pass
+        del held[:16]
         return own(*args, **kwargs)
     except MemoryError:
         seen.append(1)
