@@ -60,7 +60,7 @@ def test_scan_residuals():
 
 
 def stencil(body_of):
-    """A step whose small loops a CPU compiles together: plans keep all, or rounding might change."""
+    """A step of loops that a CPU compiles together: plans keep all, or it might round otherwise."""
 
     def body(h, w):
         for _ in range(3):
