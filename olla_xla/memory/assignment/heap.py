@@ -266,7 +266,7 @@ def _place(
 
     Args:
       runs: when they live. alignment: as in `pack`. blocks: empty lists for all runs.
-      places: int64 [2, runs], written: where each begins, and where it ends, aligned.
+      places: int64 [runs, 4], written: each one's offset, first and last tick, and end, aligned.
       at: int64 [values], written: where each root begins.
     """
     heap = np.int64(0)
@@ -296,7 +296,7 @@ def _gap(
     Args:
       one: the group's first run. need: bytes. runs: of all groups.
       blocks: what is placed; the smallest block that the group lives in is looked at.
-      offset, stop: by run, the latter rounded up to the alignment.
+      places: as in `_place`, of what is placed.
     """
     first, last = runs.begin[one], runs.end[one]
     k = runs.following[one]
