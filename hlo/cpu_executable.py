@@ -166,20 +166,25 @@ class CpuExecutable:
         home = {i.id: c.id for c in self._module.computations for i in c.instructions}
         callers: dict[int, list[int]] = {}
         for i in every.values():
+            again = [roots[c] for c in i.called_computation_ids]  # what a loop's next turn is given
             for called in i.called_computation_ids:
-                callers.setdefault(called, []).extend(i.operand_ids)
+                callers.setdefault(called, []).extend((*i.operand_ids, *again))
 
-        def handed_on(k: int) -> list[int]:
-            i = every[k]
+        def handed_on(part: tuple[int, tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
+            (k, index), i = part, every[part[0]]
             if i.opcode in _DEFINES:
                 return []
-            given = callers.get(home[k], []) if i.opcode == "parameter" else []
-            return [*i.operand_ids, *(roots[c] for c in i.called_computation_ids), *given]
+            given = callers.get(home[k], []) if i.opcode == "parameter" else i.operand_ids
+            if i.opcode == "get-tuple-element":
+                index = (i.tuple_index, *index)
+            elif i.opcode == "tuple" and index:
+                given, index = given[index[0] : index[0] + 1], index[1:]
+            return [(o, index) for o in (*given, *(roots[c] for c in i.called_computation_ids))]
 
-        calls = (i for i in every.values() if i.opcode == "call")
-        found = {call.name: after_needs(call.operand_ids, handed_on) for call in calls}
+        calls = [i for i in every.values() if i.opcode == "call"]
+        found = {i.name: after_needs([(k, ()) for k in i.operand_ids], handed_on) for i in calls}
         return {
-            name: {every[k].name for k in given if every[k].opcode != "tuple"}
+            name: {every[k].name for k, _ in given if every[k].opcode != "tuple"}
             for name, given in found.items()
         }
 

@@ -123,10 +123,7 @@ class Selector:
     def _chains(
         self, chosen: NDArray[np.int64], now: Expansion, tensor: int, moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
-        """One tensor evicted, then also the operands that this would keep alive, and so on.
-
-        The same with all results of its operator that live then: one clone gives them all.
-        """
+        """A tensor evicted, or all results of its operator; then what this keeps alive, and so on."""
         yield from self._chain(chosen, now, [tensor], moment)
         g = self.graph.arrays
         v, alive = g.source[tensor], self._across(now, moment)

@@ -191,10 +191,7 @@ def _sort_needs(needs: Needs, t: int) -> int:
 
 @inner
 def _shared(g: GraphArrays, evicted: Evicted, needs: Needs, made: Versions, v: int) -> int:
-    """Lists where results of operator v would each have clones; returns their number.
-
-    They are 0 where fewer than two results are evicted.
-    """
+    """Lists where evicted results of v would each have clones; their number, 0 for one result."""
     results = 0
     for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
         results += evicted.ptr[g.out_idx[e]] < evicted.ptr[g.out_idx[e] + 1]

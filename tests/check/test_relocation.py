@@ -9,6 +9,7 @@ import pytest
 
 from hlo.cpu_executable import CpuExecutable, CpuThunk
 from hlo.gpu_thunks import Flow
+from hlo.module import module_from_bytes
 from hlo.slices import Access, Slice
 from olla_xla.check.executable.relocation import Area, check_relocated, check_thunks
 from olla_xla.errors import CheckError
@@ -226,6 +227,27 @@ def test_scratch_of_a_kernel_with_a_loop_in_it_is_told():
     assert len(executable.scratch) == 4
     data = relocate.relocated(executable, time_limit=5)
     check_relocated(executable, CpuExecutable(data))
+
+
+def test_what_one_kernel_hands_to_the_next_is_told_by_element():
+    """Not all that the first computes: where that lay, the second may have memory of its own."""
+
+    def step(x):
+        def first(_, s):
+            return jnp.sin(s[0]) + s[1], s[1] * 2, s[2] + s[0].sum()
+
+        a, b, wide = jax.lax.fori_loop(0, 3, first, (x, x + 1, jnp.tile(x, 2) + 2))
+        return jax.lax.fori_loop(0, 4, lambda _, s: (jnp.cos(s[0]), s[1] + s[0]), (a, b)), wide
+
+    compiled = jax.jit(step).lower(jax.ShapeDtypeStruct((8,), jnp.float32)).compile()
+    executable = CpuExecutable(compiled.runtime_executable().serialize())
+    one, two = (t.name for t in executable.flat if t.name.startswith("call"))
+    (module,) = compiled.runtime_executable().hlo_modules()
+    view = module_from_bytes(module.as_serialized_hlo_module_proto())
+    shapes = {i.name: i.shape for c in view.computations for i in c.instructions}
+    wide = {name for name, shape in shapes.items() if shape.dimensions == (16,)}
+    given = executable._operands()
+    assert wide & given[one] and not wide & given[two]
 
 
 # Faults in real executables.
