@@ -123,7 +123,7 @@ class Selector:
     def _chains(
         self, chosen: NDArray[np.int64], now: Expansion, tensor: int, moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
-        """A tensor evicted, or all results of its operator; then what this keeps alive, and so on."""
+        """A tensor evicted, or all results of its operator; then what that keeps alive; and on."""
         yield from self._chain(chosen, now, [tensor], moment)
         g = self.graph.arrays
         v, alive = g.source[tensor], self._across(now, moment)
