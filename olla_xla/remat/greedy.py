@@ -102,7 +102,7 @@ class Selector:
             if best is not None and best[0] >= _NEARLY * self._ratios.get(t, np.inf):
                 break
             found = None
-            for evictions, after in self._chains(chosen, now, t, moment):
+            for evictions, after in self._chains(chosen, now, t, waiting, moment):
                 gain = excess - _excess(after, target)
                 ratio = gain / max(after.seconds - now.seconds, _LEAST_SECONDS)
                 if ratio > 0 and (found is None or ratio > found[0]):
@@ -121,19 +121,20 @@ class Selector:
         return tensors[large & g.evictable[tensors]].tolist()
 
     def _chains(
-        self, chosen: NDArray[np.int64], now: Expansion, tensor: int, moment: int
+        self, chosen: NDArray[np.int64], now: Expansion, tensor: int, across: list[int], moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
-        """A tensor evicted, or all results of its operator; then what that keeps alive; and on."""
+        """The chains of a tensor alone, and of all results of its operator that are in `across`."""
         yield from self._chain(chosen, now, [tensor], moment)
         g = self.graph.arrays
-        v, alive = g.source[tensor], self._across(now, moment)
-        results = [t for t in g.out_idx[g.out_ptr[v] : g.out_ptr[v + 1]].tolist() if t in alive]
+        v = g.source[tensor]
+        results = [t for t in g.out_idx[g.out_ptr[v] : g.out_ptr[v + 1]].tolist() if t in across]
         if len(results) > 1:
             yield from self._chain(chosen, now, results, moment)
 
     def _chain(
         self, chosen: NDArray[np.int64], now: Expansion, added: list[int], moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
+        """Tensors evicted, then also the operands that this would keep alive, and so on."""
         before = _alive(now, moment)
         for _ in range(_CHAIN):
             evictions = np.concatenate(
