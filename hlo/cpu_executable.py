@@ -20,6 +20,7 @@ from hlo import xla_pb2
 from hlo.gpu_executable import GpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.module import HloError
+from hlo.shapes import TUPLE
 from hlo.slices import Access, Slice
 from hlo.walk import after_needs
 from hlo.wire import Message, read_varint, varint
@@ -141,16 +142,23 @@ class CpuExecutable:
         """(thunk's number, access) of reads that find what their thunk itself wrote, nothing else.
 
         A kernel that runs a whole computation lists all of the computation's memory among what it
-        reads. Where none of its operands lies in exactly these bytes, they are memory of its own.
-        Tables of tuples are no operands: no thunk writes one.
+        reads. Where no array of its operands lies in exactly these bytes, they are memory of its
+        own. So is a tuple's table of addresses, which no thunk writes.
         """
         given = self._operands()
+        shapes = {i.name: i.shape for c in self._module.computations for i in c.instructions}
+        arrays: dict[int, set[str]] = {}
+        for value in self.assignment.logical_buffers:
+            shape = shapes[self.names[value.id]]
+            for k in value.defined_at.shape_index:
+                shape = shape.tuple_shapes[k]
+            arrays[value.id] = set() if shape.element_type == TUPLE else {self.names[value.id]}
         holders: dict[Slice, set[str]] = {}
         for b in self.assignment.buffer_allocations:
             if not (b.is_constant or b.is_entry_computation_parameter):
                 for a in b.assigned:
                     found = holders.setdefault(Slice(b.index, a.offset, a.size), set())
-                    found.add(self.names[a.logical_buffer_id])
+                    found |= arrays[a.logical_buffer_id]
         return frozenset(
             (thunk.number, k)
             for thunk in self.flat
@@ -183,10 +191,7 @@ class CpuExecutable:
 
         calls = [i for i in every.values() if i.opcode == "call"]
         found = {i.name: after_needs([(k, ()) for k in i.operand_ids], handed_on) for i in calls}
-        return {
-            name: {every[k].name for k, _ in given if every[k].opcode != "tuple"}
-            for name, given in found.items()
-        }
+        return {name: {every[k].name for k, _ in given} for name, given in found.items()}
 
     def _sequence(self, sequence: Message) -> tuple[CpuThunk, ...]:
         """The thunks of a ThunkSequenceProto. Resources that they share are no memory."""

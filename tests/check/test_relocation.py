@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from hlo import xla_pb2
 from hlo.cpu_executable import CpuExecutable, CpuThunk
 from hlo.gpu_thunks import Flow
 from hlo.module import module_from_bytes
@@ -206,7 +207,7 @@ def test_scratch_may_lie_where_a_dead_value_was():
         check_thunks(kernel(T0), kernel(at(OUTPUT, 0)), AREAS, AREAS, {(2, 1)})
 
 
-def test_scratch_of_a_kernel_with_a_loop_in_it_is_told():
+def test_scratch_of_a_kernel_with_a_loop_in_it_is_told(monkeypatch):
     """XLA puts it where a counter was, or what the next kernel reads, which need not move along."""
 
     def turned(a):
@@ -227,6 +228,12 @@ def test_scratch_of_a_kernel_with_a_loop_in_it_is_told():
     assert len(executable.scratch) == 4
     data = relocate.relocated(executable, time_limit=5)
     check_relocated(executable, CpuExecutable(data))
+    again = CpuExecutable(executable.data)
+    given = {t.name: set(again.names.values()) for t in again.flat if t.name.startswith("call")}
+    monkeypatch.setattr(again, "_operands", lambda: given)
+    kinds = {k: again.flat[k[0]].accesses[k[1]].shape for k in executable.scratch}
+    tables = {k for k, s in kinds.items() if xla_pb2.ShapeProto.FromString(s).tuple_shapes}
+    assert again.scratch == tables != set(), "whatever is given: no thunk writes a table"
 
 
 def test_what_one_kernel_hands_to_the_next_is_told_by_element():

@@ -1,4 +1,4 @@
-"""What a CPU's fusions need to stay as they are beside what runs again: few slices, and no more."""
+"""What fusions need to stay as they are beside what runs again: few slices, and no more."""
 
 import functools
 
@@ -11,8 +11,9 @@ from benchmarks.rewritten import compile_rewritten
 from hlo.module import module_from_bytes
 from hlo.rewrite.loop_edit import SLOTS
 from olla_xla.check.executable import check_rewrite
-from tests.support.compiles import xla_schedule
+from tests.support.compiles import on_h100, xla_schedule
 from tests.support.drawn import normal
+from tests.support.ode_programs import runge_kutta
 from tests.support.rates import priced_choices
 
 _LAYERS, _WIDTH = 6, 512
@@ -91,3 +92,27 @@ def test_bits_stay(layer):
     step = lowered(layer)
     planned = compile_rewritten(step, lambda _: found.module.data)
     np.testing.assert_array_equal(planned(weights, x), step.compile()(weights, x))
+
+
+@pytest.mark.cuda13
+def test_a_gpu_s_fusions_slice_what_is_made_again_themselves():
+    """Its products are sums of parts, so copies of the fusions that add these write into slices."""
+
+    def loss(w, x):
+        def turn(x, _):
+            return runge_kutta(lambda x: jnp.tanh(x @ w), x), None
+
+        return jnp.sum(jax.lax.scan(turn, x, length=16)[0] ** 2)
+
+    x = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    module = xla_schedule(jax.jit(jax.grad(loss)).lower(*on_h100((x, x))))
+    found = priced_choices(module_from_bytes(module), "cuda")
+    choice = found.choice(found.plain)
+    check_rewrite(module, choice.module.data, "cuda", loops=True)
+    loops = [i for c in choice.module.control_computations for i in c.instructions]
+    body = [i for i in loops if i.opcode == "while"][-1].called[0].instructions
+    again = [i for i in body if i.name.split(".")[-1] == "again" and "update" in i.name]
+    assert len(again) == 7, "a kernel for each residual"
+    assert {i.operands[0].opcode for i in again} == {"custom-call"}, "nothing is filled first"
+    sliced = [i for i in body if i.opcode == "fusion" and i.name.endswith(".slice")]
+    assert len(sliced) == 4, "for the products, which are given values"

@@ -169,7 +169,7 @@ class _EditBuilder(Again):
                 arrays[owner].whole = functools.partial(self._whole, residual)
                 number = self._table.number(residual)
                 given = arrays[owner].given(residual.read, number)
-                axis = residual.axis if self._body.exact else -1
+                axis = residual.axis if self._body.exact or (given.whole and given.made) else -1
                 slices = SLOTS if given.whole else self._table.slices(number)
                 result += [
                     OperandReplacement(owner.name, k, given, axis=axis, slices=slices)
@@ -208,7 +208,8 @@ class _EditBuilder(Again):
         value.
         """
         if not self._body.exact:
-            return self._inside(number)
+            updated = self._updated(number)
+            return updated if updated is not None and updated.whole else self._inside(number)
         residual, start = self._kept.get(number), self._pair.reader.start
         if residual is not None and start[residual.read].shape.key == start[old.read].shape.key:
             return ValueRef(element=residual.read, whole=residual.whole.key, axis=residual.axis)
