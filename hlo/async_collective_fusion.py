@@ -1,4 +1,4 @@
-"""Fusions that run parts of a transfer beside their own work.
+"""Fusions into which XLA:TPU has put part of an asynchronous collective besides their own results.
 
 XLA:TPU's async collective fusion lets an existing fusion advance a collective. The fusion gets the
 transfer's buffers and semaphores as operands, returns them as results, and has the collective in
@@ -14,10 +14,10 @@ from hlo.walk import after_needs
 
 @dataclasses.dataclass(frozen=True)
 class OwnPart:
-    """What a TPU fusion computes itself, besides the asynchronous collective that it also advances.
+    """The results of a TPU fusion that do not belong to the collective which it also advances.
 
     Attributes:
-      results: numbers of these results. operands: numbers of the operands that they depend on.
+      results: their numbers in the result tuple. operands: numbers of operands they depend on.
     """
 
     results: tuple[int, ...]
@@ -25,9 +25,9 @@ class OwnPart:
 
 
 def own_part(fusion: Instruction) -> OwnPart | None:
-    """The computation that a fusion did before XLA:TPU also put an asynchronous collective into it.
+    """Finds which results of a fusion do not depend on a collective that XLA:TPU has put into it.
 
-    None if there is no collective, or nothing else, or both depend on one operand.
+    None if the fusion has no collective or no such result, or an operand is used for both.
     """
     if fusion.opcode != "fusion" or not fusion.shape.is_tuple:
         return None

@@ -12,7 +12,7 @@ from hlo.shapes import ShapeIndex
 
 @dataclasses.dataclass(frozen=True)
 class Assigned:
-    """A value's place in an allocation: what defines it, and its offset and size in bytes."""
+    """A logical buffer in an allocation: its id, defining instruction, shape index, and place."""
 
     id: int
     instruction: str
@@ -24,14 +24,14 @@ class Assigned:
 
     @property
     def name(self) -> str:
-        """The name of the tensor that lies there: "fusion.3", or "fusion.3{1}" inside a tuple."""
+        """Name of the value: its instruction's, "fusion.3", or "fusion.3{1}" within a tuple."""
         where = ",".join(map(str, self.index))
         return f"{self.instruction}{{{where}}}" if self.index else self.instruction
 
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """One allocation of XLA's buffer assignment: a block of memory that values share; in bytes."""
+    """A BufferAllocation of XLA: its size in bytes, its kind, and the buffers `assigned` to it."""
 
     index: int
     size: int
@@ -46,7 +46,7 @@ class Allocation:
 
     @property
     def is_temp(self) -> bool:
-        """Whether it is neither argument, output, constant nor thread-local, as XLA's "temp"."""
+        """Whether XLA counts it as "temp": not an argument, output, constant or thread-local."""
         return not (
             self.is_entry_parameter
             or self.maybe_live_out
@@ -57,10 +57,10 @@ class Allocation:
 
 @dataclasses.dataclass(frozen=True)
 class BufferAssignment:
-    """All allocations of one module.
+    """XLA's buffer assignment of one module: all its allocations.
 
     Attributes:
-      target: the platform's name. proto: what it was read from, or None.
+      target: platform's name, such as "cpu". proto: the message that was read, or None.
     """
 
     allocations: tuple[Allocation, ...]
@@ -71,7 +71,7 @@ class BufferAssignment:
 
     @property
     def data(self) -> bytes:
-        """The serialized BufferAssignmentProto that it was read from; b"" where there is none."""
+        """The serialized BufferAssignmentProto that this was read from; b"" if `proto` is None."""
         return b"" if self.proto is None else self.proto.SerializeToString()
 
     @property
@@ -86,7 +86,7 @@ class BufferAssignment:
 
     @property
     def elsewhere(self) -> dict[str, int]:
-        """Bytes in the device's other memories, by their names, such as "VMEM"."""
+        """Bytes of allocations outside the main memory, by the memory's name, such as "VMEM"."""
         found: dict[str, int] = {}
         names = platform(self.target).other_memories
         for a in self.allocations:
@@ -96,7 +96,7 @@ class BufferAssignment:
 
     @property
     def temporary_bytes(self) -> int:
-        """Bytes of temporaries in the device's main memory, as XLA counts them."""
+        """Bytes of temporaries in main memory, each allocation rounded up as XLA reports it."""
         multiple = platform(self.target).temporaries_multiple
         return sum(-(-a.size // multiple) * multiple for a in self.counted if a.is_temp)
 
@@ -109,7 +109,7 @@ class BufferAssignment:
 def assignment_from_bytes(
     data: bytes, module: xla_pb2.HloModuleProto, target: str = "cpu"
 ) -> BufferAssignment:
-    """Parses a BufferAssignmentProto of `module`; `target`: platform name. Raises HloError."""
+    """Parses a serialized BufferAssignmentProto of `module`. Raises HloError if it is none."""
     proto = xla_pb2.BufferAssignmentProto()
     try:
         proto.ParseFromString(data)
@@ -121,7 +121,7 @@ def assignment_from_bytes(
 def read_dump(
     path: str | Path, target: str = "cpu"
 ) -> tuple[xla_pb2.HloModuleProto, BufferAssignment]:
-    """Module and buffer assignment of an *after_optimizations.hlo.pb dump. Raises HloError."""
+    """Reads an *after_optimizations.hlo.pb dump: module, buffer assignment. Raises HloError."""
     proto = xla_pb2.HloProto()
     try:
         proto.ParseFromString(read_regular(path))
@@ -133,7 +133,7 @@ def read_dump(
 
 
 def dumped_parts(path: str | Path) -> tuple[bytes, bytes]:
-    """The serialized module and buffer assignment in a dump; otherwise as `read_dump`."""
+    """Reads a dump as (serialized module, serialized buffer assignment or b""). Raises HloError."""
     try:
         proto = xla_pb2.HloProto.FromString(read_regular(path))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Leaves the values of constants out of a module, so that it can be sent to others."""
+"""Removes the values of constants from a module, so that it can be given to other people."""
 
 import hashlib
 import re
@@ -14,13 +14,13 @@ _LONG_TEXT = re.compile(r'dense<"0x[0-9A-Fa-f]+">')
 
 
 def without_constants(module: bytes, salt: bytes) -> bytes:
-    """A serialized HloModuleProto with digests instead of the elements of its larger constants.
+    """Replaces constants of more than 64 bytes in a serialized HloModuleProto by salted digests.
 
-    Equal constants stay equal and different ones different, in all modules of one salt; zeros stay
-    zeros. XLA does not accept the result; code that only compares constants does.
+    Returns the changed module, which XLA does not accept. Equal constants stay equal and different
+    ones different, in all modules of one salt, so they can still be compared. Zeros stay zeros.
 
     Args:
-      salt: at most 64 bytes that nobody knows, so that no digest tells what a constant was.
+      salt: at most 64 secret bytes, so that nobody can test a guess of a constant by its digest.
     """
     proto = xla_pb2.HloModuleProto.FromString(module)
     every = (i for computation in proto.computations for i in computation.instructions)
@@ -40,5 +40,5 @@ def _digested(literal: bytes, salt: bytes) -> bytes:
 
 
 def text_without_constants(stablehlo: str) -> str:
-    """StableHLO text with the elements of constants that are written in hexadecimal removed."""
+    """Replaces the hexadecimal elements of constants in StableHLO text by "left out"."""
     return _LONG_TEXT.sub('dense<"left out">', stablehlo)

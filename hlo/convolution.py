@@ -1,4 +1,4 @@
-"""What a convolution computes, by its window: XLA's HloCostAnalysis::HandleConvolution."""
+"""Counts a convolution's multiply-adds from its window, as XLA's HloCostAnalysis does."""
 
 import math
 
@@ -7,7 +7,7 @@ from hlo.module import Instruction
 
 
 def multiply_adds(i: Instruction) -> int:
-    """The number of multiply-adds of a convolution; those that multiply padding are not counted.
+    """Returns a convolution's number of multiply-adds, without those that multiply padding.
 
     On a TPU matrix products are convolutions too. Their batch dimensions are spatial ones with a
     window of the same size, of whose elements all but one meet padding.
@@ -26,10 +26,10 @@ def multiply_adds(i: Instruction) -> int:
 
 
 def _places(extent: int, out: int, window: xla_pb2.WindowDimension) -> int:
-    """How often an element of the input meets one of the window, over all places of the window.
+    """Counts pairs (output position, window element) that read an input element, not padding.
 
     Args:
-      extent: of the input in that dimension. out: places of the window.
+      extent: the input's, in one spatial dimension. out: the output's. window: that dimension's.
     """
     base, spread = max(window.base_dilation, 1), max(window.window_dilation, 1)
     stride = max(window.stride, 1)

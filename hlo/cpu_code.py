@@ -38,7 +38,7 @@ class CodeGenerator(enum.Enum):
 
 
 def code_generator(body: Computation) -> CodeGenerator:
-    """Which of XLA:CPU's code generators compiles a fused computation."""
+    """Returns which of XLA:CPU's code generators compiles a fusion, given its fused computation."""
     if any(i.opcode in _LOOPED for i in body.instructions):
         return CodeGenerator.PARTS if _ends_in_parts(body) else CodeGenerator.LOOP
     if all(i.opcode in TILED and i.shape.element_type in _TYPES for i in body.instructions):
@@ -50,9 +50,9 @@ _SMALL_CALL = "xla_cpu_small_call"
 
 
 def runs_as_one(i: Instruction) -> bool:
-    """Whether XLA:CPU compiles a call, and all that it runs, into one function.
+    """Whether `i` is a call that XLA:CPU compiles into one function, with all that it runs.
 
-    It puts loops of elementwise operators, whatever their size, and other small ones into
+    XLA puts loops of elementwise operators, whatever their size, and other small ones into
     computations of their own (`SmallWhileLoopHoistingPass`), and compiles these by a third code
     generator (`ComputationKernelEmitter`): LLVM sees all their fusions at once.
     """
@@ -62,7 +62,10 @@ def runs_as_one(i: Instruction) -> bool:
 
 
 def one_function(module: Module) -> dict[Computation, tuple[Computation, ...]]:
-    """Computation in a call that `runs_as_one` -> all computations of the outermost such call."""
+    """Finds the computations that XLA:CPU compiles into one function because `runs_as_one`.
+
+    Returns each of them -> all computations of its function, those of the outermost such call.
+    """
     calls = [i for c in module.control_computations for i in c.instructions if runs_as_one(i)]
     found: dict[Computation, tuple[Computation, ...]] = {}
     for call in calls:
@@ -77,7 +80,7 @@ def _run_by(computation: Computation) -> list[Computation]:
 
 
 def _ends_in_parts(body: Computation) -> bool:
-    """Whether there is a concatenation before the end, or only elementwise operators after it."""
+    """Whether a fusion ends in a concatenate, after which only opcodes outside `_LOOPED` follow."""
     roots = [] if body.root is None else [body.root]
     before = after_needs(roots, lambda i: () if i.opcode in _LOOPED else i.operands)
     return any(i.opcode == "concatenate" for i in before)

@@ -1,4 +1,4 @@
-"""XLA's serialized CPU executable: what each thunk reads and writes, and where.
+"""XLA's serialized CPU executable: which memory each thunk reads and writes.
 
 A CPU executable is a sequence of thunks (one a kernel, a library call, a copy, a loop) that name
 their buffers by allocation, offset and size. Object code takes addresses as arguments and knows no
@@ -28,13 +28,13 @@ from hlo.wire import Message, read_varint, varint
 
 @dataclasses.dataclass(frozen=True)
 class CpuThunk(GpuThunk):
-    """One step of the executable: as a GPU's, but nothing runs beside it.
+    """One step of a CPU executable, such as a kernel, a library call, a copy or a loop.
 
     A loop reads its condition's result, a conditional the number of the branch.
 
     Attributes:
       inner: nested sequences: a loop's condition and body, a conditional's branches.
-      number: its index among all thunks, those inside others included, parents first.
+      number: its index among all thunks, nested ones included, parents first.
       counted: whether it is a loop of a known number of iterations, which runs no condition.
     """
 
@@ -93,16 +93,16 @@ _DEFINES = {"constant", "copy", "custom-call", "dot", "fusion"}
 
 
 class CpuExecutable:
-    """A serialized CPU executable, read.
+    """A parsed CPU executable, of which copies with other places of buffers can be serialized.
 
     Args:
       data: what `serialize` of a loaded executable gives.
 
     Attributes:
-      data: the same. thunks: in the order in which XLA emitted them; flat: with those inside
-        others, by number.
+      data: the same. thunks: the top-level CpuThunks, in the order in which XLA emitted them.
+      flat: all thunks, nested ones included, by number.
       assignment: its buffer assignment, a BufferAssignmentProto. sizes: bytes of each allocation.
-      names: logical buffer -> the instruction that defines it.
+      names: id of a logical buffer -> name of the instruction that defines it.
 
     Raises:
       HloError: the data is no such executable, or it holds something that cannot be changed safely.
@@ -139,7 +139,7 @@ class CpuExecutable:
 
     @functools.cached_property
     def scratch(self) -> frozenset[tuple[int, int]]:
-        """(thunk's number, access) of reads that find what their thunk itself wrote, nothing else.
+        """(thunk's number, index of an access) of each slice that a thunk uses as scratch memory.
 
         A kernel that runs a whole computation lists all of the computation's memory among what it
         reads. Where no array of its operands lies in exactly these bytes, they are memory of its
@@ -168,7 +168,7 @@ class CpuExecutable:
         )
 
     def _operands(self) -> dict[str, set[str]]:
-        """Call -> all instructions whose values it may be given, also through tuples and loops."""
+        """Maps a call's name to instructions, but tuples, whose values its operands may hold."""
         every = {i.id: i for c in self._module.computations for i in c.instructions}
         roots = {c.id: c.root_id for c in self._module.computations}
         home = {i.id: c.id for c in self._module.computations for i in c.instructions}
@@ -194,7 +194,7 @@ class CpuExecutable:
         return {name: {every[k].name for k, _ in given} for name, given in found.items()}
 
     def _sequence(self, sequence: Message) -> tuple[CpuThunk, ...]:
-        """The thunks of a ThunkSequenceProto. Resources that they share are no memory."""
+        """Parses the thunks of a ThunkSequenceProto, and appends each one's slices to `_slices`."""
         _known(sequence, {1, 2}, "a sequence of thunks")
         return tuple(self._thunk(thunk) for thunk in sequence.messages(1))
 
@@ -236,12 +236,12 @@ class CpuExecutable:
         sizes: Mapping[int, int],
         values: Mapping[int, tuple[int, int]],
     ) -> bytes:
-        """The executable with its slices elsewhere, serialized. Nothing is checked.
+        """Serializes a copy of the executable with buffers at other places, which are not checked.
 
         Args:
-          places: slices by thunk's number and access.
-          sizes: allocation -> bytes, for those that are to have another size.
-          values: logical buffer -> (allocation, offset), for those that lie elsewhere.
+          places: the slice of each access, by thunk's number, then in order of its accesses.
+          sizes: allocation -> its new size in bytes; others keep theirs.
+          values: logical buffer -> its new (allocation, offset); others keep theirs.
         """
         proto = xla_pb2.BufferAssignmentProto()
         proto.CopyFrom(self.assignment)
@@ -263,12 +263,12 @@ class CpuExecutable:
         return self._encoded(places, proto.SerializeToString(deterministic=True))
 
     def without_places(self) -> bytes:
-        """The executable, serialized, without its buffer assignment and the places of slices."""
+        """Serializes the executable without buffer assignment; all slices get offset 0."""
         nowhere = [[Slice(0, 0, a.slice.size) for a in t.accesses] for t in self.flat]
         return self._encoded(nowhere, b"")
 
     def _encoded(self, places: Sequence[Sequence[Slice]], assignment: bytes) -> bytes:
-        """The executable with other places and another BufferAssignmentProto, serialized."""
+        """Serializes a copy with other slices and another serialized BufferAssignmentProto."""
         other = CpuExecutable(self.data)  # its messages are changed, not these
         for slices, row in zip(other._slices, places, strict=True):
             for found, place in zip(slices, row, strict=True):
@@ -280,7 +280,7 @@ class CpuExecutable:
 
 
 def _known(message: Message, numbers: set[int], said: str) -> None:
-    """Raises HloError where a message has other fields than these."""
+    """Raises HloError if a message has fields besides `numbers`; `said` is its name in errors."""
     if unknown := message.numbers() - numbers:
         raise HloError(f"{said} has fields that are not known: {sorted(unknown)}")
 
@@ -288,7 +288,7 @@ def _known(message: Message, numbers: set[int], said: str) -> None:
 def _accesses(
     body: Message, fields: Mapping[int, _Form], slices: list[Message], said: str
 ) -> Iterator[Access]:
-    """Yields the accesses in fields of a message, and adds the slices' messages to `slices`."""
+    """Yields an Access for each slice in a thunk's `fields`; appends their messages to `slices`."""
     for field, (path, (reads, writes)) in fields.items():
         for found in body.messages(field):
             shape = b""

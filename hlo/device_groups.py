@@ -1,4 +1,4 @@
-"""The groups of devices of a collective, which XLA writes in several ways, as one list."""
+"""Reads the groups of devices of a collective, which XLA spells in several ways, as one list."""
 
 import itertools
 import math
@@ -20,10 +20,9 @@ _CHANNEL, _PAIRS, _GLOBAL = 26, 52, 71
 
 
 def groups_listed(data: bytes) -> bytes:
-    """A key of a serialized HLO instruction that does not depend on how device groups are spelt.
+    """A key of a serialized instruction, equal however it spells its device groups.
 
-    Raises:
-      HloError: `data` is no instruction.
+    Raises HloError if `data` is no instruction.
     """
     message = Message(data)
     if not message.numbers() & _WAYS:
@@ -33,20 +32,16 @@ def groups_listed(data: bytes) -> bytes:
 
 
 def participants(data: bytes) -> bytes:
-    """A key of which devices exchange data with each other in a serialized collective instruction.
-
-    Raises:
-      HloError: `data` is no instruction.
-    """
+    """A key of which devices a serialized collective lets exchange data. Raises HloError."""
     message = Message(data)
     others = message.numbers() - {*_WAYS, _CHANNEL, _PAIRS, _GLOBAL}
     return groups_listed(message.without(others).encode())
 
 
 def device_groups(instruction: Message) -> Groups | None:
-    """The groups of devices that exchange data in a collective: sorted groups of device numbers.
+    """Returns a collective's device groups, each a tuple of device numbers, as a sorted tuple.
 
-    None where there are none, or they are written in a way that is not known here.
+    None if the instruction has none, or they are spelt in a way that is not known here.
     """
     written = instruction.numbers() & _WAYS
     if len(written) != 1:
@@ -69,10 +64,7 @@ def _listed(groups: list[Message]) -> list[tuple[int, ...]]:
 
 
 def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
-    """The groups of an iota tile assignment: 0, 1, 2, ... reshaped, transposed, cut into groups.
-
-    None where its numbers contradict each other.
-    """
+    """Groups of an IotaReplicaGroupListProto: 0, 1, ... reshaped, transposed and cut; or None."""
     extents, order = list(_numbers(iota.blob(3))), list(_numbers(iota.blob(4)))
     size = iota.integer(2)
     if not extents or size < 1 or iota.integer(1) * size != math.prod(extents):
@@ -81,7 +73,7 @@ def _reshaped(iota: Message) -> list[tuple[int, ...]] | None:
 
 
 def _along_axes(groups: Message) -> list[tuple[int, ...]] | None:
-    """Groups of devices that differ only along some axes of a mesh of all devices, in order."""
+    """Groups of a MeshAxesReplicaGroupListProto; None if it reorders devices or splits axes."""
     mesh = groups.message(1)
     axes = groups.messages(2)
     if mesh.numbers() != {1} or any(axis.numbers() - {1} for axis in axes):
@@ -95,7 +87,7 @@ def _along_axes(groups: Message) -> list[tuple[int, ...]] | None:
 
 
 def _transposed(extents: Sequence[int], order: Sequence[int]) -> list[int]:
-    """The numbers from 0, as an array of these extents, in the order of its dimensions."""
+    """Transposes an array of these extents that holds 0, 1, 2, ... and returns it flattened."""
     strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
     places = itertools.product(*(range(0, extents[k] * strides[k], strides[k]) for k in order))
     return [sum(place) for place in places]
@@ -106,7 +98,7 @@ def _cut(numbers: Sequence[int], size: int) -> list[tuple[int, ...]]:
 
 
 def _numbers(packed: bytes) -> Iterator[int]:
-    """Packed integers of at least 0. Raises HloError."""
+    """Yields the integers of a packed protobuf field. Raises HloError at a negative one."""
     for value in packed_integers(packed):
         if value < 0:
             raise HloError("a device has a negative number")

@@ -29,7 +29,7 @@ def is_transfer(i: Instruction) -> bool:
 
 
 def started_by(i: Instruction) -> Instruction | None:
-    """`i` if it is an instruction that starts a transfer of one device array; else None."""
+    """Returns `i` if it starts (`STARTS`) a transfer of one array in device memory; else None."""
     if i.opcode not in STARTS or len(i.operands) != 1 or len(i.shape.elements) < 2:
         return None
     parts = (i.operands[0].shape, *i.shape.elements[:2])
@@ -37,10 +37,10 @@ def started_by(i: Instruction) -> Instruction | None:
 
 
 def run_by(i: Instruction) -> Instruction | None:
-    """The repeatable collective (`REPEATABLE`) that `i` is, or that `i`, an async-start, runs.
+    """Returns the collective of `REPEATABLE` that `i` is, or that `i` runs if it is an async-start.
 
-    None, too, if the async-start wraps more than it, if operands are tuples, or if an array is not
-    in the default memory space.
+    None if there is none, if the async-start wraps more than it, if an operand is a tuple, or if an
+    array is not in the default memory space.
     """
     if i.opcode == "async-start":
         inner = i.called[0]
@@ -55,7 +55,10 @@ def run_by(i: Instruction) -> Instruction | None:
 
 
 def asked(i: Instruction) -> bytes:
-    """A hashable key of a collective's devices and options, without channel and result shape."""
+    """A key of a collective, equal where device groups and options are, whatever the channel.
+
+    The result's shape and the backend config are left out too.
+    """
     copy = xla_pb2.HloInstructionProto.FromString(i.attributes)
     copy.ClearField("shape")
     copy.ClearField("backend_config")
@@ -64,7 +67,7 @@ def asked(i: Instruction) -> bytes:
 
 
 def reduction(i: Instruction) -> tuple[Any, ...]:
-    """A hashable key of the computations with which a collective reduces, whatever their names."""
+    """A key of the computations with which a collective reduces, equal where they compute alike."""
     return tuple(_form(c) for c in i.called)
 
 

@@ -1,4 +1,4 @@
-"""Reads files that others may have made: never without end, and bounded in size.
+"""Reads files that other users may have made: never waits without end, and limits the bytes read.
 
 What is run or believed as it stands, such as machine code, is read with `read_own`.
 """
@@ -19,7 +19,7 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe does not wa
 
 
 def read_regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
-    """The bytes of a regular file.
+    """Returns the bytes of a regular file.
 
     Args:
       path: of the file; links are followed. largest: bytes that are read at most.
@@ -31,13 +31,13 @@ def read_regular(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
 
 
 def read_own(path: str | os.PathLike[str], largest: int = 2**28) -> bytes:
-    """The bytes of a file that only this process's effective user and root can have written.
+    """Returns the bytes of a file that only this process's user and root can have written.
 
     Its folder and the file belong to one of them, neither group nor others may write to either, and
     the file is no link. Both are checked as they were opened, so neither can be exchanged.
 
     Raises:
-      OSError: also where others may have written it.
+      OSError: it cannot be read, others may have written it, or it has over `largest` bytes.
     """
     above, name = os.path.split(path)
     folder = os.open(above or os.curdir, _READ | os.O_DIRECTORY)
@@ -64,7 +64,7 @@ def own_folder(path: str | os.PathLike[str]) -> None:
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Whether only this process's user and root may write to what has these `stat` data."""
+    """Whether only this process's user and root may write to a file with this `stat` result."""
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
@@ -90,7 +90,7 @@ def unpacked(data: bytes, largest: int = LARGEST) -> bytes:
 
 
 def _read(file: int, largest: int, *, own: bool = False) -> bytes:
-    """What an open file holds; closes it."""
+    """Reads an open file descriptor of a regular file, checks its size and owner, and closes it."""
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):

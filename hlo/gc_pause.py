@@ -16,7 +16,7 @@ _enabled = False
 
 
 def hold() -> None:
-    """Disables cyclic garbage collection, in all threads, until each call has had its `release`."""
+    """Disables Python's cyclic garbage collector until every `hold` of any thread is released."""
     global _holds, _enabled
     with _lock:
         _holds += 1
@@ -26,7 +26,7 @@ def hold() -> None:
 
 
 def release() -> None:
-    """Ends one `hold`; when all are ended, Python's garbage collector runs again. Any thread."""
+    """Ends one `hold`, of any thread; after the last, garbage collection is as it was before."""
     global _holds
     with _lock:
         _holds -= 1
@@ -35,7 +35,7 @@ def release() -> None:
 
 
 def _forget() -> None:
-    """In a child that is forked amid a hold, whose thread is not there to release it."""
+    """Resets the lock and all holds in a forked child, where no thread is left to release them."""
     global _holds, _lock
     _lock = threading.Lock()
     if _holds and _enabled:
@@ -48,7 +48,7 @@ os.register_at_fork(after_in_child=_forget)
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Context manager, or decorator, that disables cyclic garbage collection; see `hold`."""
+    """Context manager or decorator: garbage collection is off in its block (`hold`, `release`)."""
     hold()
     try:
         yield

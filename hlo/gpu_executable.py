@@ -31,11 +31,11 @@ class GpuThunk:
       accesses: the slices of memory that it reads or writes, in the order of its proto.
       flow: what it does with the thunks in `inner`.
       inner: nested sequences of thunks: a loop's condition and body, a conditional's branches.
-      execution: number that a start and its done share.
+      execution: number that an asynchronous start thunk and its done thunk share.
       region: of thunks that may run concurrently in a command buffer, or None.
       kernel: name of the function that it launches, which several thunks may share; or "".
       slices: of a dynamic_slice_fusion, the parts of arrays that it works on.
-      embedded: of the same, what works on them; its allocations are the numbers of `slices`.
+      embedded: thunks that a dynamic_slice_fusion runs; their allocations are numbers of `slices`.
     """
 
     name: str
@@ -54,7 +54,7 @@ class GpuThunk:
 
     @property
     def is_known(self) -> bool:
-        """Whether its kind, and so which memory it accesses, is known here."""
+        """Whether its kind is in `KINDS`, so that `accesses` lists the memory which it accesses."""
         return not self.kind.startswith("field ")
 
     def below(self) -> Iterator[Self]:
@@ -67,11 +67,11 @@ class GpuThunk:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """In which allocation a GPU executable leaves one result of the program.
+    """The allocation that holds one result of the program when a GPU executable has run.
 
     Attributes:
-      allocation: number of the allocation. parameter: the argument whose memory it takes over, as
-        (number, index), or None.
+      allocation: its number. parameter: the argument whose memory the result takes over (donation),
+        as (parameter number, shape index), or None.
     """
 
     allocation: int
@@ -107,7 +107,7 @@ class GpuExecutable:
 
     @property
     def unknown_kinds(self) -> frozenset[str]:
-        """Kinds of its thunks that we do not know, so that the memory they access is not known."""
+        """Kinds of its thunks that `KINDS` lacks: what memory these access is not known."""
         return frozenset(thunk.kind for thunk in self.all_thunks if not thunk.is_known)
 
 
@@ -130,9 +130,9 @@ def read_gpu_executable(data: bytes, decompress: Decompress) -> GpuExecutable:
 
 
 def cut_down(data: bytes, names: Collection[str], decompress: Decompress) -> bytes:
-    """A serialized GPU executable with the thunks of some instructions alone, and without its code.
+    """Returns a serialized GPU executable with the thunks of some instructions only, without code.
 
-    It can be read, and not be run. Arguments and errors: see `read_gpu_executable`.
+    The result can be parsed, not run. Arguments and errors: see `read_gpu_executable`.
     """
     proto = _proto(data, decompress)
     proto = proto.without(proto.numbers() - {_OPTIONS, *_PLACES, _THUNKS})
@@ -142,7 +142,7 @@ def cut_down(data: bytes, names: Collection[str], decompress: Decompress) -> byt
 
 
 def _keep(holder: Message, number: int, names: Collection[str]) -> None:
-    """Leaves the thunks of some instructions in a field."""
+    """Removes from a field, in place, all thunks but those of `names`; also nested thunks."""
     holder.keep(number, lambda thunk: Message(thunk.blob(1)).blob(1).decode() in names)
     for thunk in holder.messages(number):
         for field in thunk.numbers() & FLOWS.keys():
@@ -159,7 +159,7 @@ _OPTIONS, _PLACES, _THUNKS = 1, (2, 10, 11), 13
 
 
 def _proto(data: bytes, decompress: Decompress) -> Message:
-    """The GpuExecutableProto, but for what is stored apart."""
+    """Unpacks the GpuExecutableProto of an executable, without fields stored separately."""
     length, start = read_varint(data, 0)  # IFRT's own metadata come first
     rest = data[start + length :]
     if is_split(rest):
@@ -254,13 +254,13 @@ def _accesses(body: Message, fields: Mapping[int, tuple], written: tuple[int, ..
 
 
 def _text(body: Message, path: tuple[int, ...]) -> str:
-    """The text at the end of a path of fields; "" where it is not there."""
+    """The string field at the end of a path of field numbers; "" if a message on it is missing."""
     holder = _below(body, path[:-1])
     return holder.blob(path[-1]).decode() if path and holder is not None else ""
 
 
 def _below(holder: Message, path: tuple[int, ...]) -> Message | None:
-    """The message at the end of a path of fields, or None where one is not there."""
+    """The submessage at the end of a path of field numbers; None if one on it is missing."""
     for number in path:
         found = holder.messages(number)
         if not found:
@@ -288,14 +288,14 @@ _LOOP, _OFFSET, _STRIDE, _TABLE, _LINEAR = 1, 2, 3, 4, 5
 
 
 class MovingSlice(NamedTuple):
-    """One operand or result of a GPU thunk that takes another slice of memory in each iteration.
+    """An operand or result of a dynamic_slice_fusion thunk: a slice that moves with the iteration.
 
     Attributes:
-      is_result: which of the two. number: of the fusion's operand, or of its result.
-      size: bytes of the part. dimensions: of the part.
+      is_result: whether it is a result. number: of the fusion's operand, or of its result.
+      size: bytes of the slice. dimensions: of the slice.
       is_cut: whether it is a part of that array, and not the whole.
       loop: which enclosing loop's iterations count, 0 the innermost; None where none does.
-      start, stride: in bytes; the part begins at start + stride * iteration.
+      start, stride: in bytes; the slice begins at start + stride * iteration.
       table: where it begins by iteration instead, or ().
     """
 
@@ -310,7 +310,7 @@ class MovingSlice(NamedTuple):
     table: tuple[int, ...] = ()
 
     def offset(self, iterations: tuple[int, ...]) -> int:
-        """Where the part begins, in bytes, in an iteration of each enclosing loop, outermost first.
+        """Byte offset of the slice, for an iteration number of each loop, outermost first.
 
         XLA counts 0 where there is no such loop, and a table's last entry is used from then on.
         """
@@ -323,7 +323,7 @@ class MovingSlice(NamedTuple):
 
 
 def moving_slices(body: Message) -> tuple[MovingSlice, ...]:
-    """Reads the operands, then the results, of a serialized dynamic-slice fusion thunk."""
+    """Reads the operands, then the results, of a DynamicSliceFusionThunkProto as MovingSlices."""
     sizes = {part.integer(1): part.integer(2) for part in body.messages(_PARTS)}
     found: list[MovingSlice] = []
     for kind in (_PARAMETERS, _RESULTS):
@@ -340,7 +340,7 @@ def moving_slices(body: Message) -> tuple[MovingSlice, ...]:
 
 
 def embedded_thunks(body: Message) -> list[Message]:
-    """The thunks that a dynamic-slice fusion thunk runs; their allocations are its slices."""
+    """The ThunkProtos that a dynamic-slice fusion thunk runs; their allocations are its slices."""
     return [thunk for sequence in body.messages(_EMBEDDED) for thunk in sequence.messages(1)]
 
 

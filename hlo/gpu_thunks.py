@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 
 class Flow(enum.Enum):
-    """How a GPU thunk runs the thunks nested in it: once, in a loop, as branches, or not at all."""
+    """How a thunk runs the thunks nested in it, if any.
+
+    Once (SEQUENCE), in a LOOP, as a BRANCH, or on another stream (START), which DONE waits for.
+    """
 
     NONE = enum.auto()
     SEQUENCE = enum.auto()  # runs them once
@@ -20,7 +23,7 @@ class Flow(enum.Enum):
 
 
 class Role(enum.Enum):
-    """Whether a GPU thunk reads a slice of memory, writes it, or both."""
+    """Whether a GPU thunk reads a slice, writes it or both; FLAGGED: as another field says."""
 
     READ = enum.auto()
     WRITE = enum.auto()
@@ -33,7 +36,7 @@ Fields = dict[int, tuple[tuple[Path, Role], ...]]
 
 
 class ThunkKind(NamedTuple):
-    """A kind of thunk: which fields of its proto are slices of memory, and what for.
+    """One kind of GPU thunk: which fields of its proto are slices of memory, and how it uses them.
 
     Attributes:
       name: as in the proto.
@@ -55,13 +58,13 @@ _MAYBE: Path = (1, 1)  # a NullableShapedSliceProto
 
 
 def _all(path: Path, **roles: tuple[int, ...]) -> Fields:
-    """Fields of one form, by what they are for: `reads`, `writes`, `both`."""
+    """Makes `ThunkKind.fields`: the given fields `reads`, `writes`, `both`, all with one path."""
     of = {"reads": Role.READ, "writes": Role.WRITE, "both": Role.BOTH}
     return {k: ((path, of[role]),) for role, numbers in roles.items() for k in numbers}
 
 
 def _exchanged(number: int) -> Fields:
-    """A collective's CollectiveBufferProtos."""
+    """A collective's `ThunkKind.fields`: in field `number`, slices read and slices written."""
     return {number: (((2, 1), Role.READ), ((3, 1), Role.WRITE))}
 
 

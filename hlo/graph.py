@@ -1,4 +1,4 @@
-"""A module while it is changed: computations whose instructions and execution orders come and go.
+"""Modules that can be changed: instructions and computations are added, removed and reordered.
 
 Everything that writes into a module does it here: ids of what is new, the order in which XLA lists
 instructions, schedules in the ids in which they came, and what goes with what nothing reads.
@@ -32,8 +32,8 @@ class MutableComputation:
       module: that it belongs to. computation: as the module has it.
 
     Attributes:
-      computation: as given; what may be set besides instructions is set there.
-      early: ids of what was added to come early.
+      computation: as given; callers set fields in it other than the instructions.
+      early: ids of instructions that were added with `early=True`.
     """
 
     def __init__(self, module: MutableModule, computation: _Computation) -> None:
@@ -65,7 +65,7 @@ class MutableComputation:
 
     @property
     def names(self) -> Names:
-        """All names that are in use in the module, for choosing new ones."""
+        """The module's names, which choose and reserve names for new instructions."""
         return self._module.names
 
     def __contains__(self, name: str) -> bool:
@@ -73,7 +73,7 @@ class MutableComputation:
 
     @property
     def order(self) -> list[int]:
-        """The ids in execution order, which may be changed. Raises HloError without a schedule."""
+        """The list of ids in execution order, which may be changed. HloError without a schedule."""
         if self._order is None:
             raise HloError(f"{self.computation.name} has no schedule; dump it after scheduling")
         return self._order
@@ -111,7 +111,7 @@ class MutableComputation:
         return self._order is not None
 
     def added(self) -> list[_Instruction]:
-        """The instructions that were added and have no place in the execution order yet."""
+        """Added instructions that no place was given for, so that they are not scheduled yet."""
         return [self._by_id[k] for k in self._new if k in self._by_id]
 
     def readers(self, i: _Instruction) -> list[_Instruction]:
@@ -131,7 +131,7 @@ class MutableComputation:
         """Adds an instruction with a new id and returns it.
 
         Args:
-          before, after: where it is listed and scheduled; else `place` is to give it a place.
+          before, after: next to which it is listed and scheduled; else `place` is to schedule it.
           early: whether that is to be before all older instructions except parameters.
         """
         i.id = self._next
@@ -151,7 +151,7 @@ class MutableComputation:
     def make(
         self, opcode: str, name: str, shape: _Shape, *operands: _Instruction, **fields: Any
     ) -> _Instruction:
-        """Makes an instruction as `instructions.instruction`, and adds it under a free name."""
+        """Makes an instruction and adds it; a number is added to `name` if that is in use."""
         return self.add(instruction(opcode, self.names.new(name), shape, operands, **fields))
 
     def tuple_element(self, whole: _Instruction, k: int) -> _Instruction:
@@ -160,7 +160,7 @@ class MutableComputation:
         return self.make("get-tuple-element", name, shape, whole, tuple_index=k)
 
     def element(self, k: int) -> _Instruction:
-        """The get-tuple-element `k` of the only parameter, a loop's state; made if missing."""
+        """The get-tuple-element `k` of the only parameter, a loop's state; added if missing."""
         if k not in self._elements:
             found = (
                 i
@@ -171,11 +171,11 @@ class MutableComputation:
         return self._elements[k]
 
     def cast(self, i: _Instruction, shape: _Shape) -> _Instruction:
-        """Adds a bitcast of `i` to a shape and returns it; `i` itself if it has that shape."""
+        """Returns `i` if it has that shape, else adds a bitcast of it to the shape."""
         return i if i.shape == shape else self.make("bitcast", f"{i.name}.bitcast", shape, i)
 
     def copy_from(self, source: MutableComputation, rename: Callable[[str], str]) -> None:
-        """Fills this empty computation with copies of another's instructions and its schedule."""
+        """Fills this empty computation with renamed copies of another's instructions and order."""
         high = self.computation.id << 32
         moved = {k: high | (k & _LOCAL) for k in source._by_id}
         for i in source.instructions():
@@ -203,9 +203,9 @@ class MutableComputation:
             self.computation.root_id = new.id
 
     def sweep(self, lost: Iterable[_Instruction], opcodes: Collection[str] | None = None) -> None:
-        """Removes instructions that nothing reads: of `lost`, then of their operands, and so on.
+        """Removes the instructions of `lost` that nothing reads, then likewise their operands.
 
-        Parameters stay, and with `opcodes` all others than these.
+        Parameters, roots and side effects stay; with `opcodes`, all other opcodes too.
         """
         count: dict[int, int] = dict.fromkeys(self._by_id, 0)
         for i in self._by_id.values():
@@ -229,7 +229,7 @@ class MutableComputation:
         self.remove(dead)
 
     def remove(self, gone: Collection[int]) -> None:
-        """Removes instructions by id; control successors inherit their control predecessors."""
+        """Removes instructions by id; control edges that lead through them connect the others."""
         if not gone:
             return
         for i in self._by_id.values():
@@ -248,12 +248,12 @@ class MutableComputation:
     # Orders.
 
     def reorder(self) -> None:
-        """Sorts the list of instructions into XLA's post-order, apart from the execution order."""
+        """Sorts the list of instructions into XLA's post-order; the execution order stays."""
         self._insert()
         self._by_id = {i.id: i for i in post_order(self.instructions())}
 
     def place(self, order: Iterable[int]) -> None:
-        """Sets the execution order: `order` has the ids of all instructions, also of added ones."""
+        """Sets the execution order: the ids of all instructions; none is `added()` after this."""
         self._order, self._new = list(order), []
 
     def finish(self) -> None:
@@ -267,7 +267,7 @@ class MutableComputation:
             sequence.instruction_ids[:] = ids
 
     def _insert(self) -> None:
-        """Lists and schedules what was added before or after others."""
+        """Puts what was added `before` or `after` an instruction into the list and the order."""
 
         def inserted(ids: Iterable[int]) -> list[int]:
             return [n for k in ids for n in (*before.get(k, ()), k, *after.get(k, ()))]
@@ -289,7 +289,7 @@ class MutableModule:
       proto: of the module, changed in place.
 
     Attributes:
-      proto: as given. computations: by id, with new ones.
+      proto: as given. computations: by id, added ones included.
     """
 
     def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
@@ -301,11 +301,11 @@ class MutableModule:
 
     @functools.cached_property
     def names(self) -> Names:
-        """All names that are in use in the module, for choosing new ones."""
+        """The names in use in the module, which choose and reserve names for what is added."""
         return Names(self.proto)
 
     def body(self, number: int) -> MutableComputation:
-        """The MutableComputation for the computation with id `number`: always the same object."""
+        """Returns the one MutableComputation of the computation with this id; makes it at first."""
         if number not in self._bodies:
             self._bodies[number] = MutableComputation(self, self.computations[number])
         return self._bodies[number]
@@ -321,7 +321,8 @@ class MutableModule:
     def find(
         self, names: Collection[str], within: Collection[int] | None = None
     ) -> list[tuple[MutableComputation, _Instruction]]:
-        """The instructions with these names, each with its computation, in the module's order.
+        """Finds the instructions with these names: (computation, instruction), in the module's
+        order.
 
         `within` has ids of the only computations that they may be in; None: of any.
 
@@ -363,7 +364,7 @@ class MutableModule:
             relist(self.proto.computations, listed)
 
     def _called(self, listed: Sequence[_Computation]) -> list[_Computation]:
-        """What the entry calls, callees first; the schedules of others are removed."""
+        """Returns the computations that the entry reaches, callees first; unschedules others."""
         calls = {
             c.id: [k for i in c.instructions for k in i.called_computation_ids] for c in listed
         }

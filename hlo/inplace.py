@@ -27,7 +27,7 @@ _ELEMENTWISE = frozenset(
 
 
 def in_place_pairs(i: Instruction, target: str) -> list[Pair]:
-    """Pairs of an operand and a result of `i` to which XLA must give the same buffer."""
+    """Lists which results of `i` must have the buffer of which operands, by XLA's rules."""
     if i.opcode in _DEFAULT_IN_PLACE:
         aside = i.opcode == "all-reduce" and not platform(target).all_reduces_in_place
         return [] if aside else _default_pairs(i)
@@ -79,7 +79,10 @@ def _fusion_pairs(fusion: Instruction, target: str) -> list[Pair]:
 
 
 def _follow(i: Instruction, index: ShapeIndex, target: str) -> tuple[Instruction, ShapeIndex]:
-    """Walks back through tuples, get-tuple-elements and operations that move nothing."""
+    """Finds the (instruction, index) that defined a value, behind all that moves nothing.
+
+    Those are tuples, get-tuple-elements and opcodes of `Platform.moves_nothing`.
+    """
     while i.opcode == "tuple" and index:
         i, index = i.operands[index[0]], index[1:]
     while i.opcode == "get-tuple-element":
@@ -102,12 +105,12 @@ def is_elementwise_on(i: Instruction, operand: int) -> bool:
 
 
 def _uses_elementwise(parameter: Instruction) -> bool:
-    """Every transitive use of a fusion parameter is elementwise, or a tuple."""
+    """Whether every transitive use of a fusion's parameter is elementwise, or a tuple."""
     return parameter in _elementwise_down(parameter.computation)
 
 
 def _elementwise_down(body: Computation) -> frozenset[Instruction]:
-    """The instructions of which every transitive use is elementwise, or a tuple."""
+    """Returns the instructions of which every transitive use is elementwise, or a tuple."""
     if body.elementwise_down is not None:
         return body.elementwise_down
     result: set[Instruction] = set()
@@ -119,7 +122,7 @@ def _elementwise_down(body: Computation) -> frozenset[Instruction]:
 
 
 def _uses_so(user: Instruction, used: Instruction) -> bool:
-    """Whether it is a tuple, or elementwise on every operand that is `used`."""
+    """Whether `user` is a tuple, or elementwise on each of its operands that is `used`."""
     if user.opcode == "tuple":
         return True
     return all(is_elementwise_on(user, k) for k, o in enumerate(user.operands) if o is used)
@@ -187,7 +190,7 @@ def _instruction_shares(operand: Instruction, user: Instruction, user_index: Sha
 
 
 def _gpu_fusion_shares(operand: Instruction, fusion: Instruction, index: ShapeIndex) -> bool:
-    """XLA:GPU's FusionCanShareBufferHint: same iteration order from parameter to result."""
+    """Whether a GPU fusion's result may overwrite an operand: XLA's FusionCanShareBufferHint."""
     a, b = operand.shape, fusion.shape.at(index)
     if a.key != b.key and not (
         a.is_array
@@ -222,10 +225,7 @@ _SPECIAL = ("scatter", "sort", "dynamic-update-slice")
 
 
 def _plainly_reached(start: Instruction, hero: Instruction | None) -> set[Instruction] | None:
-    """What is reached from a parameter by steps that are allowed whatever the result is, or None.
-
-    It is found once for each parameter of a fusion, though it is asked for each of its results.
-    """
+    """Returns `_walk_gpu` from a parameter `start` to results outside `_SPECIAL`; cached."""
     known = start.computation.reached
     if (start, hero) not in known:
         known[start, hero] = _walk_gpu(start, None, hero, ())
@@ -235,9 +235,10 @@ def _plainly_reached(start: Instruction, hero: Instruction | None) -> set[Instru
 def _walk_gpu(
     start: Instruction, source: Instruction | None, hero: Instruction | None, index: ShapeIndex
 ) -> set[Instruction] | None:
-    """Everything reached from a parameter, or None if some step changes the iteration order.
+    """Returns all that a parameter reaches; None if some step changes the iteration order.
 
-    `source` is the result's instruction, below a bitcast; None: one that allows nothing special.
+    `source` is the result's instruction, below a bitcast, if one of `_SPECIAL`; else None. The
+    walk ends at `hero`, the fusion's reduce; `index` is the result's.
     """
     visited = {start}
     queue = [start]

@@ -1,4 +1,4 @@
-"""Instructions as messages of XLA's proto: new ones, copies, and names that are free."""
+"""Makes and copies instructions as messages of XLA's proto, and chooses unused names for them."""
 
 import itertools
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class Names:
         self._taken.update(i.name for c in proto.computations for i in c.instructions)
 
     def new(self, name: str) -> str:
-        """An unused name: `name`, or `name` with a number added; from now on it counts as used."""
+        """Returns `name`, with a number added if it is in use, and marks the result as used."""
         found = name
         for k in itertools.count(1):
             if found not in self._taken:
@@ -48,7 +48,7 @@ def instruction(
 def copied(
     i: _Instruction, name: str, operands: Iterable[_Instruction] | None = None
 ) -> _Instruction:
-    """A copy of an instruction under another name, without control predecessors."""
+    """Copies an instruction, without control edges, under a new name and maybe new `operands`."""
     copy = _Instruction()
     copy.CopyFrom(i)
     copy.name = name
@@ -67,7 +67,7 @@ def scalar_constant(name: str, value: int, shape: _Shape) -> _Instruction:
 
 
 def relist(repeated: Any, items: Iterable[Any]) -> None:
-    """Replaces the content of a repeated proto field by copies of `items`, some maybe its own."""
+    """Replaces a repeated proto field's content by copies of `items`, which may be its own."""
     kept = list(items)
     del repeated[:]
     repeated.extend(kept)

@@ -1,4 +1,4 @@
-"""Loads that XLA's GPU backend takes for invariant though they are not.
+"""Finds loads that XLA's GPU backend takes for invariant though another kernel writes the memory.
 
 With programmatic dependent launch a kernel may start before the one ahead of it has ended. After
 its scheduler XLA (PdlLaunchAnnotationPass) lets each Triton product launch the fusion scheduled
@@ -25,11 +25,11 @@ _PASSED_OVER = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"
 
 
 class InvariantLoads(NamedTuple):
-    """GPU fusions whose kernels must not load some operand as read-only, and kernels that do.
+    """GPU fusions with an operand that must not be loaded as invariant, and those that do so.
 
     Attributes:
-      marked: how many there are.
-      wrong: (one of these, the fusion that its kernel was compiled for) where that lacks a mark.
+      marked: number of fusions that XLA marks so.
+      wrong: (marked fusion, the fusion for which its kernel was compiled, without its mark).
     """
 
     marked: int
@@ -37,7 +37,7 @@ class InvariantLoads(NamedTuple):
 
 
 def invariant_loads(module: bytes, executable: GpuExecutable) -> InvariantLoads:
-    """Counts fusions marked by `MARK`, and finds those whose kernel was compiled without it.
+    """Counts fusions marked by `MARK`, and finds those that run a kernel compiled without the mark.
 
     Args:
       module: the executable's, serialized. executable: as it was read.
@@ -68,7 +68,7 @@ def shared_marks(module: Module) -> dict[str, str]:
       module: a scheduled one, before XLA has marked it.
 
     Returns:
-      Fusion -> value of `MARK`, of codes that several fusions share.
+      Name of each fusion whose code a marked fusion has too -> the value of `MARK` for it.
     """
     marks: dict[Instruction, set[int]] = {}
     alike: dict[Hashable, list[Instruction]] = collections.defaultdict(list)
@@ -92,7 +92,7 @@ def shared_marks(module: Module) -> dict[str, str]:
 
 
 def _launches(schedule: Sequence[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:
-    """Triton products, each with the fusion that it launches."""
+    """Yields (product, fusion): each Triton matrix product, and the fusion that it launches."""
     working = [i for i in schedule if i.opcode not in _PASSED_OVER]
     for i, following in zip(working, working[1:], strict=False):
         if following.opcode == "fusion" and _is_product(i):
@@ -108,7 +108,7 @@ def _is_product(i: Instruction) -> bool:
 
 
 def _comes_from(operand: Instruction, product: Instruction) -> bool:
-    """Whether an operand is a result of a product, by XLA's rule."""
+    """Whether an operand is a product's result, through bitcasts and tuples alone (XLA's rule)."""
     while operand is not product:
         if operand.opcode == "bitcast":
             operand = operand.operands[0]
@@ -121,7 +121,7 @@ def _comes_from(operand: Instruction, product: Instruction) -> bool:
 
 
 def _by_code(fusions: Sequence[Instruction]) -> Iterator[list[Instruction]]:
-    """Fusions with their bodies alike, but for constants and what else a name does not say."""
+    """Groups fusions whose bodies are equal but for names, constants and other attributes."""
     found: dict[Hashable, list[Instruction]] = collections.defaultdict(list)
     for i in fusions:
         found[_code(i.called[0])].append(i)

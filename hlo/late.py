@@ -1,4 +1,4 @@
-"""Modules that are imported when a name in them is first used: what few plans need.
+"""Stand-ins for modules that few plans need: each is imported when a name in it is first used.
 
 A package lists them in its `__init__.py`:
 
@@ -23,7 +23,7 @@ from typing import Any
 
 
 class _Late:
-    """Stands for a module, by its name."""
+    """Stands for a module that it imports when an attribute is first read or set."""
 
     __slots__ = ("_name",)
 
@@ -44,12 +44,12 @@ class _Late:
 
 
 def late(name: str) -> Any:
-    """A stand-in for the module of this name, which imports it when an attribute is first read."""
+    """Returns a stand-in for the module of this name; reading an attribute of it imports it."""
     return _Late(name)
 
 
 def late_modules(package: str, names: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: it gives stand-ins for its modules of these names."""
+    """Makes a package's `__getattr__`, which returns stand-ins (`late`) for its listed modules."""
 
     def found(name: str) -> Any:
         if name in names.split():

@@ -1,4 +1,4 @@
-"""One view of an HLO module: computations, instructions, schedule, donation, source locations."""
+"""A read-only view of an HLO module: instructions, schedule, donation, source locations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hlo.stack_frames import SourceFrame, StackFrames
 
 
 class HloError(ValueError):
-    """HLO cannot be read, or not be changed as asked; the message says what to do."""
+    """Raised when HLO cannot be read or changed as asked; the message says what to do."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -70,7 +70,7 @@ class Instruction:
 
     @property
     def attributes(self) -> bytes:
-        """A key of the operation: all that defines its result besides operands and callees."""
+        """Serialized attributes that define its result, with operands and called computations."""
         assert self.proto is not None
         copy = xla_pb2.HloInstructionProto()
         copy.CopyFrom(self.proto)
@@ -79,7 +79,7 @@ class Instruction:
         return copy.SerializeToString(deterministic=True)
 
     def behind(self, *opcodes: str) -> Instruction:
-        """The first one from here on along first operands that has none of these opcodes."""
+        """Skips opcodes: returns this instruction or the next along first operands."""
         i = self
         while i.opcode in opcodes:
             i = i.operands[0]
@@ -87,7 +87,7 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """JAX's name of the operation, or ""."""
+        """JAX's name of the operation that it was lowered from (metadata `op_name`), or ""."""
         return "" if self.proto is None else self.proto.metadata.op_name
 
     @property
@@ -139,9 +139,8 @@ class Computation:
       instructions: in the proto's order, operands before users (XLA's post-order).
       root: the instruction whose value is the result.
       schedule: the execution order, or None when the computation has none.
-      frames: of the module: where in the source an instruction comes from.
-      elementwise_down, reached: kept here by `hlo.inplace`, which finds them once for each
-        computation.
+      frames: the module's, which find where in the source an instruction comes from.
+      elementwise_down, reached: caches of `hlo.inplace`'s analyses of this computation.
     """
 
     id: int
@@ -161,7 +160,7 @@ class Computation:
 
     @property
     def parameters(self) -> list[Instruction]:
-        """Parameter instructions by number, kept; ask only when the computation is complete."""
+        """Parameter instructions by number; cached, so read it when the computation is complete."""
         if not self._parameters:
             found = [i for i in self.instructions if i.opcode == "parameter"]
             self._parameters = sorted(found, key=lambda i: i.parameter_number)
@@ -177,10 +176,9 @@ class Module:
       entry: the entry computation.
       aliases: donation, output index -> (parameter number, parameter index).
       donors: donated parameters without a fixed output (parameter number, index).
-      fingerprint: digest of the module without schedule, ids and frontend attributes.
       frames: resolves call stacks; see `Instruction.stack`.
       proto: as it was read; only `hlo` looks into it.
-      facts: kept here by `olla_xla.memory.module_state`, which finds them once for each module.
+      facts: cache of `olla_xla.memory.module_state` for what it finds out about the module.
     """
 
     name: str
@@ -205,7 +203,7 @@ class Module:
 
     @property
     def order(self) -> dict[str, tuple[str, ...]]:
-        """Name of a scheduled control computation -> its instructions' names, in that order."""
+        """Maps scheduled control computations' names to their instructions' names in order."""
         return {
             c.name: tuple(i.name for i in c.schedule)
             for c in self.control_computations
@@ -214,7 +212,10 @@ class Module:
 
     @property
     def may_spare(self) -> bool:
-        """Whether it has a loop, or a concatenate of as many bytes as a donated array has."""
+        """Whether rewriting loops or concatenates may save memory, by a quick look.
+
+        It has a while, or a concatenate as large as a donated array.
+        """
         given = {self.entry.parameters[k].shape.at(index).bytes for k, index in self.donated}
         every = (i for c in self.computations for i in c.instructions)
         makes = ("while", "concatenate")
@@ -241,7 +242,7 @@ class Module:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Digest of what a plan depends on: names, opcodes, shapes, operands, control, donation."""
+        """SHA-256 of names, opcodes, shapes, operands, callees, control edges and donation."""
         digest = hashlib.sha256()
         for computation in self.computations:
             parts = [f"{computation.name}{{".encode()]
@@ -276,8 +277,7 @@ _views: weakref.WeakValueDictionary[bytes, Module] = weakref.WeakValueDictionary
 
 def module_from_bytes(data: bytes) -> Module:
     """Reads a serialized HloModuleProto. Raises HloError when `data` is not one.
-
-    The result must not be changed: all who read the same bytes share it while one of them holds it.
+    The result must not be changed: equal bytes give the same object as long as one of them is held.
     """
     found = _views.get(data)
     if found is None:
@@ -310,9 +310,9 @@ def module_from_proto(
     """Makes a Module, which is a view of a parsed proto.
 
     Args:
-      proto: of a module. before: a view of it before it was changed, from which computations that
-        are not control computations are taken, and not read again.
-      changed: ids of such computations that are read again, as they were changed.
+      proto: of a module. before: a view of it before it was changed, whose computations that are no
+        control computations are reused instead of read again; None: all are read.
+      changed: ids of such computations that were changed, so they are read again.
 
     Raises:
       HloError: the proto refers to unknown ids, or has a while, call or fusion of a wrong form.
@@ -355,7 +355,7 @@ def module_from_proto(
 
 
 def _same(before: Module, changed: Collection[int]) -> dict[int, Computation]:
-    """The computations, by id, that are not run step by step and that were not changed."""
+    """Maps ids to computations of `before` that can be reused: no control ones, not changed."""
     read = {c.id for c in before.control_computations} | set(changed)
     found: dict[int, Computation] = {}
     for c in before.computations:  # callees come first
@@ -369,7 +369,7 @@ def _check_donation(
     aliases: Mapping[ShapeIndex, tuple[int, ShapeIndex]],
     donors: Iterable[tuple[int, ShapeIndex]],
 ) -> None:
-    """Raises HloError if an argument or a result is named that the entry does not have."""
+    """Raises HloError if a donation names a parameter or result that `entry` does not have."""
     shapes = [p.shape for p in entry.parameters]
     given = [*aliases.values(), *donors]
     parts = [(shapes[number], i) for number, i in given if 0 <= number < len(shapes)]
@@ -380,7 +380,7 @@ def _check_donation(
 
 
 def _local(instruction_id: int, by_id: dict[int, Instruction], computation_id: int) -> int:
-    """Schedules may carry the id within the computation, or the module-wide one."""
+    """Returns the module-wide id of an instruction that a schedule may name by its local id."""
     if instruction_id in by_id:
         return instruction_id
     return (computation_id << 32) | instruction_id
@@ -424,7 +424,7 @@ _CALLED = {"while": 2, "call": 1, "fusion": 1}
 def _read_particulars(
     p: xla_pb2.HloInstructionProto, i: Instruction, computations: dict[int, Computation]
 ) -> None:
-    """Sets fields of particular opcodes; HloError if it calls a wrong number of computations."""
+    """Reads fields of `i` that only some opcodes have. HloError if it calls a wrong number."""
     i.called = tuple(computations[c] for c in p.called_computation_ids)
     if len(i.called) != _CALLED.get(i.opcode, len(i.called)):
         calls = f"{i.opcode} {i.name} calls {len(i.called)} computations"

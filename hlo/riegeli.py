@@ -1,4 +1,4 @@
-"""Messages out of the file format in which XLA serializes a GPU's executable.
+"""Reads messages from the Riegeli files in which XLA serializes the executables of GPUs and TPUs.
 
 XLA splits a message that may be large into records (its split_proto.proto) and writes them as a
 Riegeli file (github.com/google/riegeli, doc/riegeli_records_file_format.md): blocks of 64 KiB, in
@@ -24,7 +24,7 @@ _MERGED, _REPLACED = 2, 3  # in split_proto.proto's Record: what its record is t
 
 
 def is_split(data: bytes) -> bool:
-    """Whether data is a Riegeli file, into which XLA splits large messages, by its first bytes."""
+    """Whether `data` begins as a Riegeli file, a format in which XLA splits large messages."""
     return data.startswith(_SIGNATURE)
 
 
@@ -36,8 +36,8 @@ def read_message(data: bytes, name: str, decompress: Decompress) -> dict[tuple[i
       decompress: undoes Snappy, which takes most of the time.
 
     Returns:
-      Field numbers on the way to a field that is stored apart -> its bytes; and () -> the rest, a
-      serialized message. Fields of repeated messages that are stored apart are left out.
+      Path of field numbers to a field that has its own record -> its bytes; and () -> the rest, a
+      serialized message. Fields within repeated messages that have their own record are left out.
 
     Raises:
       HloError: it is no such file, or is written in a way that is not known here.
@@ -60,7 +60,7 @@ def read_message(data: bytes, name: str, decompress: Decompress) -> dict[tuple[i
 
 
 def _records(data: bytes, decompress: Decompress) -> Iterator[bytes]:
-    """The records of a file, in order."""
+    """Yields the records of a Riegeli file in order, decompressed. Raises HloError."""
     if not is_split(data):
         raise HloError("not a Riegeli file")
     begin = 0
@@ -76,7 +76,7 @@ def _records(data: bytes, decompress: Decompress) -> Iterator[bytes]:
 
 
 def _taken(data: bytes, at: int, size: int) -> tuple[bytes, int]:
-    """The bytes from a position on, without headers of blocks, and the position behind them."""
+    """Reads `size` bytes of content at a position, without block headers: (bytes, end position)."""
     parts = []
     while size:
         if at % _BLOCK == 0:
@@ -90,7 +90,7 @@ def _taken(data: bytes, at: int, size: int) -> tuple[bytes, int]:
 
 
 def _simple(chunk: bytes, count: int, decompress: Decompress) -> Iterator[bytes]:
-    """The records of a chunk: their sizes are together before their values."""
+    """Yields the `count` records of a chunk, which stores all their sizes before their values."""
     if not chunk or chunk[0] not in (_PLAIN, _SNAPPY):
         raise HloError("the executable is compressed in a way that is not known")
     length, at = read_varint(chunk, 1)

@@ -43,7 +43,7 @@ MOVED = _HANDED_ON - {"convert", "negate", "select"} | {"parameter", "constant",
 
 
 def may_depend_on_memory(i: Instruction, target: str) -> bool:
-    """Whether an instruction's result may round otherwise if its buffers lie elsewhere.
+    """Whether an instruction's rounding may change with which operands and results share memory.
 
     Args:
       i: of a control computation. target: "cpu" or "cuda".
@@ -60,10 +60,11 @@ def may_depend_on_memory(i: Instruction, target: str) -> bool:
 
 
 def _determined(body: Computation) -> frozenset[Instruction]:
-    """Sums of two products of which one certain product is fused: nothing else reads that one.
+    """Finds sums of two products where it is certain which product LLVM fuses with the addition.
 
-    Whatever reads the products must be computed with the root's element, in one block of code. The
-    loops stay loops, so that what is read once in the computation is read once in the code.
+    It is the one that nothing else reads. What reads the products must be computed with the root's
+    element, in one block of code, and loops must stay loops: then code reads what computations
+    read.
     """
     assert body.root is not None
     root, straight = body.root, {body.root}
@@ -87,7 +88,7 @@ def _determined(body: Computation) -> frozenset[Instruction]:
 
 
 def _has_one_choice(i: Instruction) -> bool:
-    """Whether a sum reads two products: one that only products read as well, one alone."""
+    """Whether `i` adds two products: one that it alone reads, one that multiplies read as well."""
     once, again = sorted(i.operands, key=lambda o: len(o.users))
     others = {u.opcode for u in again.users if u is not i}
     products = set()
@@ -99,7 +100,7 @@ def _has_one_choice(i: Instruction) -> bool:
 
 
 def may_depend_on_others(computations: Iterable[Computation]) -> bool:
-    """Whether results of a compiled function may round otherwise if other code is in it, too.
+    """Whether a compiled function's results may round otherwise if it also contains other code.
 
     For small arrays LLVM unrolls loops completely. A product may then be fused into an addition of
     another fusion, or no longer be fused if it gets another use. So small arrays must not have both
@@ -130,7 +131,7 @@ _STEPS = frozenset({"while", "conditional", "call"})
 
 
 def _is_small(i: Instruction) -> bool:
-    """Whether it computes with floating-point numbers, few enough that loops are unrolled."""
+    """Whether `i` computes floating-point numbers, so few that LLVM unrolls its loops."""
     shapes = [s for o in (i, *i.operands) for _, s in o.shape.indices() if s.is_array]
     if not any(s.element_type in _FLOATING for s in shapes):
         return False
@@ -138,18 +139,18 @@ def _is_small(i: Instruction) -> bool:
 
 
 def _is_complex(i: Instruction) -> bool:
-    """Whether it computes with complex numbers, whose products are sums of products."""
+    """Whether `i` computes with complex numbers, whose products are sums of two products."""
     shapes = (i.shape, *(o.shape for o in i.operands))
     return i.opcode not in MOVED and any(s.element_type in _COMPLEX for s in shapes)
 
 
 class _Products:
-    """Which values of fused computations may be products.
+    """Finds which values of fused computations may be products, and whether two of them are added.
 
     A value is a product where an addition that reads it could be fused with a multiplication.
 
     Args:
-      determined: sums of two products that leave no choice.
+      determined: sums of two products whose rounding is certain (`_determined`).
     """
 
     def __init__(self, determined: frozenset[Instruction] = frozenset()) -> None:
@@ -157,7 +158,7 @@ class _Products:
         self._is_product: dict[Instruction, bool] = {}
 
     def is_sensitive(self, body: Computation, given: tuple[bool, ...] = ()) -> bool:
-        """Whether a computation adds two products, or does what is not understood.
+        """Whether a computation may add two products, or has an operation that is not analysed.
 
         Args:
           body: operands before users. given: whether each parameter may be a product.
@@ -186,7 +187,7 @@ class _Products:
         return False
 
     def _is_sensitive_call(self, i: Instruction, read: list[bool]) -> bool:
-        """The same of an operation that applies computations; notes whether it gives products."""
+        """Applies `is_sensitive` to what `i` calls, and records whether `i` may be a product."""
         sensitive = False
         product = i.opcode not in ("reduce", "reduce-window", "fusion", "map")
         for body in i.called:
@@ -203,7 +204,7 @@ class _Products:
 
 
 def keeps_precision(i: Instruction) -> bool:
-    """Whether a reduce-precision keeps all bits of exponent and mantissa that its type has.
+    """Whether a reduce-precision keeps as many exponent and mantissa bits as its type has.
 
     JAX marks values saved for a backward pass by such ones. They leave every number as it is, but
     on some platforms not every NaN (`Platform.keeps_precision`).

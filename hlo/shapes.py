@@ -72,12 +72,12 @@ class Shape:
 
     @property
     def is_tuple(self) -> bool:
-        """Whether it is a tuple, whose buffer is an index table."""
+        """Whether it is a tuple, whose buffer is an index table: a pointer for each element."""
         return self.element_type == TUPLE
 
     @property
     def is_array(self) -> bool:
-        """Whether it has elements: neither tuple, token nor opaque."""
+        """Whether it is an array or scalar: neither tuple, token nor opaque."""
         return self.element_type not in (TUPLE, OPAQUE, TOKEN)
 
     @property
@@ -99,7 +99,7 @@ class Shape:
 
     @functools.cached_property
     def num_elements(self) -> int:
-        """Number of array elements (1 for a scalar)."""
+        """Product of the dimensions: an array's number of elements, 1 for a scalar."""
         count = 1
         for extent in self.dimensions:
             count *= extent
@@ -107,7 +107,7 @@ class Shape:
 
     @functools.cached_property
     def bytes(self) -> int:
-        """Bytes of the buffer for this shape alone; for a tuple, of its index table."""
+        """Bytes of this buffer, padded to tiles; of a tuple only its table, without elements."""
         if self.is_tuple:
             return POINTER_BYTES * len(self.elements)
         if not self.is_array:
@@ -118,13 +118,13 @@ class Shape:
 
     @property
     def unpadded_bytes(self) -> int:
-        """Bytes that its elements alone take: `bytes` less what pads them to whole tiles."""
+        """Bytes of an array's elements, without the padding to tiles that `bytes` includes."""
         if not self.is_array:
             return self.bytes
         return (self.num_elements * self.element_bits + 7) // 8
 
     def least_padded(self) -> tuple[int, tuple[int, ...]]:
-        """The fewest bytes it could take in its tiles, and the order of dimensions for that.
+        """Tries all orders of the dimensions: (least bytes with padding to tiles, that order).
 
         The order is from the most major dimension to the most minor; its own, if none is better.
         """
@@ -139,7 +139,7 @@ class Shape:
         return best, order
 
     def _stored(self, order: Sequence[int]) -> int:
-        """Elements with those that pad it to whole tiles, by its dimensions, major to minor."""
+        """Number of elements, padding to whole tiles included, if dimensions had this order."""
         extents = [self.dimensions[d] for d in order]
         for tile in self.tiles:
             extents = _tiled(extents, tile)
@@ -151,7 +151,7 @@ class Shape:
         return self.minor_to_major[: len(self.tiles[0])] if self.tiles else ()
 
     def converted(self, other: Shape) -> Shape:
-        """This array's shape with the element type and tiles of `other`, of equal rank."""
+        """This array's dimensions with the element type and layout of `other`, of equal rank."""
         proto = xla_pb2.ShapeProto.FromString(self.key)
         proto.element_type = other.element_type
         proto.layout.CopyFrom(xla_pb2.ShapeProto.FromString(other.key).layout)
@@ -174,7 +174,7 @@ class Shape:
         return True
 
     def indices(self) -> Sequence[tuple[ShapeIndex, Shape]]:
-        """Every (index, subshape) in pre-order, the shape itself first."""
+        """All (index, subshape) pairs, parents first; a shape that is no tuple has one, at ()."""
         return self._indices
 
     @functools.cached_property
@@ -191,9 +191,9 @@ _COMBINED = -(2**63)
 
 
 def _tiled(extents: Sequence[int], tile: Sequence[int]) -> list[int]:
-    """Extents, major to minor, of an array whose minormost dimensions are cut into tiles.
+    """Extents of an array, major to minor, after its minormost dimensions are cut into a tile.
 
-    Each of them becomes the number of tiles along it, and the tile's own extents follow.
+    Each cut dimension becomes its number of tiles; the tile's own extents are appended.
     """
     rank = len(tile)
     extents = [1] * (rank - len(extents)) + list(extents)
@@ -235,6 +235,6 @@ def shape_from_proto(proto: xla_pb2.ShapeProto) -> Shape:
 
 
 def cut_dimensions(part: Sequence[int], whole: Sequence[int]) -> list[int]:
-    """The dimensions in which a part of an array has fewer elements; each given by its extents."""
+    """Numbers of the dimensions in which `part` is smaller than `whole`, both given as extents."""
     both = zip(part, whole, strict=True)
     return [k for k, (some, every) in enumerate(both) if some != every]

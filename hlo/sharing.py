@@ -1,4 +1,4 @@
-"""Which operands each value of a module could take the memory of, where one dies as it is made."""
+"""Finds operands whose memory a value may take, if they die at the instruction that defines it."""
 
 from hlo.inplace import Pair, can_share, in_place_pairs
 from hlo.module import Instruction
@@ -9,10 +9,10 @@ Sharing = list[list[tuple[int, int]]]
 
 
 def sharing(dataflow: Dataflow, target: str) -> Sharing:
-    """For each value, by its id, the operands whose memory it may take; `target`: "cpu" or "cuda".
+    """Finds for each value, by its id, the operands whose memory XLA may give it if they die there.
 
-    A value may take the memory of an operand that dies at its instruction; a copy never does, nor
-    does anything share within its own alias set (that is forced, not chosen).
+    Each is (id of the operand's value, number of its position at the operand). Copies get none.
+    Those of a value's own alias set, whose memory it has in any case, are listed too.
     """
     pairs: dict[Instruction, list[Pair]] = {}
     result: Sharing = []

@@ -1,4 +1,4 @@
-"""Where a step of an executable reads and writes: slices of XLA's allocations."""
+"""Slices of XLA's allocations, and how a thunk of an executable accesses them."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """A slice of memory, and whether a thunk reads it, writes it, or both (sorts in place).
+    """How a thunk uses a slice of memory: whether it reads it, writes it, or both.
 
     Attributes:
       shape: the serialized ShapeProto of the array in it; b"" where the executable does not say.

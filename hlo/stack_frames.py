@@ -6,7 +6,7 @@ from hlo import xla_pb2
 
 
 class SourceFrame(NamedTuple):
-    """One call of a Python call stack: file, line (from 1), and name of the function, or ""."""
+    """One call of a Python call stack: file, line number from 1, and function name or ""."""
 
     file: str
     line: int
@@ -19,7 +19,7 @@ class SourceFrame(NamedTuple):
 
 
 class StackFrames:
-    """Finds Python call stacks of operations, from OpMetadata and the module's frame index."""
+    """Looks up Python call stacks of operations, by their OpMetadata, in a module's frame index."""
 
     def __init__(self, index: xla_pb2.StackFrameIndexProto) -> None:
         self._index = index
@@ -27,14 +27,14 @@ class StackFrames:
         self._stacks: dict[int, tuple[SourceFrame, ...]] = {}
 
     def location(self, metadata: xla_pb2.OpMetadata) -> str:
-        """The innermost call under which an operation was traced, "file:line"; "" if unknown."""
+        """The innermost Python call in which an operation was traced, "file:line"; or ""."""
         if metadata.source_file:
             return f"{metadata.source_file}:{metadata.source_line}"
         frame_id = metadata.stack_frame_id
         return self._frame(frame_id).location if self._is_known(frame_id) else ""
 
     def stack(self, metadata: xla_pb2.OpMetadata) -> tuple[SourceFrame, ...]:
-        """The calls under which an operation was traced, the innermost first; () if unknown."""
+        """The Python calls in which an operation was traced, innermost first; () if unknown."""
         first = metadata.stack_frame_id
         if first not in self._stacks:
             self._stacks[first] = self._found(first)

@@ -1,4 +1,4 @@
-"""Where the elements of an array that was only moved lie in its source, as strides.
+"""Where the elements of an array that was transposed or reshaped lie in the original, as strides.
 
 Steps are (count, stride in elements), the outermost first. Contiguous steps are merged, steps of
 one element left out. So equal steps mean the same bytes in the same order, whatever the shapes are.
@@ -16,19 +16,18 @@ _MOVING = ("bitcast", "convert", "copy", "transpose")
 
 
 def contiguous(shape: Shape) -> Steps:
-    """An array's elements in the order of memory, as loops (count, stride in elements)."""
+    """The steps, loops (count, stride in elements), that visit a whole array in memory order."""
     return joined([(shape.num_elements, 1)])
 
 
 def extents(shape: Shape) -> tuple[int, ...]:
-    """The extents of an array's dimensions, the outermost in memory first."""
+    """An array's extents in its layout's order, most major dimension first."""
     return tuple(shape.dimensions[k] for k in reversed(shape.minor_to_major))
 
 
 def sliced_outermost(part: Shape, whole: Shape) -> int | None:
-    """The outermost dimension of `whole` if `part` is one contiguous slice along it.
-
-    None where it is not.
+    """Returns the most major dimension of `whole` if `part` is one contiguous slice along it.
+    None otherwise. Dimensions of extent 1 do not count.
     """
     if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
         return None
@@ -38,7 +37,7 @@ def sliced_outermost(part: Shape, whole: Shape) -> int | None:
 
 
 def sliced_axis(part: Shape, whole: Shape) -> int | None:
-    """The dimension of `whole` along which `part` is one slice; None where it is not one."""
+    """Returns the one dimension of which `part` is a single slice of `whole`; None if it is not."""
     if part.minor_to_major != whole.minor_to_major or part.element_type != whole.element_type:
         return None
     cut = cut_dimensions(part.dimensions, whole.dimensions)
@@ -46,15 +45,15 @@ def sliced_axis(part: Shape, whole: Shape) -> int | None:
 
 
 def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, Steps] | None:
-    """How one slice of a transposed array lies in the original array, the source.
+    """Finds of which slice of the original array one slice of a transposed array is made.
 
     Args:
-      steps: of the array over its source. whole: its shape. cut: along which dimension it is
-        sliced. source: shape of the source.
+      steps: loops (count, stride) over the original, in the order of the transposed array.
+      whole: the transposed shape. cut: the dimension of it that is sliced. source: the original's.
 
     Returns:
-      The dimension of the source of which it is one slice, and the slice's steps over that slice;
-      None where it is no slice of the source.
+      The dimension along which the original is sliced, and the slice's steps over its slice; None
+      if the elements are no slice of the original.
     """
     by_extent = _divided(steps, extents(whole))
     if by_extent is None:
@@ -73,7 +72,7 @@ def sliced(steps: Steps, whole: Shape, cut: int, source: Shape) -> tuple[int, St
 
 
 def same_dimension(a: Shape, axis: int, b: Shape) -> int | None:
-    """The dimension of `b`, a bitcast of `a`, that corresponds to `axis` of `a`; None if none."""
+    """Returns which dimension of `b`, a bitcast of `a`, is the dimension `axis` of `a`, or None."""
     first, second = ((s.element_type, s.memory_space, s.num_elements) for s in (a, b))
     if first != second or a.tiles or b.tiles:
         return None
@@ -82,7 +81,7 @@ def same_dimension(a: Shape, axis: int, b: Shape) -> int | None:
 
 
 def _dimension(shape: Shape, count: int, distance: int) -> int | None:
-    """The dimension of an array that has so many elements, so far from each other."""
+    """Returns the dimension with extent `count` and a stride of `distance` elements, or None."""
     here = 1
     for k in shape.minor_to_major:
         if shape.dimensions[k] == count > 1 and here == distance:
@@ -92,14 +91,14 @@ def _dimension(shape: Shape, count: int, distance: int) -> int | None:
 
 
 def permutation(steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Loops (count, stride) over a whole array as a transpose: (operand's extents, dimensions)."""
+    """Converts loops (count, stride) over an array to a transpose: operand extents, dimensions."""
     outer_first = sorted(range(len(steps)), key=lambda k: -steps[k][1])
     dimensions = tuple(outer_first.index(k) for k in range(len(steps)))
     return tuple(steps[k][0] for k in outer_first), dimensions
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Simplifies loops of (count, stride): merges contiguous ones and drops those of count 1."""
+    """Simplifies loops (count, stride): merges contiguous ones and drops those of count 1."""
     found: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:
@@ -112,7 +111,7 @@ def joined(steps: Iterable[tuple[int, int]]) -> Steps:
 
 
 def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
-    """How the elements of a moved array lie in `source`, and the types it was converted to.
+    """How the elements of `i`, an array moved from `source`, lie in it, and types converted to.
 
     Args:
       i: a bitcast, convert, copy or transpose, a fusion of such, or a chain of them that begins at
@@ -144,14 +143,13 @@ def moved(i: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] 
 
 
 def _is_read_otherwise(i: Instruction) -> bool:
-    """Whether it reinterprets the same bytes as elements of another type."""
+    """Whether `i` is a bitcast to another element type."""
     return i.opcode == "bitcast" and i.shape.element_type != i.operands[0].shape.element_type
 
 
 def within(fusion: Instruction) -> list[Instruction] | None:
-    """The instructions from a fusion's root back to its one parameter, if all only move elements.
-
-    None if one of them is not a bitcast, convert, copy or transpose.
+    """Returns the instructions of a fusion that only moves or converts an array, from root back.
+    None if one of them is not a bitcast, convert, copy or transpose. The parameter is left out.
     """
     chain: list[Instruction] = []
     i = fusion.called[0].root
@@ -164,7 +162,10 @@ def within(fusion: Instruction) -> list[Instruction] | None:
 
 
 def _after(i: Instruction, steps: Steps) -> Steps | None:
-    """The steps of what an operation gives, for those of its operand."""
+    """Loops (count, stride in the source) for the result of a move `i`, given its operand's.
+
+    None if it has none, as of a bitcast that changes the size of elements.
+    """
     old, new = i.operands[0].shape, i.shape
     if i.opcode == "bitcast":
         return steps if old.element_bits == new.element_bits else None
@@ -179,7 +180,7 @@ def _after(i: Instruction, steps: Steps) -> Steps | None:
 
 
 def _divided(steps: Steps, parts: Sequence[int]) -> list[int] | None:
-    """The distance of each of an array's dimensions, the outermost first."""
+    """Splits loops (count, stride) into a stride for each extent, major first; None if it fails."""
     left = list(steps)
     found: list[int] = []
     for extent in reversed(parts):

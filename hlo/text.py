@@ -1,4 +1,4 @@
-"""A module as XLA prints it, for comparing what it made of one with what it was given; digests.
+"""Modules as the text that XLA prints, to compare two of them, and digests; parses HLO text.
 
 XLA reads its own text back, so two modules of one text are one program. It prints an order of
 execution as the order of lines, and no ids.
@@ -22,23 +22,23 @@ _DONE = re.compile(r", allow_spmd_sharding_propagation_to_(?:parameters|output)=
 
 
 def hlo_bindings() -> Any:
-    """The module of jaxlib that parses and prints HLO, not a public one; raises ImportError."""
+    """Imports jaxlib's private module that parses and prints HLO. May raise ImportError."""
     return importlib.import_module("jax._src.lib").hlo
 
 
 def mlir_bindings() -> Any:
-    """The module of jaxlib that converts between HLO and StableHLO; raises ImportError."""
+    """Imports jaxlib's module that converts between HLO and StableHLO. May raise ImportError."""
     return importlib.import_module("jax._src.lib").xla_client._xla.mlir
 
 
 def module_text(module: bytes, *, notes: bool = False) -> str:
-    """A serialized HloModuleProto as the text that XLA prints for it; see `text_of`."""
+    """Prints a serialized HloModuleProto as XLA does; for `notes` see `text_of`."""
     held = hlo_bindings().HloModule.from_serialized_hlo_module_proto(module)
     return text_of(held, notes=notes)
 
 
 def text_of(module: Any, *, notes: bool = False) -> str:
-    """A module object of XLA's as XLA prints it: constants in full, no locations.
+    """Prints a module of jaxlib as XLA does: constants in full, no locations.
 
     Args:
       module: such as `runtime_executable().hlo_modules()` gives.
@@ -54,12 +54,12 @@ def text_of(module: Any, *, notes: bool = False) -> str:
 
 
 def text_digest(text: str) -> str:
-    """SHA-256 of a module's text, with a prefix that no other digest has."""
+    """SHA-256 of a module's text, after a prefix that tells it from other digests."""
     return f"{_TEXT}{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def is_text_digest(digest: str) -> bool:
-    """Whether a digest is one that `text_digest` made, as its prefix says."""
+    """Whether `digest` was made by `text_digest`, as its prefix tells."""
     return digest.startswith(_TEXT)
 
 
@@ -69,8 +69,7 @@ _ID = xla_pb2.HloModuleProto.DESCRIPTOR.fields_by_name["id"].number
 def module_digest(module: bytes) -> str:
     """SHA-256 of a serialized HloModuleProto without its id, which differs between processes.
 
-    Raises:
-      HloError: `module` is not a protobuf message.
+    Raises HloError if `module` is not a protobuf message.
     """
     message = Message(module)
     message.set_integer(_ID, 0)
@@ -115,8 +114,7 @@ def from_stablehlo(text: str) -> bytes:
 
 
 def message(error: Exception) -> str:
-    """The first two lines of an error's message, as XLA says what is wrong in the second one.
-
+    """Returns the first two lines of an error's message, as XLA's second one says what is wrong.
     The name of the error's class if it has no message.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -124,7 +122,7 @@ def message(error: Exception) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Raises HloError for text on which XLA's parsers would exhaust the stack, and crash."""
+    """Raises HloError for text with over 500 nested brackets, which would crash XLA's parsers."""
     brackets = _NO_BRACKETS.sub("", text).encode().translate(None, _OTHERS)
     if max(itertools.accumulate(map(_STEP.__getitem__, brackets)), default=0) > _DEEPEST:
         raise HloError(

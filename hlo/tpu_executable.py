@@ -1,4 +1,4 @@
-"""XLA's serialized TPU executable: the buffer assignment in it."""
+"""Reads XLA's buffer assignment from a serialized TPU executable."""
 
 from hlo.module import HloError
 from hlo.riegeli import Decompress, read_message
@@ -9,7 +9,7 @@ _EXECUTABLE, _PROGRAM, _DUMP, _ASSIGNMENT = 1, 2, 6, 3
 
 
 def read_tpu_assignment(data: bytes, decompress: Decompress) -> bytes:
-    """The serialized BufferAssignmentProto in a TPU executable that `serialize` has written.
+    """Returns the serialized BufferAssignmentProto in a TPU executable written by `serialize`.
 
     Args:
       data: the bytes. decompress: see `read_message`.

@@ -1,4 +1,4 @@
-"""How often a loop runs its body."""
+"""The number of iterations of a while loop."""
 
 import json
 
@@ -8,9 +8,9 @@ _COPIES = ("copy", "bitcast")
 
 
 def trip_count(loop: Instruction) -> int | None:
-    """The number of iterations of a while: what XLA wrote on it, else what its condition says.
+    """Returns a while loop's number of iterations, by XLA's annotation or else by its condition.
 
-    None if neither does. XLA:TPU writes none; its condition compares a counter with a constant.
+    None if it is not known. XLA:TPU writes no annotation; its conditions compare a counter.
     """
     try:
         return int(json.loads(loop.backend_config)["known_trip_count"]["n"])
@@ -19,7 +19,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _counted(loop: Instruction) -> int | None:
-    """From 0, by 1, while less than a constant."""
+    """Iterations of a while whose counter, from 0 by 1, is less than a constant; else None."""
     body, condition = loop.called
     test, result, start = condition.root, body.root, loop.operands[0]
     if test is None or result is None or test.opcode != "compare" or test.direction != "LT":

@@ -23,7 +23,7 @@ ValueMap = dict[ShapeIndex, "Value"]
 
 
 class Use(NamedTuple):
-    """One read of a value: the instruction that reads it, its operand number, the index in that."""
+    """One read of a value: the reading instruction, its operand's number and the index in that."""
 
     instruction: Instruction
     operand: int
@@ -37,13 +37,13 @@ class Value:
     Attributes:
       id: dense, ordered as XLA orders values (computation, instruction, shape index).
       instruction, index: the defining position.
-      shape: its shape.
       positions: every (instruction, index) at which it appears, the defining one first.
       uses: reads, through all positions; tuple and get-tuple-element only forward.
       live_out: it appears in the entry computation's result.
       buffer: id of its alias set.
       counts: whether it lies in the device's main memory, which totals count.
       table_bytes: of a tuple's index table on this platform; 0 of an array.
+      forward: while values are found, the value that turned out to be the same; else None.
     """
 
     instruction: Instruction
@@ -63,7 +63,7 @@ class Value:
 
     @property
     def name(self) -> str:
-        """The value's name: its instruction's, as "fusion.3", or "fusion.3{1}" inside a tuple."""
+        """The defining instruction's name, "fusion.3", with the index in a tuple: "fusion.3{1}"."""
         if not self.index:
             return self.instruction.name
         return f"{self.instruction.name}{{{','.join(map(str, self.index))}}}"
@@ -99,7 +99,7 @@ class Dataflow:
 
     @functools.cached_property
     def seen_in(self) -> dict[Computation, list[Value]]:
-        """Computation -> all values that appear in it, in the order of their ids."""
+        """Maps each computation to the values at any position in it, in the order of their ids."""
         found: dict[Computation, list[Value]] = collections.defaultdict(list)
         for value in self.values:
             for computation in dict.fromkeys(i.computation for i, _ in value.positions):
@@ -108,7 +108,7 @@ class Dataflow:
 
 
 def analyse(module: Module, target: str = "cpu") -> Dataflow:
-    """Finds a module's values and alias sets, by the in-place rules of "cpu" or "cuda".
+    """Finds a module's values and alias sets, by the in-place rules of "cpu", "cuda" or "tpu".
 
     Raises:
       HloError: an instruction that forwards its operands has another shape than they have.
@@ -207,7 +207,7 @@ class _Analysis:
         return self._tuple(i)
 
     def _done(self, i: Instruction) -> ValueMap:
-        """Done operations take their result out of the start's tuple."""
+        """The values of a done operation: the part of its start's tuple that is the result."""
         source = self.maps[i.operands[0]]
         if i.opcode == "all-reduce-done":
             return dict(source)
@@ -243,8 +243,8 @@ class _Analysis:
     def _begun(
         self, i: Instruction, operands: Sequence[Instruction], called: Sequence[Computation]
     ) -> ValueMap:
-        """What an asynchronous operation gives (operands, result, context) from where it has its
-        operands.
+        """Values of an async-start, or of an async-update with `operands`: forwards these.
+        Its tuple is (operands, result, context); the result is that of `called`.
         """
         values = self._define_all(i)
         for k, operand in enumerate(operands):
@@ -303,7 +303,7 @@ class _Analysis:
 
     @staticmethod
     def _changed(init: ValueMap, phis: ValueMap, root: ValueMap) -> set[ShapeIndex]:
-        """Elements of a loop's state that may change; forwards those handed back as they began."""
+        """Indices of a loop's state that iterations may change; forwards the others to `init`."""
         changed = set(phis)
         while same := {k for k in changed if _resolve(root[k]) in (phis[k], _resolve(init[k]))}:
             for k in same:
@@ -348,7 +348,7 @@ class _Analysis:
     def _buffers(
         self, values: list[Value], at: dict[tuple[Instruction, ShapeIndex], Value]
     ) -> list[list[Value]]:
-        """The alias sets, in the order of XLA's buffers, by which it breaks ties.
+        """Joins values into alias sets, and returns these in the order of XLA's buffers.
 
         It goes over all values, those that loops and branches make last, and joins the sets of each
         and of what it is aliased with to the largest of them (HloAliasAnalysis::CreateBuffers).

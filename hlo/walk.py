@@ -1,4 +1,4 @@
-"""The order in which XLA walks a computation's instructions.
+"""Post-orders of graphs, and the post-order in which XLA walks a computation's instructions.
 
 Values and buffers are numbered in it, and the number decides ties in buffer assignment. XLA walks a
 module that it read as `HloComputation::MakeInstructionPostOrder` says; so what is written lists its
@@ -15,7 +15,7 @@ def after_needs[K](
     needs: Callable[[K], Iterable[K]],
     cycle: Callable[[K], Exception] | None = None,
 ) -> list[K]:
-    """Post-order of a depth-first walk: each number after all that it needs, which are included.
+    """Returns all that is reached from `numbers`, in post-order: each after those that it needs.
 
     Args:
       numbers: where the walk begins. needs: what each needs, in the order in which it is visited.
@@ -43,7 +43,7 @@ def after_needs[K](
 def post_order(
     instructions: Sequence[xla_pb2.HloInstructionProto],
 ) -> list[xla_pb2.HloInstructionProto]:
-    """The instructions in XLA's post-order; it decides ties between their buffers."""
+    """Sorts instructions into XLA's post-order, which decides ties between their buffers."""
     by_id = {i.id: i for i in instructions}
     read = {k for i in instructions for k in i.operand_ids}
 

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, for messages of which only a few fields are to be changed.
+"""Reads and edits messages in protobuf's wire format without their schema.
 
 Fields keep their order and their bytes, known or not; nothing is dropped or normalised.
 """
@@ -44,7 +44,7 @@ class Message:
             self._fields.append((number, kind, value))
 
     def encode(self) -> bytes:
-        """The message as bytes again, with all changes."""
+        """Serializes the message with all changes."""
         parts = []
         for number, kind, value in self._fields:
             parts.append(varint(number << 3 | kind))
@@ -62,18 +62,18 @@ class Message:
         return {number for number, _, _ in self._fields}
 
     def without(self, numbers: Collection[int]) -> Message:
-        """A copy of the message without the fields of the given numbers."""
+        """A copy without the fields of these numbers; parsed submessages are shared with it."""
         other = Message(b"")
         other._fields = [field for field in self._fields if field[0] not in numbers]
         return other
 
     def keep(self, number: int, wanted: Callable[[Message], bool]) -> None:
-        """Drops the submessages of a field that are not wanted. Raises HloError."""
+        """Removes the submessages in a field for which `wanted` is false. Raises HloError."""
         found = iter([wanted(message) for message in self.messages(number)])
         self._fields = [field for field in self._fields if field[0] != number or next(found)]
 
     def messages(self, number: int) -> list[Message]:
-        """The submessages of a field; changing them changes this message. Raises HloError."""
+        """Parses all submessages in a field; changing one changes this message. Raises HloError."""
         found = []
         for k, (n, kind, value) in enumerate(self._fields):
             if n != number:
@@ -109,14 +109,14 @@ class Message:
         ]  # fmt: skip
 
     def integer(self, number: int) -> int:
-        """The non-negative integer in a field; 0 if it does not occur. May raise HloError."""
+        """The non-negative integer in a field; 0 without the field. HloError if not such."""
         found = [v for n, _, v in self._fields if n == number]
         if len(found) > 1 or not all(isinstance(v, int) and v < 2**63 for v in found):
             raise HloError(f"field {number} is not one integer of at least 0")
         return found[0] if found else 0  # pyright: ignore[reportReturnType]
 
     def signed(self, number: int) -> int:
-        """The signed integer in a field; 0 if it does not occur. May raise HloError."""
+        """The signed integer in a field; 0 without the field. HloError if it is no integer."""
         found = [v for n, _, v in self._fields if n == number]
         if len(found) > 1 or not all(isinstance(v, int) for v in found):
             raise HloError(f"field {number} is not one integer")
@@ -161,11 +161,7 @@ def _signed(value: int) -> int:
 
 
 def slice_ranges(instruction: Any) -> tuple[tuple[int, int, int], ...]:
-    """(start, limit, stride) for each dimension of a slice; () for other opcodes.
-
-    Args:
-      instruction: an HloInstructionProto.
-    """
+    """(start, limit, stride) per dimension of a slice, an HloInstructionProto; else ()."""
     return tuple((d.start, d.limit, d.stride) for d in instruction.slice_dimensions)
 
 
@@ -187,9 +183,9 @@ INTEGERS = {
 
 
 def scalar_integer(literal: bytes, element_type: int) -> int | None:
-    """The integer in a serialized LiteralProto of one element (pred: 0 or 1); else None.
+    """Returns the integer in a serialized LiteralProto of one element (a bool as 0 or 1).
 
-    Raises HloError if it cannot be read.
+    None for other element types and for literals of several elements. May raise HloError.
     """
     if element_type not in INTEGERS:
         return None

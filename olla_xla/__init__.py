@@ -124,7 +124,7 @@ _OF_ANY_JAX = ("Audit", "audit")
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for when it is asked for."""
+    """Imports a name of the package when it is first used; VersionError if JAX is too old."""
     if name != "check" and name not in _MODULES:
         raise AttributeError(f"module 'olla_xla' has no attribute {name!r}")
     if name == "check":
@@ -141,7 +141,7 @@ def __dir__() -> list[str]:
 
 
 def _of(module: str, name: str) -> Any:
-    """A function of a module, which is imported when the function is called."""
+    """Returns a function that imports `name` of a module when called, and calls it."""
 
     def call(*given: Any, **named: Any) -> Any:
         return getattr(importlib.import_module(f"olla_xla.{module}"), name)(*given, **named)

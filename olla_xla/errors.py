@@ -6,7 +6,7 @@ class OllaError(Exception):
 
 
 class InputError(OllaError, ValueError):
-    """A flag, option or argument is not usable (CLI exit code 2)."""
+    """A flag, option or argument is not usable (exit code 2 of the command line)."""
 
 
 class JitError(InputError, TypeError):
@@ -41,7 +41,7 @@ class BudgetError(LimitError):
 
 
 def _told_apart(budget_bytes: int, least_bytes: int) -> tuple[str, str]:
-    """Both in MB, in KB if they are small, or in bytes if they would else read alike."""
+    """The two sizes as text: in MB, or KB if small; in bytes if they would read alike."""
     unit, size = ("KB", 2**10) if least_bytes < 2**20 else ("MB", 2**20)
     budget, least = (f"{b / size:,.1f} {unit}" for b in (budget_bytes, least_bytes))
     if budget == least:
@@ -58,7 +58,7 @@ class PlanFileError(InputError):
 
 
 class VersionError(OllaError, RuntimeError):
-    """The installed JAX is too old for the XLA hook."""
+    """The installed JAX is too old for the XLA hook, or newer than was tested."""
 
 
 class GraphError(OllaError, ValueError):
@@ -70,15 +70,15 @@ class PlanMismatchError(OllaError):
 
 
 class KernelError(OllaError):
-    """A rewritten module keeps a kernel's buffers from sharing memory as in XLA's own module."""
+    """No order lets a kernel's operands and results share memory as in XLA's own module."""
 
 
 class CheckError(OllaError):
-    """The referee rejected a plan, or XLA's buffer assignment contradicts it (exit code 1)."""
+    """The referee (checker) rejects a plan, or XLA's assignment contradicts it (exit code 1)."""
 
 
 class ResultsError(CheckError):
-    """The referee finds that an executable computes other results than XLA's own module does."""
+    """The referee (checker) finds that an executable computes other results than XLA's module."""
 
 
 class SolverError(OllaError):
@@ -86,7 +86,7 @@ class SolverError(OllaError):
 
 
 class FallbackError(OllaError):
-    """Raised instead of running XLA's schedule, with OLLA_XLA_STRICT=1 or a memory budget."""
+    """Raised instead of running XLA's schedule, if OLLA_XLA_STRICT=1 or a budget is to be met."""
 
 
 class AgreementError(OllaError, RuntimeError):

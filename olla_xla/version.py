@@ -16,13 +16,13 @@ OLDEST_JAX, TOO_NEW_JAX = (0, 11, 2), (0, 14)
 
 
 def versions() -> dict[str, str]:
-    """Name -> version of JAX, jaxlib and this package: what plans and executables depend on."""
+    """Returns name -> version of jax, jaxlib and olla-xla, on which plans and executables rely."""
     jax, jaxlib = map(importlib.metadata.version, ("jax", "jaxlib"))
     return {"jax": jax, "jaxlib": jaxlib, "olla-xla": __version__}
 
 
 def old_jax() -> str:
-    """Why the installed JAX is too old, and what to do; "" if it is new enough or not installed."""
+    """Says that the installed JAX is too old, and what to do; "" if it is new enough or absent."""
     try:
         found = importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:
@@ -34,8 +34,7 @@ def old_jax() -> str:
 
 
 def to_install(extra: str) -> str:
-    """The shell command that installs an optional dependency group (extra) of olla_xla.
-
+    """Returns the shell command that installs an optional dependency group (extra) of olla_xla.
     It is `uv sync` in a checkout, else `pip install` from the archive, repository or index used.
     """
     if (Path(__file__).parents[1] / "pyproject.toml").is_file():
@@ -52,7 +51,7 @@ def to_install(extra: str) -> str:
 
 
 def _require_own_hlo() -> None:
-    """Raises InputError where Python finds another `hlo` first."""
+    """Raises InputError if Python's path has another package or module `hlo` before ours."""
     found = importlib.util.find_spec("hlo")
     where = [] if found is None else [found.origin or "", *(found.submodule_search_locations or [])]
     own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "hlo")

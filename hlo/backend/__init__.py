@@ -1,4 +1,4 @@
-"""XLA's backends, one object and one file each: to add one, write its file and its line here."""
+"""XLA's backends, one Platform and one file each: a new one needs its file and its line here."""
 
 from hlo.backend.cpu import CPU
 from hlo.backend.cuda import CUDA
@@ -12,12 +12,12 @@ PLATFORMS = {found.name: found for found in (CPU, CUDA, TPU)}
 
 
 def platform(name: str) -> Platform:
-    """The platform of this name: "cpu", "cuda" or "tpu". Raises KeyError."""
+    """Returns the Platform named "cpu", "cuda" or "tpu". Raises KeyError for other names."""
     return PLATFORMS[name]
 
 
 def platform_of_jax(name: str) -> Platform:
-    """The platform that JAX calls `name` (`device.platform`, "gpu"). Raises KeyError."""
+    """Returns the Platform that JAX calls `name`, as in `device.platform`. Raises KeyError."""
     for found in PLATFORMS.values():
         if name in (found.jax_name, found.name):
             return found

@@ -1,4 +1,4 @@
-"""What XLA does otherwise on one platform than on another, as far as plans depend on it."""
+"""Properties in which XLA's platforms differ, as far as plans depend on them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -123,11 +123,11 @@ class Platform:
     memory_part: float
 
     def counts(self, space: int) -> bool:
-        """Whether memory totals include buffers in the memory space of this number."""
+        """Whether totals of memory include buffers in the memory space with this number."""
         if self.memory_spaces is None:
             return space != HOST_MEMORY_SPACE
         return space in self.memory_spaces
 
     def table_bytes(self, entries: int) -> int:
-        """Size in bytes of the index table of a tuple with this many elements."""
+        """Bytes of a tuple's index table, for a tuple with so many elements, padded."""
         return -(-entries * self.pointer_bytes // self.table_multiple) * self.table_multiple

@@ -1,1 +1,1 @@
-"""Modules of any stage in files: HLO protos, HLO text, StableHLO. No plan of a step needs them."""
+"""Reads modules from files: HLO protos, HLO text and StableHLO. No plan of a step needs this."""

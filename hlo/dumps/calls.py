@@ -1,4 +1,4 @@
-"""Gives every computation that runs step by step one caller, as XLA's own pipeline does.
+"""Gives every computation that control flow runs a single caller, as XLA's own pipeline does.
 
 Modules converted from lowered text call one function from many places. XLA inlines calls and clones
 the bodies of loops and branches that are shared (CallInliner, FlattenCallGraph) long before it
@@ -71,7 +71,7 @@ def _computation(computations: Mapping[int, _Computation], number: int) -> _Comp
 
 
 def _reachable(computations: Sequence[_Computation], entry: int) -> list[_Computation]:
-    """Those that the entry calls, in the given order: callees first."""
+    """Returns the computations that the entry calls, also indirectly; both lists callees first."""
     needed = {entry}
     for c in reversed(computations):
         if c.id in needed:
@@ -80,7 +80,7 @@ def _reachable(computations: Sequence[_Computation], entry: int) -> list[_Comput
 
 
 def _embedded(computations: Sequence[_Computation]) -> list[_Computation]:
-    """The bodies of fusions, reductions and the like, and all that these call."""
+    """Returns computations that control flow does not run, as fused ones, and all they call."""
     found: set[int] = set()
     for c in reversed(computations):
         for i in c.instructions:
@@ -90,7 +90,7 @@ def _embedded(computations: Sequence[_Computation]) -> list[_Computation]:
 
 
 def _program_order(instructions: Iterable[_Instruction]) -> list[_Instruction]:
-    """By id, which is the order of the program, but never before what must run first."""
+    """Sorts by id, the order of the program, but after operands and control predecessors."""
     by_id = {i.id: i for i in instructions}
     done = after_needs(
         sorted(by_id),
@@ -101,11 +101,11 @@ def _program_order(instructions: Iterable[_Instruction]) -> list[_Instruction]:
 
 
 class _Flattener:
-    """Copies the computations that run step by step, once for each place they are called from.
+    """Copies the computations that control flow runs, once for each place they are called from.
 
     Attributes:
-      scheduled: whether the module has a schedule.
-      done: the copies by id, callees first. orders: their schedules.
+      scheduled: whether the module has a schedule; if not, calls are inlined.
+      done: id of a copy -> the copy, callees first. orders: id of a copy -> its schedule, ids.
     """
 
     def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
@@ -123,11 +123,11 @@ class _Flattener:
         self._effects: set[int] = set()
 
     def all(self) -> list[_Computation]:
-        """Every computation of the new module, and perhaps more, callees first."""
+        """All copies made so far and computations that are not copied, callees first."""
         return [*self._embedded, *self.done.values()]
 
     def copy(self, original: int, number: int) -> int:
-        """Copies a computation and those that it runs; returns its id, which is `number`."""
+        """Copies a computation, and those it runs, to `done` and `orders`; returns its new id."""
         old = _computation(self._computations, original)
         new = _Computation()
         new.CopyFrom(old)
@@ -147,7 +147,7 @@ class _Flattener:
         return number
 
     def instruction(self, old: _Instruction, number: int) -> _Instruction:
-        """A copy of an instruction, with copies of its own of the computations that it runs."""
+        """Copies an instruction, under id `number`, and the computations that it runs."""
         new = _Instruction()
         new.CopyFrom(old)
         new.id, new.name = number, self._name(old.name)
@@ -157,11 +157,11 @@ class _Flattener:
         return new
 
     def callee(self, call: _Instruction) -> _Computation:
-        """The computation, of the old module, that an instruction calls."""
+        """The first computation that an instruction of the original module calls."""
         return _computation(self._computations, call.called_computation_ids[0])
 
     def _name(self, name: str) -> str:
-        """The name itself at its first use, then names that nothing else has."""
+        """Returns `name`, made unique by ".clone1" and so on, and marks it as used."""
         found = name
         for k in itertools.count(1):
             if found not in self._taken and (found == name or found not in self._reserved):
@@ -175,7 +175,7 @@ class _Flattener:
         return runs or i.opcode in _EFFECTS or bool(i.channel_id) or i.custom_call_has_side_effect
 
     def _without_dead(self, instructions: Sequence[_Instruction], root: int) -> list[_Instruction]:
-        """Those instructions, given operands first, that do or give something."""
+        """Returns those instructions, operands first, that are read, parameters or have effects."""
         read = {root}
         kept: list[_Instruction] = []
         for i in reversed(instructions):
@@ -186,7 +186,7 @@ class _Flattener:
 
 
 class _Body:
-    """The instructions of one computation while it is copied, operands first."""
+    """Collects copies of one computation's instructions, also inlined ones, operands first."""
 
     def __init__(self, flattener: _Flattener, number: int) -> None:
         self.instructions: list[_Instruction] = []
@@ -202,8 +202,8 @@ class _Body:
 
         Args:
           old: the computation.
-          arguments: what its parameters stand for where it is inlined.
-          after: what must run first.
+          arguments: ids that stand for its parameters where it is inlined; None: it is not.
+          after: ids of control predecessors of all copies.
         """
         own: dict[int, int] = {}
         scheduled = self._flattener.scheduled
@@ -224,11 +224,11 @@ class _Body:
         return own[old.root_id]
 
     def new_id(self, old: int, computation: int) -> int:
-        """The copy's id of an instruction of the computation added last, also by its local id."""
+        """Id of the copy of an instruction of the computation added last, by its id or local id."""
         return self._new[old] if old in self._new else self._new[computation << 32 | old]
 
     def _copy(self, i: _Instruction, operands: list[int], before: list[int]) -> int:
-        """Copies one instruction, unless it only hands on a value that has an id already."""
+        """Copies one instruction; returns its id, or an operand's if it only hands that on."""
         if not self._flattener.scheduled and not before:
             if i.opcode == "get-tuple-element" and self._made[operands[0]].opcode == "tuple":
                 return self._made[operands[0]].operand_ids[i.tuple_index]

@@ -18,13 +18,13 @@ _HOST_PROGRAM_SHAPE = 4  # of HloModuleProto: what the caller gives and gets
 
 
 class CutModule:
-    """A module that is being cut.
+    """Cuts a copy of a scheduled module down to what some of its instructions need.
 
     Args:
       module: serialized, scheduled HloModuleProto. needed: names of instructions that stay.
 
     Attributes:
-      needed: those, what calls computations with them, and what waits for them.
+      needed: those, callers of computations with them, and what waits for asynchronous ones.
     """
 
     def __init__(self, module: bytes, needed: Collection[str]) -> None:
@@ -46,13 +46,13 @@ class CutModule:
         self._entry = self._module.body(self.proto.entry_computation_id)
 
     def inputs(self) -> list[str]:
-        """Instructions of the entry computation that `opaque` can make arguments."""
+        """Names of the entry's unneeded instructions that `opaque` can turn into parameters."""
         kept = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant")
         found = (i for i in self._entry.instructions() if i.opcode not in kept)
         return [i.name for i in found if i.name not in self.needed]
 
     def states(self) -> list[tuple[int, int]]:
-        """(loop's body, element of its state) that `passed_on` can leave unchanged."""
+        """(id of a loop's body, state element) of elements that `passed_on` can leave unchanged."""
         return [
             (body.computation.id, k)
             for body in self._loops()
@@ -71,7 +71,7 @@ class CutModule:
         return (body for body in found if body.root.opcode == "tuple")
 
     def ended(self) -> None:
-        """The module ends behind the last instruction that is needed, and has no results."""
+        """Removes the entry's instructions after the last needed one, and all its results."""
         entry = self._entry
         needed = {i.id for i in entry.instructions() if i.name in self.needed}
         last = max((n for n, k in enumerate(entry.order) if k in needed), default=-1)
@@ -90,7 +90,7 @@ class CutModule:
         del self.proto.input_output_alias.entries[:]
 
     def opaque(self, names: Collection[str]) -> None:
-        """Instructions of the entry computation become arguments, which are given away."""
+        """Replaces entry instructions of these names by donated parameters."""
         number = sum(i.opcode == "parameter" for i in self._entry.instructions())
         for i in self._entry.instructions():
             if i.name not in names:
@@ -104,7 +104,7 @@ class CutModule:
             number += 1
 
     def passed_on(self, elements: Collection[tuple[int, int]]) -> None:
-        """Loops' bodies pass elements of their state on, instead of computing new ones."""
+        """Makes loops' bodies return these elements of their state unchanged (see `states`)."""
         for body in self._loops():
             state, root = body.parameter(), body.root
             for k in (k for number, k in elements if number == body.computation.id):
@@ -113,7 +113,7 @@ class CutModule:
                 root.operand_ids[k] = body.add(new, before=root).id
 
     def finish(self) -> bytes:
-        """The module, serialized, without what nothing needs any more."""
+        """Removes what nothing needed reads, and returns the serialized module."""
         for body in self._scheduled:
             by_id = {i.id: i for i in body.instructions()}
             operands = {k: i.operand_ids for k, i in by_id.items()}

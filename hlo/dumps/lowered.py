@@ -1,4 +1,4 @@
-"""Modules as they were before XLA's pipeline, made ready to be compiled by it.
+"""Reads modules dumped before XLA's pipeline, and converts them to StableHLO to be compiled.
 
 XLA's dumps are HLO, but its clients take only StableHLO. jaxlib converts one to the other, except
 for what StableHLO lacks (`copy`) and what the conversion drops (donation without an alias). Only
@@ -39,16 +39,16 @@ _CALLBACK = "CustomSPMDPartitioning"
 
 @dataclasses.dataclass(frozen=True)
 class LoweredModule:
-    """A module in StableHLO that XLA has not compiled yet, and for which devices it is.
+    """A module in StableHLO that XLA has not compiled yet, and for how many devices it is.
 
     Attributes:
       name: the module's.
       stablehlo: text or bytecode.
       partitions, replicas: their product is the number of devices.
-      is_partitioned: whether it is the program of one of them; else it is that of all together.
+      is_partitioned: whether it is the program of one device; else of all devices together.
       uses_shardy: whether its shardings are Shardy's.
-      propagates: by "parameters" and "output", which of them XLA may shard as it likes.
-      donors: numbers of arguments whose memory may be used for anything, not said in `stablehlo`.
+      propagates: by "parameters" and "output", for each whether XLA may choose its sharding.
+      donors: numbers of arguments whose memory XLA may reuse, which `stablehlo` does not say.
     """
 
     name: str
@@ -62,12 +62,12 @@ class LoweredModule:
 
     @property
     def devices(self) -> int:
-        """The number of devices that it is for: partitions times replicas."""
+        """The number of devices that the module is for: partitions times replicas."""
         return self.partitions * self.replicas
 
 
 def read_lowered(path: str | Path) -> LoweredModule | None:
-    """A module from a file of HLO text, StableHLO or an HLO proto, also compressed by gzip.
+    """Reads a module from a file of HLO text, StableHLO or an HLO proto, also compressed by gzip.
 
     Returns:
       The module; None if it has a schedule, as XLA's pipeline has run.
@@ -105,10 +105,10 @@ def _from_stablehlo(text: str) -> LoweredModule:
 
 
 def _from_hlo(proto: xla_pb2.HloModuleProto, text: str) -> LoweredModule:
-    """A module that has no schedule; it is changed.
+    """Converts an unscheduled HLO module to a LoweredModule; changes `proto`.
 
     Args:
-      proto: of the module. text: what XLA prints of it, or what was read.
+      proto: of the module. text: the module as text, whose first line tells its devices.
     """
     head = text[: text.find("\n")]
     is_partitioned = proto.entry_computation_name.endswith(_PARTITIONED)
@@ -139,7 +139,7 @@ def _from_hlo(proto: xla_pb2.HloModuleProto, text: str) -> LoweredModule:
 
 
 def _text(proto: xla_pb2.HloModuleProto) -> str:
-    """What XLA prints of a module that came as a proto."""
+    """Prints a proto as XLA does; a missing number of partitions is derived from shardings."""
     try:
         module = hlo_bindings().HloModule.from_serialized_hlo_module_proto(
             proto.SerializeToString()
@@ -155,13 +155,13 @@ def _text(proto: xla_pb2.HloModuleProto) -> str:
 
 
 def _count(what: str, head: str) -> int:
-    """What the head of a module says of its devices; 1 if nothing."""
+    """The number of "partitions" or "replicas" in a module's first line; 1 if it is not there."""
     found = _COUNT[what].search(head)
     return int(found.group(1)) if found else 1
 
 
 def _devices(text: str, head: str) -> tuple[int, int]:
-    """(partitions, replicas) of a module: as its head says, or for its collectives as they are."""
+    """(partitions, replicas) of a module: from its first line, else from meshes and collectives."""
     partitions, replicas = _count("partitions", head), _count("replicas", head)
     if partitions * replicas > 1:
         return partitions, replicas
@@ -188,7 +188,7 @@ def _product(numbers: str | Sequence[str]) -> int:
 
 
 def _replace_copies(proto: xla_pb2.HloModuleProto) -> None:
-    """Replaces each `copy` by a mark of its sharding, if it has one, else by its operand.
+    """Replaces each `copy` by a "Sharding" custom call if it has a sharding, else by its operand.
 
     Before XLA has chosen layouts a copy computes nothing; XLA's own pipeline puts in those that are
     needed.
@@ -207,7 +207,7 @@ def _replace_copies(proto: xla_pb2.HloModuleProto) -> None:
 
 
 def _donors(proto: xla_pb2.HloModuleProto) -> tuple[int, ...]:
-    """Numbers of the donated arguments, each leaf of a tuple counted."""
+    """Numbers of the arguments in `buffer_donor`, where each leaf of a tuple counts as one."""
     entry = next(c for c in proto.computations if c.id == proto.entry_computation_id)
     shapes = {i.parameter_number: i.shape for i in entry.instructions if i.opcode == "parameter"}
     first, begins = 0, {}

@@ -1,4 +1,4 @@
-"""Reads HLO from files: protos, HLO text and StableHLO, all to one serialized form.
+"""Reads scheduled modules from files of HLO protos, HLO text or StableHLO.
 
 Files may be compressed by gzip.
 """
@@ -26,12 +26,12 @@ from hlo.values import Dataflow, Value, analyse
 
 
 def read_module(path: str | Path, target: str = "cpu") -> bytes:
-    """A serialized HloModuleProto from a file: the `data` of `read_view`."""
+    """Reads a file as `read_view` does; returns the scheduled module as a serialized proto."""
     return read_view(path, target).data
 
 
 def read_view(path: str | Path, target: str = "cpu") -> Module:
-    """A scheduled module from a file of HLO text, StableHLO or an HLO proto.
+    """Reads a scheduled module from a file of HLO text, StableHLO or an HLO proto.
 
     A module without a schedule (StableHLO, HLO before scheduling) is made `runnable`, and runs in
     program order.
@@ -52,7 +52,7 @@ def read_view(path: str | Path, target: str = "cpu") -> Module:
 
 
 def read_file(path: str | Path) -> str | bytes:
-    """A file's content, decompressed: str if it is text, else bytes. Raises HloError."""
+    """Reads and decompresses a file: str if it is text, else bytes. Raises HloError."""
     try:
         data = unpacked(read_regular(path))
     except OSError as error:
@@ -64,10 +64,9 @@ def read_file(path: str | Path) -> str | bytes:
 
 
 def to_hlo(data: str | bytes) -> bytes:
-    """A file's content as a serialized HloModuleProto, from HLO text, StableHLO or an HLO proto.
+    """Converts HLO text, StableHLO text or an HLO proto to a serialized HloModuleProto.
 
-    Raises:
-      HloError: it is none of these.
+    Raises HloError if `data` is none of these.
     """
     if isinstance(data, bytes):
         return parse_module_proto(data).SerializeToString(deterministic=True)
@@ -79,7 +78,7 @@ def to_hlo(data: str | bytes) -> bytes:
 
 
 def _text(data: bytes) -> str | None:
-    """The file as text, or None if it is binary."""
+    """Decodes UTF-8 text; None if the bytes are no such text, or have control characters."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -88,7 +87,7 @@ def _text(data: bytes) -> str | None:
 
 
 def runnable(module: bytes, target: str = "cpu") -> bytes:
-    """The module in the form that XLA's own pipeline gives it before it schedules.
+    """Brings a module into the form that XLA's own pipeline gives it before it schedules.
 
     Each control computation is called from one place (`hlo.dumps.calls`). If the module has no
     schedule, values that must have one buffer are copied where they are alive together
@@ -114,7 +113,7 @@ def runnable(module: bytes, target: str = "cpu") -> bytes:
 
 
 def with_program_order(module: bytes) -> bytes:
-    """The serialized module with a schedule, by instruction id, wherever one is missing."""
+    """Returns a serialized module with a schedule, by instruction id, where one was missing."""
     return _in_program_order(module).data
 
 
@@ -153,7 +152,7 @@ def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
       target: "cpu" or "cuda", whose in-place rules count: on a GPU all-reduces are in place.
 
     Raises:
-      HloError: copies make other copies necessary without end.
+      HloError: copies are still missing after 16 rounds.
     """
     for _ in range(_ROUNDS):
         module = module_from_proto(proto)
@@ -175,7 +174,7 @@ def insert_copies(proto: xla_pb2.HloModuleProto, target: str) -> None:
 
 
 def _doubtful_outputs(dataflow: Dataflow) -> Iterator[CopySite]:
-    """Outputs that are arguments, constants or other outputs too; each must have its own buffer."""
+    """Yields results of the entry that must be copied, each to have a buffer of its own."""
     module = dataflow.module
     root = module.entry.root
     assert root is not None
@@ -215,7 +214,7 @@ class _Copier:
     def _copied(
         self, old: _Instruction, indices: Sequence[ShapeIndex], before: _Instruction | None
     ) -> _Instruction:
-        """A value with parts of it copied, listed before an instruction; the rest is handed on."""
+        """Copies a value's parts at `indices`, listed before an instruction; keeps other parts."""
         if old.shape.element_type != TUPLE:
             return self._add("copy", old.shape, [old], old, before)
         elements = []
@@ -244,7 +243,7 @@ class _Copier:
 
 
 def _renumber(computation: xla_pb2.HloComputationProto) -> None:
-    """Gives ids in the order in which instructions are listed."""
+    """Gives the instructions of a computation new ids, in the order in which they are listed."""
     new = {i.id: computation.id << 32 | k for k, i in enumerate(computation.instructions)}
     for i in computation.instructions:
         i.id = new[i.id]

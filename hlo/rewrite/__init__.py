@@ -1,4 +1,4 @@
-"""Changes of a serialized HLO module: schedules, aliases, clones, copies, calls."""
+"""Changes of serialized HLO modules: schedules, buffer aliases, clones, copies and loops."""
 
 from hlo.late import late_modules
 

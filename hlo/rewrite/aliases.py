@@ -29,7 +29,7 @@ Alias = tuple[ShapeIndex, int]
 
 
 def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Alias]]) -> set[int]:
-    """Makes results of fusions overwrite operands (output_to_operand_aliasing).
+    """Binds results of fusions to operands, which they overwrite (output_to_operand_aliasing).
 
     Args:
       proto: a scheduled module, changed in place.
@@ -37,7 +37,7 @@ def add_aliases(proto: xla_pb2.HloModuleProto, aliases: Mapping[str, Sequence[Al
         each operand dies at the fusion, under every order that is to run, and may be overwritten.
 
     Returns:
-      Ids of fused computations that changed.
+      Ids of fused computations in which a parameter was reshaped.
 
     Raises:
       HloError: an instruction is unknown, not a fusion, or has no such result or operand.
@@ -60,7 +60,7 @@ def _alias(
     index: ShapeIndex,
     operand: int,
 ) -> bool:
-    """Binds a fusion's result at `index` to an operand; whether that had to be reshaped."""
+    """Binds a fusion's result at `index` to an operand; True if bitcasts reshape the operand."""
     name = fusion.name
     if fusion.opcode != "fusion" or not 0 <= operand < len(fusion.operand_ids):
         raise HloError(f"{name} is not a fusion with an operand {operand}; plan it again")
@@ -84,7 +84,7 @@ def _alias(
 
 
 def hold_name(name: str, operand: int) -> str:
-    """The name of the bitcast that keeps operand number `operand` of instruction `name` live."""
+    """The name of the bitcast that `add_holds` adds for an operand of instruction `name`."""
     return f"{name}.holds_{operand}"
 
 
@@ -93,7 +93,7 @@ def add_holds(proto: xla_pb2.HloModuleProto, holds: Mapping[str, Sequence[int]])
 
     Args:
       proto: a scheduled module, changed in place.
-      holds: instruction name -> numbers of its operands, arrays each.
+      holds: instruction name -> numbers of its operands that stay live; they must be arrays.
 
     Raises:
       HloError: an instruction is unknown or has no such operand, or its computation no schedule.
@@ -115,7 +115,7 @@ def add_holds(proto: xla_pb2.HloModuleProto, holds: Mapping[str, Sequence[int]])
 def unasked(module: Module) -> list[tuple[int, int, int]]:
     """Finds fusions that read one value as two operands, only the first of them elementwise.
 
-    XLA's sharing rule looks at the first alone. Returns (body's id, first operand, other operand).
+    XLA's sharing rule checks the first alone. Returns (body's id, first operand, other operand).
     """
     fusions = (i for c in module.control_computations for i in c.instructions)
     found = []
@@ -136,7 +136,11 @@ def _places(fusion: Instruction) -> list[tuple[int, int]]:
 
 
 def ask_about_others(proto: xla_pb2.HloModuleProto, places: list[tuple[int, int, int]]) -> None:
-    """Swaps two parameters of fused computations, so that XLA considers sharing with the other."""
+    """Swaps parameters of fused computations, in place, so that XLA's rule checks the others.
+
+    Args:
+      places: (body's id, parameter, other parameter) of each, as `unasked` returns them.
+    """
     module = MutableModule(proto)
     for body, a, b in places:
         one, other = (module.body(body).parameter(k) for k in (a, b))

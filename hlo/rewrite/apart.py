@@ -1,4 +1,4 @@
-"""Adds copies where a change of a scheduled module has made values of one buffer live together.
+"""Adds copies where a change of a scheduled module made values of one buffer live together.
 
 XLA inserts copies only before it schedules. A value that a change reads later than before may be
 overwritten by then: by a loop that starts from it, or by an update in place. What overwrites it is
@@ -55,7 +55,7 @@ def _conflicts(module: Module, target: str) -> list[CopySite]:
 
 
 def _key(site: CopySite) -> Hashable:
-    """A site by names that a change of a loop's state leaves as they are."""
+    """A hashable key of a site, equal before and after a change of a loop's state."""
     user = "" if site.user is None else site.user.name
     return site.computation.name, user, _named(site.value), _named(site.other)
 
@@ -77,7 +77,7 @@ def _copy(proto: xla_pb2.HloModuleProto, sites: Iterable[CopySite]) -> None:
 
 
 def _copy_at(body: MutableComputation, site: CopySite) -> None:
-    """Lets what takes a value at a site take a copy of it."""
+    """Copies the value at a site, and lets the instruction or result there take the copy."""
     if len(site.index) > 1:
         raise HloError(f"{site.value.name} is overwritten, and is in a tuple of tuples")
     user = None if site.user is None else body.named(site.user.name)
@@ -93,7 +93,7 @@ def _copy_at(body: MutableComputation, site: CopySite) -> None:
 def _give(
     body: MutableComputation, user: _Instruction | None, operand: int, new: _Instruction
 ) -> None:
-    """Lets an instruction read a new operand; without one, makes that the root."""
+    """Replaces operand number `operand` of `user` by `new`, or the root if `user` is None."""
     if user is None:
         body.computation.root_id = new.id
     else:
@@ -103,7 +103,7 @@ def _give(
 def _own_tuple(
     body: MutableComputation, user: _Instruction | None, operand: int, old: _Instruction
 ) -> _Instruction:
-    """The tuple that an instruction, or the result, takes, and nothing else from now on."""
+    """Makes a tuple that `user` (None: the root) alone reads in place of `old`; returns it."""
     if old.opcode != "tuple":
         elements = [body.tuple_element(old, k) for k in range(len(old.shape.tuple_shapes))]
         new = body.make("tuple", f"{old.name}.tuple", old.shape, *elements)
@@ -119,7 +119,7 @@ def _own_tuple(
 
 
 def _copied(body: MutableComputation, value: _Instruction) -> _Instruction:
-    """Adds a copy of an array."""
+    """Adds a copy of the array `value` and returns it. Raises HloError for a tuple."""
     if value.shape.element_type == TUPLE:
         raise HloError(f"{value.name} is a tuple, which is overwritten as a whole")
     return body.make("copy", f"{value.name}.apart", value.shape, value)
@@ -150,7 +150,7 @@ class CopySite:
 
 
 def conflicts(dataflow: Dataflow, target: str) -> list[CopySite]:
-    """The places where a copy is needed, as two values that share a buffer are live together.
+    """Finds where a copy is needed, since two values that must share a buffer are live together.
 
     Args:
       dataflow: of a module; instructions run as scheduled, else as listed.
@@ -164,7 +164,7 @@ def _in_order(computation: Computation) -> Sequence[Instruction]:
 
 
 class _Joining:
-    """Joins values into buffers as long as no two of one buffer are alive together."""
+    """Joins values into buffers, as long as no two of one buffer are live together."""
 
     def __init__(self, dataflow: Dataflow, target: str) -> None:
         self._flow = dataflow
@@ -180,7 +180,7 @@ class _Joining:
         """By value id, the values of its buffer; one list for each buffer."""
 
     def conflicts(self) -> list[CopySite]:
-        """The sites at which a copy is needed."""
+        """Joins the values at all sites, and returns the sites where that is not possible."""
         found = []
         for site in self._sites():
             if not self._join(site.value, site.other):
@@ -188,7 +188,7 @@ class _Joining:
         return found
 
     def _sites(self) -> Iterator[CopySite]:
-        """All places where values must join.
+        """Yields all places where XLA's rules require two values to share a buffer, as CopySites.
 
         Each comes after those at which a copy would not help: a copy that is the result of a branch
         or of a loop's body only lives at its end, one of an operand right before its reader.
@@ -218,7 +218,10 @@ class _Joining:
                 yield CopySite(value, at[i, index], i.computation, i, operand, inner)
 
     def _changing(self, loop: Instruction) -> list[tuple[ShapeIndex, Value]]:
-        """The state that a loop overwrites; what is the same buffer in any case joins at once."""
+        """Finds (index, value in the body's parameter) of a loop's state that iterations change.
+
+        Joins each with the same element of the condition's parameter and of the loop's result.
+        """
         at = self._flow.at
         body, condition = loop.called
         changing = []
@@ -243,7 +246,7 @@ class _Joining:
     # Buffers.
 
     def _join(self, a: Value, b: Value) -> bool:
-        """Puts two values and all that share with them into one buffer, if that can be."""
+        """Joins the buffers of two values; False, and no change, if values in them clash."""
         mine, theirs = self._members[a.id], self._members[b.id]
         if mine is theirs:
             return True
@@ -260,7 +263,7 @@ class _Joining:
                 self._members[value.id] = mine
 
     def _clash(self, a: Value, b: Value) -> bool:
-        """Whether two values cannot have one buffer."""
+        """Whether two values cannot have one buffer: both live at once, or one not writable."""
         if self._fixed[a.id] or self._fixed[b.id]:
             return True
         if self._start[a.id] > self._start[b.id]:
@@ -270,7 +273,7 @@ class _Joining:
         return not self._written_over(a, b.instruction, b.index)
 
     def _written_over(self, a: Value, i: Instruction, index: ShapeIndex) -> bool:
-        """Whether a value may have the buffer of another, defined when it is last read.
+        """Whether the value that `i` defines at `index` may overwrite `a`, last read at that time.
 
         Loop state takes over what the loop starts from. An instruction may write its result over an
         operand; what a loop or a branch still reads is alive until it is over.
@@ -292,7 +295,7 @@ class _Joining:
     # Lifetimes, in the times of `_Times`.
 
     def _is_fixed(self, value: Value) -> bool:
-        """Whether nothing may overwrite it: constants, and arguments that no output replaces."""
+        """Whether nothing may overwrite a value: constants, and arguments no output replaces."""
         i = value.instruction
         if i.opcode == "parameter" and i.computation is self._module.entry:
             return (i.parameter_number, value.index) not in self._module.donated
@@ -310,7 +313,7 @@ class _Joining:
         return max([*seen, *map(times.of, uses)])
 
     def _written_in_flight(self, value: Value) -> set[Instruction]:
-        """Asynchronous starts that write their result over it: what they hold of it is the result.
+        """Asynchronous starts that write their result over `value`, one of their operands.
 
         Where a start only reads it, it is alive until the done.
         """
@@ -325,7 +328,7 @@ class _Joining:
 
 
 def _is_held(use: Use, starts: set[Instruction]) -> bool:
-    """Whether a use is that of what one of these starts holds of its operands."""
+    """Whether a use by an async-update or -done is of an operand in one of these starts' tuples."""
     i = use.instruction
     while i.opcode in ("async-update", "async-done"):
         (i,) = i.operands
@@ -347,7 +350,7 @@ class _Times:
         self._walk(module.entry, 0)
 
     def of(self, user: Instruction) -> int:
-        """When an instruction takes its operands."""
+        """The time at which an instruction takes its operands."""
         return self.entered.get(user, self.at[user])
 
     def _walk(self, computation: Computation, now: int) -> int:

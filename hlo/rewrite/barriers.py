@@ -1,4 +1,4 @@
-"""Takes optimization barriers out of a scheduled module, as XLA does right after its hook.
+"""Removes optimization barriers from a scheduled module, as XLA does right after its hook.
 
 They have done their work by then (OptimizationBarrierExpander). What goes through one is read from
 its source; tuples made for them, and what took values out again, go too, and then what nothing else
@@ -32,7 +32,7 @@ def without_barriers(data: bytes) -> Module:
 
 
 def _expand(body: MutableComputation) -> bool:
-    """Takes the barriers out of one computation; whether there were any."""
+    """Removes a computation's barriers, and what only they read; whether it changed anything."""
     instructions = body.instructions()
     by_id = {i.id: i for i in instructions}
     tied = {k for i in instructions for k in i.control_predecessor_ids}

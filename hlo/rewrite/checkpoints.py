@@ -1,4 +1,4 @@
-"""Keeps a loop's state at every k-th iteration, and runs the iterations in between again.
+"""Keeps a loop's state at every k-th iteration only, and reruns iterations to get the others.
 
 N iterations form segments of k, counted from the end, so that the first segment may be shorter.
 With p = ceil(N / k) k - N, iteration i has the position u = i + p, in segment u // k.
@@ -32,7 +32,7 @@ _Instruction = xla_pb2.HloInstructionProto
 
 
 class Ring(NamedTuple):
-    """An array in a loop's state used as a ring of slices: each iteration writes one of its slices.
+    """An array in a loop's state of which each iteration overwrites one slice.
 
     Attributes:
       name: suffix for the names of its instructions. slices: how many it has.
@@ -68,17 +68,17 @@ class Segments:
             raise HloError(f"of {iterations} iterations, every {every}th cannot be kept")
 
     def kept(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the slice of `few` into which this iteration of the forward loop writes."""
+        """Computes the index of the slice of `few` that an iteration of the forward loop writes."""
         here = inner.integer("add", iteration, self._missing + self.every - 1)
         segment = inner.integer("divide", here, self.every)
         # Iteration 0 alone has a slice of its own.
         return inner.integer("minimum", segment, iteration)
 
     def since(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """The number of the slice that holds the state with which an iteration of the loop begins.
+        """Computes the index of the slice of `since` with an iteration's initial state.
 
-        The slice is one of the array `since`, which has a segment's states. `inner`: where the
-        instructions for the number are added. `iteration`: its counter.
+        Args:
+          inner: fused body to which instructions are added. iteration: number of the iteration.
         """
         here = inner.integer("add", iteration, self._missing)
         rest = inner.integer("remainder", here, 2 * self.every)
@@ -86,12 +86,12 @@ class Segments:
         return inner.integer("minimum", rest, back)
 
     def before(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes the slice of `few` that belongs to the segment before this iteration's."""
+        """Computes the index of the slice of `few` for the segment before the iteration's."""
         here = inner.integer("add", iteration, self._missing)
         return inner.integer("add", inner.integer("divide", here, self.every), -1)
 
     def again(self, inner: FusedBody, iteration: _Instruction) -> _Instruction:
-        """Computes which iteration of the forward loop the backward loop reruns; may be below 0."""
+        """Computes which forward iteration the backward loop reruns in this one; may be below 0."""
         here = inner.integer("add", iteration, self._missing)
         begin = inner.integer("multiply", inner.integer("divide", here, self.every), 2 * self.every)
         mirrored = inner.integer("subtract", begin, here)
@@ -107,7 +107,7 @@ class Segments:
 
 
 def kept_in(segments: Segments) -> tuple[Ring, Ring]:
-    """The two arrays of kept states, `few` and `since`, as rings that a forward loop writes."""
+    """Describes the two arrays of kept states that a forward loop writes: (`few`, `since`)."""
 
     def few(inner: FusedBody, counter: _Instruction) -> _Instruction:
         return segments.kept(inner, inner.parameter(counter))
@@ -119,7 +119,7 @@ def kept_in(segments: Segments) -> tuple[Ring, Ring]:
 
 
 class Places(NamedTuple):
-    """The numbers, in the backward loop's state, of the arrays that hold checkpoints.
+    """At which numbers of the backward loop's state the arrays are that hold checkpoints.
 
     Attributes:
       few, since: for each of `Checkpoints.kept` (see `Segments`); -1 where `since` is missing.
@@ -132,10 +132,10 @@ class Places(NamedTuple):
 
 
 class RerunEdit:
-    """Makes the backward loop's body run iterations of the forward loop again, from checkpoints.
+    """Changes the backward loop's body so that it reruns iterations of the forward loop.
 
     Args:
-      module: of the loops. checkpoints: of its edit.
+      module: of the loops. checkpoints: which states are kept.
       places: of the checkpoints' arrays in the backward loop's state.
     """
 
@@ -147,11 +147,7 @@ class RerunEdit:
         self._places = places
 
     def begin(self) -> dict[str, _Instruction]:
-        """Adds to the backward loop the reads of kept states; returns added read by name.
-
-        Raises:
-          HloError: a name is taken already.
-        """
+        """Adds reads of kept states; returns name -> instruction. HloError if a name is taken."""
         made = {}
         if self._checkpoints.again:
             name = self._module.names.claim(self._checkpoints.again)
@@ -170,7 +166,7 @@ class RerunEdit:
         return made
 
     def end(self, value: Callable[[ValueRef], _Instruction]) -> None:
-        """Adds to the backward loop the writes of rerun results into the arrays that are kept."""
+        """Adds writes of the rerun's results, which `value` finds, into the checkpoints' arrays."""
         residuals = zip(self._checkpoints.residuals, self._places.residuals, strict=True)
         for residual, since in residuals:
             self._put(since, value(residual.again), self._segments.since)
@@ -179,7 +175,7 @@ class RerunEdit:
             self._put(few, value(kept.following), self._segments.after, early=early)
 
     def _iteration(self, inner: FusedBody) -> _Instruction:
-        """The iteration that the backward loop goes back to."""
+        """Adds the number of the forward iteration that a backward iteration goes back to."""
         return inner.index(self._body.named(self._module.edit.counter), self._module.edit.iteration)
 
     def _add(
@@ -190,7 +186,7 @@ class RerunEdit:
     def _taken(
         self, name: str, element: int, at: Callable[[FusedBody, _Instruction], _Instruction]
     ) -> _Instruction:
-        """One slice of an array of the state."""
+        """Adds a fusion `name` that reads slice `at` of an array, an element of the state."""
         inner = self._module.fused_body(self._module.names.claim(name))
         whole = self._body.element(element)
         return self._add(
@@ -205,7 +201,10 @@ class RerunEdit:
         *,
         early: bool = True,
     ) -> None:
-        """Writes one slice of an array of the state: early, so that the slice does not live on."""
+        """Adds a fusion that writes `value` into slice `at` of an array, an element of the state.
+
+        If `early`, it is scheduled before older instructions: the old slice is not kept for long.
+        """
         name = self._module.names.new(f"{value.name}.put")
         inner = self._module.fused_body(name)
         root = inner.update(self._body.element(element), value, at(inner, self._iteration(inner)))

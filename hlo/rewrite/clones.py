@@ -69,7 +69,7 @@ def add_clones(proto: xla_pb2.HloModuleProto, clones: Sequence[Clone]) -> None:
 
 
 class _Cloner:
-    """Adds clones to one computation."""
+    """Adds clones to one computation: `add` for each in order, then `finish`."""
 
     def __init__(self, module: MutableModule, computation: MutableComputation) -> None:
         self._module = module
@@ -81,7 +81,7 @@ class _Cloner:
         """By clone, in order, the ids of what reads it."""
 
     def add(self, clone: Clone) -> None:
-        """Makes one clone and redirects its readers."""
+        """Adds one clone, without a place in the schedule, and makes its readers read it."""
         computation = self._computation
         if clone.name in computation:
             raise HloError(f"the module has an instruction {clone.name} already; plan it again")
@@ -121,13 +121,13 @@ class _Cloner:
         return copy.id
 
     def finish(self) -> None:
-        """Lists and schedules the clones, and removes what nothing reads any more."""
+        """Lists and schedules the clones, and removes instructions that nothing reads any more."""
         self._order[:] = self._moved_up(self._scheduled())
         drop_unread(self._module, self._computation, self._touched)
         self._computation.reorder()
 
     def _scheduled(self) -> list[int]:
-        """All ids in execution order, each clone right before its first reader."""
+        """Returns all ids in execution order, with each clone right before its first reader."""
         step = {k: n for n, k in enumerate(self._order)}
         for k in reversed(self._readers):  # what reads a clone has its place by now
             if not self._readers[k]:
@@ -140,9 +140,9 @@ class _Cloner:
         return [k for old in self._order for k in (*before.get(old, ()), old)]
 
     def _moved_up(self, listed: list[int]) -> list[int]:
-        """The order with what clones read before them, as far as it came later.
+        """Returns the order `listed` with what clones read moved to before them, if it was later.
 
-        A start stays as far before its done as it was.
+        An asynchronous start stays as many steps before its done as it was.
         """
         by_id = {i.id: i for i in self._computation.instructions()}
         at = {k: float(n) for n, k in enumerate(listed)}

@@ -1,4 +1,4 @@
-"""One module while it is changed: copied once, written to by all in turn."""
+"""A copy of a module to which all changes of a plan are written one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Edit:
     """A copy of a module to which changes are made one by one; if one raises, discard the copy.
 
     Args:
-      module: a scheduled one, which stays as it is.
+      module: a scheduled one, which is not changed.
     """
 
     def __init__(self, module: Module) -> None:
@@ -44,14 +44,14 @@ class Edit:
         return self
 
     def alias(self, aliases: Mapping[str, Sequence[Alias]]) -> Edit:
-        """Makes fusions overwrite operands (`hlo.rewrite.aliases.add_aliases`); returns self."""
+        """Lets results of fusions overwrite operands (`aliases.add_aliases`); returns self."""
         reshaped = add_aliases(self._proto, aliases)
         if self._reshaped is not None:
             self._reshaped |= reshaped
         return self
 
     def hold(self, holds: Mapping[str, Sequence[int]]) -> Edit:
-        """Keeps operands live for longer (`hlo.rewrite.aliases.add_holds`); returns self."""
+        """Keeps operands live one step more (`hlo.rewrite.aliases.add_holds`); returns self."""
         add_holds(self._proto, holds)
         return self
 
@@ -104,18 +104,18 @@ class Edit:
         buffers: Iterable[list[Value]],
         orders: Mapping[Computation, Sequence[Instruction]],
     ) -> Edit:
-        """Adds control edges (`hlo.rewrite.guards.add_guards`); returns self."""
+        """Adds control edges against rematerialization (`guards.add_guards`); returns self."""
         guards.add_guards(self._proto, buffers, orders)
         return self
 
     def to_bytes(self) -> bytes:
-        """The changed module as a serialized HloModuleProto."""
+        """Serializes the changed module as an HloModuleProto."""
         return self._proto.SerializeToString(deterministic=True)
 
     def module(self) -> Module:
-        """The changed copy as a Module; no more changes may be made after this.
+        """Returns the changed copy as a Module; no more changes may be made after this.
 
-        Unchanged fused computations are those of the original's view.
+        Unchanged fused computations are the original Module's objects.
 
         Raises:
           HloError: the copy refers to an unknown id.

@@ -1,4 +1,4 @@
-"""Writes the body of a fusion: slices of arrays, parts, casts, indices, and copies of operators."""
+"""Writes the computation of a new fusion: slices of arrays, casts, indices, copied operators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Part:
 class FusedBody:
     """Builds the computation of a new fusion, instruction by instruction.
 
-    Most methods add an instruction to the fused computation and return it.
+    Most methods add an instruction to it and return that. Values "outside" are instructions that
+    the fusion will have as operands; a parameter stands for each.
 
     Args:
       body: a new, empty computation.
@@ -52,9 +53,7 @@ class FusedBody:
         return self._body.add(copied(i, self._body.names.new(f"{i.name}.loop"), operands))
 
     def parameter(self, value: _Instruction) -> _Instruction:
-        """The fused computation's parameter for `value`, an instruction outside; made
-        if missing.
-        """
+        """Returns the parameter for `value`, an instruction outside; adds it if missing."""
         if value.id not in self._parameters:
             number = len(self._parameters)
             made = self._body.make("parameter", "param.loop", value.shape, parameter_number=number)
@@ -82,7 +81,7 @@ class FusedBody:
         return i if i.shape == shape else self._body.make("bitcast", "bitcast.loop", shape, i)
 
     def converted(self, i: _Instruction, element_type: int) -> _Instruction:
-        """Adds a convert of `i` to an element type, given by XLA's number."""
+        """Adds a convert of `i` to an element type, given as XLA's PrimitiveType number."""
         made = self._body.make("convert", "convert.loop", i.shape, i)
         made.shape.element_type = element_type
         return made
@@ -90,7 +89,7 @@ class FusedBody:
     def sliced(
         self, stack: _Instruction, whole: _Shape, at: _Instruction, axis: int
     ) -> _Instruction:
-        """Adds a dynamic-slice: slice `at` along `axis` of array `stack`, reshaped to `whole`."""
+        """Adds a dynamic-slice: slice `at` along `axis` of `stack`, outside, cast to `whole`."""
         stack = self.cast(self.parameter(stack), whole)
         part = slice_shape(whole, axis)
         indices = [
@@ -103,7 +102,7 @@ class FusedBody:
         )
 
     def part(self, whole: _Instruction, part: Part) -> _Instruction:
-        """Adds a slice of a concatenation's result: the range that `part` describes."""
+        """Adds a slice of `whole`, a concatenate's result: the range that `part` describes."""
         shape = _Shape.FromString(part.shape)
         whole = self.cast(whole, _Shape.FromString(part.whole))
         starts = [part.start if k == part.dimension else 0 for k in range(len(shape.dimensions))]
@@ -121,7 +120,7 @@ class FusedBody:
     def put(
         self, stack: _Instruction, value: _Instruction, at: _Instruction, axis: int = 0
     ) -> _Instruction:
-        """As `update`, of a `value` that is in the fused computation."""
+        """Adds a dynamic-update-slice: `value`, inside, as slice `at` of `stack`, outside."""
         part = self.cast(value, slice_shape(stack.shape, axis))
         indices = [
             at if k == axis else self._constant(0, at.shape)
@@ -132,7 +131,7 @@ class FusedBody:
     def part_at(
         self, array: _Instruction, part: _Shape, indices: Sequence[_Instruction]
     ) -> _Instruction:
-        """Adds a dynamic-slice of `array`, which is outside: a part of the extents of `part`."""
+        """Adds a dynamic-slice of an outside array at `indices`, with the extents of `part`."""
         shape = _Shape()
         shape.CopyFrom(array.shape)
         shape.dimensions[:] = part.dimensions
@@ -145,7 +144,7 @@ class FusedBody:
     def put_at(
         self, array: _Instruction, part: _Instruction, indices: Sequence[_Instruction]
     ) -> _Instruction:
-        """Adds a dynamic-update-slice of `array`, a value outside, by `part`, a value inside."""
+        """Adds a dynamic-update-slice of the outside `array` at `indices` by `part`, inside."""
         operands = self.parameter(array), part, *indices
         return self._body.make("dynamic-update-slice", "update.loop", array.shape, *operands)
 
@@ -159,7 +158,7 @@ class FusedBody:
         return self._body.make("broadcast", "zeros.loop", shape, zero)
 
     def index(self, counter: _Instruction, form: tuple[int, int]) -> _Instruction:
-        """Adds the slice index factor * counter + offset, an integer; `form`: (factor, offset)."""
+        """Adds factor * counter + offset, an integer; once for each `form`, (1 or -1, offset)."""
         if form not in self._iterations:
             here = self.parameter(counter)
             factor, offset = form
@@ -172,12 +171,12 @@ class FusedBody:
         return self._iterations[form]
 
     def integer(self, opcode: str, one: _Instruction, *others: _Instruction | int) -> _Instruction:
-        """Adds an operator on scalar integers; those given as Python integers become constants."""
+        """Adds an operator on scalar integers; Python integers among them become constants."""
         read = [self._constant(o, one.shape) if isinstance(o, int) else o for o in others]
         return self._body.make(opcode, f"{opcode}.loop", one.shape, one, *read)
 
     def spread(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """Adds a broadcast of `value` to a shape: every slice along `axis` is equal to `value`."""
+        """Adds a broadcast to a shape, in which each slice along `axis` is equal to `value`."""
         extents = [n for k, n in enumerate(shape.dimensions) if k != axis]
         one = _Shape(element_type=shape.element_type, dimensions=extents, layout=shape.layout)
         one.is_dynamic_dimension[:] = [False] * len(extents)
@@ -189,17 +188,17 @@ class FusedBody:
         return self._body.make("broadcast", "slots.loop", shape, made, dimensions=others)
 
     def scalar(self, i: _Instruction) -> _Instruction:
-        """Adds a bitcast of one element to a scalar; returns `i` itself if it is a scalar."""
+        """Adds a bitcast of an array of one element to a scalar; returns a scalar as it is."""
         shape = _Shape(element_type=i.shape.element_type)
         shape.layout.SetInParent()
         return i if not i.shape.dimensions else self._body.make("bitcast", "scalar.loop", shape, i)
 
     def zero(self, shape: _Shape) -> _Instruction:
-        """Adds the integer 0, as a scalar of this shape."""
+        """Adds the integer 0 of a scalar `shape`, or returns the one added before."""
         return self._constant(0, shape)
 
     def _constant(self, value: int, shape: _Shape) -> _Instruction:
-        """A scalar integer."""
+        """Adds a scalar integer constant; zeros are added once for each element type."""
         kind = shape.element_type
         if value == 0 and kind in self._zeros:
             return self._zeros[kind]
@@ -209,7 +208,7 @@ class FusedBody:
         return made
 
     def fusion(self, name: str, root: _Instruction, kind: str, like: _Instruction) -> _Instruction:
-        """Makes a fusion that calls the computation with this root; the caller adds it.
+        """Makes the fusion that calls this computation, with root `root`; the caller must add it.
 
         Args:
           name, kind: of the fusion. like: an instruction whose other fields are copied.
@@ -240,7 +239,7 @@ def slice_shape(shape: _Shape, axis: int = 0) -> _Shape:
 
 
 def stack_shape(shape: bytes, iterations: int) -> bytes:
-    """The serialized shape of `iterations` arrays of a serialized shape, stacked in dimension 0."""
+    """The shape of `iterations` arrays of one shape, stacked in dimension 0; both serialized."""
     part = _Shape.FromString(shape)
     whole = _Shape(element_type=part.element_type, dimensions=[iterations, *part.dimensions])
     whole.layout.CopyFrom(part.layout)

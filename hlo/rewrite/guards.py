@@ -56,7 +56,10 @@ def add_guards(
 
 
 def _needed(buffers: Iterable[list[Value]], orders: Orders) -> tuple[dict[str, set[str]], set[str]]:
-    """Writer -> readers before it, by name; and names of fusions that overwrite an operand."""
+    """Finds (edges: writer of a shared buffer -> earlier readers, fusions that XLA may clone).
+
+    All are names. The fusions are those that are bound to overwrite an operand (`_may_be_cloned`).
+    """
     steps: dict[Computation, dict[Instruction, int]] = {}
     edges: dict[str, set[str]] = collections.defaultdict(set)
     alone: set[str] = set()
@@ -85,7 +88,10 @@ def _add(
     step: Mapping[Instruction, int],
     edges: dict[str, set[str]],
 ) -> None:
-    """Adds an edge from each reader of a buffer's values to the next writer of the buffer."""
+    """Adds to `edges` (writer -> readers, by name) each reader of a buffer, at the next writer.
+
+    `writers` maps a step to the value of the buffer that is defined then.
+    """
     times = sorted(writers)
     for reader in {use.instruction for value in values for use in value.uses}:
         if reader in step and not _is_idle(reader):
@@ -95,12 +101,12 @@ def _add(
 
 
 def _is_idle(reader: Instruction) -> bool:
-    """Whether XLA never clones a reader by itself, or to no effect."""
+    """Whether XLA's rematerialization never clones a reader, or only to no effect."""
     return reader.opcode in (*_HANDING, "tuple", "parameter", "while", "conditional", "custom-call")
 
 
 def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
-    """Whether XLA may clone an instruction that defines a value and reads another of its buffer.
+    """Whether XLA may clone the bound fusion that defines `value` over another of `values`.
 
     It does not if the value is part of the computation's result. What overwrites an operand by
     XLA's own rules does so in any order, and is left as it is.
@@ -113,7 +119,7 @@ def _may_be_cloned(value: Value, values: Iterable[Value]) -> bool:
 
 
 def _handing(home: MutableComputation) -> dict[int, list[xla_pb2.HloInstructionProto]]:
-    """Id of an instruction -> those that forward its result, listed once for all of them."""
+    """Maps an instruction's id to the bitcasts and get-tuple-elements that read it."""
     found: dict[int, list[xla_pb2.HloInstructionProto]] = collections.defaultdict(list)
     for i in home.instructions():
         if i.opcode in _HANDING:
@@ -126,9 +132,9 @@ def _put_behind(
     home: MutableComputation,
     handing: Sequence[xla_pb2.HloInstructionProto],
 ) -> None:
-    """Schedules one of `handing`, which forward a fusion's result, right behind it.
+    """Schedules one of `handing`, which forward a fusion's result, right behind the fusion.
 
-    Where each of them has another place, that is a new bitcast.
+    Where all of them have control predecessors, it is a new bitcast.
     """
     handed = next((i for i in handing if not i.control_predecessor_ids), None)
     if handed is not None:

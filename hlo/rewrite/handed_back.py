@@ -1,4 +1,4 @@
-"""What XLA changes in a module that a hook hands back: source lines, memories of results."""
+"""Works around what XLA changes in a module that a hook returns: source lines, memory spaces."""
 
 from hlo.wire import Message
 
@@ -12,7 +12,7 @@ _TUPLE_SHAPES, _LAYOUT, _MEMORY_SPACE = 4, 5, 8
 
 
 def keep_frame_ids(module: bytes) -> bytes:
-    """Prepares a module that a hook returns to XLA, so that instructions keep source lines.
+    """Rewrites the stack frames of a module for XLA's hook, so that instructions keep source lines.
 
     XLA numbers the frames of a module that a hook returns anew, each after its parents as
     operations name them (HloModule::CanonicalizeStackFrameIds), and then drops the returned table
@@ -51,7 +51,7 @@ def loses_memories(module: bytes) -> bool:
 
 
 def _memories(program_shape: Message) -> list[int]:
-    """The memory space of each array of a program's result."""
+    """Numbers of the memory spaces of the arrays in a ProgramShapeProto's result, in order."""
 
     def visit(shape: Message) -> list[int]:
         if parts := shape.messages(_TUPLE_SHAPES):

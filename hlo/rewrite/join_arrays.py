@@ -1,4 +1,4 @@
-"""Lets a loop write slices over the array that it reads them from, instead of into a second one.
+"""Joins two arrays of a loop's state, one read and one written slice by slice, into one.
 
 A scan that takes an array slice by slice and gives another of the same shape, as `lax.scan` does of
 a cache from `xs` to `ys`, has both in its state. Where iteration k reads only slice k of the first,
@@ -50,7 +50,7 @@ class Join:
 
 
 def join_arrays(proto: xla_pb2.HloModuleProto, joins: Sequence[Join], target: str) -> None:
-    """Makes the two arrays of each `Join` one.
+    """Makes the two arrays of each `Join` one, which the loop reads and overwrites slice by slice.
 
     Args:
       proto: a scheduled module, changed in place. joins: of any of its loops.
@@ -69,7 +69,7 @@ def join_arrays(proto: xla_pb2.HloModuleProto, joins: Sequence[Join], target: st
 
 
 def _join(proto: xla_pb2.HloModuleProto, joins: Sequence[Join], target: str) -> None:
-    """Joins the arrays of one loop."""
+    """Joins arrays of one loop, which all of `joins` name, in place."""
     loop = joins[0].loop
     edit = LoopEdit(writer=loop, reader=loop, iterations=joins[0].iterations, target=target)
     module = LoopModule(proto, edit)
@@ -90,7 +90,7 @@ def _join(proto: xla_pb2.HloModuleProto, joins: Sequence[Join], target: str) -> 
 
 
 def _read_first(module: LoopModule, join: Join) -> None:
-    """Lets the body read the array that it writes, each iteration before it writes."""
+    """Makes a loop's body read its slices from the array that it writes, before it writes them."""
     body, put = module.forward, module.forward.named(join.update)
     read, written = body.element(join.read), body.element(join.written)
     if read.id in put.operand_ids and put.opcode == "fusion":
@@ -106,7 +106,7 @@ def _read_first(module: LoopModule, join: Join) -> None:
 def _write_part(
     body: MutableComputation, put: _Instruction, read: _Instruction, written: _Instruction
 ) -> None:
-    """Lets a fusion that puts a part into the slice that it reads write the part alone.
+    """Lets a fusion that updates a part of a slice, and writes the slice, write the part alone.
 
     As a cache does, which gets one row: what it writes over has the slice's other rows already.
 
@@ -138,14 +138,14 @@ def _write_part(
 
 
 def _uncast(body: MutableComputation, i: _Instruction) -> _Instruction:
-    """What an instruction is a bitcast of."""
+    """Follows bitcasts back to the first instruction that is none."""
     while i.opcode == "bitcast":
         (i,) = body.operands(i)
     return i
 
 
 def _slice_first(module: LoopModule, join: Join, put: _Instruction, read: _Instruction) -> None:
-    """Gives what writes a slice, and reads it, a copy of the slice to read.
+    """Adds a fusion that reads a slice, from which `put` reads it instead of from the array.
 
     XLA lets a fusion write over an array that it reads only if it reads each element where it
     writes it, and otherwise runs it over the whole array.
@@ -170,14 +170,14 @@ def _slice_first(module: LoopModule, join: Join, put: _Instruction, read: _Instr
 
 
 def _ends(body: MutableComputation, reader: _Instruction) -> Iterable[_Instruction]:
-    """The instructions after which an array is no longer read: of an asynchronous start, dones."""
+    """The instructions that end a read of an array: `reader`, or an async-start's dones."""
     if not reader.opcode.endswith(("-start", "-update")):
         return [reader]
     return [i for following in body.readers(reader) for i in _ends(body, following)]
 
 
 def _give(parent: MutableComputation, begun: _Instruction) -> None:
-    """Removes the copy of an initial value that only the copy still reads."""
+    """Removes a copy of a loop's initial value `begun`, if nothing else reads that now."""
     readers = parent.readers(begun)
     if begun.opcode in ("broadcast", "fusion") and len(readers) == 1:
         (copy,) = readers
@@ -187,7 +187,7 @@ def _give(parent: MutableComputation, begun: _Instruction) -> None:
 
 
 def _take_over(site: LoopSite, k: int) -> None:
-    """Removes copies of a loop's result that were there because two arrays had to stay apart."""
+    """Removes copies of element `k` of a loop's result, as two arrays need not stay apart."""
     for element in site.parent.readers(site.i):
         if element.opcode == "get-tuple-element" and element.tuple_index == k:
             for copy in site.parent.readers(element):

@@ -1,6 +1,4 @@
-"""What a change of a pair of loops is: which scan residuals go, what is made instead, and from
-what.
-"""
+"""Descriptions of changes of a pair of loops: what is removed from them and what is added."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ index. One is enough where that cannot change how a fusion rounds.
 
 @dataclasses.dataclass(frozen=True)
 class ValueRef:
-    """Says which value of the backward loop's body is meant: one that is new, or one there already.
+    """Names a value that the backward loop's body can read: a new one, or one there already.
 
     Attributes:
       made: name of a new instruction. index: shape index of a leaf of its result.
@@ -80,7 +78,7 @@ class NewInstruction:
     restores: bool = False
 
     def inside(self, name: str) -> str:
-        """The name of a copy of an instruction `name` that runs in a branch of `original`."""
+        """The name of the copy of instruction `name` of a branch that `original` runs."""
         return f"{name}.{self.name}"
 
 
@@ -89,7 +87,7 @@ class NewResidual:
     """A value of the forward loop's body that is to be stored for each iteration, in a new array.
 
     Attributes:
-      value: name of the instruction of the loop's body that gives it; index: of a leaf of it.
+      value: name of the instruction that defines it. index: of a leaf of its result.
     """
 
     value: str
@@ -98,7 +96,7 @@ class NewResidual:
 
 @dataclasses.dataclass(frozen=True)
 class Overwritten:
-    """What each iteration of the forward loop overwrites, stored in a new array.
+    """What each iteration of the forward loop overwrites, which is to be stored in a new array.
 
     Attributes:
       element: number of an array in the state.
@@ -115,11 +113,7 @@ class Overwritten:
 
 @dataclasses.dataclass(frozen=True)
 class FinalElement:
-    """An element of the forward loop's state as the loop leaves it.
-
-    Attributes:
-      element: its number.
-    """
+    """The final value of an element of the forward loop's state; `element` is its number."""
 
     element: int
 
@@ -150,7 +144,7 @@ class OperandReplacement:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpointed:
-    """A part of the forward loop's state that is kept at the start of every k-th iteration only.
+    """An element of the forward loop's state that is kept at every k-th iteration's start only.
 
     Attributes:
       element: its number. following: its value after the iteration that is run again.
@@ -166,7 +160,7 @@ class Checkpointed:
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """A value of the forward loop's body that is kept for few iterations, and else recomputed.
+    """A value of the forward loop's body, kept since the last checkpoint only, else recomputed.
 
     Attributes:
       value: name of the instruction of that body that gives it; index: of a leaf of its result.
@@ -199,7 +193,7 @@ class Checkpoints:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopEdit:
-    """Removes scan residuals from a pair of while loops, and says what is computed instead.
+    """Describes a change of two while loops: scan residuals that are removed, and what is added.
 
     A scan residual is an array of which each iteration of the forward loop, the writer, writes one
     slice, and each iteration of the backward loop, the reader, reads one.

@@ -1,4 +1,4 @@
-"""A module while loops of it are changed: where they stand, new computations."""
+"""A module in which a pair of loops is changed: the loops, their bodies and new computations."""
 
 import dataclasses
 import functools
@@ -33,12 +33,15 @@ class LoopSite:
     called: MutableComputation | None = None
 
     def start(self) -> _Instruction:
-        """The tuple instruction that gives the initial values of the loop's state."""
+        """The tuple with the initial values of the loop's state, in `parent`."""
         (start,) = self.parent.operands(self.i)
         return start
 
     def whole(self) -> list[_Instruction]:
-        """Other instructions than `start`, body and condition that have the state's shape."""
+        """All instructions with the state's shape but `start` and those in body and condition.
+
+        Also drops the `program_shape` of `called`, as that is to change.
+        """
         if self.called is None:
             return [self.loop]
         self.called.computation.ClearField("program_shape")
@@ -64,17 +67,17 @@ class LoopModule(MutableModule):
 
     @functools.cached_property
     def writer(self) -> LoopSite:
-        """The forward while loop, which writes scan residuals."""
+        """The forward while loop, which writes scan residuals, and where it is used."""
         return self.site(self.edit.writer)
 
     @functools.cached_property
     def reader(self) -> LoopSite:
-        """The backward while loop, which reads scan residuals."""
+        """The backward while loop, which reads scan residuals, and where it is used."""
         return self.site(self.edit.reader)
 
     @property
     def parent(self) -> MutableComputation:
-        """The computation that contains both while loops."""
+        """The computation that uses the results of the forward loop and of the backward one."""
         return self.writer.parent
 
     @property
@@ -88,7 +91,7 @@ class LoopModule(MutableModule):
         return self.called(self.reader.loop)
 
     def site(self, name: str) -> LoopSite:
-        """The while loop of this name. Raises HloError if there is none, or nothing calls it."""
+        """Finds a while loop by name, and where it is used. Raises HloError if it is nowhere."""
         ((home, loop),) = self.find([name])
         (start,) = home.operands(loop)
         if start.opcode != "parameter":
@@ -122,7 +125,7 @@ class LoopModule(MutableModule):
     def turned(
         self, body: MutableComputation, counter: _Instruction, form: tuple[int, int]
     ) -> _Instruction:
-        """Adds factor * counter + offset to a body, once, a scalar; `form`: (factor, offset)."""
+        """Adds factor * counter + offset to a body, once; `form`: (factor, 1 or -1; offset)."""
         if form == (1, 0):
             return counter
         factor, offset = form
@@ -140,13 +143,13 @@ class LoopModule(MutableModule):
         counter: _Instruction,
         form: tuple[int, int],
     ) -> _Instruction:
-        """The same inside of a fusion; its operand where XLA:TPU has no other index."""
+        """Adds factor * counter + offset for a fusion: in it, or on a TPU in `body`, as operand."""
         if self.platform.emits_any_fusion:
             return inner.index(counter, form)
         return inner.parameter(self.turned(body, counter, form))
 
     def unwritten(self, body: MutableComputation, name: str, shape: _Shape) -> _Instruction:
-        """Adds an array whose content does not matter; zeros, or uninitialised memory on a TPU."""
+        """Adds an array of any content: zeros, or on a TPU uninitialised memory."""
         if allocating := self.platform.allocating_call:
             return body.make(
                 "custom-call",
@@ -163,7 +166,7 @@ class LoopModule(MutableModule):
         )
 
     def unwrapped(self, start: _Instruction) -> tuple[_Instruction, list[int]]:
-        """The fusion that an asynchronous call runs, and which operands it has."""
+        """Returns the fusion that an async-start runs, and the operand numbers it reads there."""
         wrapper = self.called(start)
         operands = wrapper.operands(wrapper.root)
         if any(o.opcode != "parameter" for o in operands):
@@ -172,20 +175,20 @@ class LoopModule(MutableModule):
 
     @staticmethod
     def leaf(body: MutableComputation, whole: _Instruction, index: ShapeIndex) -> _Instruction:
-        """The leaf of a result at a shape index, by get-tuple-elements that are added to `body`."""
+        """Returns the leaf of a result at a shape index, by get-tuple-elements that it adds."""
         for k in index:
             whole = body.tuple_element(whole, k)
         return whole
 
     def trim(self) -> None:
-        """Removes those results of new fusions that nothing reads."""
+        """Removes results of added fusions that nothing reads, and unread additions."""
         for changed in self.bodies():
             if changed.is_scheduled:
                 made = [i for i in changed.added() if i.opcode in ("fusion", "custom-call")]
                 drop_unread(self, changed, made)
 
     def write(self) -> None:
-        """Gives new instructions a place in the schedules; writes all changes into the proto."""
+        """Schedules what was added (`place_new`), and writes all changes into the proto."""
         for changed in self.bodies():
             if changed.is_scheduled:
                 place_new(changed)

@@ -1,6 +1,4 @@
-"""The states of loops: elements that join them, elements that leave, arrays that iterations
-write.
-"""
+"""Adds elements to the states of loops and removes some; adds arrays that iterations write."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class States:
         self._module = module
 
     def added(self, new: Added) -> _Instruction:
-        """What a new element of the backward loop's state begins as.
+        """Returns the initial value of a new element of the backward loop's state.
 
         If that is a scan residual, it is an array that is added to the forward loop, in which each
         iteration stores a value as its slice.
@@ -59,7 +57,8 @@ class States:
         return self._kept(value.name, value.shape, lambda put: put.parameter(value), ring)
 
     def checkpoints(self, checkpoints: Checkpoints) -> Places:
-        """Adds arrays of checkpoints to the forward loop, and its results to the backward loop.
+        """Adds arrays of checkpoints to the forward loop; the backward loop gets their final
+        values.
 
         Returns:
           The arrays' numbers in the state of the backward loop.
@@ -89,7 +88,7 @@ class States:
     def _kept(
         self, name: str, shape: _Shape, value: Callable[[FusedBody], _Instruction], ring: Ring
     ) -> _Instruction:
-        """Gives the forward loop a new array of slices of a value; what that ends as."""
+        """Adds an array to the forward loop, of slices of `value`; returns its final value."""
         writer, parent, body = self._module.writer, self._module.parent, self._module.forward
         counter = body.element(0)
         whole = _Shape.FromString(stack_shape(shape.SerializeToString(), ring.slices))
@@ -110,7 +109,7 @@ class States:
         return parent.make(kind, f"{name}.end", whole, writer.i, tuple_index=number)
 
     def grow(self, site: LoopSite, value: _Instruction) -> None:
-        """Adds a loop-invariant element, with value `value`, to a while loop's state."""
+        """Adds an element to a loop's state, initially `value`, which iterations do not change."""
         start = site.start()
         for i in (start, *site.whole()):
             i.shape.tuple_shapes.append(value.shape)
@@ -142,7 +141,7 @@ class States:
         self.shrink(site, [k for k in gone if k not in held])
 
     def _shorten(self, site: LoopSite, body: MutableComputation, k: int) -> None:
-        """Lets an array that a fusion puts a slice into, and nothing reads, have few slices."""
+        """Cuts array `k` of a loop's state, which a fusion writes and nothing reads, to `SLOTS`."""
         end = body.operands(body.root)[k]
         (fusion,) = body.operands(end)
         element = body.element(k)
@@ -196,8 +195,8 @@ class States:
         begun: Sequence[_Instruction],
         lost: Sequence[_Instruction] = (),
     ) -> None:
-        """Removes what nothing reads of `begun` and `lost`, what they alone needed, and outputs of
-        fusions that only `begun` read, as XLA does.
+        """Removes those of `begun` and `lost` that nothing reads, what only they needed, and the
+        outputs of fusions that only `begun` read, as XLA does.
         """
         parent.sweep([*begun, *lost])
         left = {i.id: i for i in parent.instructions()}
@@ -206,7 +205,7 @@ class States:
 
 
 def _held(body: MutableComputation, gone: Iterable[int]) -> list[int]:
-    """Those elements of a state whose instruction also computes other things."""
+    """The numbers of `gone` whose value a fusion gives beside other results, which stay."""
     ends = {k: body.operands(body.root)[k] for k in gone}
     lost = {i.id for i in ends.values()}
     found = []
@@ -219,7 +218,7 @@ def _held(body: MutableComputation, gone: Iterable[int]) -> list[int]:
 
 
 def _drop(numbers: Any, gone: Iterable[int]) -> None:
-    """Takes entries out of a repeated field of numbers."""
+    """Removes the entries at the positions `gone` from a repeated field, in place."""
     numbers[:] = [n for k, n in enumerate(numbers) if k not in set(gone)]
 
 
@@ -229,7 +228,7 @@ def _drop_shapes(shape: _Shape, gone: Iterable[int]) -> None:
 
 
 def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[_Instruction]:
-    """Renumbers readers of a tuple that loses elements; gives those of lost ones."""
+    """Renumbers get-tuple-elements of a tuple that loses elements; returns those of lost ones."""
     lost = []
     for element in elements:
         if element.opcode != "get-tuple-element":
@@ -242,7 +241,7 @@ def _renumbered(elements: Iterable[_Instruction], gone: Sequence[int]) -> list[_
 
 
 class _OverwrittenValue:
-    """A part that a dynamic-update-slice replaces, as it was before, or an index of that part.
+    """What a dynamic-update-slice overwrites, as it was before, or an index where it writes.
 
     XLA clamps the indices of a dynamic-slice as those of a dynamic-update-slice.
 
@@ -269,14 +268,14 @@ class _OverwrittenValue:
         self.shape = part.shape if what.index is None else self._indices[what.index].shape
 
     def add(self, inner: FusedBody) -> _Instruction:
-        """Adds what computes the value to a fusion of the loop's body."""
+        """Adds instructions that compute the value to the fusion `inner`; returns the last."""
         if self._index is not None:
             return self._again(inner, self._indices[self._index])
         at = [self._again(inner, i) for i in self._indices]
         return inner.part_at(self._array, self.shape, at)
 
     def _again(self, inner: FusedBody, i: _Instruction) -> _Instruction:
-        """An index in another fusion of the loop's body."""
+        """Returns, in the fusion `inner`, an index `i` of the update: a parameter, or copies."""
         if self._inside is self._body:
             return inner.parameter(i)
         if i.opcode == "parameter":

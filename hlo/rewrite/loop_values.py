@@ -1,6 +1,4 @@
-"""What a changed loop makes in its body: copies of another loop's instructions, slices,
-iterations.
-"""
+"""Adds instructions to the body of a backward loop: copies of the forward loop's, and slices."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 class Maker:
-    """Adds described instructions (`NewInstruction`) to the backward loop's body.
+    """Adds instructions, each described by a NewInstruction, to the backward loop's body.
 
     Args:
       module: of the loops.
@@ -42,7 +40,7 @@ class Maker:
         self._exchanges = Exchanges(module)
 
     def know(self, made: Mapping[str, _Instruction]) -> None:
-        """Registers instructions, by name, that others added, so that `value` finds them."""
+        """Registers instructions that other code added, by name, so that `value` finds them."""
         self._made.update(made)
 
     def made(self, name: str) -> _Instruction:
@@ -50,7 +48,7 @@ class Maker:
         return self._made[name]
 
     def value(self, given: ValueRef) -> _Instruction:
-        """The instruction that computes a described value; HloError for a slice or part of one."""
+        """Returns the instruction of a described value. HloError if that is a slice or part."""
         if given.copy:
             return self._copy(self.value(dataclasses.replace(given, copy=0)), given.copy)
         if given.iteration:
@@ -116,12 +114,12 @@ class Maker:
         self._made[made.name] = self._body.add(copy)
 
     def _with_slots(self, copy: _Instruction, slot: tuple[int, int, int]) -> _Instruction:
-        """Lets a fusion put a result into an array of few slices; gives that array."""
+        """Lets a fusion put a result into an array of few slices; adds that array."""
         parameter = put_into_slots(self._module, copy, *slot)
         return self._module.unwritten(self._body, f"{copy.name}.begin", parameter.shape)
 
     def _branched(self, original: _Instruction, made: NewInstruction) -> _Instruction:
-        """A copy of a conditional, with branches of its own."""
+        """Adds a copy of a conditional or while, with its own copies of what it runs."""
         given = (self.value(value) for _, value in sorted(made.operands, key=lambda o: o[0]))
 
         def packed(shape: _Shape) -> _Instruction:
@@ -136,7 +134,7 @@ class Maker:
         return self._body.add(copy)
 
     def _copied_from_beside(self, made: NewInstruction) -> _Instruction:
-        """A copy of an instruction beside the loops, and of the constants that it is made of."""
+        """Adds a copy of an instruction next to the loops, and of the constants it reads."""
         original = self._parent.named(made.original)
         operands = [
             self._body.add(copied(operand, self._module.names.new(operand.name)))
@@ -148,7 +146,7 @@ class Maker:
         return self._body.add(copy)
 
     def _slice_moved(self, made: NewInstruction) -> _Instruction:
-        """What an instruction beside the loops does to each slice, done to one."""
+        """Adds a copy of an instruction next to the loops, which reorders one slice, not all."""
         original = self._parent.named(made.original)
         ((_, given),) = made.operands
         (operand,) = self._parent.operands(original)
@@ -162,7 +160,7 @@ class Maker:
         return self._body.add(copy)
 
     def _own(self, i: _Instruction, made: NewInstruction | None = None) -> MutableComputation:
-        """Gives a copy of a fusion or conditional copies of what it runs; reducers are shared.
+        """Gives a fusion, conditional or while copies of what it runs; returns the first.
 
         XLA lets no two fusions call one computation, and schedules a branch for one caller.
         """
@@ -184,14 +182,14 @@ class Maker:
         return self._module.called(i)
 
     def _copy(self, value: _Instruction, number: int) -> _Instruction:
-        """A copy of a value, in an array of its own."""
+        """Adds a copy of a value, as an array of its own; once for each `number`."""
         key = value.id, number
         if key not in self._copies:
             self._copies[key] = self._body.make("copy", f"{value.name}.copy", value.shape, value)
         return self._copies[key]
 
     def _given(self, inner: FusedBody, given: ValueRef) -> _Instruction:
-        """A value inside a fused computation."""
+        """Returns the instruction that has a described value inside the new fusion `inner`."""
         if given.part is not None:
             whole = self._given(inner, dataclasses.replace(given, part=None))
             return inner.part(whole, given.part)
@@ -208,7 +206,7 @@ class Maker:
         return inner.sliced(array, whole, self._index(inner, self._edit.place), given.axis)
 
     def in_slots(self, value: _Instruction, shape: _Shape, axis: int) -> _Instruction:
-        """Adds an array with few slices along `axis`, in which the slice to be read is `value`."""
+        """Adds an array with few slices along `axis`, of which the one that is read is `value`."""
         name = self._module.names.new(f"{value.name}.slots")
         inner = self._module.fused_body(name)
         if self._module.platform.allocating_call:
@@ -222,12 +220,12 @@ class Maker:
         return self._body.add(inner.fusion(name, root, "kLoop", _Instruction()))
 
     def _index(self, inner: FusedBody, form: tuple[int, int]) -> _Instruction:
-        """The number of the backward loop's iteration, times 1 or -1, plus a constant."""
+        """Adds the backward loop's iteration, times 1 or -1, plus an offset, for a fusion."""
         counter = self._body.named(self._edit.counter)
         return self._module.index(inner, self._body, counter, form)
 
     def _iteration(self) -> _Instruction:
-        """The writer's iteration as an instruction."""
+        """Adds, once, the number of the forward loop's iteration that wrote what is read."""
         if not self._module.platform.emits_any_fusion:
             counter = self._body.named(self._edit.counter)
             return self._module.turned(self._body, counter, self._edit.iteration)
@@ -239,8 +237,8 @@ class Maker:
         return self._made["turn"]
 
     def _single(self, made: NewInstruction) -> _Instruction:
-        """A fusion that only hands on a slice of an array of slices, converted maybe, or the
-        iteration; or a copy in another layout.
+        """Adds a fusion that gives a slice, a part of it or the iteration, maybe converted.
+        Or, if `made.layout` is set, a copy in that layout.
         """
         ((_, given),) = made.operands
         if made.layout:
@@ -253,7 +251,7 @@ class Maker:
         return self._body.add(inner.fusion(made.name, root, "kLoop", _Instruction()))
 
     def _restored(self, made: NewInstruction) -> _Instruction:
-        """An element of the state with a part of it put back; the next iteration begins with it."""
+        """Adds a fusion that puts a part back into a state's array: the next iteration's value."""
         (_, whole), (_, part), *moving = made.operands
         array = self._body.element(whole.element)
         inner = self._module.fused_body(made.name)
@@ -274,7 +272,7 @@ class Maker:
         return added
 
     def _rebuild_fusion(self, copy: _Instruction, made: NewInstruction) -> None:
-        """Gives a copy of a fusion a computation that ends earlier, or begins later."""
+        """Replaces a copied fusion's computation by the part between `made.operands` and root."""
         body = self._module.called(copy)
         by_id = {i.id: i for i in body.instructions()}
         given = {body.named(str(where)).id: value for where, value in made.operands}
@@ -316,11 +314,7 @@ class Maker:
 
 
 class Exchanges:
-    """Copies collectives of a forward loop into the backward loop, each with a new channel id.
-
-    Args:
-      module: that has both.
-    """
+    """Copies collectives of a module's forward loop into its backward loop, with new channels."""
 
     def __init__(self, module: LoopModule) -> None:
         self._module = module
@@ -329,7 +323,7 @@ class Exchanges:
         self._channels = itertools.count(max(used, default=0) + 1)
 
     def is_one(self, i: _Instruction) -> bool:
-        """Whether an instruction is a collective (or its async-start) that may run once more."""
+        """Whether `i` is a collective that may run again, or an async-start of such a one."""
         if i.opcode == "async-start":
             return any(k.opcode in REPEATABLE for k in self._module.called(i).instructions())
         return i.opcode in REPEATABLE
@@ -362,12 +356,12 @@ class Exchanges:
         return self._body.add(copied(dones[0], name, [copy]))
 
     def _renumber(self, i: _Instruction) -> None:
-        """Gives a copy another channel; without one it goes by its groups alone."""
+        """Gives a copy that has a channel a new one; without one, device groups identify it."""
         if i.channel_id:
             i.channel_id = next(self._channels)
 
     def _wrapper(self, start: _Instruction) -> MutableComputation:
-        """A copy of a start's computation, scheduled like it."""
+        """Copies the computation that an async-start runs, with its schedule and new channels."""
         wrapper = self._module.called(start)
         copy = self._module.new_fused(wrapper.computation.name)
         copy.computation.is_fusion_computation = False

@@ -1,5 +1,4 @@
-"""Takes scan residuals out of a pair of loops: what was read of them is computed again where it is
-read.
+"""Removes scan residuals from a pair of loops; the slices that were read are computed again.
 
 A scan residual is an element of a loop's state of which each iteration writes one slice; a later
 loop reads the slices. Without it both states are an element shorter. In the backward loop's body a
@@ -27,7 +26,9 @@ from hlo.rewrite.trim import trim_branches
 
 
 def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> None:
-    """Removes scan residuals from pairs of loops, and adds what computes their slices again.
+    """Removes scan residuals, which a loop writes slice by slice for a later one, from loops.
+
+    Their slices are computed again in the loops that read them.
 
     Args:
       proto: a scheduled module, changed in place. edits: made one after the other.
@@ -50,7 +51,7 @@ def change_loops(proto: xla_pb2.HloModuleProto, edits: Sequence[LoopEdit]) -> No
 
 
 def _change(proto: xla_pb2.HloModuleProto, edit: LoopEdit) -> None:
-    """Makes one change of a pair of loops."""
+    """Makes one LoopEdit in a module, in place; `change_loops` adds the copies it needs."""
     module = LoopModule(proto, edit)
     states = States(module)
     writer, reader = module.writer, module.reader
@@ -98,7 +99,7 @@ class Readers:
     """Makes instructions of the backward loop read recomputed values instead of scan residuals.
 
     Args:
-      module: of the loops. maker: of new instructions there.
+      module: of the loops. maker: of new instructions there, which finds values.
     """
 
     def __init__(self, module: LoopModule, maker: Maker) -> None:
@@ -108,7 +109,7 @@ class Readers:
         self._stacks: dict[tuple[int, int, int, bytes], _Instruction] = {}
 
     def take(self, taken: OperandReplacement) -> None:
-        """Makes one such replacement. Raises HloError if the reading fusion does not allow it."""
+        """Makes one replacement of an operand. HloError if the reading fusion does not allow it."""
         reader = self._body.named(taken.reader)
         if taken.replaced:
             result = reader
@@ -143,9 +144,7 @@ class Readers:
     def _retype_slice(
         self, body: MutableComputation, parameter: _Instruction, given: ValueRef
     ) -> _Instruction:
-        """Gives a fused computation one slice for a scan residual; the value it is given, so
-        cast.
-        """
+        """Makes a fusion's parameter the one slice that is read; returns `given` in its shape."""
         behind = casts_of(body, parameter)
         slices = [i for i in body.instructions() if i.opcode == "dynamic-slice"]
         part = next(i.shape for i in slices if i.operand_ids[0] in behind)
@@ -157,7 +156,7 @@ class Readers:
         return self._body.cast(self._maker.value(given), part)
 
     def _retype(self, body: MutableComputation, parameter: _Instruction, shape: _Shape) -> None:
-        """Changes a parameter's shape; the same bytes are cast to what its readers knew."""
+        """Changes a parameter's shape, and adds a bitcast to the old shape for its readers."""
         if shape == parameter.shape:
             return
         name = self._module.names.new(f"{parameter.name}.as")
@@ -166,7 +165,7 @@ class Readers:
         parameter.shape.CopyFrom(shape)
 
     def _spread(self, given: ValueRef, shape: _Shape, axis: int) -> _Instruction:
-        """A scan residual of which the slice that is read is a value."""
+        """Adds an array of `shape`, with few slices, of which the one that is read is `given`."""
         if shape.dimensions[axis] == 1:
             return self._body.cast(self._maker.value(given), shape)
         value = self._maker.value(dataclasses.replace(given, copy=0))

@@ -1,4 +1,4 @@
-"""Schedules what was added to a computation that runs step by step."""
+"""Schedules instructions that were added to a computation with an execution order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ def place_new(body: MutableComputation) -> None:
     """Schedules each added instruction right before its first reader; removes unread ones.
 
     A new root comes last. What is read earlier than before is moved to before its first reader.
-
-    Raises:
-      HloError: an instruction reads itself.
+    Raises HloError if an instruction reads itself.
     """
     new = {i.id: i for i in body.added()}
     if not new:
@@ -51,7 +49,7 @@ def place_new(body: MutableComputation) -> None:
 
 
 def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> list[int]:
-    """Of a loop's body, what may write the next iteration's state over elements that are read."""
+    """Ids of instructions that may overwrite an element of a loop's state that `i` reads."""
     state = next((k for k in body.instructions() if k.opcode == "parameter"), None)
     if body.root.opcode != "tuple" or state is None:
         return []
@@ -64,10 +62,9 @@ def _overwriting(body: MutableComputation, i: xla_pb2.HloInstructionProto) -> li
 
 
 def operands_first(body: MutableComputation, order: Iterable[int]) -> list[int]:
-    """An order of instructions, by id, with each after those of them that it needs.
+    """Sorts ids so that each comes after its operands and control predecessors among them.
 
-    Raises:
-      HloError: an instruction needs itself.
+    Raises HloError if an instruction needs itself.
     """
     by_id, among = {i.id: i for i in body.instructions()}, list(order)
     known = set(among)

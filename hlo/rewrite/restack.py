@@ -1,4 +1,4 @@
-"""Writes rows into an array that a program slices, updates slice by slice and stacks again.
+"""Writes rows into an array in place, where a program slices, updates and stacks it again.
 
 As layers do with a cache, each with its own slice: `jnp.stack` makes a second array. Where all that
 reads the first one can run before, the rows are written into it instead.
@@ -32,7 +32,7 @@ _INTEGERS = frozenset(range(1, 10))
 
 
 class _Rows(NamedTuple):
-    """Rows of a slice that are replaced: by which dynamic-update-slice, in which fusion."""
+    """Rows that a dynamic-update-slice (`update`, in `fusion`) replaces in slice `slice`."""
 
     update: Instruction
     fusion: Instruction
@@ -60,7 +60,7 @@ class Restack(NamedTuple):
 
 
 def restacks(module: Module, target: str) -> Iterator[Restack]:
-    """The arrays of a scheduled module that can be updated in place instead of stacked again."""
+    """Finds arrays of a scheduled module that can be updated in place, not stacked again."""
     together = one_function(module) if platform(target).joins_calls else {}
     for c in module.control_computations if platform(target).emits_any_fusion else ():
         if c not in together or not may_depend_on_others(together[c]):  # else it is other code
@@ -70,7 +70,7 @@ def restacks(module: Module, target: str) -> Iterator[Restack]:
 
 
 def _restack(module: Module, stack: Instruction) -> Restack | None:
-    """What a fusion stacks, if it is one array's slices with other rows, as many in each."""
+    """Describes a fusion that stacks one array's slices, each with rows replaced; or None."""
     whole = stack.called[0].root
     if whole is None or (whole := whole.behind("bitcast")).opcode != "concatenate":
         return None
@@ -117,7 +117,10 @@ _LATER = frozenset({"tuple", "copy-start"})
 def _source(
     i: Instruction, fusion: Instruction | None, between: dict[Instruction, None]
 ) -> tuple[Instruction, Instruction | None]:
-    """What makes a value that is handed on, and the fusion that it is in; notes what is passed."""
+    """Follows a value back through bitcasts, copies and fusions, which it adds to `between`.
+
+    Returns what makes the value, and the fusion that this is in, or None.
+    """
     while True:
         if i.opcode == "parameter" and fusion is not None:
             between[fusion] = None
@@ -135,7 +138,7 @@ def _source(
 
 
 def _is_moved(update: Instruction) -> bool:
-    """Whether a fusion only moves the rows that it writes, and computes integers alone."""
+    """Whether the rows that `update` writes are only moved, and its indices are integers."""
     for i in after_needs(update.operands[1:], lambda i: i.operands):
         if i.called or (i.opcode not in MOVED and i.shape.element_type not in _INTEGERS):
             return False
@@ -143,7 +146,7 @@ def _is_moved(update: Instruction) -> bool:
 
 
 def _readers(array: Instruction, own: dict[Instruction, None]) -> Iterator[Instruction]:
-    """What reads an array, also through bitcasts and its own copies."""
+    """Yields readers of an array, also of its bitcasts, and of its copies among `own`."""
     for i in array.users:
         if i.opcode == "bitcast" or (i.opcode == "copy" and i in own):
             yield from _readers(i, own)
@@ -174,7 +177,7 @@ def restack(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) ->
 
 
 def _write(module: MutableModule, found: Restack) -> None:
-    """Puts updates of the array, slices first as the referee has them, in the stack's place."""
+    """Replaces the stack by updates of the array, in which the slices' dimension is first."""
     body = module.body(found.stack.computation.id)
     stack, array = (body.named(i.name) for i in (found.stack, found.array))
     assert found.whole.proto is not None
@@ -204,7 +207,7 @@ def _write(module: MutableModule, found: Restack) -> None:
 
 
 def _turned(shape: _Shape, order: Sequence[int]) -> _Shape:
-    """A shape of the same elements in memory, its dimensions in another order."""
+    """The shape with its dimensions listed in `order`; elements stay where they are in memory."""
     found = _Shape()
     found.CopyFrom(shape)
     found.dimensions[:] = [shape.dimensions[k] for k in order]
@@ -219,7 +222,7 @@ def _update(
     rows: _Rows,
     whole: _Instruction,
 ) -> _Instruction:
-    """A fusion that writes into an array, slices first, the rows that another writes into one."""
+    """Makes a fusion that writes rows into the whole array, as `rows.fusion` does into a slice."""
     fusion, inner = body.named(rows.fusion.name), module.body(rows.fusion.called[0].id)
     new = xla_pb2.HloComputationProto(
         name=module.names.new(f"{found.stack.name}.rows"),

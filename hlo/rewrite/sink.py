@@ -1,4 +1,4 @@
-"""Lets loops slice an array as it was before it was moved for them.
+"""Lets loops slice an original array instead of one transposed or converted from it before.
 
 An array that is transposed or converted before a loop, so that each iteration finds its slice as it
 needs it, is in memory twice while the loop runs. The slice can be made from one of the original;
@@ -19,7 +19,7 @@ _Shape = xla_pb2.ShapeProto
 
 
 def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str) -> None:
-    """Removes transposes and converts in front of loops; the loops slice the original array.
+    """Removes transposes and converts before loops; the loops slice the original array instead.
 
     Args:
       proto: a scheduled module, changed in place. names: of instructions that `sinks` finds.
@@ -49,7 +49,7 @@ def sink_moves(proto: xla_pb2.HloModuleProto, names: Sequence[str], target: str)
 
 
 class _Sinker:
-    """Removes the moves, and makes the slices from the sources."""
+    """Removes transposes and converts before loops: `write` for each Sink, then `finish`."""
 
     def __init__(self, proto: xla_pb2.HloModuleProto) -> None:
         self._module = MutableModule(proto)
@@ -64,7 +64,7 @@ class _Sinker:
         return self._body(i.computation).named(i.name)
 
     def write(self, sink: Sink) -> None:
-        """Removes one move."""
+        """Makes the loops of one Sink slice its source; `finish` removes the instructions."""
         shape = self._at(sink.source).shape
         for loop, k in sink.loops:
             start = self._at(loop.operands[0])
@@ -92,7 +92,7 @@ class _Sinker:
         gone |= {i.id for i in sink.gone}
 
     def _widen(self, part: Instruction, shape: _Shape) -> None:
-        """Gives the fusions that read an element its new shape."""
+        """Gives `shape` to the parameters for `part` in fusions and async-starts that read it."""
         for reader in part.users:
             for number, operand in enumerate(reader.operands if reader.called else ()):
                 if operand is not part:
@@ -105,7 +105,7 @@ class _Sinker:
                     self._widen(inner, shape)
 
     def _take(self, sink: Sink, taken: Taken) -> None:
-        """Slices the source, and makes the old slice from that."""
+        """Makes a dynamic-slice slice the source, and adds what makes the old slice of that."""
         i = taken.slice
         body, old = self._body(i.computation), self._at(i)
         given = i.operands[0].behind("bitcast")
@@ -132,10 +132,9 @@ class _Sinker:
     def _as_moved(
         self, body: MutableComputation, old: _Instruction, taken: Taken, kind: int
     ) -> tuple[_Instruction, _Instruction]:
-        """Adds what makes the slice as it was of a slice of the source; the first and the last.
+        """Adds instructions that make the old slice of `old`, once that slices the source.
 
-        Args:
-          kind: element type of that, where it is yet to be converted.
+        Returns the first and the last. `kind` is the source's element type if converts follow.
         """
         shape, dimensions = _Shape(), taken.dimensions
         shape.CopyFrom(old.shape)
@@ -151,11 +150,11 @@ class _Sinker:
         return first, body.make("bitcast", moved, shape, made)
 
     def _zero(self, body: MutableComputation, like: _Instruction) -> _Instruction:
-        """A zero of the type of an index."""
+        """Adds a constant 0 of the integer type of the index `like`."""
         return body.add(scalar_constant(self._module.names.new("zero.moved"), 0, like.shape))
 
     def _run_at_once(self, start: Instruction) -> None:
-        """Makes a plain fusion of one that runs asynchronously, where its result is waited for."""
+        """Replaces a fusion's async-start and -done by the fusion, where the -done was."""
         begun, (done,) = self._at(start), start.users
         assert start.called[0].root is not None
         fusion, ended = _Instruction(), self._at(done)
@@ -173,7 +172,7 @@ class _Sinker:
         self._gone.setdefault(start.computation.id, set()).add(begun.id)
 
     def finish(self) -> None:
-        """Takes what nothing reads now out of the schedule."""
+        """Makes async fusions synchronous, removes moves and writes all into the proto."""
         for start in self._starts.values():
             self._run_at_once(start)
         for number, gone in self._gone.items():
@@ -183,7 +182,7 @@ class _Sinker:
 
 
 def _row_major(like: _Shape, extents: Sequence[int]) -> _Shape:
-    """A shape of the element type of another one, its first dimension the outermost in memory."""
+    """A row-major shape with these extents and the element type of `like`."""
     shape = _Shape(element_type=like.element_type, dimensions=extents)
     shape.layout.minor_to_major[:] = range(len(extents) - 1, -1, -1)
     return shape

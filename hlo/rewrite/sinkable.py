@@ -1,4 +1,4 @@
-"""Finds instructions that move arrays for loops alone, where loops can slice the originals.
+"""Finds instructions that move arrays only for loops, where loops can slice the originals.
 
 An array that is transposed before a loop is in memory twice while the loop runs. A slice of it is a
 slice of the original, perhaps with its elements in another order.
@@ -78,7 +78,7 @@ class Sink:
 
 
 def sinks(module: Module, target: str) -> list[Sink]:
-    """All transposes and converts that `sink_moves` can remove, in the module's order.
+    """Finds all transposes and converts that `sink_moves` can remove, in the module's order.
 
     On a TPU there are none: slices lie in tiles, and not every fusion can be compiled.
     """
@@ -118,14 +118,14 @@ def _sink(move: Instruction, target: str) -> Sink | None:
 
 
 def _moves(i: Instruction) -> bool:
-    """Whether it may only reorder the elements of its one operand."""
+    """Whether `i` may move or convert the elements of its one operand and nothing else."""
     if i.opcode not in ("fusion", "transpose", "copy", "bitcast") or len(i.operands) != 1:
         return False
     return not (i.shape.is_tuple or i.is_root or i.control_predecessors)
 
 
 def _changed(move: Instruction, source: Instruction) -> tuple[Steps, tuple[int, ...]] | None:
-    """The steps of an instruction over its source, and the types it is converted to, if any."""
+    """Returns how `move` reorders and converts `source`, as `hlo.strides.moved`; else None."""
     if not source.shape.is_array or source.shape.element_bits < 8 or source.shape.memory_space:
         return None
     changed = moved(move, source)
@@ -139,7 +139,7 @@ def _code(
     slices: Slices,
     target: str,
 ) -> str | None:
-    """By which kind of fusion each slice may be converted by itself, "" for any; None: it may not.
+    """By which kind of fusion each slice may be converted by itself, "" for any; None: by none.
 
     What rounds is to have the same code as before, which on a CPU is another one beside a slice.
     """
@@ -168,10 +168,10 @@ def _inside(i: Instruction) -> list[Instruction]:
 
 
 def _from_source(slices: Slices, steps: Steps, source: Shape) -> tuple[Taken, ...] | None:
-    """Slices of what steps over a source as slices of the source, if all of them are such.
+    """Describes slices of a moved array as slices of its source; None if some cannot be.
 
     Args:
-      slices: them. steps: of what they are of. source: shape of that.
+      slices: of the moved array. steps: the moved array's over the source. source: its shape.
     """
     found = []
     for i, (cut, fusion) in slices.items():
@@ -187,7 +187,7 @@ def _from_source(slices: Slices, steps: Steps, source: Shape) -> tuple[Taken, ..
 
 
 def _run(shape: Shape, axis: int) -> int:
-    """Bytes of a slice along a dimension that lie in one piece."""
+    """Bytes of one slice along dimension `axis` that are contiguous in memory."""
     inner = shape.minor_to_major[: shape.minor_to_major.index(axis)]
     elements = 1
     for k in inner:
@@ -196,10 +196,10 @@ def _run(shape: Shape, axis: int) -> int:
 
 
 def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Slices) -> bool:
-    """Whether an instruction passes an array to a loop whose iterations do nothing but slice it.
+    """Whether a tuple passes an array to a loop whose iterations do nothing but slice the array.
 
     Args:
-      loops, slices: the loop, those inside it, and these slices are added.
+      start: reads the array. loops, slices: the loop, those inside it, and its slices are added.
     """
     places = [k for k, o in enumerate(start.operands) if o is array]
     if start.opcode != "tuple" or len(start.users) != 1 or len(places) != 1:
@@ -233,7 +233,7 @@ def _is_passed(array: Instruction, start: Instruction, loops: Loops, slices: Sli
 
 
 def parts(computation: Computation, k: int) -> Iterator[Instruction]:
-    """The get-tuple-elements that read element `k` of the only parameter, a loop's state."""
+    """The get-tuple-elements that read element `k` of a loop's state, the only parameter."""
     (state,) = computation.parameters
     return (u for u in state.users if u.opcode == "get-tuple-element" and u.tuple_index == k)
 
@@ -245,9 +245,10 @@ def _is_read(condition: Computation, k: int) -> bool:
 
 
 def _slices(reader: Instruction, part: Instruction) -> Slices | None:
-    """The dynamic-slices in a fusion that take one slice each of an operand, if it may be changed.
+    """Maps dynamic-slices that take single slices of `part` in a fusion to (dimension, fusion).
 
-    It may if its result has the same bits whatever its code. It may run asynchronously.
+    None if the operand is read otherwise, or another body might change how the fusion rounds.
+    `reader` is the fusion, or an async-start of it.
     """
     if reader.opcode == "async-start":
         return _slices_in_async(reader, part)

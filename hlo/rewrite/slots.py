@@ -1,4 +1,4 @@
-"""Arrays of few slices, for fusions that put results into scan residuals that are gone.
+"""Cuts scan residuals that nothing reads to few slices, for fusions that go on writing them.
 
 A fusion that computes several things is other code without one of them. So that all of it can stay
 as it is, it puts what nothing reads any more into an array of few slices: XLA clamps the index.
@@ -21,7 +21,7 @@ def shorten(shape: _Shape, axis: int, slices: int) -> None:
 
 
 def casts_of(body: MutableComputation, parameter: _Instruction) -> set[int]:
-    """The ids of a parameter and of the chain of bitcasts and copies that follows it."""
+    """Ids of a fused computation's parameter and of the bitcasts and copies that follow it."""
     found = {parameter.id}
     for i in body.instructions():
         if i.opcode in ("bitcast", "copy") and i.operand_ids[0] in found:
@@ -36,7 +36,7 @@ def shorten_reads(
     axis: int,
     slices: int,
 ) -> None:
-    """Makes a fused computation's array parameter smaller: `slices` slices along `axis`, in place.
+    """Cuts a fused computation's array parameter to `slices` slices along `axis`, in place.
 
     So are its bitcasts, and the parameters of nested fusions that it is given to, and what those
     only copy, as XLA:TPU does of booleans, to other tiles.
@@ -57,12 +57,9 @@ def shorten_reads(
 
 
 def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _Instruction:
-    """The dynamic-update-slice that alone reads the fusion's parameter number `operand`.
+    """Returns the dynamic-update-slice that is the only reader of a fusion's parameter.
 
-    It may read a nested fusion's copy of it.
-
-    Raises:
-      HloError: something else reads it.
+    It may read a nested fusion's copy of it. Raises HloError if something else reads it.
     """
     readers = body.readers(body.parameter(operand))
     if len(readers) == 1 and readers[0].opcode == "fusion":
@@ -73,13 +70,13 @@ def update_of(fusion: _Instruction, body: MutableComputation, operand: int) -> _
 
 
 def row_axes(old: Shape, rows: Shape, part: Shape, whole: Shape) -> dict[int, int] | None:
-    """The dimensions along which an update has some rows of a slice -> those of an array.
+    """Maps the dimensions along which an update replaces some rows of a slice to the array's.
 
     Args:
       old: what is updated, a bitcast of `part`. rows: with what. part: a slice of `whole`.
 
     Returns:
-      None where the rows' place in the array is not that in the slice.
+      Dimension of `old` -> of `whole`; None where the rows' place there is not that in the slice.
     """
     found: dict[int, int] = {}
     for k, extent in enumerate(rows.dimensions):
@@ -92,7 +89,7 @@ def row_axes(old: Shape, rows: Shape, part: Shape, whole: Shape) -> dict[int, in
 
 
 def counts_slices(body: MutableComputation, update: _Instruction) -> int:
-    """The dimension along which a dynamic-update-slice writes one slice; 0 if it writes all."""
+    """The dimension in which a dynamic-update-slice's update is smaller than the array, or 0."""
     part = body.operands(update)[1]
     pairs = zip(part.shape.dimensions, update.shape.dimensions, strict=True)
     return next((k for k, (one, whole) in enumerate(pairs) if one != whole), 0)
@@ -105,7 +102,7 @@ def put_into_slots(
     axis: int,
     slices: int = SLOTS,
 ) -> _Instruction:
-    """Reduces an array into which a fusion writes a slice to few slices; returns its parameter.
+    """Cuts an array, into which a fusion writes a slice, to few slices; returns its parameter.
 
     Args:
       module: of the fusion. fusion: changed in place, as is its computation.

@@ -22,7 +22,7 @@ _Instruction = xla_pb2.HloInstructionProto
 def drop_unread(
     module: MutableModule, computation: MutableComputation, repeated: Iterable[_Instruction]
 ) -> None:
-    """Removes clones, and originals of clones, that nothing reads from a computation.
+    """Removes clones and their originals that nothing reads, and unread outputs of those left.
 
     Only where an instruction is computed more than once can it have lost its readers. So
     only those, and what forwards their results, are removed; they must be without side effects.
@@ -67,7 +67,7 @@ def _trim(
     fusion: _Instruction,
     readers: Sequence[_Instruction],
 ) -> set[int]:
-    """Drops a fusion's outputs that nothing reads, if XLA would; the ids of readers that go."""
+    """Removes a fusion's unread outputs, if XLA would; returns ids of readers to remove too."""
     if fusion.opcode != "fusion" or any(i.opcode != "get-tuple-element" for i in readers):
         return set()
     body = module.called(fusion)
@@ -93,7 +93,7 @@ def _trim(
 
 
 def _keep_outputs(fusion: _Instruction, body: MutableComputation, used: Sequence[int]) -> None:
-    """Leaves a fusion with several results with those of some numbers; with one, without a tuple.
+    """Removes all outputs of a fusion but those numbered `used`; one alone is left untupled.
 
     Its body keeps what only the others needed: see `sweep_fusion`.
     """
@@ -112,7 +112,7 @@ def _keep_outputs(fusion: _Instruction, body: MutableComputation, used: Sequence
 def trim_branches(
     module: MutableModule, computation: MutableComputation, i: _Instruction, *, whole: bool
 ) -> None:
-    """Drops results of a conditional that nothing reads, and what its branches need for them alone.
+    """Removes results of a conditional that nothing reads, and what branches need for them alone.
 
     Fusions in its branches stay as they are, or go as a whole.
 
@@ -154,7 +154,7 @@ def trim_branches(
 
 
 def _hand_on(branch: MutableComputation) -> None:
-    """Where a branch's result is a tuple of all elements of another in order, it gives that one.
+    """Replaces a root tuple that has all elements of another tuple, in order, by that one.
 
     XLA's TupleSimplifier, which follows the scheduler in its copy insertion, does so.
     """
@@ -170,7 +170,7 @@ def _hand_on(branch: MutableComputation) -> None:
 
 
 def _joins_results(module: MutableModule, body: MutableComputation) -> bool:
-    """Whether a computation, or a branch in it, runs a fusion of several results."""
+    """Whether a computation, or a conditional's branch in it, has a fusion of several results."""
     return any(
         (i.opcode == "fusion" and i.shape.element_type == TUPLE)
         or (
@@ -184,7 +184,7 @@ def _joins_results(module: MutableModule, body: MutableComputation) -> bool:
 def without_transfer(
     fusion: _Instruction, body: MutableComputation, results: Sequence[int]
 ) -> list[int]:
-    """Removes the collective from a fusion that advances it, as before XLA:TPU added it.
+    """Removes a collective from a fusion that advances it, as before XLA:TPU added it.
 
     Args:
       fusion: see `hlo.async_collective_fusion`. body: its own; both are changed in place.
@@ -201,7 +201,7 @@ def without_transfer(
 
 
 def sweep_fusion(fusion: _Instruction, body: MutableComputation) -> None:
-    """Removes from a fusion's body what its result does not need, and the operands with it."""
+    """Removes unneeded instructions from a fusion's body, and operands whose parameters go."""
     by_id = {i.id: i for i in body.instructions()}
     needed = after_needs(
         [body.root.id], lambda k: (*by_id[k].operand_ids, *by_id[k].control_predecessor_ids)

@@ -84,17 +84,17 @@ class Analysis:
 
     @property
     def views(self) -> tuple[MemoryView, ...]:
-        """The memory in each analysed order: XLA's own, then the plan's if there is one."""
+        """The memory in XLA's own order, then that in the plan's order if there is a plan."""
         return (self.xla,) if self.planned is None else (self.xla, self.planned)
 
     @property
     def gap(self) -> float:
-        """How far the last view's total is above the lower bound, as a fraction of the bound."""
+        """How far the total of the last of `views` exceeds the lower bound, as a fraction of it."""
         bound = self.lower_bound_bytes
         return self.views[-1].total_bytes / bound - 1 if bound else 0.0
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
-        """A dict for JSON. `timeline` adds, for each step, the bytes in use of each category."""
+        """The analysis as a dict for JSON; `timeline` adds each step's bytes by category."""
         return {
             "title": self.title,
             "target": self.target,
@@ -112,41 +112,39 @@ class Analysis:
         }
 
     def document(self) -> dict[str, Any]:
-        """The content of an analysis file as a dict for JSON; `olla_xla diff` reads such files."""
+        """The content of an analysis file (JSON, read by `olla_xla diff`) as a dict."""
         return {"format": FORMAT, "version": VERSION, **self.to_dict()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes an analysis file, which `olla_xla diff` reads. Raises InputError if it cannot."""
+        """Writes an analysis file, which `olla_xla diff` reads; InputError if it cannot."""
         write_text(path, json.dumps(self.document(), indent=1) + "\n")
 
     def html(self, path: str | os.PathLike[str]) -> None:
         """Writes the analysis to `path` as one HTML file, which loads no other file.
 
-        Raises:
-          InputError: the file cannot be written, or bokeh is missing.
+        Raises InputError if the file cannot be written, or bokeh is missing.
         """
         write_text(path, _optional("html_page", "report").page(self))
 
     def figure(self, path: str | os.PathLike[str]) -> None:
-        """Draws memory over the schedule as PNG, SVG or PDF, by the file's suffix.
+        """Draws bytes in use over the schedule's steps as PNG, SVG or PDF, by the suffix of `path`.
 
-        Raises:
-          InputError: the file cannot be written, or matplotlib is missing.
+        Raises InputError if the file cannot be written, or matplotlib is missing.
         """
         _optional("figure", "figures").draw(self, Path(path))
 
     def __repr__(self) -> str:
-        """One line: totals and bound."""
+        """One line: the total bytes of each order and the lower bound."""
         totals = ", ".join(f"{v.name} {v.total_bytes / 2**20:,.1f} MB" for v in self.views)
         least = f"bound {self.lower_bound_bytes / 2**20:,.1f}"
         return f"<Analysis of {self.title}: {totals}, {least}>"
 
     def __str__(self) -> str:
-        """The tables that the command line prints, within 80 columns."""
+        """The analysis' tables as text, as the command line prints them, within 80 columns."""
         return _terminal().text(self)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the same."""
+        """The tables of the analysis as HTML, which notebooks show."""
         return _terminal().html(self)
 
 
@@ -213,7 +211,9 @@ def _terminal() -> Any:
 
 
 def _optional(name: str, extra: str) -> Any:
-    """A module of this folder that needs a package which is not always there."""
+    """Imports olla_xla.analysis.NAME; InputError if it needs a package of `extra` that is missing;
+    the message says how to install that.
+    """
     try:
         return importlib.import_module(f"olla_xla.analysis.{name}")
     except ModuleNotFoundError as error:
@@ -221,7 +221,7 @@ def _optional(name: str, extra: str) -> Any:
 
 
 def peak_rows(analysis: Analysis) -> list[tuple[str, Sequence[int]]]:
-    """Rows (category, bytes at the peak of each order and in the bound); the last is their sum."""
+    """Rows (category, bytes at the peak of each order and in the bound), then a row of the sums."""
     columns = [view.by_category() for view in analysis.views]
     bound, proof = analysis.bound.by_category(), analysis.bound
     columns.append(bound)
@@ -260,12 +260,12 @@ class LoopView:
     stacks: tuple[LiveTensor, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON with every field by name."""
+        """The while loop's fields by name, as a dict for JSON."""
         return {**dataclasses.asdict(self), "stacks": [s.to_dict() for s in self.stacks]}
 
 
 def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
-    """The while loops of a module in execution order, outer ones before inner ones."""
+    """The while loops of a view's module in execution order, outer loops before inner ones."""
     memory, describer = view._occupancy, view._describer
     step = {i: k for k, i in enumerate(memory.instructions) if i is not None}
     in_use = memory.in_use()
@@ -296,7 +296,7 @@ def loop_views(view: MemoryView) -> tuple[LoopView, ...]:
 
 
 def _below(computation: Computation) -> list[Instruction]:
-    """All instructions that a computation runs, those of what it calls included."""
+    """All instructions that a computation runs, with those of the computations that it calls."""
     found = []
     for i in computation.instructions:
         found += [i, *(inner for c in i.called_control for inner in _below(c))]
@@ -312,11 +312,10 @@ _LEARNS = 1
 
 @dataclasses.dataclass(frozen=True)
 class Untrained:
-    """Outputs of a train step that training never changes.
+    """Outputs of a train step that training never changes: their total bytes, and their paths.
 
-    Attributes:
-      bytes: of results that are the same at every step, such as gradients of what is not trained,
-        and of results that replace arguments and that no gradient reaches. paths: of these results.
+    They are results equal at every step, such as gradients of what is not trained, and results that
+    replace arguments and that no gradient reaches.
     """
 
     bytes: int
@@ -324,10 +323,10 @@ class Untrained:
 
 
 def untrained(module: Module, taken: Sequence[Leaf], returned: Sequence[Leaf]) -> Untrained | None:
-    """Finds outputs that training never changes; None: there are none, or no backward pass.
+    """Finds outputs of a train step that training never changes, as no derivative enters them.
 
-    Args:
-      module: of the step. taken, returned: the arrays that the function takes and returns.
+    None if there are none, or the module has no backward pass. `taken`, `returned`: the arrays that
+    the function takes and returns.
     """
     if not trains(module):
         return None
@@ -348,7 +347,12 @@ def untrained(module: Module, taken: Sequence[Leaf], returned: Sequence[Leaf]) -
 
 
 def _through(computation: Computation, given: Mapping[int, _Reach]) -> _Reach:
-    """What the result of a computation is made from; `given`: that of its parameters."""
+    """For each index of a computation's result, a bit mask of what it is computed from.
+
+    Bit k + 1 stands for entry parameter k, bit 0 (`_LEARNS`) for what is differentiated or a
+    derivative. `given`: the masks of the computation's parameters, by number; empty for the entry
+    computation.
+    """
     known: dict[Instruction, _Reach] = {}
     for i in computation.instructions:
         if i.opcode == "parameter":
@@ -373,7 +377,9 @@ def _through(computation: Computation, given: Mapping[int, _Reach]) -> _Reach:
 
 
 def _learns(i: Instruction) -> int:
-    """`_LEARNS` of an operation of the derivative that makes something of what it reads."""
+    """The bit `_LEARNS` if an instruction with operands is, by the op names of it or what it calls,
+    of the differentiated function or its derivative; else 0.
+    """
     inside = [k for c in i.called for k in c.instructions]
     phases = {phase_of(k.op_name) for k in (i, *inside) if k.opcode != "broadcast"}
     return _LEARNS if phases & DERIVATIVE and i.operands else 0

@@ -98,7 +98,7 @@ def analyze(
 
 
 def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> Plannable:
-    """The function as remedies are tried on it; with what the audit finds could be donated."""
+    """Wraps the analysed function so that remedies (plans, donation, pieces) can be tried on it."""
     function, options = getattr(fn, "__wrapped__", None), jit_parameters(fn)
     if function is None or options is None:  # of a library that takes more than arrays
         return _Lowered(jax_stage(fn.lower(*args, **kwargs)), step.compiler_options)
@@ -110,13 +110,16 @@ def _program(fn: Any, args: Any, kwargs: Any, step: _Step, found: Analysis) -> P
 
 
 class _Lowered(NamedTuple):
-    """A function of another library, lowered. compiler_options: XLA's."""
+    """A lowered function that another library wraps, so that only plans can be tried on it.
+
+    `compiler_options`: XLA's, with which it is compiled.
+    """
 
     lowered: jax.stages.Lowered
     compiler_options: dict[str, Any]
 
     def planned(self, options: PlanOptions) -> outcomes.Outcome:
-        """Compiles with a plan; calls of the function do not run it."""
+        """Compiles the function with a plan by `options`; calls of the function do not use it."""
         return compile_planned(
             self.lowered, options, environment="", compiler_options=self.compiler_options
         )
@@ -127,7 +130,7 @@ def _target(given: str | Target | None) -> Target | None:
 
 
 def _functions(fn: Any, wanted: bool | dict[str, Any]) -> tuple[Any, PlannedFunction | None]:
-    """(the function jitted, the planned one or None)."""
+    """(the function under `jax.jit`, its PlannedFunction or None); `wanted`: `analyze`'s `plan`."""
     options = wanted if isinstance(wanted, dict) else {}
     if isinstance(fn, PlannedFunction):
         return own_jit(fn.__wrapped__, **fn.jit_options), fn
@@ -159,7 +162,7 @@ class _Step(NamedTuple):
 
 
 def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
-    """Compiles a function; if XLA refuses it for its memory, up to the buffer assignment."""
+    """Compiles a function; if XLA refuses it for its memory, only as far as buffer assignment."""
     with warnings.catch_warnings():
         # The donation audit reports these with names and reasons.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
@@ -192,7 +195,7 @@ def _compiled(fn: Any, args: Any, kwargs: Any, where: Target | None) -> _Step:
 
 
 def _platform(args: Any, where: Target | None) -> str:
-    """The name of the platform that a function is compiled for."""
+    """The platform that a function is compiled for: the target's, else that of its arguments."""
     if where is not None:
         return where.platform
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]

@@ -74,7 +74,7 @@ def _type(shape: Shape) -> tuple[str, tuple[int, ...]]:
 
 
 def _results(dataflow: Dataflow) -> dict[tuple[str, tuple[int, ...]], set[Phase]]:
-    """Type of the module's results -> phases of the operations that make them."""
+    """(dtype, dimensions) of the module's results -> phases of the operations that make them."""
     root = dataflow.module.entry.root
     assert root is not None
     found: dict[tuple[str, tuple[int, ...]], set[Phase]] = {}
@@ -86,7 +86,7 @@ def _results(dataflow: Dataflow) -> dict[tuple[str, tuple[int, ...]], set[Phase]
 
 
 def name_category(path: str) -> Category | None:
-    """An argument's category by words in its path, such as "opt_state"; None if it has none."""
+    """An argument's category by words in its path, such as "opt_state"; None if no word does."""
     words = [word.strip("_") for word in _WORD.findall(path)]
     if any(word in _OPTIMIZER for word in words):
         return Category.OPTIMIZER
@@ -101,7 +101,7 @@ def name_category(path: str) -> Category | None:
 def _category(
     path: str, shape: Shape, read: Reading, donated: bool, made_by: set[Phase]
 ) -> Category:
-    """What an argument of a train step is; `made_by` are phases of results of its type."""
+    """The category of a train step's argument; `made_by`: phases that make results of its type."""
     named = name_category(path)
     derived, updated = bool(read.direct & DERIVATIVE), Phase.OTHER in read.direct
     if updated and (donated or Phase.OTHER in made_by or Phase.BACKWARD in made_by):
@@ -118,7 +118,9 @@ def _category(
 
 
 def _may_weigh(dataflow: Dataflow, value: Value) -> bool:
-    """Whether the forward pass multiplies something by it that is no weight which is trained."""
+    """Whether a dot or convolution of the forward pass multiplies the argument with a value that is
+    not a trained weight: then the argument may be a weight that is not trained, and not data.
+    """
     for use in value.uses:
         i, operand = use.instruction, use.operand
         inside = [(i, operand)]

@@ -32,8 +32,8 @@ class BoundView:
     """A lower bound on the bytes that a module needs in any order, and the tensors that prove it.
 
     Attributes:
-      bytes: no order needs less.
-      operator: the bound is on memory while it runs. operator_line: the user's line of it, or "".
+      bytes: no order needs less. operator: the bound is on memory while it runs.
+      operator_line: the user's line of it, or "".
       tensors: what must be in memory while it runs, largest first.
       taken_over_bytes: the most bytes of operands that its results may overwrite; `bytes` is the
         tensors' sum less this.
@@ -46,11 +46,11 @@ class BoundView:
     taken_over_bytes: int
 
     def by_category(self) -> dict[Category, int]:
-        """Bytes of the tensors of each category, in the order of `Category`."""
+        """Bytes of the bound's `tensors` by category, in the order of `Category`."""
         return by_category(self.tensors)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON with all fields and the sums by category."""
+        """The bound's fields, and its bytes by category, as a dict for JSON."""
         return {
             "bytes": self.bytes,
             "operator": self.operator,
@@ -62,11 +62,7 @@ class BoundView:
 
 
 def bound_view(planned: PlannedModule, describer: Describer | None = None) -> BoundView:
-    """A lower bound on the module's memory in any order, and the tensors that prove it.
-
-    Args:
-      planned: the module. describer: describes its values; None: a new one is made.
-    """
+    """A lower bound on a module's memory in any order, and the described tensors that prove it."""
     describer = describer or Describer(planned.dataflow, planned.target)
     found: dict[Computation, _Bounded] = {}
     entry: _Bounded | None = None
@@ -115,13 +111,13 @@ def bound_view(planned: PlannedModule, describer: Describer | None = None) -> Bo
 
 
 class _Bounded(NamedTuple):
-    """The bound of one computation.
+    """The lower bound on the bytes that one computation needs in any order.
 
     Attributes:
-      lowered: its graph, callees at their bounds. bytes: the bound. at: the operator where it is
-        attained; -1 where there is none.
-      live: tensors of the graph that are live there. inside: ids of values of what it calls that
-        are live with them. rest: bytes that it holds inside besides.
+      lowered: its graph; operators that call computations need these computations' bounds.
+      bytes: the bound. at: number of the operator at which so many bytes are live, or -1.
+      live: numbers of the graph's tensors live at that operator. inside: ids of values live then in
+        computations that it calls. rest: further bytes that it needs while it runs.
     """
 
     lowered: LoweredComputation
@@ -160,9 +156,10 @@ def _bounded(
 
 
 def _largest(arrays: GraphArrays) -> tuple[int, int, np.ndarray | None]:
-    """(bound, operator, which run before it where that is attained: None for its ancestors alone).
+    """The largest lower bound on a graph's peak: (bytes, the operator that needs them, before).
 
-    What is surely live at each operator, and minimum cuts where the order at hand has more.
+    `before`: None where so much is live at the operator in every order; where a minimum cut proves
+    the bound, bool [n], the operators before the cut.
     """
     bound, at = forced_live_bound(arrays)
     before: np.ndarray | None = None
@@ -177,12 +174,10 @@ def _largest(arrays: GraphArrays) -> tuple[int, int, np.ndarray | None]:
 
 
 def _live(arrays: GraphArrays, graph: TensorGraph, at: int, cut: np.ndarray | None) -> list[int]:
-    """Numbers of the tensors whose bytes add up to a bound at an operator.
+    """Numbers of the tensors whose bytes add up to the lower bound at operator `at`.
 
-    Args:
-      arrays, graph: of a computation. at: the operator.
-      cut: bool [n], the operators that run earlier in the minimum cut that is the bound; None where
-        the bound is what is live at the operator in every order.
+    `cut`: bool [n], operators that run earlier in the minimum cut that gives the bound; None where
+    the bound is what is live at the operator in every order.
     """
     alone = np.arange(arrays.n) == at
     before = (closure(alone, arrays, forward=False) if cut is None else cut) | alone

@@ -64,9 +64,10 @@ def categories(
 def _replacements(
     dataflow: Dataflow, of_buffer: dict[int, Argument], stacks: dict[int, Category]
 ) -> dict[Value, Category]:
-    """Values on their way to an output that replaces an argument: in its memory, and copies.
+    """The categories of values in the memory of outputs, or that are copied to an output at the
+    end.
 
-    A value in memory of its own that a loop carries to the output counts as an output.
+    They have the category of the argument that the output replaces; without one they are outputs.
     """
     found: dict[Value, Category] = {}
     for value in dataflow.values:
@@ -94,7 +95,7 @@ def _replacements(
 
 
 def _is_scratch(value: Value) -> bool:
-    """Whether it is a library call's workspace, as of XLA's GPU libraries."""
+    """Whether a value is a byte array that a custom call returns for use as its own workspace."""
     custom = value.instruction.opcode == "custom-call" and bool(value.index)
     return custom and value.shape.dtype in _SCRATCH and len(value.shape.dimensions) == 1
 
@@ -106,10 +107,10 @@ def _moved(
     stacks: dict[int, Category],
     loops: dict[Computation, Instruction],
 ) -> Category | None:
-    """The category of the value that this is a copy or a part of, in any layout or type; or None.
+    """The category of the value of which this one is a copy or a part; None if it is computed.
 
-    A slice that the backward pass takes from a stack is an activation that it was kept for. What
-    a loop carries from an argument on is that, where it is state; from a batch on it is not.
+    Copies may differ in layout and type. A slice of a loop's stacked array is an activation. What a
+    loop carries has its initial value's category, unless that is the batch.
     """
     seen: set[Value] = set()
     is_carried, size = False, value.shape.bytes
@@ -143,7 +144,7 @@ def _moved(
 
 
 def _gathered(value: Value, dataflow: Dataflow) -> Value | None:
-    """The operand that a transfer hands on as this result, of this or other devices; or None."""
+    """The operand that a collective or a transfer between devices moves into `value`; or None."""
     maker = value.instruction
     if maker.opcode.endswith("-done"):
         maker = maker.operands[0]
@@ -153,7 +154,7 @@ def _gathered(value: Value, dataflow: Dataflow) -> Value | None:
 
 
 def _only_moved(value: Value, dataflow: Dataflow) -> Value | None:
-    """The operand of a fusion that its result is a copy of, or a part; or None."""
+    """The fusion operand of which the fusion's result `value` is a mere copy or slice; or None."""
     fusion = value.instruction
     inner = fusion.called[0].root
     if inner is not None and inner.opcode == "tuple" and value.index:
@@ -183,7 +184,7 @@ def _by_phase(
 
 
 def _of_gradient(value: Value, dataflow: Dataflow, loops: dict[Computation, Instruction]) -> bool:
-    """Whether a value is made from a gradient of its size: a sum over iterations, a clipped one."""
+    """Whether a value is computed from a gradient of equal size, as a sum over iterations is."""
     maker = value.instruction
     if maker.opcode in ("parameter", "while"):
         loop = loops.get(maker.computation, maker) if maker.opcode == "parameter" else maker
@@ -199,10 +200,9 @@ def _of_gradient(value: Value, dataflow: Dataflow, loops: dict[Computation, Inst
 
 
 def _stacks(dataflow: Dataflow, origins: Origins, target: str) -> dict[int, Category]:
-    """By alias set, the category of what loops write slice by slice.
+    """Number of a buffer that a while loop writes one slice each iteration -> its category.
 
-    A loop of the backward pass stacks gradients; any other stacks what the backward pass reads, or
-    results.
+    It is gradients in a loop of the backward pass, and arrays filled by loops in other loops.
     """
     found: dict[int, Category] = {}
     for computation in dataflow.module.control_computations:
@@ -218,7 +218,7 @@ def _stacks(dataflow: Dataflow, origins: Origins, target: str) -> dict[int, Cate
 
 
 def _written_in_slices(dataflow: Dataflow, body: Computation, target: str) -> list[Value]:
-    """The elements of a loop's state that its body updates in place."""
+    """The values of a while loop's state of which its body overwrites parts in place."""
     root, state = body.root, body.parameters[0]
     assert root is not None
     found = []
@@ -233,7 +233,7 @@ def _written_in_slices(dataflow: Dataflow, body: Computation, target: str) -> li
 
 
 def _updates(dataflow: Dataflow, result: Value, carried: Value, target: str) -> bool:
-    """Whether a value is made by writing parts of what the loop carries."""
+    """Whether `result` is the loop state's element `carried` with parts overwritten in place."""
     seen: set[Instruction] = set()
     while result is not carried and result.instruction not in seen:
         maker = result.instruction

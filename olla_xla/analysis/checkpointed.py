@@ -26,9 +26,10 @@ POLICIES = (
 
 @contextlib.contextmanager
 def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
-    """Context manager in which `jax.grad` and `jax.value_and_grad` checkpoint the function first.
+    """Context manager in which `jax.grad` and `jax.value_and_grad` differentiate
+    `jax.checkpoint(f)`.
 
-    Yields a list of the functions wrapped so far. `policy`: a name in `jax.checkpoint_policies`.
+    Yields a list that gets each function f. `policy`: a name in `jax.checkpoint_policies`.
     """
     chosen = getattr(jax.checkpoint_policies, policy)
     with wrapped_loss(lambda fun: jax.checkpoint(fun, policy=chosen)) as functions:
@@ -39,8 +40,7 @@ def checkpointed_loss(policy: str) -> Iterator[list[Any]]:
 def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
     """Context manager in which `jax.lax.scan` applies `jax.checkpoint` to each scan's body.
 
-    So do flax's scans and other libraries', which call it. Yields a list of the bodies wrapped so
-    far. `policy`: a name in `jax.checkpoint_policies`.
+    Yields a list that gets each such body. `policy`: a name in `jax.checkpoint_policies`.
     """
     scan, chosen = jax.lax.scan, getattr(jax.checkpoint_policies, policy)
     bodies: list[Any] = []
@@ -56,11 +56,11 @@ def checkpointed_scans(policy: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def checkpointed_segments(policy: str) -> Iterator[list[Any]]:
-    """Context manager in which `jax.lax.scan` scans over segments of as many iterations.
+    """Context manager in which `jax.lax.scan` runs a scan over segments, each a scan of its own.
 
-    Each segment is a scan in `jax.checkpoint`, its body in another: of n iterations about twice
-    the root of n are kept at a time. Scans of a prime number of iterations stay as they are. Yields
-    a list of the bodies wrapped so far. `policy`: a name in `jax.checkpoint_policies`.
+    Segments and bodies run under `jax.checkpoint`: of n iterations about 2 sqrt(n) are kept. Scans
+    of a prime number of iterations stay as they are. Yields a list that gets each scan's body.
+    `policy`: a name in `jax.checkpoint_policies`.
     """
     scan, bodies = jax.lax.scan, []
     options = {"policy": getattr(jax.checkpoint_policies, policy), "prevent_cse": False}
@@ -94,10 +94,8 @@ def checkpointed_segments(policy: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def sublinear_loss(keep: str) -> Iterator[None]:
-    """Context manager in which `jax.grad` and `jax.value_and_grad` apply `olla_xla.sublinear`.
-
-    Args:
-      keep: what is not recomputed; see `olla_xla.sublinear`.
+    """Context manager in which `jax.grad` and `jax.value_and_grad` apply `olla_xla.sublinear`,
+    keeping `keep` of the differentiated function and recomputing the rest.
     """
     with wrapped_loss(lambda fun: sublinear(fun, keep=keep)):
         yield
@@ -107,9 +105,8 @@ def sublinear_loss(keep: str) -> Iterator[None]:
 def wrapped_loss(
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Iterator[list[Any]]:
-    """Context manager in which `jax.grad` and `jax.value_and_grad` differentiate `wrap(f)` for `f`.
-
-    Yields a list of the functions wrapped so far.
+    """Context manager that replaces `jax.grad` and `jax.value_and_grad`: they differentiate
+    `wrap(f)` in place of a function `f`. Yields a list, to which each such `f` is appended.
     """
     functions: list[Any] = []
 

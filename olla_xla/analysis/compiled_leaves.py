@@ -29,15 +29,14 @@ def leaves(
     """The arrays that a compiled function takes, and those that it returns.
 
     Args:
-      compiled: a `jax.stages.Compiled`.
-      module: the one that it runs, which has the arguments' names; without it, names are paths.
-      static: numbers of the static positional arguments.
+      compiled: a `jax.stages.Compiled`. static: numbers of its static positional arguments.
+      module: its HLO module, which has the arguments' names; without it, names are paths.
     """
     return _taken(compiled, module, static), _returned(compiled)
 
 
 def device_count(compiled: Any) -> int:
-    """How many devices run a `jax.stages.Compiled`, by the shardings of arguments and results."""
+    """Number of devices that run a `jax.stages.Compiled`, by arguments' and results' shardings."""
     shardings = (
         *jax.tree.leaves(compiled.input_shardings),
         *jax.tree.leaves(compiled.output_shardings),
@@ -46,10 +45,9 @@ def device_count(compiled: Any) -> int:
 
 
 def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
-    """Which large arguments could be donated and are not, in one line; or "".
+    """A line on large arguments that could be donated and are not; "" if there are none.
 
-    Args:
-      compiled: a `jax.stages.Compiled`. static: as in `leaves`.
+    `compiled`: a `jax.stages.Compiled`. `static`: numbers of its static positional arguments.
     """
     found = donatable(compiled, static)
     size = sum(argument.bytes for argument in found)
@@ -69,10 +67,9 @@ def donation_hint(compiled: Any, static: Collection[int] = ()) -> str:
 
 
 def donatable(compiled: Any, static: Collection[int] = ()) -> list[Leaf]:
-    """The argument arrays that the caller could donate but did not; [] if they are small in total.
+    """The argument arrays that could be donated but are not; [] if they are small in total.
 
-    Args:
-      compiled: a `jax.stages.Compiled`. static: as in `leaves`.
+    `compiled`: a `jax.stages.Compiled`. `static`: numbers of its static positional arguments.
     """
     try:
         # Formats take a while, so arguments of which no output has shape and type are ruled out
@@ -95,13 +92,13 @@ def donatable(compiled: Any, static: Collection[int] = ()) -> list[Leaf]:
 
 
 def _module(compiled: Any) -> Module:
-    """The module that an executable runs. Raises HloError if it cannot be read."""
+    """The HLO module of a `jax.stages.Compiled`; HloError if it cannot be read."""
     first = compiled.runtime_executable().hlo_modules()[0]
     return module_from_bytes(first.as_serialized_hlo_module_proto())
 
 
 def _possible(taken: Sequence[Leaf], returned: Sequence[Leaf]) -> list[Leaf]:
-    """The arguments that could be donated and are not."""
+    """The arguments not donated, though an output that takes no donated one has the same type."""
     # JAX gives outputs to donated arguments of their type first.
     donated = collections.Counter(a.type for a in taken if a.donated and a.number is not None)
     free = []
@@ -130,7 +127,7 @@ def _taken(compiled: Any, module: Module | None, static: Collection[int]) -> lis
 
 
 def _argnum(path: Sequence[Any], static: Collection[int]) -> int | None:
-    """The argument's number in `donate_argnums`, which counts static ones; None for a keyword."""
+    """An argument's number for `donate_argnums`, which counts static ones; None for a keyword."""
     if len(path) < 2 or path[0].idx:  # (args, kwargs)
         return None
     passed = (n for n in itertools.count() if n not in static)
@@ -147,12 +144,12 @@ def _returned(compiled: Any) -> list[Leaf]:
 
 
 def _flat(infos: Any, formats: Any) -> list[Any]:
-    """The format of each leaf of `infos`; None where `formats` has none for a leaf."""
+    """The entry of `formats` for each leaf of the pytree `infos`, in order; None for no entry."""
     return jax.tree.structure(infos).flatten_up_to(formats)
 
 
 def _path(path: Sequence[Any]) -> str:
-    """The name of an argument by its path in (args, kwargs), where the module has none."""
+    """The name of an argument, made of its key path in the pytree (args, kwargs)."""
     return "argument " + jax.tree_util.keystr(tuple(path[1:]))
 
 

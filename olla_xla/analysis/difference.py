@@ -44,7 +44,7 @@ class Snapshot:
 
     @staticmethod
     def of_analysis(analysis: Analysis | Mapping[str, Any], name: str) -> Snapshot:
-        """The snapshot of an analysis, or of its `to_dict`; in the planned order if it has one."""
+        """The snapshot of an analysis or of its `to_dict`: in the plan's order if it has a plan."""
         found = analysis.to_dict() if isinstance(analysis, Analysis) else analysis
         view = found["planned"] or found["xla"]
         sums: dict[Key, tuple[int, int]] = {}
@@ -56,7 +56,7 @@ class Snapshot:
 
     @staticmethod
     def of_plan_file(plan: Plan, name: str) -> Snapshot:
-        """The snapshot of a plan; `name` is its file's. Tensors are keyed by name and size."""
+        """The snapshot of a plan read from file `name`; its tensors are keyed by name and size."""
         sums: dict[Key, tuple[int, int]] = {}
         for tensor, (_, size) in plan.offsets.items():
             stem = re.sub(r"(\.\d+)+", "", tensor)
@@ -85,7 +85,7 @@ class TensorChange:
 
     @property
     def bytes(self) -> int:
-        """Bytes after minus bytes before; negative if they take less."""
+        """Bytes of these tensors after minus bytes before; negative if they take less after."""
         return self.after[1] - self.before[1]
 
 
@@ -112,7 +112,7 @@ class Difference:
         return self.bytes / max(self.before.total_bytes, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON: both names and totals, and the changes."""
+        """The names and totals of both snapshots, and the changes, as a dict for JSON."""
         return {
             "before": {"name": self.before.name, "total_bytes": self.before.total_bytes},
             "after": {"name": self.after.name, "total_bytes": self.after.total_bytes},
@@ -121,10 +121,9 @@ class Difference:
 
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:
-    """Compares two snapshots, kind of tensor by kind of tensor.
+    """Compares the tensors of two snapshots by category, shape and name.
 
-    Raises:
-      InputError: one is a plan and the other an analysis.
+    Raises InputError if one snapshot is of a plan and the other of an analysis.
     """
     if before.of_plan != after.of_plan:
         raise InputError(
@@ -143,8 +142,7 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
 def load_snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
     """Reads a plan or analysis file; returns None for a file of any other kind.
 
-    Raises:
-      InputError: it cannot be read, or is of another version.
+    Raises InputError if the file cannot be read, or is of another version.
     """
     try:
         data = read_regular(path)

@@ -58,9 +58,8 @@ class DonationRow:
 
     Attributes:
       path: of the argument. type: its dtype and shape. bytes: its size.
-      outcome: what became of its memory.
+      outcome: what became of its memory. why: why it is not reused better, or "".
       output: path of the output that takes it over, or could; or "".
-      why: why the memory is not reused better, or "".
       argnum: number of the positional argument that holds it; None for a keyword argument.
     """
 
@@ -73,7 +72,7 @@ class DonationRow:
     argnum: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON with every field by name."""
+        """The row's fields by name, as a dict for JSON."""
         return {**dataclasses.asdict(self), "outcome": str(self.outcome)}
 
 
@@ -105,7 +104,7 @@ class DonationAudit:
 
     @property
     def trouble(self) -> tuple[DonationRow, ...]:
-        """The rows that cost memory or a copy and are of at least `least_bytes`."""
+        """Rows of at least `least_bytes` whose memory no output reuses, or only with a copy."""
         least = max(self.least_bytes, 1)
         return tuple(r for r in self.rows if r.outcome in _COSTLY and r.bytes >= least)
 
@@ -181,10 +180,10 @@ def audit(
 def _by_path(
     taken: Sequence[Leaf], taken_over: Mapping[ShapeIndex, Leaf], results: Mapping[int | None, Leaf]
 ) -> dict[Leaf, Leaf]:
-    """Argument -> the one to report instead, so that outputs replace arguments of their path.
+    """Argument -> the argument whose row tells its outcome, that at the path of its output.
 
-    JAX gives an output the memory of the first donated argument of its type. Where that is not the
-    one at the output's place in the pytree, the two are swapped: either could be the lost one.
+    JAX gives an output the first donated argument of its type. Where that is not the one at the
+    output's path, the two are swapped: either could be the lost one.
     """
     says = {leaf: leaf for leaf in taken}
     donated = [t for t in taken if t.donated and t.number is not None]
@@ -202,7 +201,7 @@ def _by_path(
 
 
 def _number(index: ShapeIndex) -> int:
-    """The result that an output index names."""
+    """The number of the result that a tuple index of the module's output leads to."""
     return index[0] if index else 0
 
 
@@ -213,8 +212,7 @@ def _row(leaf: Leaf, outcome: DonationOutcome, output: str, why: str) -> Donatio
 def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tuple[str, str]:
     """Why no output reuses a donated argument's memory: (path of the nearest output or "", reason).
 
-    Args:
-      leaf: the argument. free: outputs that take memory of their own. replaced: the others.
+    `free`: outputs in memory of their own. `replaced`: outputs in arguments' memory.
     """
     free = sorted(free, key=lambda r: not stands_at(r, leaf))  # its own first
     if same := [r for r in free if r.type == leaf.type]:
@@ -233,7 +231,7 @@ def why_lost(leaf: Leaf, free: Sequence[Leaf], replaced: Sequence[Leaf]) -> tupl
 
 
 def _is_reused(view: MemoryView, leaf: Leaf) -> bool:
-    """Whether anything else lies in an argument's memory at any time."""
+    """Whether a value other than the argument itself lies in the argument's memory at any step."""
     memory = view._occupancy
     its = [k for k, a in enumerate(memory.allocations) if a.parameter == parameter_of(leaf)]
     return any(
@@ -257,7 +255,7 @@ def _copy(
     output: ShapeIndex,
     results: Mapping[int | None, Leaf],
 ) -> str:
-    """Why XLA copies to let an output take over an argument's memory, or "" where it does not."""
+    """The reason why XLA copies an argument, or the output that takes over its memory; or ""."""
     module, memory = dataflow.module, view._occupancy
     root = module.entry.root
     assert root is not None and leaf.number is not None
@@ -299,7 +297,7 @@ def _is_copy(i: Instruction) -> bool:
 def _later(
     value: Value, writer: Instruction, steps: Mapping[Instruction, int]
 ) -> list[Instruction]:
-    """What reads a value after the writer ran."""
+    """The instructions that read `value` at a later step than that of instruction `writer`."""
     after = steps.get(writer, 0)
     return [u.instruction for u in value.uses if steps.get(u.instruction, -1) > after]
 

@@ -18,10 +18,9 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def draw(analysis: Analysis, path: Path) -> None:
-    """Draws each order's memory over its schedule by category, with its total and the lower bound.
+    """Draws each order's bytes by category over its schedule, total and lower bound to a file.
 
-    Raises:
-      InputError: the suffix is of no known format, or the file cannot be written.
+    Raises InputError if the suffix is of no known format, or the file cannot be written.
     """
     if path.suffix not in _SUFFIXES:
         raise InputError(f"the name of a figure must end in {', '.join(_SUFFIXES)}, not {path}")
@@ -50,7 +49,7 @@ def draw(analysis: Analysis, path: Path) -> None:
 
 
 def _view(axis: Any, view: MemoryView, bound: int) -> None:
-    """One order: areas by category, its total, its peak, the bound."""
+    """Draws one order's bytes by category over its steps, with its total, its peak, the bound."""
     edges = np.arange(view.steps + 1)
     below = np.zeros(view.steps)
     for category, line in view.timeline.items():

@@ -75,7 +75,7 @@ def _file(name: str) -> str:
 
 
 def _packed(data: object) -> str:
-    """Data as JSON, compressed, in letters that may stand in a script."""
+    """Data as JSON, compressed and encoded as text that is safe inside an HTML script element."""
     text = json.dumps(data, separators=(",", ":"))
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
@@ -87,7 +87,7 @@ def _donation(analysis: Analysis) -> list[list[object]]:
 
 
 def _certificate(analysis: Analysis) -> str:
-    """Totals, bound and gap; of a TPU padding and other memories."""
+    """HTML table rows of totals, lower bound, gap, plan and remedies; on a TPU also padding."""
     rows = []
     for view in analysis.views:
         kind = "assigned by XLA" if view.assigned else "predicted"
@@ -119,7 +119,7 @@ def _certificate(analysis: Analysis) -> str:
 
 
 def _categories(analysis: Analysis) -> str:
-    """A table of categories, with their colours, at the peak of each order and in the bound."""
+    """HTML table of bytes by category, coloured, at the peak of each order and in the bound."""
     names = "".join(f"<th>{html.escape(v.name)}</th>" for v in analysis.views)
     rows = [f"<tr><th>MB at the peak</th>{names}<th>needed in every order</th></tr>"]
     colors = {str(category): color for category, color in COLORS.items()}
@@ -144,7 +144,7 @@ class Texts:
         self._number = {"": 0}
 
     def number(self, text: str) -> int:
-        """The number of a string; a new string is added to the table."""
+        """The number of a string in the table, to which a new string is added."""
         if text not in self._number:
             self._number[text] = len(self.all)
             self.all.append(text)
@@ -154,10 +154,10 @@ class Texts:
 def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
     """One order's tensors as columns of a table, a dict for JSON; strings are added to `texts`.
 
-    Columns of strings hold their numbers in `texts`. A row is a rectangle of addresses and steps:
-    `start` and `stop` are the half-open steps at which it is in memory, `to` is when the last of
-    its buffer ends; `made` lists the rows of tensors that its readers make; `padding` is bytes that
-    only fill whole tiles, and `tighter` the shape that would take less.
+    Columns of strings hold numbers in `texts`. A row is a rectangle of addresses and steps: `start`
+    and `stop` are half-open steps in memory, `to` is when the last of its buffer ends; `made` lists
+    the rows of tensors that its readers make; `padding` is bytes that only fill whole tiles, and
+    `tighter` the shape that would take less.
     """
     memory, describer = view._occupancy, view._describer
     spans = TensorSpans(memory)
@@ -211,14 +211,14 @@ def view_tables(view: MemoryView, texts: Texts) -> dict[str, Any]:
 
 
 def _addresses(view: MemoryView) -> np.ndarray:
-    """int64 [values]: where each begins, allocations laid end to end, in bytes."""
+    """int64 [values]: the address of each value in bytes, with all allocations laid end to end."""
     memory = view._occupancy
     bases = np.array([a.base for a in memory.allocations], np.int64)
     return bases[memory.allocation] + memory.offset if len(memory.values) else memory.offset
 
 
 def _made(view: MemoryView) -> list[list[int]]:
-    """By tensor, those that are made from it."""
+    """For each value, the positions of (some) values made by the instructions that read it."""
     memory = view._occupancy
     by_maker = collections.defaultdict(list)
     for k, value in enumerate(memory.values):
@@ -241,7 +241,7 @@ _ZOOMS = "ctrl"
 
 
 def sampled(view: MemoryView) -> np.ndarray:
-    """Step numbers to draw, int64, ascending, at most 1500; each is the fullest of its range."""
+    """Step numbers to draw, int64, ascending, at most 1500: of each range of steps the fullest."""
     steps, run = view.steps, -(-view.steps // _SAMPLES)
     in_use = _in_use(view)
     if run <= 1:
@@ -284,7 +284,7 @@ def _figure(name: str, steps: Range1d, height: int, label: str, **options: Any) 
 
 
 def _timeline(analysis: Analysis, number: int, steps: Range1d, top: float) -> Any:
-    """Memory in use at each step, stacked by category, with the other order's and the bounds."""
+    """Plot of bytes in use at each step, by category, with outlines of all orders and the bound."""
     view = analysis.views[number]
     plot = _figure(
         f"timeline-{number}", steps, 300, "MB in use", y_range=Range1d(start=0, end=1.06 * top)
@@ -321,12 +321,12 @@ def _timeline(analysis: Analysis, number: int, steps: Range1d, top: float) -> An
 
 
 def _in_use(view: MemoryView) -> NDArray[np.int64]:
-    """Bytes in use at each step; a step may take nothing at all."""
+    """int64 [steps]: bytes in use at each step, of all categories."""
     return np.sum([np.zeros(view.steps, np.int64), *view.timeline.values()], axis=0)
 
 
 def _outline(plot: Any, view: MemoryView, *, dashed: bool) -> None:
-    """The line of all memory in use of an order."""
+    """Adds to a plot the line of the bytes that one order has in use at each step."""
     at = sampled(view)
     total = _in_use(view)[at] / MEGABYTE
     source = ColumnDataSource({"x": at.astype(np.float32), "total": total.astype(np.float32)})
@@ -337,7 +337,7 @@ def _outline(plot: Any, view: MemoryView, *, dashed: bool) -> None:
 
 
 def _address_plot(view: MemoryView, number: int, steps: Range1d) -> Any:
-    """Every tensor as a rectangle: where in memory it lies, and from when to when."""
+    """Plot of each tensor of an order as a rectangle: addresses by the steps it is in memory."""
     memory = view._occupancy
     ends = [a.base + a.bytes for a in memory.allocations]
     top = max(ends, default=1) / MEGABYTE

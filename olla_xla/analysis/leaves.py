@@ -48,11 +48,8 @@ def not_donated(
 ) -> list[tuple[Leaf, Leaf]]:
     """(argument, output) pairs: the argument was not donated, but the output could use its memory.
 
-    An output at the same place in its pytree comes first, then any of the same type.
-
-    Args:
-      taken: the arguments. free: outputs that take memory of their own.
-      aliased: (number, index) of the parameters whose memory outputs already take over.
+    An output at the same path in its pytree comes first, then any of the same type. `free`: outputs
+    in memory of their own. `aliased`: (number, index) of parameters whose memory outputs take over.
     """
     left = list(free)
     waiting = [
@@ -79,7 +76,7 @@ def not_donated(
 
 
 def parameter_of(leaf: Leaf) -> tuple[int, ShapeIndex]:
-    """(Parameter number, tuple index) of the entry parameter for an argument; (-1, ()) if none."""
+    """(number, tuple index) of the entry parameter that holds an argument; (-1, ()) if none."""
     return (-1 if leaf.number is None else leaf.number), ()
 
 
@@ -97,12 +94,12 @@ def stands_at(result: Leaf, argument: Leaf) -> bool:
 
 
 def unlike(what: str, ours: str, result: Leaf, theirs: str) -> str:
-    """A sentence on a property of an argument that differs from that of an output."""
+    """The sentence "the argument's WHAT is OURS, that of output PATH is THEIRS"."""
     return f"the argument's {what} is {ours}, that of output {result.path} is {theirs}"
 
 
 def other_form(argument: Leaf, result: Leaf) -> str:
-    """Why an output of equal dtype and shape cannot reuse an argument's memory (layout); or ""."""
+    """How an argument's layout or sharding differs from an output's of equal type; "" if not."""
     if argument.layout != result.layout:
         return unlike("layout", argument.layout, result, result.layout)
     ours, theirs = argument.sharding, result.sharding
@@ -116,10 +113,9 @@ def _spec(sharding: Any) -> str:
 
 
 def to_donate(leaves: Sequence[Any]) -> str:
-    """The `jax.jit` option that donates these: "donate_argnums=0", or donate_argnames.
+    """The `jax.jit` option that donates some arguments: "donate_argnums=0", or donate_argnames.
 
-    Args:
-      leaves: of arguments, or rows of a donation audit, which have their `path` and `argnum`.
+    `leaves`: the arguments' Leafs or DonationRows, which have `path` and `argnum`.
     """
     if any(leaf.argnum is None for leaf in leaves):
         names = dict.fromkeys(_NAME.split(leaf.path, maxsplit=1)[0] for leaf in leaves)

@@ -73,12 +73,12 @@ class LiveTensor:
         return self.operator == "parameter" and bool(self.argument)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON with every field by name."""
+        """The tensor's fields by name, as a dict for JSON."""
         return {**dataclasses.asdict(self), "category": str(self.category)}
 
 
 def by_category(tensors: Iterable[LiveTensor]) -> dict[Category, int]:
-    """Bytes of tensors of each category, in the order of `Category`."""
+    """Category -> bytes of the tensors of that category, in the order of `Category`."""
     sums: collections.Counter[Category] = collections.Counter()
     for tensor in tensors:
         sums[tensor.category] += tensor.bytes
@@ -124,18 +124,13 @@ class Describer:
         return module_path(origin.op_name) or origin.layer
 
     def argument(self, value: Value) -> str:
-        """The path of the argument that a value is, or replaces; or ""."""
+        """The path of the argument that a value is, or whose memory it has as an output; or ""."""
         if value in self._paths:
             return self._paths[value]
         return self._by_buffer.get(value.buffer, "") if value.live_out else ""
 
     def tensor(self, value: Value, span: tuple[int, int], last: Instruction | None) -> LiveTensor:
-        """Makes the LiveTensor of a value.
-
-        Args:
-          value: to describe. span: half-open steps between which it has memory.
-          last: the last instruction that reads it; None if it lives to the end.
-        """
+        """The LiveTensor of a value in memory in steps [span[0], span[1]), last read by `last`."""
         origin, argument = self.origin(value), self.argument(value)
         why = origin.why
         if value.shape.is_tuple:
@@ -180,10 +175,9 @@ class Padding(NamedTuple):
 
 
 def padding_of(value: Value) -> Padding:
-    """The bytes that pad a value to whole tiles, and the order of dimensions with the fewest.
+    """The bytes that pad a value to whole tiles, and the dimensions' order with the least padding.
 
-    Returns:
-      (bytes, "", 0) if no other order takes fewer bytes; all bytes are 0 where there are no tiles.
+    `tighter` is "" if no other order takes fewer bytes; all are 0 where there are no tiles.
     """
     shape = value.shape
     if not shape.tiles:

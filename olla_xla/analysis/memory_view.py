@@ -58,14 +58,14 @@ class MemoryView:
 
     @functools.cached_property
     def timeline(self) -> dict[Category, np.ndarray]:
-        """Category -> int64 [steps], bytes in use. Slow at first: every value gets a category."""
+        """Category -> int64 [steps], bytes in use. Slow at first: every value is categorised."""
         memory = self._occupancy
         found = np.array([self._describer.category(v).value for v in memory.values])
         lines = {c: memory.in_use(found == c.value) for c in Category if (found == c.value).any()}
         return {c: line for c, line in lines.items() if line.any()}
 
     def by_category(self) -> dict[Category, int]:
-        """Bytes at the peak of each category, in the order of `Category`; they sum to the total."""
+        """Category -> its bytes at the peak, in the order of `Category`; they sum to the total."""
         return by_category(self.tensors)
 
     def by_module(self) -> dict[str, int]:
@@ -86,7 +86,7 @@ class MemoryView:
 
     @property
     def found_share(self) -> float:
-        """The fraction of the peak's bytes with a known line of user code or argument."""
+        """The fraction of the bytes at the peak whose line of user code or argument is known."""
         found = sum(t.bytes for t in self.tensors if t.is_found)
         return found / self.total_bytes if self.total_bytes else 1.0
 
@@ -97,7 +97,7 @@ class MemoryView:
         return dict(sums)
 
     def to_dict(self, timeline: bool = False) -> dict[str, Any]:
-        """A dict for JSON. `timeline` adds, for each step, the bytes in use of each category."""
+        """The view as a dict for JSON; `timeline` adds bytes in use by category for each step."""
         fields = (
             "name total_bytes assigned live_bytes constant_bytes step steps operator operator_line"
         )
@@ -159,7 +159,10 @@ def memory_view(
 
 
 def _at(memory: Occupancy, step: int, describer: Describer) -> list[LiveTensor]:
-    """All that is in memory at a step, and what of the total is not in use."""
+    """LiveTensors of what is in memory at a step, and of the rest of the total, not in use.
+
+    The latter are arguments' memory that waits for its output, and gaps between tensors.
+    """
     spans = TensorSpans(memory)
     tensors, used = [], np.zeros(len(memory.allocations), np.int64)
     for k in memory.at(step).tolist():
@@ -186,8 +189,8 @@ def _unused(size: int, argument: str, why: str, steps: int) -> LiveTensor:
 class TensorSpans:
     """Finds at which steps each tensor is in memory, and which instruction reads it last.
 
-    What stays in one buffer by XLA's rules (a loop's state, what is written slice by slice) is one
-    tensor here, except an argument and the output that replaces it.
+    What XLA's rules keep in one buffer (a loop's state) is one tensor here, except an argument and
+    the output that replaces it.
     """
 
     def __init__(self, memory: Occupancy) -> None:
@@ -198,7 +201,9 @@ class TensorSpans:
         self._step = {i: step for step, i in enumerate(memory.instructions) if i is not None}
 
     def of(self, k: int) -> tuple[tuple[int, int], Instruction | None]:
-        """(half-open steps in memory, last reader; None: live to the end) of `memory.values[k]`."""
+        """For `memory.values[k]`: ((start, stop), the half-open steps in which its memory is in
+        use; the last instruction that reads it, or None if it lives to the end).
+        """
         memory, value = self._memory, self._memory.values[k]
         members = self._members[value.buffer]
         kept = memory.allocations[memory.allocation[k]].parameter is not None
@@ -269,7 +274,9 @@ class Occupancy:
         return len(self.instructions)
 
     def in_use(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """int64 [steps]: bytes in use, or only of values whose weight (int64 [values]) is 1."""
+        """int64 [steps]: bytes in use at each step; given `weights`, int64 [values], each value's
+        bytes are multiplied by its weight, as by 0 or 1 to select values.
+        """
         sizes = self.bytes if weights is None else self.bytes * weights
         return live_bytes(self.start, self.stop, sizes, self.steps)
 
@@ -322,7 +329,7 @@ _Placed = dict[Value, tuple[int, int]]
 
 
 def _simulated(planned: PlannedModule, found: Assignment) -> tuple[_Placed, dict[int, int], int]:
-    """Places, sizes of the allocations, and the total, by the simulation."""
+    """(value -> (allocation, offset), allocation -> bytes, total), of a simulated assignment."""
     values = planned.dataflow.values
     numbers, offsets = found.allocation.tolist(), found.offset.tolist()
     constants = {numbers[v.id] for v in values if v.instruction.opcode == "constant"}
@@ -339,7 +346,7 @@ def _simulated(planned: PlannedModule, found: Assignment) -> tuple[_Placed, dict
 def _assigned(
     planned: PlannedModule, assignment: BufferAssignment
 ) -> tuple[_Placed, dict[int, int], int]:
-    """The same as XLA has it."""
+    """(value -> (allocation, offset), allocation -> bytes, total bytes) of XLA's own assignment."""
     by_name = {v.name: v for v in planned.dataflow.values if v.bytes}
     placed: _Placed = {}
     sizes: dict[int, int] = {}
@@ -354,7 +361,7 @@ def _assigned(
 def _allocations(
     planned: PlannedModule, placed: _Placed, sizes: dict[int, int]
 ) -> dict[int, OccupiedAllocation]:
-    """The allocations by number, the arguments' first, laid end to end."""
+    """Allocation number -> its OccupiedAllocation, laid end to end: arguments, outputs, temp."""
     members: dict[int, list[Value]] = {key: [] for key in sizes}
     for value, (number, _) in placed.items():
         members[number].append(value)
@@ -382,10 +389,10 @@ def _allocations(
 def _stops(
     allocation: np.ndarray, offset: np.ndarray, size: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
-    """int64 [values]: one past the last step at which each has its memory.
+    """int64 [values]: one past the last step at which each value has its memory.
 
-    `end` is the last step at which it is needed. Where another value takes the memory over at that
-    step, the memory counts as the other's there.
+    `end` is the last step at which a value is needed. Where another value takes over its memory at
+    that step, the memory counts as the other value's there.
     """
     begins: dict[tuple[int, int], list[int]] = {}
     where, first, last = allocation.tolist(), start.tolist(), end.tolist()

@@ -11,9 +11,7 @@ import re
 
 
 class Phase(enum.Enum):
-    """The part of a train step that an operation belongs to: forward, backward,
-    recomputation, other.
-    """
+    """The part of a train step to which an operation belongs."""
 
     FORWARD = "forward"
     """It is differentiated: between parameters and loss."""
@@ -42,7 +40,7 @@ _CONTROL = frozenset(
 
 @functools.lru_cache(maxsize=65536)
 def phase_of(op_name: str) -> Phase:
-    """The phase of a train step that JAX's name of an operation stands for."""
+    """The phase of a train step (forward, backward, ...) that JAX's name of an operation tells."""
     if "rematted_computation" in op_name:
         return Phase.AGAIN
     if "transpose(" in op_name:
@@ -58,7 +56,7 @@ def module_path(op_name: str) -> str:
 
 
 def _module(part: str) -> str:
-    """A part without what JAX's transformations put around it; "" where no module is left."""
+    """The model module that a part of an op name, such as "jvp(ResNet)", names; or ""."""
     while match := _WRAPPED.match(part):
         if match[1] in _FUNCTIONS:
             return ""
@@ -69,7 +67,7 @@ def _module(part: str) -> str:
 
 
 def _parts(op_name: str) -> list[str]:
-    """The op name split at slashes that are in no parentheses."""
+    """Splits an op name at its slashes, except those inside parentheses."""
     parts, depth, begin = [], 0, 0
     for k, character in enumerate(op_name):
         depth += (character == "(") - (character == ")")

@@ -91,7 +91,11 @@ class Origins:
         return Origin(op_name, "", "", "", why)
 
     def _candidates(self, i: Instruction, index: ShapeIndex) -> Iterator[tuple[Instruction, str]]:
-        """Instructions that tell where a value comes from, the most telling first."""
+        """Yields (instruction whose metadata may tell where result `index` of `i` comes from,
+        relation).
+
+        The relation is "" if it makes the result, else such as "read by NAME". The best come first.
+        """
         own = list(_within(i, index, self._callers))
         yield from ((candidate, "") for candidate in own)
         for ahead in (False, True) if self._has_metadata else ():
@@ -105,7 +109,7 @@ class Origins:
                     yield from ((inner, via) for inner in _within(n, (), self._callers))
 
     def _users(self, i: Instruction) -> Sequence[Instruction]:
-        """What reads an instruction; of what a start wraps, the start."""
+        """The instructions that read `i`; for the root of an async computation, its async-start."""
         caller = self._callers.get(i.computation)
         wrapped = i.is_root and caller is not None and caller.opcode == "async-start"
         return [caller] if wrapped and caller is not None else i.users
@@ -114,7 +118,7 @@ class Origins:
 def _within(
     i: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """What makes a value inside its instruction, the most telling first; then the instruction."""
+    """The instructions, in what `i` calls, that compute its result `index`; then `i` itself."""
     caller = callers.get(i.computation)
     if i.opcode == "get-tuple-element":
         yield from _within(i.operands[0], (i.tuple_index, *index), callers)
@@ -138,7 +142,7 @@ def _within(
 def _element(
     root: Instruction | None, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """What makes an element of a computation's result."""
+    """Instructions that compute element `index` of the result `root` of a called computation."""
     if root is None or root.opcode == "parameter":
         return
     if root.opcode == "tuple" and index:
@@ -151,7 +155,7 @@ def _element(
 def _slice_written(
     writer: Instruction, index: ShapeIndex, callers: dict[Computation, Instruction]
 ) -> Iterator[Instruction]:
-    """What makes the slice that a loop writes to a stack: it says more than the update itself."""
+    """If `writer` updates a slice of a loop's array, the instructions that compute the slice."""
     body, writer, start = writer.computation, writer.behind(*_MOVES), None
     if writer.opcode == "async-done":
         start = writer.operands[0]
@@ -180,7 +184,7 @@ def _is_carried(i: Instruction) -> bool:
 
 
 def _made(root: Instruction | None, index: ShapeIndex) -> Instruction | None:
-    """The instruction of a fused computation that makes an element of its result."""
+    """The fused instruction that computes element `index` of the root; copies are skipped."""
     if root is not None and root.opcode == "tuple" and index:
         root = root.operands[index[0]]
     while root is not None and not root.op_name and root.opcode in ("bitcast", "copy", "convert"):

@@ -47,12 +47,12 @@ def ran_again(
     options: Mapping[str, Any] | None = None,
     captured: Captured | None = None,
 ) -> RanAgain | None:
-    """What XLA's rematerialization added to an executable; None if that is nothing.
+    """Finds the instructions that XLA's rematerialization added to an executable; None if none.
 
     Args:
       lowered, compiled: the stage, and its executable in XLA's own order. target: its platform.
-      options: the compiler options. captured: the module as XLA scheduled it; by default it is
-        compiled for, up to the schedule, if anything was added.
+      options: the compiler options.
+      captured: the module as XLA scheduled it; None: compiled again if anything was added.
     """
     if not platform(target).memory_limit_flag or b".remat" not in (final := final_module(compiled)):
         return None

@@ -39,7 +39,10 @@ class Reading(NamedTuple):
 
 
 def reading(dataflow: Dataflow, value: Value) -> Reading:
-    """The train-step phases of a value's readers; operations without an op name are ignored."""
+    """The train-step phases in which a value is read, by the op names of what reads it.
+
+    Readers are followed into fusions and loops; those without an op name are ignored.
+    """
     direct: set[Phase] = set()
     reached: set[Phase] = set()
     edge, seen = [(value, True)], {value}
@@ -61,7 +64,7 @@ def reading(dataflow: Dataflow, value: Value) -> Reading:
 
 
 def _steps(dataflow: Dataflow, value: Value) -> Iterator[tuple[list[str], list[Value], bool]]:
-    """(op names of what reads a value, what comes of it, whether that is the value moved)."""
+    """For each use of a value: (op names of the readers, values made, whether it is only moved)."""
     for use in value.uses:
         i = use.instruction
         results = [dataflow.at[i, k] for k, _ in i.shape.indices() if (i, k) in dataflow.at]
@@ -89,7 +92,7 @@ def is_handed_on(i: Instruction) -> bool:
 
 
 def _of_operand(dataflow: Dataflow, use: Use) -> list[Value]:
-    """What a transfer gives of one of the arrays that it hands on."""
+    """The results of a collective or transfer that hold this operand, as moved between devices."""
     i = use.instruction
     number = use.index[-1] if use.index else use.operand
     several = len(i.operands) > 1 or len(use.index) > 1
@@ -98,7 +101,7 @@ def _of_operand(dataflow: Dataflow, use: Use) -> list[Value]:
 
 
 def _fused(use: Use) -> tuple[list[str], bool]:
-    """(op names of what reads an operand in a fused computation, whether that only moves it)."""
+    """(op names of a fusion's readers of an operand, whether the fusion only moves the operand)."""
     given = use.instruction.called[0].parameters[use.operand]
     moved = after_needs([given], lambda i: (u for u in i.users if u.opcode in MOVING))
     names = [u.op_name for i in moved for u in i.users if u.opcode not in ("tuple", *MOVING)]
@@ -106,7 +109,7 @@ def _fused(use: Use) -> tuple[list[str], bool]:
 
 
 def trains(module: Module) -> bool:
-    """Whether a module has a backward pass, in whatever loop."""
+    """Whether an instruction of the module, in any computation, is of the backward pass."""
     names = (i.op_name for c in module.computations for i in c.instructions)
     return any(phase_of(name) is Phase.BACKWARD for name in names)
 
@@ -137,6 +140,6 @@ def _is_derivative(result: Instruction) -> bool:
 
 
 def _names(made: Instruction | None) -> set[str]:
-    """The names of what an instruction of a fused computation is made from, and its own."""
+    """Op names of a fused instruction and of all that it is computed from within the fusion."""
     seen = after_needs([] if made is None else [made], lambda i: i.operands)
     return {i.op_name for i in seen if i.opcode not in ("parameter", *MOVING)}

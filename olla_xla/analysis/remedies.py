@@ -53,7 +53,7 @@ class Plannable(Protocol):
     """Protocol of something that can be compiled with a plan, such as a jitted function."""
 
     def planned(self, options: PlanOptions) -> Outcome:
-        """Compiles the program with a plan within `options`; returns what came of it."""
+        """Compiles the program with a plan by `options`; returns the Outcome."""
         ...
 
 
@@ -74,7 +74,7 @@ class JittedFunction:
     leaves: Sequence[Leaf] = ()
 
     def planned(self, options: PlanOptions) -> Outcome:
-        """Compiles it as `olla_xla.plan` does, but adds it to no report and calls no listener."""
+        """Compiles the function as `olla_xla.plan` does, but without its reports and listeners."""
         planned = planned_function(self.function, dict(self.jit_options), PlanSettings(options))
         lowered = planned.lower(*self.args, **self.kwargs).stage
         return planned._compiled(lowered, device_key(tuple(self.args), dict(self.kwargs)))
@@ -116,13 +116,11 @@ def remedy(
 
     Args:
       program: a `JittedFunction`, for all remedies; of anything else only plans are tried.
-      module: its executable's, serialized. view: of its memory.
-      options: for the plans that are tried. plan: in use; None if none is.
-      bound: no order takes fewer bytes.
+      module: the step's, serialized. view: the step's memory. options: for plans that are tried.
+      plan: the one in use, or None. bound: no order takes fewer bytes.
 
     Returns:
-      What was tried, with XLA's total of each; None where the plan saves much, or the step takes
-      next to nothing.
+      XLA's totals with each remedy tried; None where the plan saves much, or the step takes little.
     """
     total = view.total_bytes
     if plan is not None:
@@ -160,7 +158,7 @@ def remedy(
 
 
 class _Trials:
-    """What was tried: `found`, and in `failed` what could not be, and why."""
+    """The remedies tried on one step: `found`, their Trials; `failed`, lines on those that fail."""
 
     def __init__(
         self, program: Plannable, options: PlanOptions, total: int, plan: Plan | None
@@ -171,7 +169,7 @@ class _Trials:
         self.failed: list[str] = []
 
     def add(self, what: str, attempt: Callable[[], Trial | None]) -> None:
-        """Tries one; a failure is told and does not end the analysis, which needs none of them."""
+        """Runs `attempt`; adds its Trial to `found`, or a line to `failed` if it raises."""
         _logger.info("trying %s", what)
         try:
             with warnings.catch_warnings():
@@ -188,7 +186,7 @@ class _Trials:
         self.found += [] if trial is None else [trial]
 
     def planned(self, overhead: float | None) -> Trial:
-        """A plan, with recomputation within an overhead if that is given."""
+        """The Trial of a plan; unless `overhead` is None, with recomputation of at most that."""
         options = dataclasses.replace(self._options, max_overhead=overhead)
         outcome = _succeeded(self._program.planned(options))
         added = 0.0 if outcome.plan is None else outcome.plan.overhead
@@ -196,7 +194,7 @@ class _Trials:
         return Trial(_call(options), total, added, overhead or 0.0)
 
     def donated(self) -> Trial:
-        """What could be donated, donated."""
+        """The Trial of donating all arguments that could be donated and are not."""
         program = self._program
         assert isinstance(program, JittedFunction)
         total = program.with_donation().total(self._in_use)
@@ -205,17 +203,16 @@ class _Trials:
 
     @functools.cached_property
     def _own_seconds(self) -> float:
-        """Predicted time of a step as it is."""
+        """Predicted seconds of a step without any remedy; compiles it at the first access."""
         program = self._program
         assert isinstance(program, JittedFunction)
         jitted = own_jit(program.function, **program.jit_options)
         return in_pieces.compiled_cost(jitted.lower(*program.args, **program.kwargs))[1]
 
     def checkpointed(self) -> Trial | None:
-        """`jax.checkpoint` around the bodies of scans, around segments of them, or around the loss.
+        """The Trial of `jax.checkpoint` around scans' bodies, segments of scans, or the loss.
 
-        The first that helps, or else the one with the least total. None where JAX differentiates
-        nothing of it anew: a function that was traced before.
+        The first that helps, else that with the least total; None where JAX traces no derivative.
         """
         program = self._program
         assert isinstance(program, JittedFunction)
@@ -241,10 +238,10 @@ class _Trials:
         return min(found, key=lambda trial: trial.bytes, default=None)
 
     def in_pieces(self) -> Trial | None:
-        """The function in pieces; None where that saves little by its estimate, or nothing can be.
+        """The Trial of `olla_xla.fission`; None where nothing can be cut, or little would be saved.
 
-        Where a step cannot be cut, the function that it differentiates is. Where pieces take more
-        than twice the step's time, fewer are tried, and fewer again.
+        Where a step cannot be cut, the function it differentiates is. Where pieces take over twice
+        the step's time, fewer are tried.
         """
         found = [self._cut(None, of_loss=False)]
         if isinstance(found[0], str):
@@ -266,10 +263,10 @@ class _Trials:
     def _cut(
         self, pieces: int | None, *, of_loss: bool
     ) -> tuple[Callable[[float], Trial], int] | str:
-        """(predicted seconds of the whole -> the trial, most pieces); why not, as for `in_pieces`.
+        """Compiles the step, or with `of_loss` the function that it differentiates, in pieces.
 
-        Args:
-          of_loss: whether not the step is cut, but what it differentiates.
+        Returns (function: predicted seconds of the uncut step -> Trial; the most pieces), or a text
+        that says why pieces do not help.
         """
         program = self._program
         assert isinstance(program, JittedFunction)
@@ -310,14 +307,14 @@ class _Trials:
 
 
 def _succeeded(outcome: Outcome) -> Outcome:
-    """An outcome of planning. Raises OllaError where that failed."""
+    """Returns the outcome of planning as it is; raises OllaError if planning failed."""
     if outcome.error is not None or outcome.fell_back:
         raise OllaError(outcome.reason)
     return outcome
 
 
 def _call(options: PlanOptions) -> str:
-    """How to plan with options: "olla_xla.plan(max_overhead=0.2)"."""
+    """The Python call that plans with these options, such as "olla_xla.plan(max_overhead=0.2)"."""
     given = [
         f"{field.name}={value:g}" if isinstance(value, float) else f"{field.name}={value!r}"
         for field in dataclasses.fields(options)

@@ -48,7 +48,7 @@ class Trial:
     pieces: int = 1
 
     def sentence(self, verb: str = "takes") -> str:
-        """The setting, its total in MB and its notes, as text; `verb` stands before the total."""
+        """Text of the setting, `verb`, the total in MB, and the added time and notes."""
         time = (f"{100 * self.added:+.1f} % predicted time",) if self.allowed else ()
         notes = ", ".join((*time, *self.notes))
         return f"{self.setting} {verb} {megabytes(self.bytes)} MB{f' ({notes})' if notes else ''}"
@@ -75,7 +75,10 @@ class Remedy:
 
     @property
     def helpful(self) -> tuple[Trial, ...]:
-        """The trials that save at least 5 %, also against similar trials with a lower limit."""
+        """The trials that save at least 5 % of the bytes, compared with the step without them.
+
+        Of trials of a kind, one that may take more time must save as much beyond the others.
+        """
         found: list[Trial] = []
         for trial in sorted(self.trials, key=lambda trial: (trial.allowed, trial.bytes)):
             alike = [o.bytes for o in found if o.setting[:13] == trial.setting[:13]]
@@ -84,7 +87,7 @@ class Remedy:
         return tuple(sorted(found, key=lambda trial: trial.bytes))
 
     def sentence(self) -> str:
-        """A line for reports: the use of most memory, what helps, and what was not tried."""
+        """A line for reports: what uses most memory, the helpful trials, and what was not tried."""
         most = f"{megabytes(self.what_bytes)} of {megabytes(self.total_bytes)} MB at the peak"
         found = self.helpful
         said = "; ".join(trial.sentence() for trial in found)
@@ -96,7 +99,7 @@ class Remedy:
         return f"{first}; {said}. Not tried: {rest}."
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON with every field by name."""
+        """The remedy's fields by name, as a dict for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -106,7 +109,7 @@ def helps(size: int, total: int) -> bool:
 
 
 def most_used(view: MemoryView) -> tuple[str, int, bool]:
-    """What uses most memory at the peak: (its name, its bytes, whether it is arguments)."""
+    """The largest use of memory at the peak: (its name, its bytes, whether it is arguments)."""
     sums = {str(category): size for category, size in view.by_category().items()}
     sums[_STATE] = sums.pop(Category.PARAMETERS, 0) + sums.pop(Category.OPTIMIZER, 0)
     what = max(sums, key=lambda name: sums[name])
@@ -114,7 +117,7 @@ def most_used(view: MemoryView) -> tuple[str, int, bool]:
 
 
 def by_hand(module: Module) -> str:
-    """What a user writes to recompute by hand: `jax.checkpoint`, or a known library's switch."""
+    """The call that a user writes to recompute by hand: `jax.checkpoint`, or a library's switch."""
     files: set[str] = set()
     for computation in module.control_computations:
         for i in computation.instructions:

@@ -129,24 +129,21 @@ def bounded(analysis: Analysis) -> str:
 
 
 def _unsearched(analysis: Analysis) -> str:
-    """A hint to plan the step, where no order was searched and the total is above the bound."""
+    """A suffix that advises to plan the step; "" if it has a plan, or is near the lower bound."""
     if analysis.plan is not None or analysis.gap < _MUCH_LEFT:
         return ""
     return "; planning the step shows how much of this excess a better order saves"
 
 
 def of_devices(devices: int) -> str:
-    """A suffix of titles: ", one of 8 devices", as sizes are of one; "" for a single device."""
+    """Suffix of titles, ", memory of one of 8 devices", as sizes are of one; "" for one device."""
     return f", memory of one of {devices} devices" if devices > 1 else ""
 
 
 def from_bound(gap: float) -> str:
-    """A gap to the lower bound as text, such as "1.2 % above".
+    """A gap to the lower bound (total / bound - 1) as text, such as "1.2 % above".
 
     Only a total that changes XLA's operators, as recomputation does, can be below it.
-
-    Args:
-      gap: total / bound - 1.
     """
     return f"{abs(100 * gap):.1f} % {'below' if gap < 0 else 'above'}"
 
@@ -186,14 +183,14 @@ def tensor_rows(view: MemoryView, count: int) -> tuple[str, list[tuple[str, ...]
 
 
 def _made_by(tensor: LiveTensor) -> str:
-    """What a tensor is, and the operation that makes it, such as "model.py:12 (tanh)"."""
+    """The text for a tensor: its argument or line, with its operation, as "model.py:12 (tanh)"."""
     name = tensor.op_name.split("/")[-1].split("[")[0]
     named = name and not tensor.argument and short_line(tensor.line)
     return f"{what(tensor)} ({name})" if named else what(tensor)
 
 
 def _padding(view: MemoryView, count: int) -> TextTable:
-    """What takes more than its elements do, as its dimensions fill no whole tiles."""
+    """Table of the `count` tensors with most bytes of padding to whole tiles at the peak (TPU)."""
     padded = [t for t in view.tensors if t.padding]
     padded.sort(key=lambda t: (-t.padding, t.name))
     rows = [
@@ -213,7 +210,7 @@ def _padding(view: MemoryView, count: int) -> TextTable:
 
 
 def what(tensor: LiveTensor) -> str:
-    """A tensor in one cell: its argument path or source line, else its op name or its own name."""
+    """A tensor as text: its argument's path or source line, else its op name or own name."""
     line = short_line(tensor.line)
     if tensor.argument or line:
         return tensor.argument or line
@@ -221,7 +218,7 @@ def what(tensor: LiveTensor) -> str:
 
 
 def where(tensor: LiveTensor) -> str:
-    """A tensor's argument path, source line and caller in one cell; or why none is known."""
+    """A tensor as text: argument path, source line and caller; or why these are unknown."""
     line = short_line(tensor.line)
     if tensor.caller:
         line = f"{line} (from {short_line(tensor.caller)})"

@@ -59,7 +59,7 @@ def _total(widths: Sequence[int]) -> int:
 def _narrowed(
     columns: Sequence[Sequence[str]], widths: Sequence[int], left: Sequence[bool], width: int
 ) -> list[int]:
-    """The widths with those of text made smaller, the widest first, until a line fits."""
+    """The widths of columns, with those of left-aligned ones reduced until a line fits `width`."""
     found = list(widths)
     least = [
         max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell))
@@ -76,7 +76,7 @@ def _narrowed(
 
 
 def _blocks(widths: Sequence[int], width: int | None) -> list[list[int]]:
-    """The columns of each table: the first one, and as many of the others as fit."""
+    """Columns (numbers) of each table when too wide a table is split; column 0 is in each."""
     blocks: list[list[int]] = [[]]
     for k in range(len(widths)):
         more = [*blocks[-1], k]
@@ -115,7 +115,7 @@ def _padded(text: str, width: int, left: bool) -> str:
 
 
 def _lines(cell: str, width: int) -> list[str]:
-    """A cell in lines of at most so many characters, but for pieces that are longer."""
+    """Breaks a cell into lines of at most `width` characters, except for pieces that are longer."""
     if len(cell) <= width:
         return [cell]
     lines = [""]

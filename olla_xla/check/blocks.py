@@ -89,7 +89,7 @@ def _check_overlaps(
     label: Sequence[str],
     group: Sequence[int] | None,
 ) -> None:
-    """Sweeps over time; live blocks stay sorted by offset, so that only neighbours can overlap."""
+    """Raises CheckError if two blocks live at once overlap; sweeps over time, sorted by offset."""
     events = sorted(
         event for i in blocks for event in ((int(lower[i]), 1, i), (int(upper[i]), 0, i))
     )

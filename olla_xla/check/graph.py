@@ -80,7 +80,7 @@ def _steps(graph: TensorGraph, order: Sequence[int]) -> list[int]:
 
 
 def _last_steps(graph: TensorGraph, steps: Sequence[int]) -> list[int]:
-    """Tensor -> the last step at which it is defined or read, or the last step of all."""
+    """For each tensor, the last step at which it is made or read; if live out, the last of all."""
     return [
         len(steps) - 1 if t.live_out else max(map(steps.__getitem__, (t.source, *t.sinks)))
         for t in graph.tensors
@@ -130,7 +130,7 @@ def _handed(graph: TensorGraph, steps: Sequence[int], last: Sequence[int]) -> di
 
 
 def _intervals(graph: TensorGraph, steps: Sequence[int]) -> list[tuple[int, int]]:
-    """[start, stop) steps of every tensor; at a hand-over only the new tensor counts."""
+    """[start, stop) steps of each tensor; at a step where one takes over memory, only it counts."""
     last = _last_steps(graph, steps)
     handed = _handed(graph, steps, last)
     return [
@@ -240,7 +240,7 @@ tensors are compared at once."""
 
 
 def _met(places: np.ndarray) -> list[list[int]]:
-    """[later, earlier] of places that share a byte, the earlier live at the start of the later.
+    """Pairs [later, earlier] of rows of `places` that share a byte when the later begins.
 
     Args:
       places: int64 [any, 5], ascending: first and last step, first byte and end, tensor.
@@ -261,7 +261,7 @@ def _met(places: np.ndarray) -> list[list[int]]:
 
 
 def _overlap(new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Which share a byte, the old one live when the new one begins or later: bool [new, old].
+    """Bool [new, old]: whether both share a byte, and the old one lives until the new begins.
 
     Args:
       new: int64 [new, 5, 1]. old: int64 [5, old]; places as in `_met`.

@@ -28,7 +28,7 @@ class Document:
         self._tables.append({"title": title, "columns": columns, "rows": [list(r) for r in rows]})
 
     def text(self) -> str:
-        """The document as a JSON object, with a newline at the end."""
+        """The document as text of a JSON object, with a newline at the end."""
         tables = {"tables": self._tables} if self._tables else {}
         return json.dumps({**self._fields, **tables}, indent=1, default=str) + "\n"
 
@@ -38,7 +38,7 @@ _current: contextvars.ContextVar[Document | None] = contextvars.ContextVar("docu
 
 @contextlib.contextmanager
 def collecting() -> Iterator[Document]:
-    """Context manager that gives a Document, in which `add` and `add_table` collect meanwhile."""
+    """Context manager that yields a new Document, to which `add` and `add_table` add inside."""
     document = Document()
     token = _current.set(document)
     try:

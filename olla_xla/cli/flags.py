@@ -8,7 +8,7 @@ from absl import flags
 
 
 class Flags:
-    """Defines flags of a command, each with its name, its default and a line of help.
+    """Defines flags of a command, each with its name, its default and a line of help (`about`).
 
     Args:
       values: the command's.
@@ -18,28 +18,28 @@ class Flags:
         self._values = values
 
     def text(self, name: str, default: str | None, about: str) -> None:
-        """A string."""
+        """Defines a flag whose value is a string, with a name, a default and help."""
         flags.DEFINE_string(name, default, about, flag_values=self._values)
 
     def names(self, name: str, default: Sequence[str] | str | None, about: str) -> None:
-        """Strings, with commas between them."""
+        """Defines a flag whose value is a list of strings, given with commas between them."""
         given = default if default is None or isinstance(default, str) else list(default)
         flags.DEFINE_list(name, given, about, flag_values=self._values)
 
     def whole(self, name: str, default: int | None, about: str, least: int | None = None) -> None:
-        """An integer, not below `least` where that is given."""
+        """Defines a flag whose value is an integer, at least `least` if that is given."""
         flags.DEFINE_integer(name, default, about, least, flag_values=self._values)
 
     def real(
         self, name: str, default: float | None, about: str, least: float | None = None
     ) -> None:
-        """A number, not below `least` where that is given."""
+        """Defines a flag whose value is a float, at least `least` if that is given."""
         flags.DEFINE_float(name, default, about, least, flag_values=self._values)
 
     def switch(self, name: str, default: bool, about: str) -> None:
-        """True or false."""
+        """Defines a flag that is True or False: --name or --noname."""
         flags.DEFINE_bool(name, default, about, flag_values=self._values)
 
     def one_of(self, name: str, default: str, known: Iterable[str], about: str) -> None:
-        """One of several strings."""
+        """Defines a flag whose value must be one of the strings `known`."""
         flags.DEFINE_enum(name, default, list(known), about, flag_values=self._values)

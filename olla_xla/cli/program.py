@@ -37,7 +37,7 @@ FOR_DEVELOPERS = frozenset(
 
 
 class Uncaught(BaseException):
-    """Carries an exception of a user's script through ours; `CommandLine.main` raises it again."""
+    """Carries an exception of a user's script past our handlers; `CommandLine.main` raises it."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class CommandLine:
     others: str = ""
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Runs the command that `argv` names, and prints errors of ours in one line.
+        """Runs the command that `argv` names; an OllaError is printed in one line.
 
         Args:
           argv: program name, command and flags; the process's own by default.
@@ -160,7 +160,7 @@ class CommandLine:
 
 
 def _versions(name: str) -> str:
-    """One line with the versions of this package and, where installed, of jax and jaxlib."""
+    """Returns a line with the versions of this package and, where installed, of jax and jaxlib."""
     found = [f"{name} {__version__}"]
     for package in ("jax", "jaxlib"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -169,7 +169,7 @@ def _versions(name: str) -> str:
 
 
 def _alike(name: str, known: Iterable[str]) -> str:
-    """A suggestion for a misspelt name, such as " (did you mean plan?)"; "" if none is close."""
+    """Returns a suggestion for a misspelt name, as " (did you mean plan?)"; "" if none is close."""
     near = difflib.get_close_matches(name, known, 1)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -185,7 +185,7 @@ def _define_json(values: flags.FlagValues) -> None:
 
 
 def _normal(arguments: Sequence[str]) -> list[str]:
-    """The arguments with hyphens in flag names made underscores, and --json made --json=-."""
+    """Returns arguments with underscores for hyphens in flag names, and --json as --json=-."""
     found = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -198,7 +198,7 @@ def _normal(arguments: Sequence[str]) -> list[str]:
 def _apart(
     values: flags.FlagValues, arguments: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """(a command's own flags, the script or -m with all that follows it, which are not ours)."""
+    """Splits arguments: (a command's own flags, the script or "-m" and all that follows it)."""
     is_value = False
     for k, argument in enumerate(arguments):
         if not is_value and (argument == "-m" or not argument.startswith("-")):
@@ -209,14 +209,11 @@ def _apart(
 
 
 def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str | None) -> int:
-    """Runs a command, and writes its results as JSON to `path`.
+    """Runs a command, writes its results as JSON to `path`, and returns the exit code.
 
     Args:
       command: its module. values: its flags. given: its operands.
       path: of the JSON file; "-" is stdout, and then all else is printed to stderr; None: no JSON.
-
-    Returns:
-      The exit code.
 
     Raises:
       InputError: the file cannot be written.
@@ -238,10 +235,8 @@ def _run(command: Any, values: flags.FlagValues, given: Sequence[str], path: str
 def _parsed(
     values: flags.FlagValues, program: str, arguments: Sequence[str], operands: Sequence[str]
 ) -> Sequence[str]:
-    """Parses the flags into `values`; returns the operands, as many as the command has.
-
-    Raises:
-      InputError: a flag is unknown or wrong, or there are too few or too many operands.
+    """Parses the flags into `values`; returns the other arguments, as many as `operands` names.
+    Raises InputError if a flag is unknown or wrong, or there are too few or too many of them.
     """
     try:
         left = values([program, *arguments])[1:]

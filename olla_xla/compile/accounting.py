@@ -32,14 +32,14 @@ _logger = logging.getLogger("olla_xla")
 
 @dataclasses.dataclass(frozen=True)
 class Donation:
-    """How many donated argument leaves there are, by what XLA did with their memory.
+    """Numbers of donated argument arrays of an executable, by what XLA did with their memory.
 
     Attributes:
-      requested: array leaves donated by the caller.
-      aliased: those whose memory an output takes over.
-      unaliased: those no output could take over; XLA may only reuse them for temporaries.
-      dropped: those XLA ignored, unused arguments among them: their memory is not reused.
-      aliased_bytes: bytes of outputs that cost nothing.
+      requested: arrays that the caller donated.
+      aliased: donated arrays whose memory an output takes over.
+      unaliased: donated arrays that no output fits; XLA may reuse them for temporaries only.
+      dropped: donated arrays that XLA ignored, such as unused arguments; not reused.
+      aliased_bytes: bytes of the outputs that lie in donated memory.
     """
 
     requested: int
@@ -50,7 +50,7 @@ class Donation:
 
 
 def executable_module(compiled: jax.stages.Compiled) -> Any:
-    """The HloModule that an executable runs, as XLA holds it. Raises OllaError without one."""
+    """Returns XLA's HloModule object of an executable; OllaError where JAX does not give one."""
     executable = compiled.runtime_executable()
     if executable is None:
         raise OllaError("JAX gives no access to XLA's executable on this backend")
@@ -58,24 +58,20 @@ def executable_module(compiled: jax.stages.Compiled) -> Any:
 
 
 class Final(NamedTuple):
-    """The module that an executable runs, in two forms: as XLA's object, and serialized."""
+    """The optimized HloModule that an executable runs: as XLA's object and serialized (`proto`)."""
 
     module: Any
     proto: bytes
 
     @classmethod
     def of(cls, compiled: jax.stages.Compiled) -> Final:
-        """Reads the module of a compiled function once, for several readers.
-
-        Raises:
-          OllaError: JAX does not return the executable on this backend.
-        """
+        """Reads the module of an executable once, for several readers; OllaError if it has none."""
         module = executable_module(compiled)
         return cls(module, module.as_serialized_hlo_module_proto())
 
 
 def final_module(compiled: jax.stages.Compiled) -> bytes:
-    """The serialized HloModuleProto that an executable runs. Raises OllaError without one."""
+    """Returns the serialized HloModuleProto of an executable; OllaError where JAX has none."""
     return Final.of(compiled).proto
 
 
@@ -83,8 +79,7 @@ _STATS: weakref.WeakKeyDictionary[jax.stages.Compiled, Future[Any]] = weakref.We
 
 
 def ask_ahead(compiled: jax.stages.Compiled) -> None:
-    """Starts XLA's memory analysis of an executable in a thread, for callers that need it soon.
-
+    """Starts `compiled.memory_analysis()` in a thread; `assigned_bytes` and others wait for it.
     The analysis serializes the whole buffer assignment. It does not hold the GIL meanwhile.
     """
     pool = ThreadPoolExecutor(1, "olla_xla accounting")
@@ -93,7 +88,7 @@ def ask_ahead(compiled: jax.stages.Compiled) -> None:
 
 
 def _stats(compiled: jax.stages.Compiled) -> Any:
-    """XLA's memory analysis or None, computed once."""
+    """Returns `compiled.memory_analysis()`, computed once for each executable; None without one."""
     if compiled not in _STATS:
         stats = compiled.memory_analysis()  # an error is not cached
         _STATS[compiled] = found = Future()
@@ -102,16 +97,16 @@ def _stats(compiled: jax.stages.Compiled) -> Any:
 
 
 class _Account(NamedTuple):
-    """Arguments + outputs - aliases + temp of an executable, and temp alone, in bytes."""
+    """Bytes of an executable by XLA: (arguments + outputs - aliases + temporaries, temporaries)."""
 
     total: int
     temporaries: int
 
 
 def _account(compiled: jax.stages.Compiled) -> _Account | None:
-    """An executable's memory by XLA, or None where the backend has no memory analysis.
+    """Returns the bytes that XLA assigns to an executable; None without a memory analysis.
 
-    A TPU's is read from its buffer assignment, where that is given: libtpu's memory analysis counts
+    A TPU's come from its buffer assignment, where that is given: libtpu's memory analysis counts
     the padding of temporaries twice (0.0.50), or leaves out those of some programs (0.0.52).
     """
     stats = _stats(compiled)
@@ -125,7 +120,7 @@ def _account(compiled: jax.stages.Compiled) -> _Account | None:
 
 
 def _of_tpu(compiled: jax.stages.Compiled) -> buffer_assignment.BufferAssignment | None:
-    """A TPU's buffer assignment; None where it is not given, or cannot be read."""
+    """Parses the buffer assignment of a TPU's executable; None where it cannot be read."""
     data = assignment_proto(compiled, TPU.name)
     if not data:
         return None
@@ -134,7 +129,9 @@ def _of_tpu(compiled: jax.stages.Compiled) -> buffer_assignment.BufferAssignment
 
 
 def assigned_bytes(compiled: jax.stages.Compiled) -> int:
-    """XLA's total per device in bytes: arguments + outputs - aliases + temp; else OllaError."""
+    """Returns XLA's total bytes on one device: arguments + outputs - aliases + temporaries.
+    Raises OllaError where the backend does not report it.
+    """
     account = _account(compiled)
     if account is None:
         raise OllaError("this backend does not report how much memory an executable needs")
@@ -142,13 +139,13 @@ def assigned_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def temporary_bytes(compiled: jax.stages.Compiled) -> int:
-    """Bytes of XLA's temporaries, the part that an order can change; 0 if not reported."""
+    """Bytes of XLA's temporary buffers, which depend on the schedule; 0 if not reported."""
     account = _account(compiled)
     return 0 if account is None else account.temporaries
 
 
 def host_bytes(compiled: jax.stages.Compiled) -> int:
-    """XLA's total in host memory in bytes, summed as `assigned_bytes` is; 0 if not reported."""
+    """Bytes in host memory: arguments + outputs - aliases + temporaries; 0 if not reported."""
     stats = _stats(compiled)
     if stats is None:
         return 0
@@ -157,7 +154,7 @@ def host_bytes(compiled: jax.stages.Compiled) -> int:
 
 
 def output_bytes(compiled: jax.stages.Compiled) -> int:
-    """Bytes of an executable's results, those in donated memory included; 0 if not reported."""
+    """Bytes of an executable's outputs, those in donated memory included; 0 if not reported."""
     stats = _stats(compiled)
     return 0 if stats is None else stats.output_size_in_bytes
 
@@ -168,13 +165,12 @@ _HANDED_ON = frozenset("tuple get-tuple-element bitcast while optimization-barri
 
 
 def scratch_peak(module: Module, *, with_results: bool = True) -> int:
-    """Peak bytes of the live values that a module makes, in its own order.
-
-    Values that share memory are counted separately, so XLA's temporaries and outputs take no more,
-    except for fragmentation. It is fast, and needs neither numba nor the planner.
+    """Returns the most bytes of values that are live at once when a module runs by its schedule.
+    Parameters and constants count nothing. Values that share memory in XLA's assignment are counted
+    separately here, so XLA's temporaries and outputs take no more, except for fragmentation.
 
     Args:
-      module: a scheduled one. with_results: whether results of its computations are counted, too;
+      module: a scheduled one. with_results: whether the roots of computations are counted, too;
         XLA's rematerialization leaves them out (HloRematerialization, AllocatedSize).
     """
     peaks: dict[Computation, int] = {}
@@ -186,7 +182,7 @@ def scratch_peak(module: Module, *, with_results: bool = True) -> int:
 def _scratch_peak(
     computation: Computation, peaks: Mapping[Computation, int], with_results: bool
 ) -> int:
-    """`scratch_peak` of one computation, given those of its callees."""
+    """Most bytes live at once in one computation; `peaks` has those of computations it calls."""
     order = computation.schedule or tuple(computation.instructions)
     makers: dict[Instruction, frozenset[Instruction]] = {}
     last: dict[Instruction, int] = {}
@@ -216,7 +212,7 @@ def _scratch_peak(
 
 
 def _made_bytes(i: Instruction) -> int:
-    """Bytes of an instruction's results; most starts have their operands among these."""
+    """Bytes of an instruction's output, less the operands that an async start lists in it."""
     size = sum(shape.bytes for _, shape in i.shape.indices())
     if not i.opcode.endswith("-start") or i.opcode == "all-reduce-start":
         return size
@@ -237,11 +233,11 @@ def _read_tpu(compiled: jax.stages.Compiled) -> bytes:
 
 
 def assignment_proto(compiled: jax.stages.Compiled, target: str) -> bytes:
-    """The serialized BufferAssignmentProto of an executable, or b"" where it is not given.
+    """Returns the serialized BufferAssignmentProto of an executable, or b"" where XLA gives none.
 
     Args:
       compiled: the executable; for a GPU, `read_gpu_executable` gives its assignment too.
-      target: name of the platform that it is for. If a TPU's cannot be read, that is logged.
+      target: name of its platform. If a TPU's cannot be read, a warning is logged.
     """
     if platform(target) is TPU:
         if compiled not in _TPU:

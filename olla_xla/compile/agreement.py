@@ -42,11 +42,11 @@ _TRIES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What all processes decided together on a question: "yes" to a digest, or "no".
+    """The common decision of all processes on a question, such as whether to run a plan.
 
     Attributes:
-      digest: of what all members voted for; "" for "no".
-      reason: for "no", or "".
+      digest: what all processes voted for, if the decision is "yes"; "" if it is "no".
+      reason: why the decision is "no", or "".
     """
 
     digest: str
@@ -54,7 +54,7 @@ class Decision:
 
 
 class KeyValues:
-    """The key-value store of JAX's distributed runtime.
+    """The key-value store of JAX's distributed runtime, which all processes share.
 
     Args:
       client: the runtime's, as `jax_private.distributed_client` finds it.
@@ -66,11 +66,11 @@ class KeyValues:
         self._client = client
 
     def put(self, key: str, value: bytes) -> None:
-        """Sets the value of a key, for all processes; an earlier value is replaced."""
+        """Sets the value of a key for all processes, and replaces an earlier value."""
         self._asked(lambda: self._client.key_value_set_bytes(key, value, allow_overwrite=True))
 
     def put_first(self, key: str, value: bytes) -> bytes:
-        """Writes a value unless there is one; returns the value that is there then."""
+        """Writes a value unless the key has one; returns the value that the key has afterwards."""
         with contextlib.suppress(_Refused):
             self._asked(lambda: self._client.key_value_set_bytes(key, value))
         found = self.get(key)
@@ -79,7 +79,7 @@ class KeyValues:
         return found
 
     def get(self, key: str, seconds: float = 0.0) -> bytes | None:
-        """The value of a key, waiting at most `seconds` for it; None if there is none by then."""
+        """Returns a key's value, waiting at most `seconds` for it; None if it has none by then."""
         try:
             if seconds <= 0:
                 return self._asked(lambda: self._client.key_value_try_get_bytes(key))
@@ -91,7 +91,7 @@ class KeyValues:
             return None
 
     def under(self, folder: str) -> Mapping[str, bytes]:
-        """All values whose keys begin with `folder`/: last part of the key -> value."""
+        """Returns all values whose keys begin with `folder`/, by the last part of the key."""
         with contextlib.suppress(_Refused):
             found = self._asked(lambda: self._client.key_value_dir_get_bytes(f"{folder}/"))
             return {key.rsplit("/", 1)[-1]: value for key, value in found}
@@ -103,7 +103,9 @@ class KeyValues:
             self._asked(lambda: self._client.key_value_delete(key))
 
     def _asked(self, request: Callable[[], _T], no: str = _NOT_THERE) -> _T:
-        """The runtime's answer. Raises _Refused for NOT_FOUND, ALREADY_EXISTS and `no`."""
+        """Calls `request`, up to three times if the runtime fails, and returns its result.
+        Raises _Refused for the statuses NOT_FOUND, ALREADY_EXISTS and `no`, else AgreementError.
+        """
         for last in range(_TRIES):
             try:
                 return request()
@@ -119,18 +121,19 @@ class KeyValues:
 
 
 class _Refused(Exception):
-    """The runtime answered: not there, there already, or not there in time."""
+    """The runtime answered that a key is absent, exists already, or did not come in time."""
 
 
 class Agreement:
-    """One process's part in deciding a question; a context manager while the question is open.
+    """One process's part in a decision of several processes, such as whether to run a plan.
+    As a context manager it sends heartbeats in a thread; an error that leaves it decides "no".
 
     Args:
       store: shared by the processes.
       topic: names the question; equal topics are the same question.
       name: of the program, for messages; processes with one name and different topics disagree.
       me: this process. members: all that take part, in ascending order; the first one leads.
-      patience: seconds without a sign of life after which a member is given up.
+      patience: seconds without a heartbeat after which a process is taken to be lost.
     """
 
     def __init__(
@@ -177,18 +180,19 @@ class Agreement:
     # Its options.
 
     def settled(self) -> Decision | None:
-        """The decision if there is one already, else None; does not wait."""
+        """Returns the decision if there is one already, else None, without waiting."""
         if self._decision is None:
             found = self._store.get(self._key("decision"))
             self._decision = None if found is None else Decision(**json.loads(found))
         return self._decision
 
     def offer(self, data: bytes) -> None:
-        """As the leader, publishes the serialized plan to vote on; a second offer is ignored."""
+        """Publishes the leader's serialized plan, to be voted on; a second offer is ignored."""
         self._store.put_first(self._key("offer"), data)
 
     def offered(self, wait: bool = True) -> bytes | None:
-        """The plan that the leader offers for the vote, serialized; None if it will not come.
+        """Returns the serialized plan that the leader offered; None if none will come.
+        If the leader is lost, that decides "no".
 
         Args:
           wait: wait for it as long as the leader is alive; if False, None also means not yet.
@@ -205,13 +209,11 @@ class Agreement:
         return found
 
     def settle(self, digest: str, reason: str = "") -> Decision:
-        """Votes (for `digest`, or "no" if a reason is given), waits; returns the common decision.
+        """Votes for `digest`, or decides "no" if there is a `reason`; returns the common decision.
+        It waits for the other processes. Raises AgreementError if the runtime does not answer.
 
         Args:
-          digest: of what this process would use. reason: why it would not, which decides "no".
-
-        Raises:
-          AgreementError: the runtime does not answer.
+          digest: of what this process would use. reason: why it would use nothing, or "".
         """
         if found := self.settled():
             return found
@@ -223,7 +225,7 @@ class Agreement:
     # How it comes about.
 
     def _counted(self, digest: str) -> Decision:
-        """The leader's part: decides "yes" when all votes are there and equal."""
+        """Waits, as the leader, for all votes; decides "yes" if all are `digest`, else "no"."""
         watches = {p: _Watch(self, p) for p in self._members if p != self._me}
         while not (found := self.settled()):
             votes = self._store.under(self._key("votes"))
@@ -241,7 +243,7 @@ class Agreement:
         return found
 
     def _awaited(self) -> Decision:
-        """A follower's part: waits for the decision, or decides "no" if the leader is lost."""
+        """Waits, as a follower, for the decision; decides "no" if the leader is lost."""
         watch = _Watch(self, self._members[0])
         while self._store.get(self._key("decision"), self._slice) is None:
             if lost := watch.lost(self._beat_of(self._members[0])):
@@ -251,7 +253,7 @@ class Agreement:
         return found
 
     def _decide(self, decision: Decision) -> Decision:
-        """Writes a decision unless there is one, and returns the one that holds."""
+        """Stores a decision unless one is stored already; returns the one that is stored."""
         text = _encoded(**dataclasses.asdict(decision))
         self._decision = Decision(**json.loads(self._store.put_first(self._key("decision"), text)))
         return self._decision
@@ -263,9 +265,8 @@ class Agreement:
         return f"{_ROOT}/at/{member}/{self._topic}"
 
     def elsewhere(self, member: int) -> str:
-        """Why a member will not take part: it compiles another program of the same name; or "".
-
-        In that case the question of the other program is decided with "no", too.
+        """Says why a process will not vote: it compiles another program of this name; else "".
+        In that case it also decides "no" on the question of the other program.
         """
         for topic, data in self._store.under(f"{_ROOT}/at/{member}").items():
             about = json.loads(data)
@@ -283,12 +284,12 @@ class Agreement:
         return ""
 
     def _beat_of(self, member: int) -> bytes | None:
-        """A member's latest heartbeat."""
+        """Returns the latest heartbeat of a process, a counter as text; None before the first."""
         return self._store.get(self._key(f"beats/{member}"))
 
     @property
     def patience(self) -> float:
-        """Seconds without a heartbeat after which a member is given up."""
+        """Seconds without a heartbeat after which a process is taken to be lost."""
         return self._patience
 
     def _show(self, count: int) -> None:
@@ -303,7 +304,7 @@ class Agreement:
 
 
 class _Watch:
-    """Tells whether a member that is waited for is still alive."""
+    """Watches the heartbeats of one other process, to tell whether it is lost."""
 
     def __init__(self, agreement: Agreement, member: int) -> None:
         self._agreement, self._member = agreement, member
@@ -312,7 +313,7 @@ class _Watch:
         self._looked = -math.inf
 
     def lost(self, beat: bytes | None) -> str:
-        """Why the member is given up; "" while it is not.
+        """Says why the process is no longer waited for; "" while it is.
 
         Args:
           beat: its latest heartbeat; None before the first.

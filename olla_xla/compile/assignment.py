@@ -36,14 +36,14 @@ Places = Mapping[str, tuple[Allocation, Assigned]]
 
 @dataclasses.dataclass(frozen=True)
 class AssignmentReport:
-    """A comparison of XLA's buffer assignment with a plan, without errors; sizes in bytes.
+    """Result of a successful comparison of XLA's buffer assignment with a plan; sizes in bytes.
 
     Attributes:
-      tensors: tensors of the plan that XLA assigned, each with the size the plan has.
-      as_predicted: those at the predicted offsets relative to the rest of their allocation.
-      elsewhere_bytes: bytes of the others.
+      tensors: number of the plan's tensors that XLA assigned, each with the size the plan has.
+      as_predicted: number of these at the predicted offsets relative to their allocation.
+      elsewhere_bytes: bytes of the tensors at other offsets.
       assigned_bytes: XLA's total. predicted_bytes: the plan's prediction of it.
-      peak_bytes: lifetime peak of the executable's order, recomputed by the referee.
+      peak_bytes: most bytes live at once in the executable's order, recomputed by the referee.
       added: instructions that XLA's last passes added and that are not idle (`order.IDLE`).
       dropped: instructions that these passes removed: they define no tensor, or XLA's
         rematerialization computes it elsewhere.
@@ -65,22 +65,22 @@ class AssignmentReport:
 
     @property
     def elsewhere(self) -> int:
-        """How many tensors XLA placed elsewhere than the plan predicted."""
+        """Number of tensors that XLA placed at other offsets than the plan predicted."""
         return self.tensors - self.as_predicted
 
     @property
     def error(self) -> float:
-        """Prediction error of the total, (predicted - assigned) / assigned."""
+        """Prediction error of the total bytes, (predicted - assigned) / assigned."""
         return (self.predicted_bytes - self.assigned_bytes) / max(self.assigned_bytes, 1)
 
 
 def dump_options(directory: Path) -> dict[str, Any]:
-    """Compiler options that make XLA write its buffer assignment into a folder."""
+    """Returns compiler options that make XLA write its buffer assignment into a folder."""
     return {"xla_dump_to": str(directory), "xla_dump_hlo_as_proto": True}
 
 
 def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> AssignmentReport:
-    """Checks the buffer assignment of an executable against the plan it was compiled with.
+    """Compares XLA's buffer assignment of an executable with the plan it was compiled with.
 
     Args:
       compiled: a `jax.stages.Compiled` or `PlannedCompiled`.
@@ -102,20 +102,20 @@ def check_compiled(compiled: Any, plan: Plan, dump: Path | None = None) -> Assig
 
 
 def _gpu_executable(compiled: Any, target: str) -> GpuExecutable | None:
-    """A GPU's executable; None on other platforms, or where it cannot be read."""
+    """Returns a GPU's executable, parsed; None on other platforms, or where it cannot be read."""
     if not platform(target).lists_thunks:
         return None
     return read_or_say(serialized_executable(compiled))
 
 
 def read_assignment(compiled: Any, target: str) -> tuple[bytes, BufferAssignment]:
-    """The module of an executable, serialized, and the buffer assignment XLA made of it.
+    """Returns (serialized module of an executable, the buffer assignment that XLA made of it).
 
     Args:
       compiled: the executable. target: name of the platform that it is for.
 
     Raises:
-      CheckError: the backend does not give them back, or XLA's total is not the assignment's.
+      CheckError: the backend does not give them, or XLA's total is not the assignment's.
     """
     return _read(compiled, target, _gpu_executable(compiled, target))
 
@@ -123,7 +123,9 @@ def read_assignment(compiled: Any, target: str) -> tuple[bytes, BufferAssignment
 def _read(
     compiled: Any, target: str, gpu: GpuExecutable | None, dump: Path | None = None
 ) -> tuple[bytes, BufferAssignment]:
-    """`read_assignment`, with a GPU's executable already read; `dump`: see `check_compiled`."""
+    """Returns (serialized module, buffer assignment) of an executable, as `read_assignment`.
+    `gpu` is a GPU's executable, parsed; `dump` as for `check_compiled`. Raises CheckError.
+    """
     executable = compiled.runtime_executable()
     if executable is None:
         raise CheckError("JAX returns no executable on this backend, so the plan cannot be checked")
@@ -146,7 +148,7 @@ def _read(
 
 
 def _dumped(module: bytes, target: str, dump: Path | None) -> BufferAssignment:
-    """The buffer assignment of the latest dump that has this module in this order."""
+    """Reads the assignment from the latest dump of this module in this order, else CheckError."""
     if dump is None:
         raise CheckError(
             "JAX does not return the buffer assignment on this backend; compile with "
@@ -211,7 +213,7 @@ def check_assignment(module: bytes, assignment: BufferAssignment, plan: Plan) ->
 
 
 def _gone(plan: Plan, module: Module, added: Collection[str], dropped: Collection[str]) -> set[str]:
-    """The plan's instructions that the executable has no more, or under another name.
+    """Names of the plan's instructions that are absent from the executable, or renamed in it.
 
     XLA:GPU makes a start and its done one instruction where nothing is between them, and renames
     others after its scheduler. XLA's rematerialization, which runs later where a module does not
@@ -224,7 +226,7 @@ def _gone(plan: Plan, module: Module, added: Collection[str], dropped: Collectio
 
 
 def _trimmed(plan: Plan, planned: PlannedModule) -> set[str]:
-    """Fusions that make fewer results than planned.
+    """Names of the fusions that have fewer results in the executable than in the plan.
 
     On a GPU XLA removes unread results from fusions after scheduling. The remaining results are
     renumbered, so no result of such a fusion can be compared by its name.
@@ -236,14 +238,13 @@ def _trimmed(plan: Plan, planned: PlannedModule) -> set[str]:
 
 
 def _owner(tensor: str) -> str:
-    """The instruction that makes a tensor."""
+    """The name of the instruction that defines a tensor, such as fusion.1 for fusion.1{0}."""
     return tensor.partition("{")[0]
 
 
 def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> list[str]:
-    """Names of the plan's tensors, each found in XLA's assignment with the plan's size.
-
-    Tensors of the instructions `left_out` are not looked for.
+    """Checks that XLA assigned every tensor of the plan, in its size; returns their names.
+    Tensors of the instructions `left_out` are not looked for. Raises CheckError.
     """
     found = []
     for name, (_, size) in plan.offsets.items():
@@ -264,13 +265,13 @@ def _compare_tensors(plan: Plan, places: Places, left_out: Collection[str]) -> l
 
 
 def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
-    """Checks that no two live tensors overlap in XLA's assignment; sets `planned.peaks`.
+    """Checks that no two live tensors overlap in XLA's buffer assignment of a module.
 
     On a platform whose in-place rules for fusions are not known, the values that are read are
-    followed byte by byte instead.
+    followed byte by byte instead. The peak of each computation is set in `planned.peaks`.
 
     Returns:
-      The lifetime peak of the entry in bytes, recomputed by the referee.
+      The most bytes live at once in the entry computation, recomputed by the referee.
 
     Raises:
       CheckError: two overlap, or one has no place or another size; the message names them.
@@ -305,7 +306,8 @@ def check_overlaps(planned: PlannedModule, assignment: BufferAssignment) -> int:
 
 
 def _with_callees(graph: TensorGraph, called: Mapping[int, Sequence[Tensor]]) -> TensorGraph:
-    """The graph with its callees' tensors, which are live while their caller runs.
+    """Returns the graph with the tensors of called computations added, live while a caller runs.
+    `called` has these tensors by the number of the calling operator.
 
     All callees' tensors of one caller get one buffer, since their overlaps among themselves were
     checked in the callee. A tensor that the caller reads or writes is also the callee's, and is
@@ -327,7 +329,7 @@ def _with_callees(graph: TensorGraph, called: Mapping[int, Sequence[Tensor]]) ->
 
 
 def _as_predicted(plan: Plan, places: Places, names: Sequence[str]) -> set[str]:
-    """The tensors that XLA placed as predicted.
+    """Returns those of `names` whose tensors XLA placed at the offsets that the plan predicted.
 
     The plan puts the allocations end to end in one arena. So a tensor's predicted offset minus its
     offset in XLA's allocation is the allocation's base, equal for all tensors placed as predicted.

@@ -9,15 +9,15 @@ from hlo.module import Module, module_from_bytes
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """A function's module as XLA scheduled it, with what planning needs to know of the compile.
+    """A function's module as XLA scheduled it, and what planning must know of the compile.
 
     Attributes:
       platform: that it was compiled for. module: as XLA scheduled it, serialized.
-      alternative_orders: returns orders by another scheduler of XLA's, computation -> instruction
-        names, by a compile up to the schedule; None where XLA has no other scheduler.
+      alternative_orders: compiles up to the schedule with another scheduler of XLA's; returns its
+        instruction names by computation, in order. None where XLA has no other scheduler.
       seconds: that XLA took up to the schedule, or None.
-      device_kind: JAX's name of the devices, or "".
-      device_bytes: memory of each for a step; None where that is not known.
+      device_kind: JAX's name of the kind of device, or "".
+      device_bytes: memory that a step may use on one device; None where that is not known.
       view: the module, parsed once for all readers (hlo.module.module_from_bytes).
     """
 
@@ -30,5 +30,5 @@ class Captured:
 
     @functools.cached_property
     def view(self) -> Module:
-        """The captured module, parsed once for all readers."""
+        """The captured HLO module, parsed at the first use and kept for all readers."""
         return module_from_bytes(self.module)

@@ -12,7 +12,7 @@ from olla_xla.memory.sources import short_line
 
 
 class Unnamed(NamedTuple):
-    """A scan residual that a plan keeps or spills and that no `checkpoint_name` names.
+    """A scan residual that a plan keeps for the backward loop, without a `checkpoint_name`.
 
     Attributes:
       bytes: of all its slices. operation: that makes it, such as "dot_general", or "".
@@ -27,7 +27,7 @@ class Unnamed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointPolicy:
-    """Which scan residuals a plan keeps, as a policy of `jax.checkpoint`; it prints as code.
+    """The scan residuals that a plan keeps, as a `jax.checkpoint` policy; `str` gives its code.
 
     Inputs of a scan's body are kept by every policy, and are in no list.
 
@@ -45,7 +45,7 @@ class CheckpointPolicy:
     offloaded: tuple[str, ...] = ()
 
     def policy(self) -> Callable[..., Any]:
-        """The policy itself, for `jax.checkpoint(body, policy=...)` around the body of the scan."""
+        """Makes the JAX policy, for `jax.checkpoint(body, policy=...)` around a scan's body."""
         if not self.offloaded:
             return jax.checkpoint_policies.save_only_these_names(*self.names)
         return jax.checkpoint_policies.save_and_offload_only_these_names(**self._offloading())
@@ -56,13 +56,13 @@ class CheckpointPolicy:
         return dict(zip((*lists, "offload_src", "offload_dst"), given, strict=True))
 
     def maxtext(self) -> str:
-        """MaxText's flags: "remat_policy=custom", then "NAME=device", "=offload" or "=remat"."""
+        """The policy as flags of MaxText: "remat_policy=custom NAME=device|offload|remat ..."."""
         places = {"device": self.names, "offload": self.offloaded, "remat": self.recomputed}
         flags = [f"{name}={place}" for place, names in places.items() for name in names]
         return " ".join(["remat_policy=custom", *flags])
 
     def __str__(self) -> str:
-        """As code, with a line for each residual that has no name."""
+        """Python code of the policy, with a comment line for each residual that has no name."""
         called, given = "save_only_these_names", ", ".join(map(repr, self.names))
         if self.offloaded:
             called = "save_and_offload_only_these_names"

@@ -36,11 +36,11 @@ _logger = logging.getLogger("olla_xla")
 
 
 class Applied(NamedTuple):
-    """An executable compiled with a plan, and whether it may be used.
+    """An executable compiled with a plan, and whether the checks allow to use it.
 
     Attributes:
       reason: why it is to be rejected, or "". objects: whether the referee rejected it.
-      results: of the plan (`Plan.results`); "" where not known.
+      results: digest of what the plan computes (`Plan.results`); "" where not known.
       digest: of the accepted executable; "" if rejected. is_known: whether it was accepted before.
       is_quiet: whether XLA's rematerialization was off (`Plan.without_rematerialization`).
     """
@@ -55,7 +55,7 @@ class Applied(NamedTuple):
 
 
 class Compiles(StageCompiles):
-    """Compiles one lowered stage with plans, too, and checks what XLA makes of them."""
+    """Compiles one lowered stage with XLA's own schedule or with plans, and checks executables."""
 
     _case: objection.Case | None = None
     _accepted: referee.Accepted | None = None
@@ -68,7 +68,7 @@ class Compiles(StageCompiles):
     """For any other plan: the digest of the results of the module that XLA scheduled."""
 
     def apply(self, plan: Plan, key: str = "", accepted: Sequence[str] = ()) -> Applied:
-        """Compiles with the plan's schedule, and checks the executable.
+        """Compiles the stage with the plan applied inside XLA's compile; checks the executable.
 
         Args:
           plan: the plan to apply. key: under which it is stored, or "".
@@ -110,9 +110,9 @@ class Compiles(StageCompiles):
         return self.judged(compiled, plan, final)
 
     def write(self, module: bytes, plan: Plan) -> tuple[bytes, str]:
-        """Applies a plan to a scheduled module, and has the referee check the result.
+        """Applies a plan to a serialized scheduled module, and has the referee check the result.
 
-        The referee runs before XLA goes on, since XLA may abort on an invalid module.
+        The referee, our checker of modules, runs before XLA goes on: XLA may abort on a bad one.
 
         Returns:
           (the planned module, serialized; why it is not to be used, or "").
@@ -145,7 +145,8 @@ class Compiles(StageCompiles):
     def judged(
         self, compiled: jax.stages.Compiled, plan: Plan, final: Final | None = None
     ) -> Applied:
-        """Checks the executable of a plan: its order, the referee's checks, and a GPU's limits.
+        """Checks a plan's executable: its order, the referee's checks, and a GPU's limits.
+        If XLA's rematerialization changed it needlessly, the plan is compiled again without that.
 
         Args:
           compiled, plan: the executable and its plan. final: its module, if already read.
@@ -196,20 +197,22 @@ class Compiles(StageCompiles):
         return Applied(compiled, "", False, results, digest, is_quiet=quiet)
 
     def ran_again(self, compiled: jax.stages.Compiled, plan: Plan) -> str:
-        """What XLA's rematerialization added to an executable, and its time, in words; or ""."""
+        """Says in words what XLA's own rematerialization added to an executable; or ""."""
         return rematerialization.added_work(final_module(compiled), plan, self.cost(plan))
 
     def cost(self, plan: Plan) -> CostModel:
-        """The cost model of the devices that the stage is compiled for."""
+        """Returns the cost model, which predicts seconds, of the devices the stage is for."""
         return CostModel(device(plan.target, device_kind(self._lowered)), plan.target)
 
     def _own_ran(self) -> Ran:
-        """The module and executable of XLA's own order on a GPU."""
+        """Compiles XLA's own order on a GPU; returns the executable's module and code."""
         own = self.own()
         return Ran(final_module(own), gpu_code.read_or_say(gpu_code.serialized_executable(own)))
 
     def _expected(self, final: Final, plan: Plan) -> tuple[str, referee.Accepted | None]:
-        """The digest of a plan's results; and the planned module, if it runs unchanged."""
+        """Returns (digest of the results that a plan's executable must have, accepted module).
+        The latter is the planned module the referee accepted, if XLA runs it unchanged, else None.
+        """
         if self._results is not None:
             return self._results.result(), None
         if self._text is None or self._case is None:
@@ -221,7 +224,7 @@ class Compiles(StageCompiles):
         return digest, None
 
     def _own_results(self, plan: Plan) -> str:
-        """The digest of the results of XLA's own executable.
+        """Compiles XLA's own order; returns the referee's digest of its results.
 
         After scheduling XLA changes the code of some fusions, in its own module as in a planned
         one. Where an executable differs from the scheduled module, both executables must agree.
@@ -230,7 +233,9 @@ class Compiles(StageCompiles):
         return referee.results_digest(own, plan.target, loops=_by_elements(plan))
 
     def _objection(self, case: objection.Case, plan: Plan) -> str:
-        """The referee's objection to a case, and where the case is saved; or ""."""
+        """Has the referee check a case, and saves the case to a file if it objects.
+        Returns the objection with the path; or "", and notes what the referee accepted.
+        """
         try:
             self._accepted, self._kernels = case.check()
         except CheckError as error:
@@ -238,7 +243,7 @@ class Compiles(StageCompiles):
         return ""
 
     def _saved(self, case: objection.Case, plan: Plan, error: CheckError) -> str:
-        """Saves a case; returns the referee's objection to it, and the path."""
+        """Saves a case with the step's StableHLO; returns the referee's objection and the path."""
         case = dataclasses.replace(case, stablehlo=self.stablehlo.text)
         try:
             where = f"details are in {objection.save(case, plan, error)}"
@@ -247,10 +252,10 @@ class Compiles(StageCompiles):
         return f"olla_xla's check failed: {error}; {where}"
 
     def _other_kernels(self, case: objection.Case, plan: Plan) -> str:
-        """The referee's objection to kernels whose memory pattern is not that of XLA's own order.
+        """Objects to kernels whose operands and results share other buffers than in XLA's order.
 
-        The plan has the patterns of XLA's order by simulation; where they differ, XLA's own
-        executable is compiled and decides. "" if there is no objection.
+        The plan has these patterns of XLA's order by simulation; where they differ, XLA's own
+        executable is compiled and decides. Returns "" if there is no objection.
         """
         doubtful = referee.differing(self._kernels, plan.kernels)
         if not doubtful:
@@ -282,24 +287,24 @@ class Compiles(StageCompiles):
 
 
 def _by_elements(plan: Plan) -> bool:
-    """Whether loops are compared element by element, since the plan or XLA changes them."""
+    """Whether the referee compares while loops by element, since the plan or XLA changes them."""
     return bool(plan.loops or plan.sunk or plan.joined) or platform(plan.target).changes_loops
 
 
 def _accepted_digest(final: bytes, plan: str) -> str:
-    """Names an executable of a plan: version of the referee, the plan's digest, the module's."""
+    """Names an executable by the referee's version, its plan's digest and its module's digest."""
     return f"{__version__} {plan} {module_digest(final)}"
 
 
 def _says_results(plan: Plan, final: Final) -> bool:
-    """Whether a stored plan has a digest to check an executable's results against."""
+    """Whether `plan.results`, a digest, can be used to check what this executable computes."""
     if is_text_digest(plan.results):
         return text_digest(text_of(final.module)) == plan.results
     return bool(plan.results)
 
 
 def _copied(found: Mapping[str, tuple[int, ...]], plan: Plan) -> dict[str, tuple[int, ...]]:
-    """The memory patterns that a plan's clones must have: those of their originals."""
+    """Clone of a plan -> which of its arrays must share buffers: as in `found` for its original."""
     return {c: found[original] for c, original, *_ in plan.clones if original in found}
 
 
@@ -309,9 +314,8 @@ get back into XLA, before the other thread's work takes the GIL."""
 
 
 def meanwhile(began: float, find: Callable[..., str], *arguments: Any) -> Future[str]:
-    """Runs a function in another thread once the caller has returned to XLA; returns a future.
-
-    Garbage collection is off until then.
+    """Calls a function in another thread once the caller has returned to XLA; returns a future.
+    Garbage collection is off until the call begins.
 
     Args:
       began: when the caller began, by the monotonic clock. find, arguments: what to call.

@@ -31,7 +31,7 @@ _JIT_NAMES = tuple(name for name in inspect.signature(own_jit).parameters if nam
 
 
 class PlanKeywords(TypedDict, total=False):
-    """The fields of `PlanOptions`, and `jax.jit`'s own arguments for plain functions."""
+    """Keyword arguments of `plan`: fields of `PlanOptions`, and arguments of `jax.jit`."""
 
     # Fields of PlanOptions.
     time_limit: float | None
@@ -166,7 +166,9 @@ def plan(
 
 
 def _without_plan(error: Exception, options: dict[str, Any], function: Any) -> Any:
-    """`jax.jit` of a function that a bug keeps from being planned; raises errors that are none."""
+    """Returns `jax.jit(function)` after a bug in planning, which is logged as a warning.
+    Raises `error` if it is an OllaError, or if OLLA_XLA_STRICT=1 or a budget forbids this.
+    """
     needed = environment.strict() or options.get("memory_budget") is not None
     if needed or isinstance(error, OllaError):
         raise error
@@ -177,7 +179,9 @@ def _without_plan(error: Exception, options: dict[str, Any], function: Any) -> A
 
 
 def _maker(own: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any]:
-    """From a function to what `plan` makes of it; `own` are the arguments that it names."""
+    """Checks the arguments of `plan`; returns the decorator that makes a function a planned one.
+    `own` are (verify, plan, enabled, fission, host_budget).
+    """
     verify, plan, enabled, fission, host_budget = own
     _check_jax()
     _check_names(options)
@@ -204,7 +208,7 @@ def _maker(own: tuple[Any, ...], options: dict[str, Any]) -> Callable[[Any], Any
 
 
 def _check_names(options: dict[str, Any]) -> None:
-    """Raises JitError for an option that neither we nor `jax.jit` have."""
+    """Raises JitError for a name that is an option neither of `plan` nor of `jax.jit`."""
     if unknown := [n for n in options if n not in _OPTION_NAMES and n not in _JIT_NAMES]:
         near = difflib.get_close_matches(unknown[0], [*_OPTION_NAMES, *_JIT_NAMES], 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
@@ -215,7 +219,7 @@ def _check_names(options: dict[str, Any]) -> None:
 
 
 def _check_own(plan: Any, **switches: Any) -> None:
-    """Raises InputError where an argument of `plan` is of the wrong type."""
+    """Raises InputError if `plan` is no Plan, or one of the `switches` is no bool."""
     if plan is not None and not isinstance(plan, Plan):
         raise InputError(f"plan={plan!r} is not a Plan; read one with olla_xla.Plan.load(path)")
     for name, value in switches.items():
@@ -224,7 +228,7 @@ def _check_own(plan: Any, **switches: Any) -> None:
 
 
 def _is_jits(name: str, value: Any) -> bool:
-    """Whether an option that `jax.jit` has too is meant for it: `backend` may name a solver."""
+    """Whether an option is passed on to `jax.jit`; `backend` is not if it names a solver."""
     return name in _JIT_NAMES and (name not in _OPTION_NAMES or value not in SOLVERS)
 
 
@@ -244,12 +248,12 @@ def _check_jax() -> None:
 def _to_jit(
     fn: Any, jit_options: dict[str, Any], given: PlanSettings | None
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function to be jitted, and `jax.jit`'s arguments.
+    """Returns (the function to be jitted, `jax.jit`'s keyword arguments for it).
 
     A function made by `jax.jit` is unwrapped, with its arguments, unless `jit_options` are given.
     Any other is jitted itself, and inlined, as in `jax.jit(jax.jit(f))`. So is a planned function,
     for programs that set `jax.jit = olla_xla.plan`, unless it is to be planned otherwise: then it
-    is unwrapped too. `given` is None where no option of ours was given.
+    is unwrapped too. `given` are the settings asked for; None where no option of ours was given.
     """
     kind = type(fn).__name__
     if isinstance(fn, jax.stages.Lowered | jax.stages.Compiled):

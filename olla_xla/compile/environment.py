@@ -9,7 +9,7 @@ _PATIENCE = 60.0
 
 
 def switch(name: str) -> bool:
-    """Whether an environment variable is 1. InputError if it is set to other than 0 or 1."""
+    """Whether an environment variable is 1; InputError if it is set to other than 0 or 1."""
     text = os.environ.get(name, "")
     if text not in ("", "0", "1"):
         raise InputError(f"{name}={text!r} must be 0 or 1")
@@ -17,27 +17,27 @@ def switch(name: str) -> bool:
 
 
 def disabled() -> bool:
-    """OLLA_XLA_DISABLE: planned functions run as `jax.jit`'s, and nothing is planned."""
+    """Whether OLLA_XLA_DISABLE=1: planned functions run as `jax.jit`'s, and nothing is planned."""
     return switch("OLLA_XLA_DISABLE")
 
 
 def any_jax() -> bool:
-    """OLLA_XLA_ANY_JAX: allow a JAX that is newer than those that were tested."""
+    """Whether OLLA_XLA_ANY_JAX=1: a JAX that is newer than those that were tested is allowed."""
     return switch("OLLA_XLA_ANY_JAX")
 
 
 def strict() -> bool:
-    """OLLA_XLA_STRICT: raise an error that says why, instead of falling back on XLA's schedule."""
+    """Whether OLLA_XLA_STRICT=1: what cannot be planned raises an error instead of a fallback."""
     return switch("OLLA_XLA_STRICT")
 
 
 def report_at_exit() -> bool:
-    """OLLA_XLA_REPORT: whether the table of all plans is written when the program ends."""
+    """Whether OLLA_XLA_REPORT=1: the table of all plans is printed when the program ends."""
     return switch("OLLA_XLA_REPORT")
 
 
 def log_is_json() -> bool:
-    """OLLA_XLA_LOG: whether the log line of each plan is JSON."""
+    """Whether OLLA_XLA_LOG=json: each plan's log line is JSON. InputError unless json or text."""
     text = os.environ.get("OLLA_XLA_LOG", "")
     if text not in ("", "text", "json"):
         raise InputError(f"OLLA_XLA_LOG={text!r} must be text or json")
@@ -45,7 +45,7 @@ def log_is_json() -> bool:
 
 
 def patience() -> float:
-    """OLLA_XLA_PATIENCE: seconds that a process waits for another without a heartbeat from it."""
+    """Seconds that a process waits for another's heartbeat, from OLLA_XLA_PATIENCE; default 60."""
     text = os.environ.get("OLLA_XLA_PATIENCE", "")
     try:
         seconds = float(text or _PATIENCE)

@@ -30,10 +30,10 @@ _withheld: ContextVar[list[PlanEvent] | None] = ContextVar("withheld", default=N
 
 
 def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
-    """Registers a function to be called for every signature planned from now on, in its thread.
+    """Registers a function that gets the PlanEvent of each signature planned from now on.
 
     Args:
-      listener: exceptions that it raises are logged, and not passed on.
+      listener: called in the thread that planned; errors that it raises are logged only.
 
     Returns:
       A function that removes the listener.
@@ -54,7 +54,9 @@ def on_plan(listener: Callable[[PlanEvent], None]) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def withheld() -> Iterator[list[PlanEvent]]:
-    """A context whose events, of this thread, go to a list alone: of plans that are only tried."""
+    """Context manager for plans that are only tried: this thread's events go to the list it yields.
+    They are neither logged nor reported, and no listener gets them.
+    """
     events: list[PlanEvent] = []
     before = _withheld.set(events)
     try:
@@ -64,7 +66,9 @@ def withheld() -> Iterator[list[PlanEvent]]:
 
 
 def tell(event: PlanEvent) -> None:
-    """Logs an event, as JSON if OLLA_XLA_LOG=json, keeps it for the report and calls listeners."""
+    """Logs an event (JSON if OLLA_XLA_LOG=json), keeps it for the report, and calls all listeners.
+    Inside `withheld` the event is only added to that context's list.
+    """
     if (kept := _withheld.get()) is not None:
         return kept.append(event)
     text = json.dumps(dataclasses.asdict(event)) if log_is_json() else str(event)
@@ -82,12 +86,12 @@ def tell(event: PlanEvent) -> None:
 
 
 def recent_events() -> tuple[PlanEvent, ...]:
-    """The latest thousand PlanEvents of this process, in the order in which they came."""
+    """Returns the latest PlanEvents of this process, at most a thousand, the oldest first."""
     with _lock:
         return tuple(_events)
 
 
 @functools.cache
 def _print_at_exit() -> None:
-    """Registers the report to be written once, when the program ends."""
+    """Registers, once a process, that the report is printed to stderr when the program ends."""
     atexit.register(lambda: print(extensions.report(), file=sys.stderr))

@@ -1,7 +1,7 @@
-"""What planned functions ask of satellites.
+"""Functions of satellites, packages that the core does not import, which planned functions call.
 
-The core imports no satellite. The package's face, `olla_xla/__init__.py`, sets each of these to a
-function of one, which is loaded when it is first called.
+The package's face, `olla_xla/__init__.py`, sets each of these to a function of a satellite, which
+is loaded when it is first called.
 """
 
 from __future__ import annotations

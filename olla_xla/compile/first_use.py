@@ -33,13 +33,13 @@ SAME, DIFFERENT = "same", "different"
 
 
 class FirstUse(NamedTuple):
-    """The kinds of plan changes to verify on a device, at the first plan that has them."""
+    """Kinds of plan changes to verify on a device now; `where` names the device and jaxlib."""
 
     kinds: frozenset[str]
     where: str
 
     def remember(self, *, same: bool) -> None:
-        """Stores whether planned results were equal to XLA's own for these kinds of changes."""
+        """Stores in the user's cache whether results with these changes equal XLA's own."""
         found = {kind: SAME if same else DIFFERENT for kind in self.kinds}
         known = verified()
         known[self.where] = known.get(self.where, {}) | found
@@ -53,7 +53,7 @@ class FirstUse(NamedTuple):
 
 
 def kinds(plan: Plan) -> frozenset[str]:
-    """Which kinds of changes (`KINDS`: order, bindings, clones, ...) a plan makes."""
+    """Kinds (`KINDS`) of changes that a plan makes: "order" always, "bindings", "clones", ..."""
     changes = {
         "order": True,
         "bindings": plan.aliases or plan.holds,
@@ -64,7 +64,7 @@ def kinds(plan: Plan) -> frozenset[str]:
 
 
 def due(plan: Plan, device: Any) -> FirstUse | None:
-    """The kinds of a plan's changes that no run on this device has verified yet; None if none."""
+    """Kinds of a plan's changes that no comparison on this device found equal yet; None if none."""
     where = f"{device.device_kind}, jaxlib {jaxlib.version.__version__}"
     known = verified().get(where, {})
     left = frozenset(kind for kind in kinds(plan) if known.get(kind) != SAME)
@@ -72,8 +72,7 @@ def due(plan: Plan, device: Any) -> FirstUse | None:
 
 
 def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
-    """Why a device cannot run a plan and XLA's own order one after the other, or "".
-
+    """Says why a device has too little memory to run a plan and XLA's own order in sequence; or "".
     The arguments are in memory twice, and the planned results while XLA's own are computed.
     """
     limit, used = (device_bytes(device, f) for f in ("bytes_limit", "bytes_in_use"))
@@ -89,7 +88,7 @@ def lacks_memory(plan: Plan, compiled: jax.stages.Compiled, device: Any) -> str:
 
 
 def verified() -> dict[str, dict[str, str]]:
-    """The outcomes stored so far: device and jaxlib -> kind -> `SAME` or `DIFFERENT`."""
+    """Reads the stored outcomes: device and jaxlib -> kind of change -> `SAME` or `DIFFERENT`."""
     try:
         known = json.loads(read_own(_path()))
     except (OSError, ValueError, RuntimeError):  # RecursionError is a RuntimeError

@@ -23,7 +23,7 @@ _UNORDERED = {"1": "CONCURRENT", "3": "CONCURRENT_REGIONS"}
 
 
 def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
-    """A GPU's executable, serialized; b"" where JAX or XLA cannot, which is logged once."""
+    """Returns a GPU's executable, serialized; b"" where JAX cannot do that (one warning)."""
     executable: Any = compiled.runtime_executable()
     try:
         return executable.serialize()
@@ -33,7 +33,7 @@ def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
 
 
 def read_or_say(data: bytes) -> GpuExecutable | None:
-    """Parses a serialized GPU executable; None where it is b"" or cannot be read, logged once."""
+    """Parses a serialized GPU executable; None if it is b"", or cannot be read (one warning)."""
     if not data:
         return None
     try:
@@ -65,12 +65,12 @@ def _say_unknown(kinds: str) -> None:
 
 
 def reason_without_order(executable: GpuExecutable) -> str:
-    """Why a GPU executable's memory does not depend on its order, naming the XLA flag; or ""."""
+    """Says by which XLA flag a GPU executable's memory does not depend on its order; or ""."""
     return _reason(str(executable.scheduling_mode))
 
 
 def without_order(options: Iterable[tuple[str, Any]]) -> str:
-    """Names the compiler option by which memory would not depend on an order of execution; or "".
+    """Says by which XLA flag memory would not depend on the order of instructions; or "".
 
     Args:
       options: compiler options as (name, value); XLA_FLAGS count where these do not set the flag.

@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 
 
 class Ran(NamedTuple):
-    """What a GPU runs: the final module, serialized, and the parsed executable if readable."""
+    """What a GPU runs: the final module, serialized, and the executable, parsed, or None."""
 
     module: bytes
     executable: GpuExecutable | None
 
 
 def reason_of_plan(plan: Plan) -> str:
-    """Why a plan should not be compiled: its predicted time of a run is too long; or ""."""
+    """Says why not to compile a plan: its predicted time of a run is too long; or ""."""
     if not plan.xla_path_seconds or not plan.is_longer(plan.path_seconds):
         return ""
     return _longer(plan.path_seconds, plan.xla_path_seconds)
 
 
 def worse(plan: Plan, ran: Ran, own: Callable[[], Ran], cost: CostModel, *, as_it_is: bool) -> str:
-    """Why a plan's executable is worse than XLA's own: predicted time, invariant loads; or "".
+    """Says by what a plan's executable is worse than XLA's own: time, or invalid loads; or "".
+    Such loads are cached as read-only while a kernel that runs at the same time writes the memory.
 
     Args:
       plan: the plan. ran: what runs it. own: returns what runs XLA's own order.

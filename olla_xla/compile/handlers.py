@@ -14,12 +14,11 @@ from typing import Any
 
 
 class _Unwind(BaseException):
-    """Ends the function; no `except Exception` takes it, and what the handler raised is kept."""
+    """Raised by a wrapped signal handler to leave the function past any `except Exception`."""
 
 
 def raises_of_handlers[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Wraps a function so that an exception from a signal handler always ends the call with it.
-
     Handlers run when their signals arrive, as ever. Where one raises, the function ends at once,
     and the exception is raised whatever else was raised or caught on the way out.
     """

@@ -27,7 +27,7 @@ class CompileRequest:
     """One compile during which XLA's hook passes the scheduled module to a function of ours.
 
     Attributes:
-      token: marks the module.
+      token: bytes in the module by which it is recognised.
       transform: (platform, module) -> module or None for no change; an error ends the compile.
       last: whether the compile ends after `transform`, with an error from XLA.
       error: what `transform` raised.
@@ -40,11 +40,11 @@ class CompileRequest:
 
 
 class _Ended(Exception):
-    """Raised to XLA to end a compile."""
+    """Raised to XLA inside the hook to end a compile."""
 
 
 class _Hook:
-    """The callbacks that are registered with XLA, from the first request on.
+    """The callbacks that XLA calls with each scheduled module, registered at the first request.
 
     They are never cleared: XLA may be about to call one on another thread, for another compile
     (xla.clear_hlo_module_transformation, jaxlib 0.12: a segmentation fault).
@@ -57,7 +57,7 @@ class _Hook:
 
     @contextlib.contextmanager
     def listening(self, request: CompileRequest) -> Iterator[None]:
-        """A context in which `request` is served; at its end, raises what `transform` raised."""
+        """Context manager that serves `request`; at its end it raises what `transform` raised."""
         with self._lock:
             self._requests += (request,)
             self._register()
@@ -89,7 +89,10 @@ class _Hook:
                 self._platforms += (platform,)
 
     def _callback(self, platform: str, module: bytes) -> bytes | None:
-        """XLA's callback. It takes no lock: `_register` may hold ours while it waits for XLA."""
+        """XLA's callback: passes a scheduled module to the request whose token it has, if any.
+        Returns the new module, or None for no change. It takes no lock: `_register` may hold ours
+        while it waits for XLA.
+        """
         if not self._requests:
             return None
         found = _TOKEN.search(module)
@@ -112,9 +115,7 @@ _hook = _Hook()
 
 
 def listening(request: CompileRequest) -> contextlib.AbstractContextManager[None]:
-    """A context in which XLA's hook passes the module that has the request's token to `transform`.
-
-    Raises:
-      Whatever `request.transform` raises, at the end.
+    """Context manager in which XLA's hook passes the module with the request's token to its
+    `transform`. At its end it raises whatever `transform` raised.
     """
     return _hook.listening(request)

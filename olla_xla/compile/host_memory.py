@@ -16,7 +16,7 @@ from olla_xla.remat.loops.scan_residuals import ScanResidual
 
 
 def maker(pair: ScanPair, residual: ScanResidual) -> Instruction:
-    """What makes a residual's slices; they may be sent in the iteration after that."""
+    """The instruction that makes a scan residual's slices, also if they are sent a step later."""
     made = residual.value
     if residual.whole.is_host and made.i.opcode == "parameter":
         made = pair.writer.body.root[made.index].behind
@@ -24,7 +24,7 @@ def maker(pair: ScanPair, residual: ScanResidual) -> Instruction:
 
 
 def described(compiled: jax.stages.Compiled, plan: Plan, size: int) -> Plan:
-    """A plan that says what its executable keeps in host memory, `size` bytes."""
+    """Returns the plan with `host_bytes` = `size`, and the residuals that lie in host memory."""
     found = []
     for pair in pairs(module_from_bytes(final_module(compiled)), plan.target):
         loops = pair.writer.i.name, pair.reader.i.name

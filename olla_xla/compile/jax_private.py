@@ -25,14 +25,11 @@ _Jitted: Any = type(own_jit(lambda: None))
 
 
 def jit_parameters(fn: Any) -> dict[str, Any] | None:
-    """The keyword arguments that `jax.jit` made a function with; None if `jax.jit` did not make it.
+    """Returns the keyword arguments of `jax.jit` for a jitted function; None for any other.
 
     They are read from `fn._jit_info`: JAX has no public way to read donated and static arguments
     back. Functions made by `pjit`, which reads shardings otherwise, or by another library give
-    None.
-
-    Raises:
-      InputError: jit made it, and the attribute is missing (another JAX).
+    None. Raises InputError if jit made it, and the attribute is missing (another JAX).
     """
     if not isinstance(fn, _Jitted):
         return None
@@ -68,7 +65,7 @@ def jit_parameters(fn: Any) -> dict[str, Any] | None:
 
 
 def _with_layouts(info: Any, side: str) -> Any:
-    """The in_shardings or out_shardings tree as given to jit, with layouts in Formats again."""
+    """Returns a jitted function's in or out shardings, as a pytree with Formats for layouts."""
     from jax.experimental.layout import Format
 
     shardings = getattr(info, f"{side}_shardings_leaves")
@@ -82,7 +79,7 @@ def _with_layouts(info: Any, side: str) -> Any:
 
 
 def lowering_identity(lowered: jax.stages.Lowered) -> Hashable:
-    """The object that `jitted.lower(*args)` and the call `jitted(*args)` share.
+    """Returns an object that is the same for `jitted.lower(*args)` and the call `jitted(*args)`.
 
     Without `lowered._lowering` it is the StableHLO module. If that is compiled for several devices,
     only the first compile is then planned for calls.
@@ -91,18 +88,17 @@ def lowering_identity(lowered: jax.stages.Lowered) -> Hashable:
 
 
 def device_kind(lowered: jax.stages.Lowered) -> str:
-    """JAX's name of the devices that `lowered` is for.
-
+    """Returns JAX's name of the kind of device that `lowered` is for, such as a GPU's product name.
     "" where it has none, or JAX has changed the attribute: a GPU's costs are then those of an H100.
     """
     return next((device.device_kind for device in devices_of(lowered)), "")
 
 
 def device_bytes(lowered: jax.stages.Lowered, part: float = 1.0) -> int | None:
-    """Bytes that a step may use on a device that `lowered` is for; None where not known.
+    """Bytes that a step may use on one device that `lowered` is for; None where not known.
 
-    Devices that are present report it; for compile-only devices it is this part of the memory that
-    is found by their name.
+    A device that is present reports them; for a compile-only device they are `part` of the memory
+    that is known for its kind.
     """
     device = next(iter(devices_of(lowered)), None)
     if device is None or is_host(device.platform):
@@ -115,13 +111,12 @@ def device_bytes(lowered: jax.stages.Lowered, part: float = 1.0) -> int | None:
 
 
 def options_of(lowered: jax.stages.Lowered) -> dict[str, Any]:
-    """The compiler options that the function was jitted with; {} where JAX does not tell."""
+    """Returns the compiler options that the function was jitted with; {} where JAX gives none."""
     return dict(getattr(getattr(lowered, "_lowering", None), "_compiler_options_kvs", ()))
 
 
 def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
-    """The devices that a lowered function is for, from `lowered._lowering._device_list`.
-
+    """Returns the devices that a lowered function is for, from `lowered._lowering._device_list`.
     () where they are known only once it is compiled, as for an abstract mesh. JAX has no public way
     to ask.
     """
@@ -130,7 +125,7 @@ def devices_of(lowered: jax.stages.Lowered) -> tuple[Any, ...]:
 
 
 def platform_of(compiled: Any) -> str:
-    """JAX's name of the platform that an executable is for; "" where it is not known.
+    """Returns JAX's name of an executable's platform, such as "cpu"; "" where it is not known.
 
     It is read from the shardings of arguments and results. The public attributes are pytrees of
     these, which fails with user-defined pytree nodes that check their leaves.
@@ -143,22 +138,18 @@ def platform_of(compiled: Any) -> str:
 
 
 def kept_arguments(compiled: jax.stages.Compiled) -> list[int] | None:
-    """Numbers of the argument leaves that an executable takes, from `_executable._kept_var_idx`.
-
-    JAX drops others, which the function does not use. None where JAX has changed the attribute.
+    """Numbers of the argument leaves that an executable takes, in ascending order.
+    JAX drops unused ones. None where JAX has changed the attribute `_executable._kept_var_idx`.
     """
     kept = getattr(getattr(compiled, "_executable", None), "_kept_var_idx", None)
     return None if kept is None else sorted(kept)
 
 
 def own_module(private: str, public: str) -> Any:
-    """A module of JAX by its private name or, if JAX has moved it, by its public name.
+    """Imports a module of JAX by its private name or, if JAX has moved it, by its public name.
 
     The public names are all in `jax.extend`, whose import adds to JAX's configuration: functions
-    that were compiled before are then compiled again at their next call.
-
-    Raises:
-      ImportError: JAX has neither.
+    that were compiled before are then compiled again at their next call. Raises ImportError.
     """
     try:
         return importlib.import_module(private)
@@ -167,7 +158,7 @@ def own_module(private: str, public: str) -> Any:
 
 
 def under_trace(args: Any, kwargs: Any) -> bool:
-    """Whether this runs inside JAX's tracing of another function: jit, grad, vmap and the like."""
+    """Whether JAX traces another function now (jit, grad, vmap), by its arguments or state."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
         return True
     trace_state = own_module("jax._src.core", "jax.extend.core").get_opaque_trace_state
@@ -177,8 +168,7 @@ def under_trace(args: Any, kwargs: Any) -> bool:
 
 
 def distributed_client() -> Any:
-    """The client of JAX's distributed runtime, which JAX itself shares binaries through; or None.
-
+    """Returns the client of JAX's distributed runtime, which has a key-value store; None without.
     `jax.distributed` is public, but not the key-value store that it sets up.
     """
     try:
@@ -201,7 +191,7 @@ def forget_compiles(lowered: jax.stages.Lowered) -> None:
 
 
 def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> bool:
-    """Makes a compile of `lowered` the one that calls of its function run; whether that worked.
+    """Makes calls of the jitted function behind `lowered` run `compiled`; False if it cannot.
 
     The only public way is to compile again, which JAX's memo of compiles makes cheap unless it has
     dropped the executable meanwhile.
@@ -218,12 +208,12 @@ def keep_executable(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) 
 
 
 def loaded_again(compiled: jax.stages.Compiled, executable: bytes) -> jax.stages.Compiled:
-    """A compiled stage with another executable for the same devices in it, loaded from its bytes.
+    """Loads a serialized executable; returns a compiled stage like `compiled` that runs it.
 
     JAX's `serialize_executable` is public, but refuses functions that close over arrays.
 
     Args:
-      compiled: whose arguments, results and devices the executable has.
+      compiled: has the arguments, results and devices that the executable has.
       executable: as `serialize` of a loaded executable gives it.
 
     Raises:
@@ -248,7 +238,6 @@ def loaded_again(compiled: jax.stages.Compiled, executable: bytes) -> jax.stages
 
 def no_cache_writes() -> contextlib.AbstractContextManager[Any]:
     """Context manager: in this thread JAX writes nothing to its persistent compilation cache.
-
     JAX's setting is public, but its thread-local form is not. Without it a compile under a token
     that is used once leaves an entry on disk that is never read.
     """
@@ -266,10 +255,10 @@ def with_miss_handler(
         Callable[[tuple[Any, ...], dict[str, Any]], Callable[[], None] | None]
     ],
 ) -> Any:
-    """`jitted`, calling `handler(args, kwargs)` before JAX traces, lowers or compiles for a call.
+    """Returns a copy of `jitted` that calls `handler(args, kwargs)` before JAX compiles for a call.
 
-    What the handler returns is called after that, if JAX raised nothing. The caller must keep the
-    object that `handler` is a method of alive during the call.
+    What the handler returns is called after the call, if JAX raised nothing. The caller must keep
+    the object that `handler` is a method of alive during the call.
 
     A jitted function's pickling state has the Python function that C++ calls when it has no
     executable for a signature; a copy is made with another function there. If JAX has no such
@@ -293,7 +282,7 @@ def with_miss_handler(
 
 
 def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls the handler, `call`, and then what the handler returned."""
+    """Returns a function that calls the handler, then `call`, then what the handler returned."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         method = handler()
@@ -307,7 +296,7 @@ def _between(handler: weakref.WeakMethod[Any], call: Callable[..., Any]) -> Call
 
 
 def has_descriptions(traced: Any) -> bool:
-    """Whether the pytrees of a traced function can hold descriptions of arrays for arrays."""
+    """Whether JAX can make `traced.args_info`; the user's pytrees may reject its leaves."""
     try:
         return traced.args_info is not None
     except Exception:

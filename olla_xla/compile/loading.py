@@ -21,36 +21,38 @@ _logger = logging.getLogger("olla_xla")
 
 
 def begin(compile: bool = False) -> None:
-    """Starts to load the planner in a background thread, once a process.
+    """Starts to import the planner in a background thread, once a process.
 
     Args:
-      compile: also compile loops that are not on disk from an earlier process.
+      compile: also compile its loops (by numba) that are not on disk from an earlier process.
     """
     _thread(compile)
 
 
 def planner():
-    """The package `olla_xla.planner`, imported only when a plan is needed: it takes a while."""
+    """Imports and returns the package `olla_xla.planner`, which takes a while."""
     import olla_xla.planner
 
     return olla_xla.planner
 
 
 def is_needed(operations: int) -> bool:
-    """Whether planning a step of so many operations must wait until compiled loops are loaded."""
+    """Whether planning a step of so many StableHLO operations must wait for the planner's loops.
+    Also sets how long Python may interpret loops that are not compiled: not at all for many.
+    """
     few = operations <= _FEW
     interpret(_PATIENCE if few else 0.0)
     return not few or what() != _FIRST
 
 
 def what() -> str:
-    """A message for users that says what loading does: it may compile the planner's loops."""
+    """Says for users what loading does: "loading", or that it compiles the planner's loops."""
     loops = importlib.import_module("olla_xla.memory.lifetimes").live_spans
     return "loading" if loops.is_kept else _FIRST
 
 
 def finish() -> None:
-    """Loads the planner and compiles its loops, or waits for the thread that does."""
+    """Imports the planner and compiles its loops, or waits for the thread that does."""
     _thread(compile=True).join()
 
 

@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
     Attributes:
       accepted: the planned module, if that was checked.
-      kernels: if an executable was checked, which arrays of a kernel are the same memory.
+      kernels: if an executable was checked: kernel -> which of its arrays share memory.
     """
 
     accepted: Accepted | None = None
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A plan's modules and executable, as the referee checks them and as they are saved.
+    """Modules and executable of a plan, as the referee checks them and as a file of them is saved.
 
     Attributes:
       target: "cpu", "cuda" or "tpu".
@@ -71,7 +71,7 @@ class Case:
       donated: (parameter number, index) of the arguments whose memory outputs take over.
       stablehlo: the lowered step's text.
       plan: the text of a plan file.
-      objection: what the referee said.
+      objection: the referee's message; "" if there was none.
     """
 
     target: str
@@ -88,23 +88,21 @@ class Case:
 
     @functools.cached_property
     def gpu(self) -> GpuExecutable | None:
-        """The executable, parsed; None where it is not a GPU's, or cannot be read."""
+        """The GPU executable, parsed; None if there is none, or it cannot be read."""
         return gpu_code.read_or_say(self.executable) if self.executable else None
 
     def with_results(self, results: str) -> Case:
-        """The same case with other `results`; the executable is not parsed again."""
+        """Returns a copy with other `results`, which does not parse the executable again."""
         other = dataclasses.replace(self, results=results)
         other.__dict__["gpu"] = self.gpu
         return other
 
     def check(self, accepted: Accepted | None = None) -> Seen:
         """Has the referee check the executable or, before there is one, the planned module.
+        Returns what it accepted; raises CheckError if it objects.
 
         Args:
           accepted: the planned module, if the executable is known to run it unchanged.
-
-        Raises:
-          CheckError: the referee objects.
         """
         if not self.final:
             return Seen(check_planned(self.scheduled, self.planned, self.target))
@@ -167,7 +165,7 @@ def _without_constants(case: Case) -> Case:
 
 
 def load(path: Path) -> Case:
-    """Reads a case from a file. Raises InputError if the file has none."""
+    """Reads a case from a file that `save` wrote. Raises InputError if the file has none."""
     try:
         with zipfile.ZipFile(io.BytesIO(read_regular(path))) as file:
             if sum(member.file_size for member in file.infolist()) > LARGEST:

@@ -30,7 +30,7 @@ _FORWARDING = re.compile(r"(bitcast|get-tuple-element)(\.\d+)*\.remat\d*$")
 
 
 def order_difference(plan: Plan, final: bytes) -> str:
-    """Why the order of an executable's module (serialized) is not the plan's, or ""."""
+    """Says how an executable's serialized module runs in another order than the plan's; or ""."""
     try:
         _compare(plan, _schedules(final))
     except CheckError as error:
@@ -39,13 +39,13 @@ def order_difference(plan: Plan, final: bytes) -> str:
 
 
 def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Instructions added to and dropped from the plan's.
+    """Finds the instructions that XLA added to a plan's schedule, and those that it dropped.
 
     Args:
       plan: the plan. module: the executable's.
 
     Returns:
-      (instructions added that are not idle, instructions dropped), of the computations in both.
+      (names added that are not idle, names dropped), of the computations in both.
 
     Raises:
       CheckError: most instructions of the plan are missing. Where XLA keeps names also: an
@@ -62,7 +62,7 @@ def compare_orders(plan: Plan, module: Module) -> tuple[tuple[str, ...], tuple[s
 
 
 def _schedules(module: bytes) -> dict[str, list[tuple[str, str]]]:
-    """(name, opcode) of the instructions of a serialized module, by computation, as they run."""
+    """Reads a serialized module's schedules: computation name -> (name, opcode) in order."""
     proto = parse_module_proto(module)
     found = {}
     for c in proto.computations:

@@ -39,8 +39,8 @@ class Outcome:
       planned: True when the schedule in use is not XLA's own.
       reason: why XLA's own schedule is used, or "".
       error: what went wrong in planning, or None.
-      objection: the referee's objection to the planned executable, with the path of the saved
-        case, or "".
+      objection: why the referee, our checker, rejected the planned executable, with the path of
+        the saved case, or "".
       members: numbers of the processes that agreed on it; () where it concerns this one only.
       accepted: digest of the planned executable that the referee accepted; or "".
     """
@@ -55,7 +55,7 @@ class Outcome:
     accepted: str = ""
 
     def described(self) -> Outcome:
-        """Itself, with a plan that says what its executable keeps in host memory."""
+        """Returns itself with the plan's `host_bytes` and `host_arrays` set from the executable."""
         if self.plan is None or not (size := host_bytes(self.compiled)):
             return self
         plan = host_memory.described(self.compiled, self.plan, size)
@@ -63,40 +63,41 @@ class Outcome:
 
     @property
     def fell_back(self) -> bool:
-        """Whether XLA's own schedule is used for another reason than that nothing was gained."""
+        """Whether XLA's own schedule is used because of a problem, not for lack of a gain."""
         return not self.planned and self.reason != NO_GAIN
 
 
 def require_budget(compiled: jax.stages.Compiled, options: PlanOptions, reason: str) -> None:
-    """Raises BudgetError, with `reason`, if an executable takes more than the options allow."""
+    """Raises BudgetError with `reason` if an executable takes more than `options.budget_bytes`."""
     if options.budget_bytes is not None and assigned_bytes(compiled) > options.budget_bytes:
         raise BudgetError(options.budget_bytes, assigned_bytes(compiled), reason)
 
 
 def failed(compiled: jax.stages.Compiled, error: Exception) -> Outcome:
-    """The outcome where planning raised `error`: XLA's own executable, `compiled`."""
+    """Returns the outcome where planning raised `error`: XLA's own executable, `compiled`."""
     _logger.debug("planning failed", exc_info=error)
     return Outcome(compiled, None, False, error_text(error), error)
 
 
 def error_text(error: Exception) -> str:
-    """An error's message for users, with the type's name before it if it is not ours."""
+    """Returns an error's message for users, with its type's name in front if it is no OllaError."""
     text = str(error) or type(error).__name__
     return text if isinstance(error, OllaError) else f"{type(error).__name__}: {text}"
 
 
 def without_gain(plan: Plan) -> bool:
-    """Whether a plan's predicted total is no lower than that of XLA's own order."""
+    """Whether a plan's predicted total bytes are at least those of XLA's own order."""
     return plan.predicted_bytes >= plan.xla_predicted_bytes
 
 
 def chosen(
     compiles: Compiles, plan: Plan, applied: Applied, captured: Captured | None = None
 ) -> Outcome:
-    """The planned executable, or XLA's own where the planned one is to be rejected.
+    """Returns the planned executable, or XLA's own if that one is rejected or takes no fewer bytes.
 
     The total of XLA's own order is only predicted. If the plan's prediction was wrong, or XLA's
     rematerialization may make that total smaller, XLA's own order is compiled too, and compared.
+    With `placement="own"` the buffers of the planned executable are placed by us.
     """
     compiled, reason, objects = applied[:3]
     plan = dataclasses.replace(plan, without_rematerialization=applied.is_quiet)
@@ -130,7 +131,7 @@ def chosen(
 
 
 def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
-    """XLA's total for its own order; None where XLA refuses to compile it for its memory."""
+    """XLA's total for its own order; None where it refuses to compile that for lack of memory."""
     try:
         return assigned_bytes(compiles.own())
     except jax.errors.JaxRuntimeError as error:
@@ -143,7 +144,9 @@ def _own_bytes(compiles: Compiles, plan: Plan) -> int | None:
 def _doubt(
     compiles: Compiles, plan: Plan, compiled: jax.stages.Compiled, captured: Captured | None
 ) -> str:
-    """Why XLA's own order may take less than predicted, given the plan's executable; or ""."""
+    """Says why XLA's own order may take fewer bytes than predicted, or "".
+    It may if the total of the plan's executable was mispredicted, or XLA may rematerialize.
+    """
     assigned = assigned_bytes(compiled)
     error, gain = abs(assigned - plan.predicted_bytes), plan.xla_predicted_bytes - assigned
     if error > _EXACT * assigned and error > _CERTAIN * gain:
@@ -156,7 +159,7 @@ def _doubt(
 def rejected(
     own: jax.stages.Compiled, plan: Plan, captured: Captured, reason: str, objection: str
 ) -> Outcome:
-    """The outcome with XLA's own executable instead of a plan's; logs why."""
+    """Returns the outcome with XLA's own executable in place of a plan's; logs the reason."""
     if reason != NO_GAIN:
         _logger.warning("%s: XLA's own schedule is used: %s", plan.module, reason)
     kept = unplanned(plan, captured, assigned_bytes(own))
@@ -164,7 +167,7 @@ def rejected(
 
 
 def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
-    """The plan that keeps XLA's own order, for a module with few temporaries, without a search."""
+    """Returns a plan with XLA's own order and total, for a module too small to be searched."""
     view, total = captured.view, assigned_bytes(compiled)
     return Plan(
         module=view.name,
@@ -184,7 +187,7 @@ def small_plan(captured: Captured, compiled: jax.stages.Compiled) -> Plan:
 
 
 def unplanned(plan: Plan, captured: Captured, assigned: int) -> Plan:
-    """A rejected plan turned into one that describes XLA's own order and its assigned bytes."""
+    """Turns a rejected plan into one that describes XLA's own order and its `assigned` bytes."""
     order = captured.view.order
     if plan.order == order and not (plan.aliases or plan.holds or plan.is_rewritten):
         return dataclasses.replace(plan, xla_bytes=assigned, assigned_bytes=assigned)

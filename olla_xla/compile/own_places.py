@@ -39,10 +39,11 @@ LOSS = 0.005
 
 
 def placed(compiled: jax.stages.Compiled, plan: Plan) -> tuple[jax.stages.Compiled, Plan]:
-    """An executable with its buffers placed by us; the same one where that is not possible.
+    """Moves the buffers of a CPU executable to addresses that this package chooses.
+    Returns (the new executable, the plan); the same executable where that is not possible.
 
     Args:
-      compiled: runs the plan, with XLA's places. plan: says so in the result: `placement`,
+      compiled: runs the plan, at XLA's addresses. plan: says so in the result: `placement`,
         `placement_note`, `recovered_bytes`.
     """
     proofs, moved, saved, note = list(plan.proofs), None, 0, ""
@@ -68,12 +69,12 @@ def placed(compiled: jax.stages.Compiled, plan: Plan) -> tuple[jax.stages.Compil
 
 
 def _how(plan: Plan, proofs: list[Proof]) -> dict[str, Any]:
-    """Places come by the integer program where the order does, in what is left of the time.
-
-    A stored plan has a proof of places: search alone finds them again unless the program did.
+    """Returns how addresses are chosen, as arguments of `extensions.own_places`; {}: by search.
+    An integer program chooses them where one chose the order, in what is left of the time. For a
+    stored plan, which has a proof of addresses, search finds them again unless the program did.
 
     Args:
-      plan: the plan. proofs: its own; that of places is replaced.
+      plan: the plan. proofs: its own, changed in place: that of addresses is removed.
     """
     placed = [proof for proof in proofs if proof.what == "places"]
     if not proofs or (placed and not placed[0].message.startswith("by ilp")):
@@ -88,14 +89,14 @@ def _how(plan: Plan, proofs: list[Proof]) -> dict[str, Any]:
 
 
 def _moved(compiled: jax.stages.Compiled, how: Mapping[str, Any]) -> jax.stages.Compiled | None:
-    """The executable with its buffers elsewhere, checked and loaded; None if nothing is gained.
+    """Returns the executable with its buffers moved, checked and loaded; None if nothing is gained.
 
     Args:
-      compiled: with XLA's places. how: further arguments of `extensions.own_places`.
+      compiled: at XLA's addresses. how: further arguments of `extensions.own_places`.
 
     Raises:
       OllaError, HloError: it cannot be read or changed.
-      CheckError: the referee rejected the new places (a bug).
+      CheckError: the referee, our checker, rejected the new addresses (a bug).
     """
     if not is_host(platform_of(compiled)):
         raise OllaError("buffer addresses can be changed only in executables for a CPU")

@@ -13,7 +13,7 @@ _EXACT = 1.001
 
 @dataclasses.dataclass(frozen=True)
 class PlanEvent:
-    """What came of planning and compiling one signature of a planned function.
+    """What came of planning and compiling a planned function for one signature (shapes, types).
 
     Attributes:
       function: its name.
@@ -52,7 +52,7 @@ class PlanEvent:
 
     @classmethod
     def of(cls, function: str, outcome: Outcome, seconds: float, hint: str = "") -> PlanEvent:
-        """Makes the event of an outcome.
+        """Makes the event from the outcome of compiling a function.
 
         Args:
           function: its name. outcome: of planning and compiling it.
@@ -81,20 +81,20 @@ class PlanEvent:
 
     @property
     def host(self) -> str:
-        """What is in host memory, or why nothing is; "" where that was not asked for."""
+        """Says how much is in host memory, or why nothing is; "" where that was not asked for."""
         if self.host_bytes:
             return f"{self.host_bytes / 2**20:,.1f} MB in host memory"
         return f"nothing in host memory: {self.host_reason}" if self.host_reason else ""
 
     @property
     def saved(self) -> float:
-        """The part of XLA's total that is saved; 0 where nothing was planned."""
+        """The fraction of XLA's own total that the plan saves; 0 where nothing was planned."""
         if self.bytes is None or not self.xla_bytes:
             return 0.0
         return 1 - self.bytes / self.xla_bytes
 
     def __str__(self) -> str:
-        """A line for a reader; sizes in MB of 2^20 bytes."""
+        """A line of text for users: function, totals in MB of 2^20 bytes, predicted time, why."""
         together = f" in {self.processes} processes" if self.processes > 1 else ""
         took = f"planned and compiled in {self.seconds:.1f} s"
         took += f"; {of_refusals(self.refused, self.proposed)}" if self.refused else ""

@@ -63,10 +63,10 @@ def plan_key(
     compiler_options: Mapping[str, Any] | None,
     options: PlanOptions,
 ) -> str:
-    """The key under which a plan is stored: a digest of program, compiler, options and devices.
+    """Returns the key under which a plan is stored: a digest of all arguments and versions.
 
-    `program` is the lowered module's bytecode (stablehlo.py). A key that fails to tell two modules
-    apart costs time only: a plan carries the fingerprint of its module and is refused for another.
+    `program` is the lowered module's bytecode; `environment` names devices. A key that fails to
+    tell two modules apart costs time only: a plan is refused for a module of another fingerprint.
     """
     config: Any = jax.config
     parts = (
@@ -86,7 +86,7 @@ def plan_key(
 
 
 def plan_digest(plan: Plan) -> str:
-    """Digest of a plan's module and of all changes to it: 32 hex digits."""
+    """Returns a digest, 32 hex digits, of a plan's module and of all that it changes there."""
     written = [_FORMAT, plan.fingerprint, dict(plan.order), dict(plan.aliases), dict(plan.holds)]
     written += [plan.clones, plan.loops, plan.sunk, plan.joined]
     text = json.dumps(written, sort_keys=True)
@@ -98,7 +98,7 @@ class PlanStore:
 
     Args:
       directory: where plan files are kept, or None for memory only. Made when first needed.
-      capacity: plans kept in memory; the longest unused go first.
+      capacity: plans kept in memory; the least recently used are dropped first.
     """
 
     def __init__(self, directory: Path | None = None, capacity: int = 128) -> None:
@@ -109,12 +109,12 @@ class PlanStore:
         self._plans: collections.OrderedDict[str, StoredPlan] = collections.OrderedDict()
 
     def load(self, key: str) -> Plan | None:
-        """The plan kept under `key`, or None."""
+        """Returns the plan stored under `key`, from memory or its file; None without one."""
         stored = self._load(key)
         return None if stored is None else stored.plan
 
     def accepted(self, key: str) -> tuple[str, ...]:
-        """Digests of executables of the plan kept under `key` that the referee has accepted."""
+        """Digests of the executables of `key`'s plan that the referee has accepted before."""
         stored = self._load(key)
         return () if stored is None else stored.accepted
 
@@ -129,7 +129,7 @@ class PlanStore:
         return stored
 
     def save(self, key: str, plan: Plan, accepted: str = "") -> None:
-        """Keeps `plan` under `key`, in memory and, given a directory, in a file.
+        """Stores `plan` under `key`, in memory and, given a directory, in a file.
 
         Args:
           key: by `plan_key`. plan: to keep.
@@ -143,7 +143,7 @@ class PlanStore:
         self._write(key, stored)
 
     def drop(self, key: str) -> None:
-        """Forgets the plan kept under `key`, in its file too."""
+        """Removes the plan stored under `key` from memory, and its file."""
         with self._lock:
             self._plans.pop(key, None)
         path = self._path(key)
@@ -152,7 +152,7 @@ class PlanStore:
                 path.unlink()
 
     def clear(self) -> None:
-        """Forgets the plans in memory; files stay."""
+        """Removes all plans from memory; files stay."""
         with self._lock:
             self._plans.clear()
 
@@ -192,12 +192,12 @@ class PlanStore:
 
 
 def process_store() -> PlanStore:
-    """The PlanStore of this process; on disk too if JAX's persistent compilation cache is on."""
+    """Returns this process's PlanStore; with files if JAX's persistent compilation cache is on."""
     return _store(stored_folder())
 
 
 def stored_folder() -> Path | None:
-    """Where this process keeps plans; None where JAX's persistent compilation cache is off."""
+    """The folder of this process's stored plans, in JAX's persistent cache; None if that is off."""
     config: Any = jax.config
     directory = config.jax_compilation_cache_dir
     # JAX takes remote directories too, which only its own file layer can write to.
@@ -208,7 +208,6 @@ def stored_folder() -> Path | None:
 
 def is_filled() -> bool:
     """Whether the plan folder in JAX's compilation cache holds a plan, of any process or function.
-
     False where the persistent cache is off or remote.
     """
     folder = stored_folder()
@@ -264,13 +263,11 @@ class StoredPlan(NamedTuple):
 
 
 def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
-    """Writes a plan; the file's name, without its suffix, is the plan's key.
+    """Writes a plan to a file, whose name without suffix is the plan's key.
+    If that fails, it raises OSError, and an earlier file stays.
 
     Args:
-      path: the file. plan: to write. accepted: digests of executables.
-
-    Raises:
-      OSError: it cannot be written; an earlier file stays.
+      path: the file. plan: to write. accepted: digests of executables that the referee accepted.
     """
     text = plan_file.dumps(plan)
     header = {
@@ -287,10 +284,8 @@ def write(path: Path, plan: Plan, accepted: Sequence[str] = ()) -> None:
 
 
 def read(path: Path) -> StoredPlan:
-    """Reads the plan in a file, and sets the file's time, which says when it was used last.
-
-    Raises:
-      PlanFileError: it cannot be read, or is not what was written for its key.
+    """Reads a file of a stored plan, and sets the file's time, which says when it was used last.
+    Raises PlanFileError if it cannot be read, or is not what was written for its key.
     """
     try:
         data = read_regular(path, _LARGEST)
@@ -312,7 +307,9 @@ def read(path: Path) -> StoredPlan:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """All files of a folder of stored plans, by name, also damaged or abandoned ones."""
+    """Yields an Entry for each file of stored plans in a folder, by name.
+    Damaged and abandoned files are included; PlanFileError if the folder cannot be read.
+    """
     try:
         paths = sorted(folder.iterdir())
     except FileNotFoundError:
@@ -342,8 +339,8 @@ def prune(folder: Path, seconds: float, most_bytes: int | None = None) -> list[E
     """Removes files without a usable plan, plans unused for long, and plans beyond a size limit.
 
     Args:
-      folder: of stored plans. seconds: files that were not used for so long are removed.
-      most_bytes: that the others may take together, the latest used first; None for no limit.
+      folder: of stored plans. seconds: plans that were not used for so long are removed.
+      most_bytes: of the plans that stay, the latest used ones; None for no limit.
 
     Returns:
       The entries that were removed.

@@ -45,14 +45,14 @@ def compile_planned(
     compiler_options: dict[str, Any] | None = None,
     **compile_kwargs: Any,
 ) -> Outcome:
-    """Compiles `lowered` with a planned schedule where that lowers XLA's total.
+    """Compiles `lowered` with a planned schedule where that lowers XLA's total bytes.
 
     Calls of the jitted function that `lowered` came from then run the same executable, unless
     `compiler_options` or other `compile` arguments are given (as in JAX).
 
     Args:
       lowered: JAX's lowered stage; nothing else may compile it meanwhile.
-      options: limits and seed.
+      options: of the planner: limits, budget, seed.
       environment: part of the key of stored plans: names the devices, their runtime and the
         compiler options of `lowered`.
       store: where plans are kept for reuse; the process's own by default.
@@ -114,7 +114,9 @@ def _compile(
     store: plan_store.PlanStore | None,
     compiler_options: dict[str, Any] | None,
 ) -> Outcome:
-    """The better executable, planned or XLA's own; errors in planning are in the outcome."""
+    """Compiles with the stored plan or a new one, which is then stored; errors are in the outcome.
+    The outcome has the better executable, planned or XLA's own. BudgetError is raised.
+    """
     try:
         key = plan_store.plan_key(
             compiles.stablehlo.bytecode, environment, compiler_options, options
@@ -141,10 +143,8 @@ def _compile(
 
 
 def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) -> Outcome:
-    """The executable of a stored plan; the referee checks it unless it is among `accepted`.
-
-    Raises:
-      PlanMismatchError: the module is not the plan's.
+    """Compiles with a stored plan; the referee checks the executable unless it is in `accepted`.
+    If the plan gains nothing, XLA's own order is compiled. Raises PlanMismatchError.
     """
     if without_gain(plan):
         # A stored plan without a gain describes XLA's order already.
@@ -154,10 +154,8 @@ def _known(compiles: Compiles, plan: Plan, key: str, accepted: Sequence[str]) ->
 
 
 def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
-    """Plans, and a second time for XLA's own places if ours are refused or cost much.
-
-    Raises:
-      BudgetError: the budget cannot be met.
+    """Plans and compiles; if our buffer addresses fail or cost much, a second time for XLA's.
+    Returns the outcome of fewer bytes. Raises BudgetError if the budget cannot be met.
     """
     outcome = _fresh(compiles, options, key)
     plan = outcome.plan
@@ -187,8 +185,8 @@ def _best(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
 
 
 def _for_xlas_places(options: PlanOptions, plan: Plan) -> PlanOptions:
-    """For the search for another order, in what is left of the time: by search, as an integer
-    program proves nothing of XLA's places.
+    """Options for a second search, of an order for XLA's addresses, in what is left of the time.
+    It is by search, as an integer program proves nothing of XLA's addresses.
     """
     limit, is_search = options.time_limit, options.method == "search"
     if limit is None and not is_search:
@@ -204,14 +202,13 @@ def _for_xlas_places(options: PlanOptions, plan: Plan) -> PlanOptions:
 
 
 def _seconds(plan: Plan) -> float:
-    """Seconds for a plan and the programs for its places."""
+    """Seconds that a plan took, with those of the integer programs for its addresses."""
     return plan.seconds + sum(proof.seconds for proof in plan.proofs if proof.what == "places")
 
 
 def _placed(outcome: Outcome, plan: Plan) -> Outcome:
-    """An outcome, with its plan, whose buffers are placed by us where that is possible.
-
-    Where XLA's rule does not count, a total is predicted to be the order's lifetime peak.
+    """Returns the outcome with buffers moved to our own addresses where that is possible.
+    The prediction is then the order's lifetime peak: XLA's rules of placement do not count.
     """
     compiled, plan = own_places.placed(outcome.compiled, plan)
     if plan.placement != "own":
@@ -225,9 +222,7 @@ def _placed(outcome: Outcome, plan: Plan) -> Outcome:
 
 def _fresh(compiles: Compiles, options: PlanOptions, key: str) -> Outcome:
     """Plans inside one compile; plans again for less memory if XLA exceeds the budget.
-
-    Raises:
-      BudgetError: the budget cannot be met.
+    Plans again without changing loops if XLA refuses these; raises BudgetError.
     """
     session = PlanningSession(compiles, options)
     try:

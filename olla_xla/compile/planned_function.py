@@ -64,7 +64,7 @@ MEANT = (OllaError, jax.errors.JaxRuntimeError, Warning)
 
 
 class PlanWarning(UserWarning):
-    """Planning failed, or the check rejected the plan: XLA's own schedule runs. Warned once."""
+    """Warned once: planning a function failed, or our check rejected its plan; XLA's order runs."""
 
 
 class PlanSettings(NamedTuple):
@@ -79,7 +79,7 @@ class PlanSettings(NamedTuple):
 def planned_function(
     function: Callable[..., Any], jit_options: dict[str, Any], plan_settings: PlanSettings
 ) -> PlannedFunction:
-    """Makes a `PlannedFunction`, jitted with `jit_options`; equal ones share their plans."""
+    """Makes a `PlannedFunction`, jitted with `jit_options`; equal ones share state and plans."""
     function, alike = shared(
         function, (plan_settings, jit_options), functools.partial(_jitted, jit_options)
     )
@@ -150,7 +150,7 @@ class PlannedFunction:
         self._say(caution(function))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function, planning it first for a new signature."""
+        """Runs the function; for new shapes and types of arguments it is planned first."""
         try:
             if self._verify is False:
                 return self._call(*args, **kwargs)
@@ -165,7 +165,9 @@ class PlannedFunction:
 
     @raises_of_handlers
     def _verified(self, outputs: Any, first: _First) -> Any:
-        """The outputs of a planned executable's first call, or XLA's own where they differ."""
+        """Compares a first call's outputs with those of XLA's own executable; returns the latter
+        if they differ. Plans of this module are then no longer used, with a warning.
+        """
         own = own_jit(functools.partial(self.__wrapped__), **self._jit_options)
         expected = first.comparison.expected(own, first.args, first.kwargs)
         if expected is None:
@@ -181,7 +183,9 @@ class PlannedFunction:
     def _difference(
         self, expected: Any, found: Any, comparison: verification.ResultComparison
     ) -> str:
-        """Where outputs differ, in this process or another one with the same plan; or ""."""
+        """Says where outputs differ, here or in another process with the same plan; or "".
+        The result of the comparison is stored, if it was not the user who asked for it.
+        """
         difference, members = verification.difference(expected, found), comparison.members
         if len(members) > 1:
             topic = f"results of {comparison.digest}"
@@ -193,9 +197,7 @@ class PlannedFunction:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], None] | None:
         """Plans the executable that JAX is about to compile and run for these arguments.
-
-        Returns:
-          A function to call once JAX has run the executable, or None.
+        Returns a function to call once JAX has run the executable, or None.
         """
         try:
             if not is_to_plan(args, kwargs):
@@ -208,7 +210,9 @@ class PlannedFunction:
     def _before_call(
         self, traced: jax.stages.Traced, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], None] | None:
-        """Plans what was traced; returns as `_before_miss`."""
+        """Lowers and plans a traced call, and notes if its first results are to be compared.
+        Returns None, or a function that warns after the call that it was not planned.
+        """
         lowered = None
         try:
             lowered = traced.lower()
@@ -245,11 +249,11 @@ class PlannedFunction:
         return functools.partial(self._warn, text)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Binds as a function does, so methods can be planned."""
+        """Binds to an instance as a function does, so that methods can be planned."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles the arguments of `plan`, without executables."""
+        """Makes copies and pickles of the arguments of `plan`, without executables."""
         return planned_function, (self.__wrapped__, self._jit_options, self._plan_settings)
 
     def __repr__(self) -> str:
@@ -264,29 +268,26 @@ class PlannedFunction:
         return f"<olla_xla.plan of {self.__name__}: {found}>"
 
     def trace(self, *args: Any, **kwargs: Any) -> stages.PlannedTraced:
-        """Traces the function for these arguments, as the method of a `jax.jit` function does."""
+        """Traces the function as `jax.jit`'s does, into a stage that plans once it is compiled."""
         return stages.PlannedTraced(
             self, self._jitted.trace(*args, **kwargs), device_key(args, kwargs)
         )
 
     def lower(self, *args: Any, **kwargs: Any) -> stages.PlannedLowered:
-        """Lowers the function for these arguments, as `jax.jit`'s does; `.compile()` then plans."""
+        """Lowers the function as `jax.jit`'s does, into a stage that plans once it is compiled."""
         return stages.PlannedLowered(
             self, self._jitted.lower(*args, **kwargs), device_key(args, kwargs)
         )
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The shapes of the results for these arguments, as the method of a `jax.jit` function."""
+        """Returns shapes and types of the results, as a `jax.jit` function's method does."""
         return self._jitted.eval_shape(*args, **kwargs)
 
     def as_policy(self, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """The scan residuals that the plan for these arguments keeps, as a `jax.checkpoint` policy.
+        """Returns a `jax.checkpoint` policy that keeps the scan residuals that the plan keeps.
 
         It plans the signature if that was not done. Residuals are named by `checkpoint_name`; the
-        policy lists those that are kept and have no name.
-
-        Raises:
-          CheckError: there is no plan for the signature.
+        policy lists those that are kept and have no name. Raises CheckError if there is no plan.
 
         Examples:
           >>> print(step.as_policy(state, batch))
@@ -300,13 +301,13 @@ class PlannedFunction:
         return extensions.checkpoint_policy(traced, lowered, outcome.plan)
 
     def clear_cache(self) -> None:
-        """Drops traces and executables, as the method of a `jax.jit` function; plans are kept."""
+        """Drops traces and executables, as a `jax.jit` function's method does; plans are kept."""
         with self._shared.lock:
             self._jitted.clear_cache()
             self._shared.outcomes.clear()
 
     def _cache_size(self) -> int:
-        """As `jax.jit`'s: how many signatures were called; programs count compiles by it."""
+        """Number of signatures that were called, as `jax.jit`'s; programs count compiles by it."""
         return getattr(self._call, "_cache_size", self._jitted._cache_size)()
 
     @property
@@ -316,10 +317,8 @@ class PlannedFunction:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans made so far, in the order their signatures were compiled.
-
-        Raises:
-          IndexError: when indexed, if there is no such plan; it says why.
+        """The plans made so far, in the order in which their signatures were compiled.
+        Indexing beyond them raises an IndexError that says why there is no plan.
         """
         why = self._shared.unplanned or "call or compile the function first"
         return Plans(self._shared.plans).named(self.__name__, why)
@@ -328,7 +327,9 @@ class PlannedFunction:
     def _outcome(
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome:
-        """Plans and compiles `lowered`, once for each set of compile arguments."""
+        """Plans and compiles `lowered`, once for each set of compile arguments.
+        If planning fails, JAX compiles it with XLA's schedule, and the user is warned.
+        """
         try:
             return self._made_once(lowered, device_key, **compile_kwargs)
         except Exception as error:
@@ -366,7 +367,9 @@ class PlannedFunction:
     def _compiled(
         self, lowered: jax.stages.Lowered, device_key: str, **compile_kwargs: Any
     ) -> Outcome:
-        """Compiles `lowered`: without a plan, with the one that was given, or with a new one."""
+        """Compiles `lowered`: without a plan, with the one that was given, or with a new one.
+        Several processes compile together if the function runs on devices of all of them.
+        """
         if not self._plan_settings.enabled:
             return Outcome(lowered.compile(**compile_kwargs), None, False, _DISABLED)
         members = ()
@@ -419,7 +422,7 @@ class PlannedFunction:
             )
 
     def _warn(self, text: str) -> None:
-        """Warns the user, once for each planned function."""
+        """Warns the user with a PlanWarning, once for each planned function."""
         if "warned" not in self._shared.said:
             self._shared.said.add("warned")
             warnings.warn(text, PlanWarning, skip_file_prefixes=_INTERNAL)
@@ -431,12 +434,12 @@ class PlannedFunction:
 
 
 def _unordered(lowered: jax.stages.Lowered, options: Iterable[tuple[str, Any]]) -> str:
-    """Why memory does not depend on an order with these compiler options; or ""."""
+    """Says by which GPU option memory does not depend on the order of instructions; or ""."""
     if not any(platform_of_jax(device.platform).lists_thunks for device in devices_of(lowered)):
         return ""
     return gpu_code.without_order(options)
 
 
 def _numbers(given: Any) -> tuple[int, ...]:
-    """`jax.jit`'s argument numbers, which may be one or none, as a tuple."""
+    """`jax.jit`'s argument numbers, given as None, one number or several, as a tuple."""
     return (given,) if isinstance(given, int) else tuple(given or ())

@@ -28,7 +28,7 @@ def reset_peak() -> bool:
 
 
 def status_bytes(field: str) -> int | None:
-    """A field of /proc/self/status, such as "VmHWM", in bytes; None where there is none."""
+    """Returns a field of /proc/self/status, such as "VmHWM", in bytes; None where there is none."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -38,14 +38,13 @@ def status_bytes(field: str) -> int | None:
 
 
 def device_bytes(device: Any, field: str) -> int | None:
-    """A field of a device's memory statistics, such as "peak_bytes_in_use"; None on CPU."""
+    """Returns a field of a device's memory statistics, such as "bytes_in_use"; None without it."""
     stats = device.memory_stats()
     return None if not stats else stats.get(field)
 
 
 class DevicePeak:
-    """The peak of a device's allocator, beyond the bytes in use when this object was made.
-
+    """Measures the peak of a device's allocator beyond the bytes in use when it is constructed.
     Allocators keep one peak, which cannot be reset: an earlier peak may have been higher.
     """
 
@@ -55,7 +54,7 @@ class DevicePeak:
         self._before = device_bytes(device, "peak_bytes_in_use")
 
     def bytes(self) -> int | None:
-        """The allocator's peak in bytes; None if not reported, or an earlier peak was as high."""
+        """Peak bytes beyond those in use at the start; None unless the peak rose since then."""
         peak = device_bytes(self._device, "peak_bytes_in_use")
         if peak is None or self._held is None or self._before is None or peak <= self._before:
             return None
@@ -63,10 +62,10 @@ class DevicePeak:
 
 
 def profiled_peak(function: Callable[..., Any], arguments: Callable[[], Any]) -> int | None:
-    """The most bytes in use on a device over one call, as JAX's profiler sees it.
+    """Calls a function once under JAX's profiler; returns the most bytes in use on a device.
 
     Args:
-      function: to call. arguments: makes what it is called with.
+      function: to call. arguments: returns the arguments that it is called with.
 
     Returns:
       None without the package xprof, which reads the traces, and where one has no memory events, as
@@ -85,7 +84,7 @@ def profiled_peak(function: Callable[..., Any], arguments: Callable[[], Any]) ->
 
 
 def peak_of(profile: dict[str, Any]) -> int | None:
-    """The largest peak of bytes in use in a MemoryProfile of XProf (JSON); None if none."""
+    """Returns the largest peak of bytes in use in a MemoryProfile of XProf (JSON); None if none."""
     allocators = profile.get("memoryProfilePerAllocator", {}).values()
     peaks = [
         int(allocator.get("profileSummary", {}).get("peakStats", {}).get("peakBytesInUse", 0))

@@ -26,7 +26,7 @@ def is_refusal(error: Exception, target: str) -> bool:
 
 
 def refused_bytes(error: Exception) -> int:
-    """The total that XLA names where it refuses a step, to about a thousandth; 0 if it names none.
+    """Reads the total bytes from XLA's error that refuses a step, to 0.1 %; 0 if it names none.
 
     Both texts of XLA:TPU are read: "the total memory required for HLO temporaries (16.80G) exceeds
     available HBM (15.75G)", and before it "Used 16.80G of 15.75G hbm".
@@ -38,15 +38,14 @@ def refused_bytes(error: Exception) -> int:
 def refused_executable(
     lowered: jax.stages.Lowered, target: str, compiler_options: Mapping[str, Any]
 ) -> tuple[bytes, BufferAssignment]:
-    """The scheduled module, serialized, and the buffer assignment that XLA found too large.
-
-    The step is compiled again, with a dump. XLA stops before code generation, which takes longest.
+    """Compiles a refused step again with a dump, and reads what XLA found too large.
+    XLA stops before code generation, which takes longest.
 
     Args:
       lowered: what was refused. target: name of the platform. compiler_options: XLA's.
 
-    Raises:
-      OllaError: XLA leaves no such dump.
+    Returns:
+      (the scheduled module, serialized; its buffer assignment). OllaError if XLA leaves no dump.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = {**compiler_options, **dump_options(Path(folder))}

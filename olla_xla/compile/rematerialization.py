@@ -38,24 +38,24 @@ _NEAR = 0.99
 
 
 def without_pass(lowered: jax.stages.Lowered, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Compiler options of a stage with XLA's rematerialization off beside what is off already."""
+    """Returns compiler options with XLA's rematerialization added to `xla_disable_hlo_passes`."""
     off = str(_option(_OFF, lowered, options) or "").split(",")
     passes = dict.fromkeys((*filter(None, map(str.strip, off)), _PASS))
     return {**(options or {}), _OFF: ",".join(passes)}
 
 
 def acts_on(final: bytes, plan: Plan) -> bool:
-    """Whether XLA's rematerialization added to what a plan, or XLA's own order, runs.
+    """Whether XLA's rematerialization added instructions to an executable's module.
 
     Args:
-      final: the executable's module, serialized. plan: its order names what was scheduled.
+      final: the module, serialized. plan: its order names the instructions that were scheduled.
     """
     module = _with_clones(final, plan)
     return module is not None and bool(ran_again(module, _names(plan)))
 
 
 def _with_clones(final: bytes, plan: Plan) -> Module | None:
-    """The module, read, if it may have instructions of XLA's rematerialization."""
+    """Parses the module if it may have instructions of XLA's rematerialization, else None."""
     if not platform(plan.target).memory_limit_flag or b".remat" not in final:
         return None
     return module_from_bytes(final)
@@ -66,7 +66,7 @@ def _names(plan: Plan) -> set[str]:
 
 
 def added_work(final: bytes, plan: Plan, cost: CostModel) -> str:
-    """What XLA's rematerialization added to a module, and its predicted time, in words; or "".
+    """Says what XLA's rematerialization added to a module, and its predicted time; or "".
 
     Args:
       final, plan: as for `acts_on`. cost: the cost model.
@@ -79,13 +79,13 @@ def added_work(final: bytes, plan: Plan, cost: CostModel) -> str:
 
 
 def in_words(instructions: int, seconds: float) -> str:
-    """So many instructions that XLA runs again, and their time."""
+    """Says that XLA recomputes so many instructions, and their time in milliseconds."""
     many = "instruction" if instructions == 1 else "instructions"
     return f"XLA recomputes {instructions:,} {many}, which takes {1e3 * seconds:.1f} ms"
 
 
 def ran_again(module: Module, known: Collection[str] = ()) -> list[Instruction]:
-    """The instructions of a final module that XLA's rematerialization added.
+    """Returns the instructions of a final module that XLA's rematerialization added.
 
     Args:
       module: what an executable runs. known: names that its scheduled module had already.
@@ -97,7 +97,7 @@ def ran_again(module: Module, known: Collection[str] = ()) -> list[Instruction]:
 
 
 def seconds_of(again: Iterable[Instruction], module: Module, cost: CostModel) -> float:
-    """Predicted seconds that instructions of a module take in one run of it, in loops too."""
+    """Predicted seconds that `again` take in one run of the module, times the trips of loops."""
     times: collections.Counter[Computation] = collections.Counter({module.entry: 1})
     for caller in reversed(module.control_computations):
         for i in caller.instructions:
@@ -109,9 +109,8 @@ def seconds_of(again: Iterable[Instruction], module: Module, cost: CostModel) ->
 def limit(
     lowered: jax.stages.Lowered, options: Mapping[str, Any] | None, compiled: jax.stages.Compiled
 ) -> int | None:
-    """Bytes of temporaries that XLA:GPU's rematerialization allows; None where that is not known.
-
-    On a device that is present it is reckoned with what JAX's allocator has there.
+    """Bytes of temporaries up to which XLA:GPU does not rematerialize; None where not known.
+    For a device that is present, the memory counted is what JAX's allocator has.
 
     Args:
       lowered: the stage. options: the compiler options. compiled: an executable of it.
@@ -130,7 +129,7 @@ def may_act(
     options: Mapping[str, Any] | None,
     compiled: jax.stages.Compiled,
 ) -> bool:
-    """Whether XLA's estimate for a scheduled module is near or above the limit of temporaries.
+    """Whether XLA may rematerialize in a scheduled module: its estimate is near or above the limit.
 
     Args:
       view: as XLA scheduled it. lowered, options: as for `limit`. compiled: an executable of it.
@@ -145,7 +144,7 @@ def why_it_must(
     compiled: jax.stages.Compiled,
     total: int,
 ) -> str:
-    """Why XLA's rematerialization must stay on for a total of so many bytes; "" where it fits.
+    """Says why XLA's rematerialization must stay on for `total` bytes; "" where they fit.
 
     Args:
       lowered, options: as for `limit`. compiled: any executable of the stage.
@@ -158,7 +157,7 @@ def why_it_must(
 
 
 def _option(name: str, lowered: jax.stages.Lowered, options: Mapping[str, Any] | None) -> Any:
-    """A compiler option as a compile has it, from XLA_FLAGS where nothing else sets it, or None."""
+    """A compiler option's value: as given, else as jitted, else of XLA_FLAGS; None if not set."""
     given = {**options_of(lowered), **(options or {})}
     flags = re.findall(rf"--{name}=['\"]?([^\s'\"]+)", os.environ.get("XLA_FLAGS", ""))
     return given.get(name, flags[-1] if flags else None)

@@ -27,7 +27,7 @@ _BUDGET_TRIES = 3  # plans for a budget, each corrected by the error of the one 
 def fitted(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
 ) -> Outcome:
-    """The outcome, planned again for less memory while XLA assigns more than the budget."""
+    """Plans again, at most twice, while XLA assigns more than the budget; returns the outcome."""
     budget = options.budget_bytes
     for _ in range(_BUDGET_TRIES - 1):
         plan = outcome.plan
@@ -46,10 +46,10 @@ def fitted(
 def quiet(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome
 ) -> Outcome:
-    """What takes no more bytes than XLA's own executable, and runs less again.
+    """Replaces an executable in which XLA's own rematerialization recomputes instructions.
 
-    That is XLA's order without the pass, or a plan that recomputes as much in less time. Where
-    there is neither, the outcome is returned, and what XLA runs again is logged.
+    The new one takes no more bytes: XLA's order without that pass, or a plan that recomputes as
+    much in less time. Where there is neither, the outcome is returned, and the time is logged.
     """
     plan = outcome.plan
     if plan is None or not compiles.may_run_again(captured, outcome.compiled):
@@ -76,7 +76,7 @@ def quiet(
 def _cheaper(
     compiles: Compiles, options: PlanOptions, captured: Captured, outcome: Outcome, plan: Plan
 ) -> Outcome | None:
-    """A plan within the bytes and the predicted time of XLA's own executable, or None."""
+    """Compiles a plan within bytes and predicted time of XLA's own executable; None if none is."""
     own, budget = outcome.compiled, assigned_bytes(outcome.compiled)
     compiles.note_own(own)
     cost = compiles.cost(plan)

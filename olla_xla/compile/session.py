@@ -63,10 +63,8 @@ class PlanningSession:
 
     @without_collection()
     def answer(self, platform: str, module: bytes) -> bytes | None:
-        """Called by XLA's hook: the module with a plan in it, or None to keep XLA's schedule.
-
-        Raises:
-          BudgetError: the budget cannot be met.
+        """Called by XLA's hook: returns the planned module, or None to keep XLA's schedule.
+        Errors are kept for `outcome`, except BudgetError if the budget cannot be met.
         """
         began, processor = self._started
         # On a busy machine XLA waits for processors; what search is worth does not grow by that.
@@ -101,7 +99,7 @@ class PlanningSession:
 
     @without_collection()
     def outcome(self, compiled: jax.stages.Compiled) -> outcomes.Outcome:
-        """Called after the compile: checks the executable, returns what came of planning."""
+        """Called after the compile: checks the executable, and returns what came of planning."""
         plan, captured = self.plan, self.captured
         if captured is None:
             return outcomes.failed(compiled, OllaError(NO_HOOK))
@@ -123,7 +121,7 @@ class PlanningSession:
         return outcomes.chosen(compiles, plan, compiles.judged(compiled, plan), captured)
 
     def _is_idle(self, plan: Plan) -> bool:
-        """Whether a plan gains too little to be compiled."""
+        """Whether a plan saves too little memory and time to be compiled."""
         gain = plan.xla_predicted_bytes - plan.predicted_bytes
         least = platform(plan.target).least_gain * plan.xla_predicted_bytes
         small = gain < least or (self._options.is_default and gain < NOTHING)
@@ -131,7 +129,7 @@ class PlanningSession:
 
     @property
     def why_not(self) -> str:
-        """Why the compile keeps XLA's own schedule: what `answer` found instead of a plan."""
+        """Why the compile keeps XLA's own schedule: error, objection, longer time or no gain."""
         if self._error is not None:
             return outcomes.error_text(self._error)
         longer = "" if self.plan is None else reason_of_plan(self.plan)
@@ -139,7 +137,7 @@ class PlanningSession:
 
 
 def _too_late(options: PlanOptions, least: float) -> str:
-    """Why a time limit is too short if planning takes at least `least` seconds; or ""."""
+    """Says why a time limit is too short if planning takes at least `least` seconds; or ""."""
     limit = options.time_limit
     if limit is None or least <= _TOO_LATE * limit + _LATE:
         return ""
@@ -152,10 +150,8 @@ def _too_late(options: PlanOptions, least: float) -> str:
 def planned_within(
     name: str, captured: Captured, options: PlanOptions, attempt: PlanOptions
 ) -> Plan:
-    """Plans the captured module within the options `attempt`.
-
-    Raises:
-      BudgetError: the budget cannot be met; it names the budget of `options`.
+    """Searches for a plan of the captured module with the options `attempt`; shows progress.
+    Raises BudgetError, which names the budget of `options`, if the budget cannot be met.
     """
     try:
         with waiting(name) as progress:

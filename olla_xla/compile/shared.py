@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Outcomes:
-    """All outcomes of compiling one signature, with a lock that is held while it is compiled."""
+    """Outcomes of compiling one lowering, by compile arguments; `lock` is held while compiling."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -91,7 +91,7 @@ class _Called(functools.partial[Any]):
         return self._text("__str__")
 
     def _text(self, method: str) -> str:
-        """The result of the function's own method; a proxy's is that of its referent."""
+        """Calls `__repr__` or `__str__` of the function; of the partial if the function is gone."""
         try:
             return getattr(self.func, method)()
         except ReferenceError:
@@ -99,8 +99,7 @@ class _Called(functools.partial[Any]):
 
 
 def _partial(called: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """A new partial with the function's name, for JAX's messages.
-
+    """Makes a partial of `called` with the name of `function`, for JAX's messages.
     It gets the function's signature where a proxy does not give it (ufuncs).
     """
     made = _Called(called)
@@ -135,7 +134,9 @@ class Plans(tuple["Plan", ...]):
     _message = ""
 
     def named(self, name: str, why: str) -> Plans:
-        """Returns itself, with a function's name and the reason for its IndexError's message."""
+        """Sets the message of the IndexError: a function's name and why it has no plan.
+        Returns itself.
+        """
         self._message = f"{name} has {len(self) or 'no'} plan{'s' * (len(self) > 1)}: {why}"
         return self
 

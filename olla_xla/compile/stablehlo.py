@@ -19,7 +19,7 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:complex<)?[a-z]+(\d+)")
 
 
 class StableHlo:
-    """The StableHLO module of a lowered stage.
+    """The StableHLO module of a lowered stage: its name, text, bytecode and number of operations.
 
     Args:
       lowered: the stage. If JAX gives no module for it, its text is used instead.
@@ -40,12 +40,12 @@ class StableHlo:
 
     @property
     def text(self) -> str:
-        """The module as text, which takes a while to print."""
+        """The StableHLO module printed as text, which takes a while; not cached."""
         return self._lowered.as_text()
 
     @property
     def bytecode(self) -> bytes:
-        """The module without locations, the same for one program in every process."""
+        """The module's bytecode without locations, the same for one program in every process."""
         passmanager = own_module("jaxlib.mlir.passmanager", "jax.extend.mlir.passmanager")
 
         if self._module is None:
@@ -59,19 +59,18 @@ class StableHlo:
 
     @property
     def operations(self) -> int:
-        """The number of operations in the module's functions; nested ones are not counted."""
+        """Number of operations in the bodies of the module's functions, without nested ones."""
         functions = () if self._module is None else self._module.body.operations
         return sum(len(b.operations) for f in functions for r in f.regions for b in r.blocks)
 
     def mentions_more(self, limit: int) -> bool:
         """Whether the tensor types in the module's text add up to more than `limit` bytes.
-
-        That is far more than the step will need.
+        The sum is far more than the step will need at once.
         """
         return _bytes(self._signature(), limit) > limit or _bytes(self.text, limit) > limit
 
     def _signature(self) -> str:
-        """The types of the functions: a part of the text that is enough for large steps."""
+        """The functions' types as text: a short part of the module, enough to see a large step."""
         functions = () if self._module is None else self._module.body.operations
         types = (
             f.attributes["function_type"] for f in functions if "function_type" in f.attributes
@@ -80,7 +79,7 @@ class StableHlo:
 
 
 def _bytes(text: str, limit: int) -> int:
-    """Bytes of the tensor types in a text; counting ends above the limit."""
+    """Sums the bytes of the tensor types in a text; stops once they are above the limit."""
     total = 0
     for found in _TENSOR.finditer(text):
         dims, width = found.groups()

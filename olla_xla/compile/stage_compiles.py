@@ -57,19 +57,18 @@ class StageCompiles:
 
     @property
     def name(self) -> str:
-        """The name of the function's module, for messages."""
+        """The name of the stage's StableHLO module, for messages."""
         return self.stablehlo.name
 
     def handed_over(
         self, key: str, answer: Callable[[str, bytes], bytes | None]
     ) -> jax.stages.Compiled:
-        """Compiles the function; XLA hands its scheduled module to `answer`, which may replace it.
+        """Compiles the stage; XLA hands its scheduled module to `answer`, which may replace it.
+        Raises OllaError if XLA hands over no module on this backend.
 
         Args:
           key: under which JAX's persistent cache may have the executable, or "".
           answer: gets the platform's name and the module as XLA scheduled it, serialized.
-
-        Raises OllaError if XLA hands over no module on this backend.
         """
         asked: list[str] = []
 
@@ -86,7 +85,9 @@ class StageCompiles:
         return compiled
 
     def captured(self) -> tuple[Captured, jax.stages.Compiled]:
-        """Compiles with XLA's own schedule; returns the scheduled module and the executable."""
+        """Compiles with XLA's own schedule; returns the scheduled module and the executable.
+        The executable is kept for `own`. Raises OllaError if XLA hands over no module.
+        """
         found: list[tuple[str, bytes]] = []
         compiled = self._compiled(Token(), lambda *seen: found.append(seen))
         if not found:
@@ -96,7 +97,7 @@ class StageCompiles:
         return self.taken(platform, module), compiled
 
     def capture(self) -> Captured:
-        """The module with XLA's own schedule; the compile is ended after the scheduler."""
+        """Compiles up to XLA's own schedule only, and returns the scheduled module."""
         found: list[tuple[str, bytes]] = []
         self._scheduled({}, found)
         if not found:
@@ -104,14 +105,16 @@ class StageCompiles:
         return self.taken(*found[-1])
 
     def taken(self, platform: str, module: bytes, seconds: float | None = None) -> Captured:
-        """A `Captured` of a scheduled module; `seconds`: that XLA took to schedule it, or None."""
+        """Makes a `Captured` of a scheduled module; XLA took `seconds` to schedule it, if known."""
         kind, size = jax_private.device_kind(self._lowered), jax_private.device_bytes(self._lowered)
         return Captured(platform, module, self.alternative_orders(platform), seconds, kind, size)
 
     def alternative_orders(
         self, platform: str
     ) -> Callable[[], Mapping[str, tuple[str, ...]]] | None:
-        """A function that compiles for the orders of XLA's memory scheduler; None without one."""
+        """Returns a function that compiles up to a schedule that minimizes memory, by XLA.
+        It returns computation -> instruction names. None where XLA has no such scheduler.
+        """
         other = PLATFORMS[platform].memory_scheduler
         return None if other is None else functools.partial(self._orders_with, dict(other))
 
@@ -123,7 +126,7 @@ class StageCompiles:
         return module_from_bytes(found[-1][1]).order if found else {}
 
     def _scheduled(self, more_options: dict[str, str], found: list[tuple[str, bytes]]) -> None:
-        """Compiles up to the schedule, which is added to `found`."""
+        """Compiles up to the schedule; appends (platform, serialized module) to `found`."""
         token = Token()
         request = CompileRequest(token.bytes, lambda *seen: found.append(seen), last=True)
         options = {**(self._kwargs["compiler_options"] or {}), **more_options}
@@ -132,7 +135,7 @@ class StageCompiles:
                 self._lowered.compile(**{**self._kwargs, "compiler_options": options})
 
     def own(self, key: str = "") -> jax.stages.Compiled:
-        """The function's executable with XLA's own schedule; compiled at the first call, then kept.
+        """Returns the executable with XLA's own schedule, compiled at the first call and kept.
 
         Args:
           key: under which JAX's persistent cache may have it, or "".
@@ -145,30 +148,33 @@ class StageCompiles:
         return self._own
 
     def note_own(self, compiled: jax.stages.Compiled) -> None:
-        """Says that an executable of the stage has XLA's own schedule: `own` returns it."""
+        """Keeps an executable of the stage with XLA's own schedule, for `own` to return."""
         self._own = compiled
 
     def own_quiet(self, key: str = "") -> jax.stages.Compiled | None:
-        """XLA's own order without its rematerialization, if that fits; `key` is as for `own`."""
+        """Compiles XLA's own order without its rematerialization; None if that does not fit.
+        `key` is as for `own`; also None if JAX's cache has a planned executable for it.
+        """
         compiled = self._compiled(Token(key), lambda *_: None, quiet=True)
         if mark_of(compiled) or self.too_large(compiled, assigned_bytes(compiled)):
             return None
         return compiled
 
     def too_large(self, compiled: jax.stages.Compiled, total: int) -> str:
-        """`rematerialization.why_it_must` for a total of bytes, and any executable of the stage."""
+        """Says why XLA's rematerialization must stay on for a total of so many bytes, or "".
+        `compiled` is any executable of the stage.
+        """
         options = self._kwargs["compiler_options"]
         return rematerialization.why_it_must(self._lowered, options, compiled, total)
 
     def may_run_again(self, captured: Captured, compiled: jax.stages.Compiled) -> bool:
-        """Whether XLA's rematerialization may act on its own order; `compiled`: any executable."""
+        """Whether XLA may rematerialize in its own order; `compiled` is any executable."""
         how = self._lowered, self._kwargs["compiler_options"], compiled
         limited = PLATFORMS[captured.platform].memory_limit_flag
         return bool(limited) and rematerialization.may_act(captured.view, *how)
 
     def kept(self, compiled: jax.stages.Compiled) -> jax.stages.Compiled:
         """Makes JAX run this executable at later calls of the jitted function; returns it.
-
         Call it after all other compiles of this object: JAX keeps the executable from then on.
         """
         plain = self._kwargs == {"compiler_options": None}
@@ -189,7 +195,6 @@ class StageCompiles:
         self, token: Token, answer: Callable[[str, bytes], bytes | None], *, quiet: bool = False
     ) -> jax.stages.Compiled:
         """Compiles under a token, without making the executable the one that calls run.
-
         `answer` is as for `handed_over`; if `quiet`, XLA's rematerialization is off.
         """
         options = self._options(quiet)
@@ -200,14 +205,14 @@ class StageCompiles:
 
     @contextlib.contextmanager
     def _under(self, token: Token) -> Iterator[None]:
-        """Compiles inside have the token in their module, and their own entry in JAX's memo."""
+        """Context manager: compiles in it have the token in their module, apart in JAX's memo."""
         self._tokens.add(token.bytes)
         with marked(self._lowered, token.bytes), token.scope():
             with contextlib.nullcontext() if token.lasting else jax_private.no_cache_writes():
                 yield
 
     def close(self) -> None:
-        """Makes JAX forget the executables compiled here; those in use stay."""
+        """Makes JAX drop the executables compiled here from its memo; those in use stay."""
         for token in list(self._tokens):
             with marked(self._lowered, token):
                 jax_private.forget_compiles(self._lowered)

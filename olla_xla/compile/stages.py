@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Function(Protocol):
-    """What stages use of the planned function that they came from (planned_function.py)."""
+    """The methods of a planned function that its stages call (planned_function.py)."""
 
     __name__: str
     _verify: bool | None
@@ -51,7 +51,7 @@ class _Stage:
 
     @property
     def stage(self) -> Any:
-        """JAX's own stage."""
+        """The JAX stage (traced, lowered or compiled) that this object wraps."""
         return self._stage
 
     def __getattr__(self, name: str) -> Any:
@@ -64,7 +64,7 @@ class PlannedTraced(_Stage, jax.stages.Traced):
     """A `jax.stages.Traced` whose `lower` returns a stage that plans when it is compiled."""
 
     def lower(self, **kwargs: Any) -> PlannedLowered:
-        """Lowers the traced function, as `jax.stages.Traced.lower`; compiling the result plans."""
+        """Lowers the function as `jax.stages.Traced.lower`, into a stage whose `compile` plans."""
         return PlannedLowered(self._function, self._stage.lower(**kwargs), self._device_key)
 
 
@@ -74,7 +74,7 @@ class PlannedLowered(_Stage, jax.stages.Lowered):
     def compile(
         self, compiler_options: dict[str, Any] | None = None, **kwargs: Any
     ) -> PlannedCompiled:
-        """As `jax.stages.Lowered.compile`, with a planned schedule."""
+        """Compiles as `jax.stages.Lowered.compile` does, with a planned schedule."""
         if compiler_options:
             kwargs["compiler_options"] = compiler_options
         try:
@@ -117,7 +117,9 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
         return f"<olla_xla.plan of {self._function.__name__}, compiled: {found}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.stages.Compiled`: runs the executable."""
+        """Runs the executable; its first results are compared with XLA's own if that is due.
+        If they differ, XLA's own results are returned, and its executable is used from then on.
+        """
         if self._outcome is None:
             return self._stage(*args, **kwargs)
         outcome, self._outcome, function = self._outcome, None, self._function
@@ -138,17 +140,14 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     @functools.cached_property
     def donation(self) -> Donation:
-        """What XLA did with the memory of the donated arguments."""
+        """Numbers of donated arguments, by what XLA did with their memory."""
         return donation(self._stage)
 
     def graphs(self) -> list[TensorGraph]:
-        """The tensor graphs of the executable, in its order: callees first, the step itself last.
+        """Returns the tensor graphs of the computations: callees first, the step itself last.
 
         `olla_xla.tools.to_networkx.to_networkx` makes a networkx graph of one, and
-        `olla_xla.tools.to_networkx.write_graphml` writes it.
-
-        Raises:
-          CheckError: there is no plan.
+        `olla_xla.tools.to_networkx.write_graphml` writes it. Raises CheckError without a plan.
         """
         if self.plan is None:
             raise CheckError(f"{self._function.__name__} has no plan: {self.reason}")
@@ -156,7 +155,6 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     def check(self, dump: Path | None = None) -> assignment.AssignmentReport:
         """Compares XLA's real buffer assignment with the plan, tensor by tensor.
-
         On a GPU each thunk of the executable is compared with the module as well, byte by byte.
 
         Args:

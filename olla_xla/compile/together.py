@@ -39,7 +39,7 @@ _UNSETTLED = "the processes do not agree on a plan"
 
 
 def reason_not_to() -> str:
-    """Why a function that several processes run is not planned in this setup; "" if it is."""
+    """Says why a function that several processes run is not planned in this setup; or ""."""
     config: Any = jax.config
     if distributed_client() is None:
         return "without jax.distributed.initialize() processes cannot share a plan"
@@ -85,7 +85,8 @@ def compile_together(
     """Compiles with a plan in several processes, with the same outcome in all of them.
 
     Args:
-      lowered, options, environment, store, compiler_options, compile_kwargs: see there.
+      lowered, options, environment, store, compiler_options, compile_kwargs: as for
+        `planned.compile_planned`.
       members: numbers of the processes whose devices the function is for, in ascending order.
       given: a plan to use, the same in all processes, instead of searching for one.
 
@@ -114,7 +115,9 @@ def compile_together(
 
 
 def _settled(agreed: Agreement, compile: _Compile) -> outcomes.Outcome:
-    """The outcome that all processes agree on."""
+    """Compiles, votes, and returns the outcome that all processes agree on; stores its plan.
+    Raises AgreementError if the others run a plan that this process does not.
+    """
     decision = agreed.settled()
     if decision is not None and not decision.digest:
         return outcomes.Outcome(compile.compiles.own(compile.key), None, False, decision.reason)
@@ -135,7 +138,7 @@ def _settled(agreed: Agreement, compile: _Compile) -> outcomes.Outcome:
 
 
 def _signed(reason: str) -> str:
-    """The reason for XLA's schedule, with the number of the process that has it."""
+    """Puts this process's number before its reason for XLA's schedule, except for no gain."""
     known = not reason or reason == outcomes.NO_GAIN or reason.startswith(_IN)
     return reason if known else f"{_IN}{jax.process_index()}: {reason}"
 
@@ -151,7 +154,7 @@ def _digest(outcome: outcomes.Outcome) -> str:
 
 @dataclasses.dataclass
 class _Compile:
-    """One process's compile, before the vote."""
+    """One process's compile of a function that several processes run, before they vote."""
 
     compiles: Compiles
     options: PlanOptions
@@ -161,10 +164,9 @@ class _Compile:
     captured: Captured | None = None
 
     def outcome(self) -> outcomes.Outcome:
-        """The planned executable, or XLA's own and why; errors in planning are in the outcome.
-
-        Raises:
-          BudgetError: the budget cannot be met, here or in the process that planned.
+        """Compiles, as leader or follower; returns the planned executable, or XLA's own and why.
+        Errors in planning are in the outcome. Raises BudgetError if the budget cannot be met, here
+        or in the process that planned, and AgreementError.
         """
         try:
             early = self.agreed.offered(wait=False)
@@ -177,7 +179,7 @@ class _Compile:
             return outcomes.failed(self.compiles.own(), error)
 
     def without(self, outcome: outcomes.Outcome, reason: str) -> outcomes.Outcome:
-        """The outcome with XLA's own executable, since the processes agreed not to use the plan."""
+        """The outcome with XLA's own executable, for the `reason` that the processes agreed on."""
         if not outcome.planned:
             return dataclasses.replace(outcome, reason=reason)
         assert outcome.plan is not None
@@ -185,7 +187,7 @@ class _Compile:
         return outcomes.rejected(self.compiles.own(), outcome.plan, captured, reason, "")
 
     def _with(self, offer: _Offer) -> outcomes.Outcome:
-        """The outcome with a plan that is known before the compile."""
+        """Compiles with a plan that was offered before the compile, or with XLA's own order."""
         plan = offer.plan()
         if plan is None or offer.reason or outcomes.without_gain(plan):
             return outcomes.Outcome(
@@ -223,7 +225,7 @@ class _Compile:
         return outcome
 
     def _followed(self) -> outcomes.Outcome:
-        """A follower's part: waits inside its compile for the leader's offer."""
+        """A follower's part: waits inside its compile for the leader's plan, and applies it."""
         offer = _Offer(reason=_UNSETTLED)
         objection = ""
 
@@ -259,7 +261,7 @@ class _Compile:
 
 @dataclasses.dataclass(frozen=True)
 class _Offer:
-    """What the leader sends to the others.
+    """What the leader sends to the other processes: a plan, or why there is none.
 
     Attributes:
       text: of a plan file, or "".
@@ -273,17 +275,17 @@ class _Offer:
 
     @classmethod
     def of(cls, plan: Plan | None, reason: str) -> _Offer:
-        """The offer of a plan, or why there is none."""
+        """Makes the offer of a plan, which is not to be used if there is a reason."""
         return cls("" if plan is None else plan_file.dumps(plan).decode(), reason)
 
     @classmethod
     def over(cls, error: BudgetError) -> _Offer:
-        """The offer that says that a budget cannot be met."""
+        """Makes the offer that says that the budget cannot be met, from its error."""
         return cls(reason=str(error), budget=error.__reduce__()[1])
 
     @classmethod
     def read(cls, data: bytes) -> _Offer:
-        """Parses what `data` made. Raises BudgetError if that says so."""
+        """Parses a serialized offer; raises its BudgetError if it has one."""
         fields = json.loads(zlib.decompress(data))
         offer = cls(fields["text"], fields["reason"], tuple(fields["budget"]))
         if offer.budget:
@@ -291,9 +293,9 @@ class _Offer:
         return offer
 
     def data(self) -> bytes:
-        """The offer, serialized."""
+        """Serializes the offer as bytes, which `read` parses in the other processes."""
         return zlib.compress(json.dumps(dataclasses.asdict(self)).encode(), 1)
 
     def plan(self) -> Plan | None:
-        """The plan, or None. Raises PlanFileError if this version cannot read it."""
+        """Parses the plan, if any. Raises PlanFileError if this version cannot read it."""
         return plan_file.loads(self.text, "the plan of another process") if self.text else None

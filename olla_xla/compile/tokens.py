@@ -32,7 +32,9 @@ _SCOPES = itertools.cycle(itertools.product(("allow", "warn", "raise"), ("standa
 
 
 def _next_scope() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Makes contexts in which JAX's memo has separate entries from those of recent contexts."""
+    """Returns a maker of contexts in which JAX's memo of compiles has entries of its own.
+    They are apart from those of recent calls: other values of two settings of tracing.
+    """
     config: Any = jax.config
     current = (config.jax_numpy_rank_promotion, config.jax_numpy_dtype_promotion)
     rank, dtype = next(scope for scope in _SCOPES if scope != current)
@@ -61,7 +63,7 @@ class Token:
 
 
 def plan_mark(digest: str) -> str:
-    """The frontend attribute, as text, that names the plan of an instruction by its digest."""
+    """Returns the text that marks an instruction with the digest of the plan it comes from."""
     return f"olla_xla-applied-{digest}"
 
 
@@ -71,14 +73,14 @@ def mark_of(compiled: jax.stages.Compiled) -> str:
 
 
 def mark_in(module: bytes) -> str:
-    """The digest of the plan that is noted in a serialized module; "" if none is."""
+    """The digest of the plan by which a serialized module is marked (`plan_mark`), or ""."""
     found = _MARKED.search(module)
     return found.group(1).decode() if found else ""
 
 
 @contextlib.contextmanager
 def marked(lowered: jax.stages.Lowered, token: bytes) -> Iterator[None]:
-    """Context manager in which the module of a lowered stage has the token in it."""
+    """Context manager that adds the token to the StableHLO module of a lowered stage."""
     ir = own_module("jaxlib.mlir.ir", "jax.extend.mlir.ir")
     module = lowered.compiler_ir("stablehlo")
     if module is None:

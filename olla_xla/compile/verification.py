@@ -25,8 +25,7 @@ _VARIABLE = "OLLA_XLA_VERIFY"
 
 def wanted(verify: bool | None) -> bool | None:
     """Whether to verify results, by the argument or else OLLA_XLA_VERIFY; None if neither is set.
-
-    None where neither is set: then the first plan of each kind on a device is (`first_use`).
+    Then the first plan of each kind on a device is verified (`first_use`).
 
     Raises:
       InputError: the argument is no bool, or the variable is set to other than 0 or 1.
@@ -54,7 +53,9 @@ class ResultComparison:
     say: Callable[[str], None]
 
     def expected(self, own: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any] | None:
-        """The results of `own` in a 1-tuple; None if it fails, or raises with verify=True."""
+        """Runs `own`, XLA's executable; returns (results,), or None if it fails.
+        With verify=True its error is raised instead.
+        """
         try:
             return (jax.block_until_ready(own(*args, **kwargs)),)
         except Exception as error:  # it runs out of memory, or cannot be traced twice
@@ -76,11 +77,11 @@ def due(
     lowered: jax.stages.Lowered,
     say: Callable[[str], None],
 ) -> ResultComparison | None:
-    """The comparison to make when an executable is first called, if any.
+    """Returns the comparison to make when an executable is first called; None if there is none.
 
     Args:
       verify: as from `wanted`. outcome: the executable. lowered: the stage it was compiled from.
-      say: tells the user in a line why there is none.
+      say: called with a line that says why there is none, if one was due.
     """
     use, reason, plan = None, "", outcome.plan
     if verify is False or not outcome.planned or plan is None:
@@ -99,17 +100,17 @@ def due(
 
 
 def copies(tree: Any) -> Any:
-    """A pytree with copies of all arrays in it, which a call may then donate."""
+    """Copies all arrays in a pytree, so that a call may donate the copies."""
     return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
 
 
 def digest(lowered: jax.stages.Lowered) -> str:
-    """Names a lowered function by its text."""
+    """Returns a SHA-256 digest of a lowered function's text, which names it."""
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
 def reason_not_to(compiled: jax.stages.Compiled) -> str:
-    """Why an executable must not be run twice: an instruction with side effects; or ""."""
+    """Says why an executable must not run twice: an instruction has side effects; or ""."""
     module = module_from_bytes(final_module(compiled))
     for computation in module.control_computations:
         for i in computation.instructions:
@@ -119,7 +120,7 @@ def reason_not_to(compiled: jax.stages.Compiled) -> str:
 
 
 def difference(expected: Any, found: Any) -> str:
-    """The first outputs that differ in a bit, named by their path; or ""."""
+    """Names the first output that differs in a bit, by its path in the pytree; or ""."""
     leaves, tree = jax.tree.flatten_with_path(expected)
     if jax.tree.structure(found) != tree:
         return "the outputs' structure"
@@ -130,7 +131,7 @@ def difference(expected: Any, found: Any) -> str:
 
 
 def report(name: str, where: str) -> str:
-    """The text of the warning that planned results differ from XLA's own at output `where`."""
+    """Returns the warning that planned results of `name` differ from XLA's own at `where`."""
     return (
         f"planned results of {name} differ from XLA's own at {where}; XLA's own executable is used "
         "from now on. This is a bug: please report it with `step.lower(...).as_text()`"
@@ -138,7 +139,9 @@ def report(name: str, where: str) -> str:
 
 
 def _bits(leaf: Any) -> tuple[Any, ...]:
-    """Type, shape and bytes of an array; keys by their data."""
+    """Returns what two equal arrays have in common: type, shape and bytes (of keys, their data).
+    For an array on devices of several processes: those of each local shard.
+    """
     if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:

@@ -17,11 +17,11 @@ _PATIENCE = 2.0
 
 
 class RunningPhase:
-    """A line for terminals beside a spinner: what runs now, and for how many seconds.
+    """Text for terminals beside a spinner: what runs now, and for how many seconds.
 
     Args:
       doing: what runs first.
-      line: makes the line of the seconds since the start, and of what runs with its own seconds.
+      line: makes the text of the seconds since the start, and of what runs with its own seconds.
     """
 
     def __init__(self, doing: str, line: Callable[[float, str], str]) -> None:
@@ -29,7 +29,7 @@ class RunningPhase:
         self._doing, self._line = doing, line
 
     def begin(self, doing: str) -> None:
-        """Sets the name of the phase that runs from now on."""
+        """Sets the name of the phase that runs from now on; its own seconds start at 0."""
         self._doing, self._since = doing, time.monotonic()
 
     @property
@@ -47,13 +47,11 @@ class RunningPhase:
 
 @contextlib.contextmanager
 def waiting(name: str, doing: str = "loading") -> Iterator[Callable[[str], None]]:
-    """Context manager that tells a waiting user, after two seconds, what is being done.
+    """Context manager that shows, after two seconds, what is being done; yields a function.
+    That is called with a line of text whenever another phase begins.
 
     Args:
       name: of what is planned. doing: what is done first, for the message.
-
-    Yields:
-      A function that takes lines of progress.
     """
     phase = RunningPhase(doing, lambda seconds, what: f"planning {name}, {seconds:.0f} s: {what}")
     status = Console(stderr=True).status(phase)

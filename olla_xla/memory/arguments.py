@@ -48,7 +48,7 @@ _address = ctypes.c_size_t.from_address
 
 
 def _dtype(dtype: np.dtype) -> int:
-    """The number of a dtype; seldom called, as most arrays' dtypes are found by id."""
+    """The number of a dtype in `_DTYPES`, for an argument's kind; TypeError if it is not there."""
     if dtype not in _DTYPES:
         raise TypeError(f"olla_xla's compiled loops cannot take arrays of type {dtype}")
     return _DTYPES.index(dtype)
@@ -65,7 +65,7 @@ _pack_plain, _PLAIN = _PACK_ARRAY[1], 1 << 8 | _ORDERED << 16
 
 
 def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> int:
-    """Appends to `kinds` and `words`; returns the bytes of the values' arrays."""
+    """Appends each value's kind to `kinds`, its 8-byte words to `words`; returns arrays' bytes."""
     taken = 0
     for value in values:
         kind = type(value)
@@ -105,14 +105,14 @@ def _flatten(values: tuple[Any, ...], kinds: list[Any], words: list[bytes]) -> i
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _TupleKind:
-    """The kind of a tuple: one object for all that are alike, which is quick to compare."""
+    """The type of a tuple argument: its class and its elements' kinds, one object for all alike."""
 
     type: type
     kinds: Kinds
 
 
 class _Tuple(NamedTuple):
-    """A tuple as it is passed; arrays of `value` are neither moved nor resized while it is here."""
+    """A tuple as machine code takes it; `value` keeps its arrays from being moved or freed."""
 
     value: tuple[Any, ...]
     kind: _TupleKind
@@ -128,7 +128,7 @@ _old: dict[int, _Tuple] = {}
 
 
 def _tuple(value: tuple[Any, ...]) -> _Tuple:
-    """A tuple as machine code takes it; cached, as a search passes one thousands of times."""
+    """A tuple as machine code takes it; cached, as a search passes the same one very often."""
     global _young, _old
     found = _young.get(id(value)) or _old.get(id(value))
     if found is not None and found.value is value:

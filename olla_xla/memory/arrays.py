@@ -163,7 +163,7 @@ class GraphArrays(NamedTuple):
 def _shareable(
     g: GraphArrays, inplace: Sequence[tuple[int, int]]
 ) -> list[list[tuple[int, int, bool]]]:
-    """By operator: (output b, input a, same buffer) where a could die at b's source."""
+    """For each operator, its pairs (output b, input a, same buffer): b may take a's memory."""
     reads = rows(g.in_ptr, g.in_idx)
     source, buffer = g.source.tolist(), g.buffer.tolist()
     live_in, live_out = g.live_in.tolist(), g.live_out.tolist()
@@ -185,7 +185,7 @@ def _shareable(
 def _by_key(
     keys: NDArray[np.int64], values: NDArray[np.int64], n: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The values by their keys, 0 to n - 1, as a CSR; those of one key in the order given."""
+    """CSR (ptr, idx) of values by their keys, 0 to n - 1; those of one key in the order given."""
     ptr = np.zeros(n + 1, np.int64)
     np.cumsum(np.bincount(keys, minlength=n), out=ptr[1:])
     return ptr, values[np.argsort(keys, kind="stable")]

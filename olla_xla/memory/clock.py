@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class _State(NamedTuple):
-    """How many callers have stopped the clock, since when, and for how many seconds before that."""
+    """How many callers have stopped the clock, since when, and how many seconds it stood before."""
 
     stops: int = 0
     since: float = 0.0
@@ -36,12 +36,12 @@ class _Processor:
         self._stops, self._since = 0, 0.0
 
     def now(self) -> float:
-        """As `wall` when it was made, plus the thread's processor time since."""
+        """Seconds: `wall` when this was made plus processor time, or an eighth of `wall`'s."""
         at = self._since if self._stops else time.thread_time()
         return self._wall + max(at - self._began, (wall() - self._wall) / _FAR)
 
     def count(self, more: int) -> None:
-        """Stops it (1), or lets it go on (-1) once all who stopped it have."""
+        """Stops this clock (1), or takes back one stop (-1); it goes on when none is left."""
         at = time.thread_time()
         if self._stops == 0:
             self._since = at
@@ -64,7 +64,7 @@ def wall() -> float:
 
 
 def now() -> float:
-    """Seconds by which limits go: those of `wall`, or of the processor within `by_processor`."""
+    """Seconds by which time limits go: `wall`, or this thread's processor's in `by_processor`."""
     return wall() if _own.processor is None else _own.processor.now()
 
 

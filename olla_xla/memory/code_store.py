@@ -39,7 +39,7 @@ _SUFFIX = ".loop"
 
 
 def folders() -> Iterator[Path]:
-    """Folders that may hold machine code, the best first: as numba does, or in the user's cache."""
+    """Yields folders that may hold machine code, best first: beside this file, the user's cache."""
     if chosen := os.environ.get(_FOLDER_VARIABLE):
         yield Path(chosen)
         return
@@ -99,7 +99,7 @@ def source(function: types.FunctionType, unwrap: Callable[[Any], Any]) -> str:
 
 
 def _stem(name: str, kinds: Any) -> str:
-    """The beginning of the names of a loop's files for these kinds, on this machine."""
+    """The beginning of the names of a loop's files for argument types `kinds`, on this machine."""
     return f"{name}-{_machine()}-{_digest(kinds)}-"
 
 
@@ -125,7 +125,7 @@ def load(name: str, kinds: Kinds, digest: str) -> Code | None:
 
 
 def save(name: str, kinds: Kinds, digest: str, code: Code) -> None:
-    """Writes the machine code of a loop to disk, by what `load` will ask for: its arguments."""
+    """Writes the machine code of a loop to disk, under the arguments by which `load` finds it."""
     header = code._asdict()
     header["sizes"] = [len(image) for image in header.pop("images")]
     data = json.dumps(header).encode() + b"\n" + b"".join(code.images)
@@ -182,7 +182,7 @@ def _say(trouble: str) -> None:
 
 
 def _seal(file: str, data: bytes) -> bytes:
-    """Digest of all that a file holds, and of its name."""
+    """Hex digest of a file's name and of the data after it, by which `read` tells damage."""
     return hashlib.blake2b(f"{file}\n".encode() + data).hexdigest().encode()
 
 
@@ -216,10 +216,8 @@ class Code(NamedTuple):
     images: tuple[bytes, ...]
 
     def linked(self, loop: str) -> Callable[[bytes], Any]:
-        """Loads the machine code into this process; returns a function of its argument words.
-
-        Args:
-          loop: the loop's name, for errors.
+        """Loads the code into this process; returns a function of the argument words.
+        `loop`: its name in errors.
         """
         takes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
         function = ctypes.PYFUNCTYPE(ctypes.c_int32, *takes)(_link(self.images))
@@ -239,7 +237,7 @@ class Code(NamedTuple):
 
 
 def _entry(loop: str, kinds: Kinds) -> bytes:
-    """An object file with `_ENTRY`, which calls a loop with the words at an address."""
+    """Object file of the function `_ENTRY`: calls a loop with arguments read from 8-byte words."""
     import llvmlite.binding as llvm
 
     takes = list(parameters(kinds))
@@ -279,7 +277,7 @@ _numbers = itertools.count()  # a failed link's name stays in use
 
 
 def _link(images: tuple[bytes, ...]) -> int:
-    """Links object files; the address of their entry. jit.py calls this in one thread at a time."""
+    """Links object files, in one call at a time (jit.py); returns the address of their entry."""
     import llvmlite.binding as llvm
 
     builder = llvm.JITLibraryBuilder().add_current_process().export_symbol(_ENTRY)
@@ -311,7 +309,7 @@ def compiled(dispatcher: Any, arguments: tuple[Any, ...]) -> Code:
 
 
 def _result(kind: Any, name: str) -> tuple[str, bool]:
-    """How a loop's result lies in memory, and whether it is one value."""
+    """(struct format of a loop's result type, whether it is one value); TypeError if no numbers."""
     from numba.core import types as numba_types
 
     if kind == numba_types.none:

@@ -88,7 +88,7 @@ def _reach(
     idx: NDArray[np.int64],
     reach: NDArray[np.uint64],
 ) -> None:
-    """reach[v]: bits of the operators first, first + 1, ... from which v is reached, v included.
+    """Writes to reach[v] the bits of the operators from `first` on that reach v, v included.
 
     `order` runs along the direction of reaching, its first `skip` operators are reached from none
     of them; `ptr`, `idx` list direct neighbours against it.
@@ -116,7 +116,7 @@ def _account(
     total: NDArray[np.int64],
     scratch: NDArray[np.int64],
 ) -> None:
-    """Completes the bound at the operators of the block.
+    """Completes the lower bounds on live bytes at the operators of the block, in `total`.
 
     Subtracts at each of them the most that its outputs can take over. Every same-buffer input that
     may die there counts. Of the others, at most as many of one size as there are outputs for them;
@@ -136,7 +136,7 @@ def _account(
 
 @inner
 def _add_forced(g: GraphArrays, block: _Block, total: NDArray[np.int64]) -> None:
-    """Adds each tensor's bytes to the operators of the block at which it must be live."""
+    """Adds each tensor's bytes to `total` at the operators of the block where it must be live."""
     full, one, words = ~np.uint64(0), np.uint64(1), block.before.shape[1]
     block.steps[:] = 0
     for i in block.near:
@@ -162,10 +162,8 @@ def _add_forced(g: GraphArrays, block: _Block, total: NDArray[np.int64]) -> None
 def _change_where(
     steps: NDArray[np.int64], first: int, bits: np.uint64, bytes: int, was: np.uint64
 ) -> None:
-    """Adds and subtracts bytes in turn at steps[first + k] for every bit k that is set.
-
-    Args:
-      was: 1 if they are subtracted first, else 0.
+    """Adds `bytes` to and subtracts it from steps[first + k] in turn, for every bit k that is set.
+    `was`: 1 if it is subtracted first, else 0.
     """
     change = -bytes if was else bytes
     k = first
@@ -182,7 +180,7 @@ def _change_where(
 
 @inner
 def _find_deaths(g: GraphArrays, block: _Block, deaths: NDArray[np.int64]) -> None:
-    """Writes for each pair of the block whether its input dies at v, the source of its output.
+    """Writes for each pair of the block when its input dies at v, its output's source.
 
     In no order if another reader is a descendant of v. In every order, as `deaths` says at first,
     if all other readers are ancestors of v.
@@ -212,7 +210,7 @@ def _subtract_same_buffer(
     passed: NDArray[np.int64],
     served: NDArray[np.int64],
 ) -> None:
-    """Subtracts what outputs may take over from inputs of their own buffers.
+    """Subtracts from `total` what outputs may take over from inputs of their own buffers.
 
     Args:
       g, block, total: as above. deaths: [pairs of the block].
@@ -243,7 +241,7 @@ def _subtract_others(
     served: NDArray[np.int64],
     counted: NDArray[np.int64],
 ) -> None:
-    """Subtracts the most that outputs may take over from inputs of other buffers.
+    """Subtracts from `total` the most that outputs may take over from inputs of other buffers.
 
     Of each size that is the smaller of the numbers of inputs and of outputs of that size.
     """

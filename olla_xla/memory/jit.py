@@ -76,7 +76,7 @@ class CompiledLoop:
 
     @property
     def _numba_type_(self) -> Any:
-        """What numba takes this for where a compiled function calls it."""
+        """The numba type of this function, for other compiled functions that call it."""
         return self.compiled._numba_type_
 
 
@@ -97,7 +97,7 @@ class _Kept(CompiledLoop):
         self._took = math.inf if long else 0.0  # seconds in Python
 
     def __call__(self, *args: Any) -> Any:
-        """Runs the compiled function."""
+        """Runs the machine code; loads or makes it at the first call with such types."""
         kinds, words = flattened(args)
         run = self._linked.get(kinds)
         if run is None:
@@ -106,7 +106,7 @@ class _Kept(CompiledLoop):
 
     @property
     def is_kept(self) -> bool:
-        """Whether an earlier process left its machine code on disk."""
+        """Whether an earlier process left this loop's machine code on disk."""
         return code_store.holds(self._name, self._source)
 
     def _link(self, kinds: Kinds, args: tuple[Any, ...]) -> Callable[..., Any]:
@@ -139,12 +139,12 @@ class _Kept(CompiledLoop):
 
 
 def _plain(result: Any) -> Any:
-    """What compiled code returns in place of a NumPy number."""
+    """The Python number of a NumPy one, as compiled code returns it; other results unchanged."""
     return result.item() if isinstance(result, np.generic) else result
 
 
 class _Files:
-    """Keeps what numba compiles as machine code of loops is kept, in place of numba's own files.
+    """Replaces numba's cache files: keeps what numba compiles as loops' machine code is kept.
 
     Those do not depend on a function's callees, and numba unpickles whatever lies in their place.
 
@@ -161,7 +161,7 @@ class _Files:
         return None if data is None else pickle.loads(data)
 
     def save(self, key: Any, data: Any) -> None:
-        """Keeps what numba compiled for a key."""
+        """Keeps what numba compiled for a key on disk, by `code_store.write`."""
         from numba.core.serialize import dumps
 
         code_store.write(self._name, repr(key), self._source, dumps(data))

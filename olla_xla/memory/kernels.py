@@ -52,7 +52,7 @@ def find_kernels(
 
 
 def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Pattern:
-    """Which arrays of an instruction share memory: for each, the position of the first alike."""
+    """Which arrays of an instruction (`leaves`) share memory: for each, the first in its place."""
     first: dict[tuple[int, int], int] = {}
     found = []
     for k, where in enumerate(leaves(i)):
@@ -63,7 +63,7 @@ def pattern(i: Instruction, dataflow: Dataflow, assignment: Assignment) -> Patte
 
 
 def inherited(kept: Mapping[str, Pattern], copies: Iterable[tuple[str, str]]) -> dict[str, Pattern]:
-    """Adds to `kept` the patterns of copied instructions, equal to those of their originals.
+    """A copy of `kept` with the patterns of copied instructions, equal to their originals', added.
 
     Args:
       kept: name -> pattern. copies: (name of the copy, name of its original) of instructions.
@@ -83,7 +83,7 @@ def wanted(i: Instruction, kept: Mapping[str, Pattern]) -> Pattern | None:
 def overwritten(
     i: Instruction, kept: Mapping[str, Pattern], index: ShapeIndex | None = None
 ) -> list[tuple[Instruction, ShapeIndex]]:
-    """The operands that an instruction must overwrite to have its pattern in `kept`.
+    """The operands whose memory an instruction's results must have, by its pattern in `kept`.
 
     Args:
       i: any instruction. kept: name -> pattern. index: of the result that overwrites; None: any.
@@ -95,7 +95,7 @@ def overwritten(
 def joined_buffers(
     dataflow: Dataflow, instructions: Iterable[Instruction], kept: Mapping[str, Pattern]
 ) -> dict[int, int]:
-    """Finds buffers that must be the same memory for kernels to have their patterns in `kept`.
+    """Finds which buffers must be one memory for kernels to have their patterns in `kept`.
 
     A result that overwrites an operand has the operand's memory, and so have all values in the
     buffer of either, such as a donated argument that the result replaces.
@@ -120,7 +120,7 @@ def joined_buffers(
 def _overwrites(
     i: Instruction, kept: Mapping[str, Pattern]
 ) -> list[tuple[tuple[Instruction, ShapeIndex], tuple[Instruction, ShapeIndex]]]:
-    """(result, operand) arrays of which the first must overwrite the second."""
+    """(result, operand) arrays: by the pattern in `kept`, the first overwrites the second."""
     own = wanted(i, kept)
     if own is None:
         return []

@@ -107,7 +107,7 @@ def _operator(i: Instruction, peaks: Mapping[Computation, int], touched: int) ->
 
 
 def _touched(tensors: Sequence[Tensor], instructions: Sequence[Instruction]) -> dict[int, int]:
-    """Bytes of the buffers that each calling operator reads or defines."""
+    """Number of each operator that calls -> bytes of the buffers that it reads or defines."""
     buffers: dict[int, dict[int, int]] = {
         k: {} for k, i in enumerate(instructions) if i.called_control
     }
@@ -166,7 +166,7 @@ def _edges(
 
 
 def _keeps_its_order(i: Instruction) -> bool:
-    """Whether it keeps its order relative to others such: asynchronous, or seen from outside."""
+    """Whether `i` keeps its order among all such: asynchronous, or visible from outside."""
     kind = _kind(i.opcode)
     return kind == "async" or kind == "copy" != i.opcode or _is_seen_outside(i)
 
@@ -177,7 +177,7 @@ def _kind(opcode: str) -> str:
 
 
 def _is_seen_outside(i: Instruction) -> bool:
-    """Whether other processes or the host can see when it, or anything that it calls, runs."""
+    """Whether the host or other processes can see when `i`, or what it calls, runs."""
     if _kind(i.opcode) in _ORDERED or i.side_effect:
         return True
     return any(_is_seen_outside(inner) for c in i.called_control for inner in c.instructions)
@@ -213,7 +213,7 @@ def _ends(done: Instruction, start: Instruction) -> bool:
 
 
 def _alias_sets(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Ids of the tensors of each buffer of several, in the order in which XLA's schedule writes."""
+    """For each buffer of several tensors, their ids in the order in which XLA's schedule writes."""
     buffers: dict[int, list[int]] = {}
     for k, tensor in enumerate(tensors):
         buffers.setdefault(tensor.buffer, []).append(k)

@@ -30,7 +30,7 @@ class _Residual(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """Scratch arrays of a search.
+    """Scratch arrays of a search for a maximum flow.
 
     Attributes:
       level: int64 [nodes], arcs to or from an end. next: int64 [nodes], first arc to try.
@@ -85,7 +85,7 @@ def _solve(
     source: int,
     sink: int,
 ) -> int:
-    """The maximum flow. Leaves in `scratch.level` what the source still reaches; `_UNSEEN` else.
+    """The maximum flow; fills `residual`. Nodes that the source still reaches keep a `level`.
 
     `scratch.next` is where each node's arcs begin.
     """
@@ -106,7 +106,7 @@ def _solve(
 
 @inner
 def _levels(residual: _Residual, scratch: _Scratch, root: int, end: int, back: bool) -> bool:
-    """Sets `level`, arcs with room from `root`, or if `back` to it, and resets `next`.
+    """Sets nodes' `level`, arcs with capacity left from (`back`: to) `root`, and resets `next`.
 
     Returns whether there is a path between `root` and `end`.
     """
@@ -129,7 +129,7 @@ def _levels(residual: _Residual, scratch: _Scratch, root: int, end: int, back: b
 
 @inner
 def _blocking(residual: _Residual, scratch: _Scratch, source: int, sink: int) -> int:
-    """Adds flow along shortest paths until all are saturated; the flow added."""
+    """Adds flow along shortest paths until each has a full arc; returns the flow added."""
     flow, depth, u = 0, 0, source
     while True:
         if u == sink:

@@ -99,7 +99,7 @@ def _mask(m: int, tensors: tuple[int, ...]) -> NDArray[np.bool_]:
 def _reuse(
     g: GraphArrays, v: int, before: NDArray[np.bool_], after: NDArray[np.bool_]
 ) -> tuple[list[tuple[int, ...]], int]:
-    """The choices of inputs whose memory passes on at `v`, and bytes to subtract in any case."""
+    """(choices of inputs whose memory outputs of `v` take over, bytes to subtract in any case)."""
     fixed: set[int] = set()
     certain: set[int] = set()
     givers: dict[int, set[int]] = {}
@@ -157,7 +157,7 @@ def _spread(
     ptr: NDArray[np.int64],
     idx: NDArray[np.int64],
 ) -> None:
-    """Marks all that is reached from the first `count` operators on the stack."""
+    """Marks in `reached` all that is reached from the first `count` operators on `stack`."""
     while count:
         count -= 1
         u = stack[count]
@@ -170,7 +170,7 @@ def _spread(
 
 
 class _Network(NamedTuple):
-    """Arcs of a cut problem.
+    """Arcs of a minimum cut problem, to which more are added.
 
     Attributes:
       tails, heads: int64 [most] nodes. capacities: int64 [most] bytes.
@@ -185,7 +185,7 @@ class _Network(NamedTuple):
 
 @inner
 def _add(network: _Network, tail: int, head: int, capacity: int) -> None:
-    """Adds an arc."""
+    """Appends an arc to `network`, in place."""
     k = network.count[0]
     network.tails[k], network.heads[k], network.capacities[k] = tail, head, capacity
     network.count[0] = k + 1
@@ -194,7 +194,7 @@ def _add(network: _Network, tail: int, head: int, capacity: int) -> None:
 def _problem(
     g: GraphArrays, v: int, side: NDArray[np.int64], dropped: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:
-    """The cut problem at `v`.
+    """The minimum cut problem that tells the least bytes live while operator `v` runs.
 
     Args:
       g: the graph. v: the operator.
@@ -227,7 +227,7 @@ def _arcs(
     readers: NDArray[np.int64],
     network: _Network,
 ) -> int:
-    """Adds the arcs; returns the bytes that are live in any case.
+    """Adds the arcs of `_problem` to `network`; returns the bytes live at `v` in any case.
 
     Args:
       g, v, side, dropped: as in `_problem`. infinite: bytes, more than all tensors have.
@@ -262,7 +262,7 @@ def _arcs(
 def _readers(
     g: GraphArrays, v: int, side: NDArray[np.int64], i: int, dropped: bool, nodes: NDArray[np.int64]
 ) -> int:
-    """Writes the open nodes whose operators must all run before tensor i dies; their number.
+    """Writes the open nodes that must all run before tensor i dies; returns how many.
 
     _FORCED if it is live at v in any case. An argument also lives until its source has run.
     """

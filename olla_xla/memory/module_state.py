@@ -70,12 +70,12 @@ class ModuleFacts:
 
     @functools.cached_property
     def kernels(self) -> dict[str, Pattern]:
-        """Kernel name -> its pattern of shared memory in the module's own schedule."""
+        """Kernel name -> which of its arrays share memory under the module's own schedule."""
         return self._patterns(every=False)
 
     @functools.cached_property
     def all_kernels(self) -> dict[str, Pattern]:
-        """`kernels`, and those that share the same memory in any order: their copies may not."""
+        """As `kernels`, and kernels with the same pattern in any order: their copies may differ."""
         return self._patterns(every=True)
 
     def _patterns(self, *, every: bool) -> dict[str, Pattern]:
@@ -147,9 +147,9 @@ class PlannedModule:
     def lowered(
         self, computation: Computation, peaks: Mapping[Computation, int] | None = None
     ) -> LoweredComputation:
-        """The tensor graph of one computation; those that it calls count with their peaks.
+        """The tensor graph of one computation; those that it calls count with their `peaks`.
 
-        Others are `bounds`, to bound all orders, or `leasts`.
+        Other peaks may be given: `bounds`, to bound all orders, or `leasts`.
         """
         peaks = self.peaks if peaks is None else peaks
         result = lower(self.dataflow, computation, self.pairs, peaks, self.released, self.kept)
@@ -157,9 +157,9 @@ class PlannedModule:
         return result
 
     def charge(self, computation: Computation) -> LoweredComputation:
-        """Computes the lifetime peak of one computation in its own schedule; sets it in `peaks`.
+        """Sets `peaks` of a computation to the lifetime peak of its own schedule; gives its graph.
 
-        `peaks` must have its callees. Returns its graph.
+        `peaks` must have those of the computations that it calls.
         """
         lowered = self.lowered(computation)
         order = np.arange(len(lowered.graph.operators))
@@ -209,7 +209,7 @@ class PlannedModule:
         return Edit(self.module).schedule(schedule)
 
     def _edited(self, edit: Edit) -> PlannedModule:
-        """The edited module, with the same peaks and bounds."""
+        """A new PlannedModule of the edited module, with the same peaks, leasts and bounds."""
         other = PlannedModule(edit.module(), self.target, self.released, self.kept)
         for name, computation in self.computations.items():
             twin = other.computations[name]
@@ -223,8 +223,8 @@ class PlannedModule:
     def translated(
         order: Sequence[Instruction], computation: Computation
     ) -> tuple[Instruction, ...]:
-        """`order` for the rewritten `computation`; an operand that was added runs
-        before its user.
+        """Converts an order to the instructions, by name, of the rewritten `computation`; an
+        operand that was added runs before its user.
         """
         names = {i.name for i in order}
         own = {i.name: i for i in computation.instructions}

@@ -30,7 +30,7 @@ def unsnapped(data: bytes) -> bytes:
 
 @loop
 def _fill(data: NDArray[np.uint8], at: int, out: NDArray[np.uint8]) -> int:
-    """Writes literals, and copies of what stands `back` bytes before, from the tag at `at` on.
+    """Writes to `out` the literals and the copies of earlier bytes, from the tag at `at` on.
 
     Returns how many bytes it wrote; -1 if the data is not valid.
     """

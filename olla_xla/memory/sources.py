@@ -65,7 +65,7 @@ class Source(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def is_own_file(file: str) -> bool:
-    """Whether a source file can be a step's own code: no library such as JAX or Flax, no Python."""
+    """Whether a file can be the user's own code: no library such as JAX or Flax, no Python."""
     if file in _NO_FILE or file.startswith((_PACKAGE + "/", f"{sys.prefix}/bin/")):
         return False
     standard = f"{sysconfig.get_paths()['stdlib']}/"
@@ -107,13 +107,13 @@ def source_of(stack: tuple[SourceFrame, ...], op_name: str) -> Source | None:
 
 
 def source_line(i: Instruction) -> str:
-    """The "file:line" that an instruction was traced from (see `Source.line`), or ""."""
+    """The "file:line" that an instruction was traced from (`Source.line`), "" if not known."""
     source = source_of(i.stack, i.op_name)
     return "" if source is None else source.line
 
 
 def _inside(stack: tuple[SourceFrame, ...], op_name: str) -> tuple[SourceFrame, ...]:
-    """The calls inside the jitted function, as far as the stack shows it."""
+    """The calls of a stack inside the jitted function that `op_name` says, as far as shown."""
     for k, frame in enumerate(stack):
         if frame.file.startswith(_LAUNCHING):
             stack = stack[:k]
@@ -127,7 +127,7 @@ def _inside(stack: tuple[SourceFrame, ...], op_name: str) -> tuple[SourceFrame, 
 
 
 def _layer(inside: Sequence[SourceFrame]) -> str:
-    """The path of the classes whose methods run, or of the functions where there are none."""
+    """Path, by "/", of the classes whose methods run, or of own functions where there are none."""
     classes: list[str] = []
     functions: list[str] = []
     for frame in reversed(inside):
@@ -142,7 +142,7 @@ def _layer(inside: Sequence[SourceFrame]) -> str:
 
 
 def short_line(line: str) -> str:
-    """Shortens a "file:line": relative to the working directory, or its last three parts."""
+    """Shortens "file:line": to the working directory, a notebook cell, or its last three parts."""
     return _short_line(line, os.getcwd())
 
 

@@ -41,13 +41,13 @@ class Accumulator:
         return cls(tuple(aval.shape), jnp.dtype(aval.dtype), wide, in_halves and split)
 
     def zeros(self, zero: Any = 0) -> tuple[Any, ...]:
-        """The initial arrays, all zero; they are filled with `zero` unless it is in halves."""
+        """The initial arrays, all 0: filled with `zero` (a 0 computed late) unless in halves."""
         if not self.in_halves:
             return (jnp.full(self.shape, jnp.asarray(zero).astype(self.wide)),)
         return jnp.zeros(self.shape, jnp.uint16), jnp.zeros(self.shape, jnp.uint16)
 
     def add(self, held: tuple[Any, ...], part: Any) -> tuple[Any, ...]:
-        """New arrays: `held` with `part`, an array of the sum's type, added."""
+        """Returns the new accumulator arrays: `held` with `part`, of the sum's shape, added."""
         total = self.total(held) + part.astype(self.wide)
         if not self.in_halves:
             return (total,)
@@ -55,7 +55,7 @@ class Accumulator:
         return (bits >> _HALF).astype(jnp.uint16), bits.astype(jnp.uint16)
 
     def total(self, held: tuple[Any, ...]) -> Any:
-        """The accumulated sum, as one array of the type `wide`."""
+        """The sum that the accumulator arrays `held` stand for, as one array of type `wide`."""
         if not self.in_halves:
             return held[0]
         upper, lower = (half.astype(jnp.uint32) for half in held)
@@ -84,7 +84,7 @@ def promoted(one: Any, other: Any) -> Any:
 
 
 def accumulator(dtype: Any, accumulate_dtype: Any) -> Any:
-    """The type in which the parts of a sum of type `dtype` are added."""
+    """The dtype in which parts of a sum of type `dtype` are added; for floats it may be wider."""
     return promoted(dtype, accumulate_dtype) if jnp.issubdtype(dtype, jnp.floating) else dtype
 
 
@@ -98,12 +98,11 @@ _PLACE = {"argmax": jnp.argmax, "argmin": jnp.argmin}
 
 
 def parts_of(e: Any, operand: Any, made: Any, first: Any) -> list[Any]:
-    """What one piece contributes to a reduction (sum, max, argmax, ...) over the cut axis.
+    """Arrays that one piece contributes to a reduction (sum, max, argmax, ...) over the cut axis.
 
-    Of an extreme also how many elements are equal to it: they share its gradient.
-
-    Args:
-      operand, made: of the equation in the piece. first: index of its first element in the axis.
+    Each has a new dimension 0. Of an extreme, one counts the elements equal to it, which share its
+    gradient. `e`: the reduction. `operand`, `made`: its operand and result in the piece. `first`:
+    index of the piece's first element in the axis.
     """
     name, axes, found = e.primitive.name, e.params["axes"], [made]
     if name in _PLACE:
@@ -115,13 +114,13 @@ def parts_of(e: Any, operand: Any, made: Any, first: Any) -> list[Any]:
 
 
 def part_types(e: Any) -> list[Any]:
-    """Shapes and dtypes of the arrays that `parts_of` gives for an equation."""
+    """Shapes and dtypes of the arrays that `parts_of` returns for a reduction equation."""
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*e.invars, *e.outvars)]
     return jax.eval_shape(functools.partial(parts_of, e, first=0), *shapes)
 
 
 def reduced(e: Any, parts: Sequence[Any]) -> Any:
-    """The result of a reduction, from the `parts_of` all pieces in order, along dimension 0."""
+    """The result of reduction `e`; `parts`: arrays of `parts_of`, pieces along dimension 0."""
     name = e.primitive.name
     if name in _PLACE:
         best = _PLACE[name](parts[0], 0, keepdims=True)
@@ -140,7 +139,7 @@ def _extreme(name: str, values: Any, ties: Any) -> Any:
 
 @_extreme.defjvp
 def _extreme_jvp(name: str, given: Any, moved: Any) -> Any:
-    """Each element of all pieces that is equal to the extreme has the same share, as with JAX."""
+    """The JVP of `_extreme`: all elements equal to the extreme share its tangent, as in JAX."""
     values, ties = given
     best = _extreme(name, values, ties)
     share = jnp.where(values == best, ties, 0)

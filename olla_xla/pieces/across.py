@@ -40,13 +40,13 @@ _KEPT_BYTES = 32 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Across:
-    """How fast this machine's CPU reads arrays across their layout (transposed), as measured.
+    """Measured bytes a second at which this CPU reads arrays transposed, across their layout.
 
     Attributes:
-      held_bytes_per_second: transposed reads with arithmetic of lines that a first cache holds.
-      few_bytes_per_second: those of lines that displace each other, but of few pages.
-      many_bytes_per_second: those of many pages.
-      moved_bytes_per_second: transposed reads without arithmetic.
+      held_bytes_per_second: with arithmetic, of cache lines that a first-level cache holds.
+      few_bytes_per_second: with arithmetic, of lines that evict each other, in few pages.
+      many_bytes_per_second: with arithmetic, of such lines in many pages.
+      moved_bytes_per_second: without arithmetic.
     """
 
     held_bytes_per_second: float
@@ -57,7 +57,7 @@ class Across:
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """Which cache lines and pages a transposed read touches before it comes to one again.
+    """Which cache lines and pages a transposed read touches before it reads on in the first line.
 
     Attributes:
       rows: number of rows touched before a cache line of one is read again. apart: bytes from one
@@ -70,17 +70,17 @@ class Strides:
 
     @property
     def pages(self) -> float:
-        """How many memory pages a transposed read touches before it comes to one again."""
+        """Memory pages that a transposed read touches before it reads on in the first line."""
         if 2 * self.apart < _PAGE:
             return 0.0
         return self.arrays * self.rows * min(self.apart / _PAGE, 1.0)
 
     @property
     def crowding(self) -> float:
-        """Cache lines of all rows, as a multiple of those that a first cache holds at their places.
+        """Cache lines of all rows, as a multiple of those that their cache sets hold.
 
-        Rows a multiple of half a page apart have their lines at one place of pages, or at two, and
-        these displace one another. What lies at more places was as fast as what is held.
+        Rows a multiple of half a page apart have lines in one set or two of a first-level cache,
+        and evict each other. Lines in more sets were as fast as those that the cache holds.
         """
         if self.apart % (_PAGE // 2):
             return 1.0
@@ -109,7 +109,7 @@ class AcrossCost(CostModel):
         return super().run_seconds(module, temp_bytes if temp_bytes > _KEPT_BYTES else 0)
 
     def _rate(self, strides: Strides) -> float:
-        """Bytes a second of a transposed read with arithmetic."""
+        """Bytes a second of a transposed read with arithmetic that has these strides."""
         measured = self.across
         many = measured.many_bytes_per_second
         few = max(measured.few_bytes_per_second, many)
@@ -118,7 +118,7 @@ class AcrossCost(CostModel):
         return rate * _between(held / few, 1.0, strides.crowding, _CROWDED)
 
     def _as_timed(self, i: Instruction) -> Work:
-        """The work of an instruction; a product that was timed as operations that take as long."""
+        """An instruction's work; a timed product counts as operations that take its time."""
         work = self.work(i)
         product = product_of(i) if work.matrix or work.narrow else None
         if product is None or product not in self.products:
@@ -128,21 +128,21 @@ class AcrossCost(CostModel):
 
 
 def _between(first: float, last: float, size: float, most: float) -> float:
-    """The first rate up to size 1, the last from `most` on, between them by the logarithm."""
+    """`first` for sizes up to 1, `last` from `most` on, interpolated by log(size) in between."""
     if size <= 1 or not math.isfinite(first):
         return first
     return first * (last / first) ** min(math.log(size) / math.log(most), 1.0)
 
 
 def strides_of(i: Instruction) -> Strides:
-    """The memory access pattern of an instruction's most expensive transposed read."""
+    """The Strides of the most expensive transposed read in an instruction or its fusion."""
     inside = i.called[0].instructions if i.opcode == "fusion" else (i,)
     found = (_strides(k) for k in inside if transposes(k))
     return max(found, key=lambda s: (s.pages, s.rows), default=Strides(1, 0, 1))
 
 
 def _strides(i: Instruction) -> Strides:
-    """Of all arrays as large as the operand that it is computed from; a fusion may read several."""
+    """The Strides of a transposing instruction, with all arrays as large as its operand."""
     source, rows = i.operands[0].shape, _rows(i)
     arrays, seen = 0, list(i.operands)
     for k in seen:  # grows
@@ -152,7 +152,7 @@ def _strides(i: Instruction) -> Strides:
 
 
 def _rows(i: Instruction) -> int:
-    """Elements of the result between two neighbours of the operand: of its inner dimensions."""
+    """The result's elements between two that are neighbours in the operand's memory."""
     source = i.operands[0].shape
     within = next(d for d in source.minor_to_major if source.dimensions[d] > 1)
     rows = 1

@@ -19,14 +19,12 @@ class Called:
     """A jaxpr that an equation (scan, while, cond, ...) calls, and how their values correspond.
 
     Attributes:
-      jaxpr: what is called.
+      jaxpr: what is called. is_rule: it is a custom derivative's rule.
       ins, outs: for each input and output of the jaxpr, (number of the equation's operand or result
-        that it is, how many more leading dimensions that has: 1 for what a loop stacks), or None if
-        it is none.
+        that it is, how many more leading dimensions that has: 1 for what a loop stacks), or None.
       carried: pairs of an output and an input of the jaxpr, the same value one iteration later.
       gradients: for each output of the jaxpr, the operand whose gradient it is: a part of a sum if
         the operand is whole.
-      is_rule: it is a custom derivative's rule.
     """
 
     jaxpr: Any
@@ -40,9 +38,8 @@ class Called:
 def called_by(e: Any, with_rule: bool) -> list[Called]:
     """The jaxprs that an equation of a primitive in `CALLS` calls; [] where it cannot be cut.
 
-    Args:
-      with_rule: whether a custom derivative's rule is one of them. A rule may call its own function
-        again, so rules inside rules are followed to some depth only.
+    `with_rule`: whether a custom derivative's rule is included. A rule may call its own function
+    again, so rules inside rules are followed to some depth only.
     """
     if e.effects:
         return []
@@ -82,7 +79,10 @@ def _scan(e: Any) -> list[Called]:
 
 
 def _while(e: Any) -> list[Called]:
-    """The body, with its select where the predicate is one for each sample, and the predicate."""
+    """The body and the predicate of a while equation, as Called.
+
+    If the predicate is an array (under vmap), the body keeps the state of finished samples.
+    """
     p = e.params
     of_cond, fixed = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
     carries = len(e.outvars)
@@ -114,7 +114,7 @@ def _shapes(atoms: Any) -> list[Any]:
 
 
 def _traced(rule: Any, values: Any, moving: Any) -> Any:
-    """A user's rule as a jaxpr; None if it refuses derivatives of some of these values."""
+    """A user's rule as a jaxpr; None if tracing it for the types of these values raises."""
     try:
         return jax.make_jaxpr(rule)(_shapes(values), _shapes(moving))
     except Exception:  # whatever their code raises; they see it where they differentiate
@@ -122,7 +122,7 @@ def _traced(rule: Any, values: Any, moving: Any) -> Any:
 
 
 def _custom_jvp(e: Any) -> list[Called]:
-    """The function and its rule, which is traced here since it is cut as well."""
+    """The function of a `custom_jvp` call and its rule as a jaxpr; [] if that is not traceable."""
     moving, results = inexact(e.invars), inexact(e.outvars)
 
     def rule(values: Any, tangents: Any) -> Any:
@@ -144,8 +144,8 @@ def _custom_jvp(e: Any) -> list[Called]:
 def _custom_vjp(e: Any) -> list[Called]:
     """The two programs that a `custom_vjp` call may run: its function, and its derivative.
 
-    The derivative is its forward rule followed by its backward rule, traced as one program from
-    arguments and cotangents to the cotangents of its floating-point arguments.
+    The derivative runs forward and backward rules, from arguments and cotangents of the results to
+    cotangents of the floating-point arguments. [] if it cannot be traced.
     """
     moving, results = inexact(e.invars), inexact(e.outvars)
 

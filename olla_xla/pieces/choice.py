@@ -32,7 +32,9 @@ _REGIONS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """A function divided into steps, of which some (Regions) run in pieces and others whole."""
+    """A function divided into steps: equations that run whole, Regions that run in pieces, and
+    calls that contain Regions (Within).
+    """
 
     graph: Graph
     steps: tuple[AnyStep, ...]
@@ -52,7 +54,7 @@ class Cut:
         return max(self.peaks(pieces), default=0)
 
     def with_step(self, k: int, step: Region | Within) -> Cut:
-        """A new cut, in which step k is replaced by a new one and the equations around it."""
+        """A copy of this cut in which `step` and the graphs before and after it replace step k."""
         graph = step.graph
         results = set(filter(is_variable, graph.outputs))
         after = _range(graph, step.after, results)
@@ -61,9 +63,9 @@ class Cut:
         return dataclasses.replace(self, steps=(*self.steps[:k], *steps, *self.steps[k + 1 :]))
 
     def within(self, k: int, part: int) -> Cut | None:
-        """A new cut that cuts inside the loop, branch or checkpoint of step `k`, instead of at it.
+        """A copy of this cut that cuts inside the largest loop, branch or checkpoint of step `k`.
 
-        None where there is none, or nothing in it can be cut.
+        None where step `k` has none, or nothing in it can be cut.
         """
         graph = self.steps[k]
         assert isinstance(graph, Graph)
@@ -85,7 +87,7 @@ class Cut:
 
 
 def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
-    """Some of the equations as a graph, with copies of the light equations that they read."""
+    """Some equations as a graph that outputs `needed`, with copies of light ones that they read."""
     chosen = set(indices)
     for i in indices:
         made = [graph.producer.get(v) for v in operands(graph.equations[i])]
@@ -99,7 +101,7 @@ def _range(graph: Graph, indices: Sequence[int], needed: set[Any]) -> Graph:
 
 
 def _is_made_of_nothing(graph: Graph, i: int) -> bool:
-    """Whether an equation is light and reads only literals or inputs of the function."""
+    """Whether equation `i` is light (of `LIGHT`) and reads only literals or function inputs."""
     e = graph.equations[i]
     return e.primitive.name in LIGHT and not any(v in graph.producer for v in operands(e))
 
@@ -118,7 +120,7 @@ class _Candidate(NamedTuple):
 
 
 def _rank(found: Iterable[int], whole: int) -> tuple[int, ...]:
-    """The three largest peaks in steps of 10 %: where cuts leave one the same, the next decides."""
+    """Logarithms of the three largest peaks, in steps of 10 %, by which cuts are compared."""
     large = [p for p in sorted(found, reverse=True)[:3] if p > _GAIN * whole]
     return tuple(round(math.log(p) / math.log1p(_TWICE)) for p in large)
 
@@ -158,7 +160,7 @@ def choose(
 def _cut_of(
     graph: Graph, seeds: Mapping[Any, int] | None, part: int, accumulate_dtype: Any
 ) -> tuple[Cut, _Ends]:
-    """The best cut into `part` pieces, without regions if none saves enough, and what ends cuts."""
+    """(the best cut into `part` pieces, what stops other cuts); no regions if none saves enough."""
     cut = best = Cut(graph, (graph,), accumulate_dtype)
     whole, ends = cut.peak(part), _Ends(graph, [], [], [])
     for _ in range(1 if seeds is not None else _REGIONS):
@@ -190,8 +192,9 @@ def _one_more(
     """The cut with one more region in step k, that which lowers its peaks most; None if none does.
 
     Args:
-      k: of the step. ends: extended by what ends the cuts that are tried. repeats: how many times
-        more equations may run that have run before; their runs before are then cut as well.
+      seeds: variables and dimensions to cut along, or None: any. ends: extended by what stops cuts.
+      repeats: how many times further equations may run twice, whole and in pieces; their whole runs
+        are then cut as well.
     """
     step, whole = cut.steps[k], cut.peaks(part)[k]
     assert isinstance(step, Graph)
@@ -232,14 +235,14 @@ def _one_more(
 
 
 def _along(s: Spread, step: AnyStep) -> Mapping[Any, int]:
-    """The largest value of a step that is cut, and the dimension."""
+    """{the largest variable of a step that `s` cuts: its cut dimension}; {} if none is cut."""
     assert isinstance(step, Graph)
     made = [v for e in step.equations for v in e.outvars if s.cut.get(v, SUM) >= 0]
     return {v: s.cut[v] for v in sorted(made, key=bytes_of)[-1:]}
 
 
 def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
-    """Each dimension of each of the largest values."""
+    """Yields {variable: dimension} for each dimension of each of a graph's largest values."""
     made = [v for e in graph.equations if e.primitive.name not in LIGHT for v in e.outvars]
     for v in sorted(made, key=bytes_of, reverse=True)[:_SEEDS]:
         for d, n in enumerate(v.aval.shape):
@@ -249,11 +252,11 @@ def _seeds(graph: Graph) -> Iterable[Mapping[Any, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Ends:
-    """What ends the cuts that were tried, for messages.
+    """What stops the cuts that were tried, for messages.
 
     Attributes:
-      blocked: equations at their ends. sums: equations that sum over the axis before these.
-      left: estimates of the most bytes that are live under each cut.
+      blocked: equations that cannot be cut. sums: indices of equations that sum over the axis,
+        whose results must be whole. left: estimates of the most bytes live under each cut.
     """
 
     graph: Graph
@@ -263,7 +266,7 @@ class _Ends:
 
 
 def _sum_before(s: Spread, i: int) -> int:
-    """The equation that makes the sum over the axis that this one, or one above it, reads."""
+    """Index of the equation whose sum over the axis equation i, or an ancestor of it, reads."""
     while True:
         operands = [v for v in s.graph.equations[i].invars if is_variable(v)]
         made = [s.graph.producer[v] for v in operands if v in s.graph.producer]
@@ -274,7 +277,7 @@ def _sum_before(s: Spread, i: int) -> int:
 
 
 def _reason(ends: _Ends) -> str:
-    """What forbids the cut, the operations that have no rule for it first."""
+    """The part of an error message that says which operation forbids a cut, and at which line."""
     graph, mixing = ends.graph, [b for b in ends.blocked if not _is_known(ends.graph, b)]
     if not mixing and ends.sums:
         e = graph.equations[ends.sums[0]]
@@ -298,7 +301,7 @@ def _reason(ends: _Ends) -> str:
 
 
 def _is_known(graph: Graph, b: Blocked) -> bool:
-    """Whether the equation could be cut there if other values were cut otherwise."""
+    """Whether the blocked equation has a factor along this dimension, which other cuts forbid."""
     e = graph.equations[b.equation]
     for f in graph.factors(b.equation):
         pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
@@ -313,7 +316,7 @@ def line_of(e: Any) -> str:
 
 
 def pieces_for(cut: Cut) -> int:
-    """How many pieces a cut is worth: a power of two after which more pieces save little."""
+    """The number of pieces to run a cut in: the power of two beyond which little more is saved."""
     units = max(region.units for region in cut.regions)
     whole = peaks((cut.graph,), cut.graph.outputs, 1, cut.accumulate_dtype)[0]
     pieces, known = 2, cut.peak(2)

@@ -24,7 +24,10 @@ _logger = logging.getLogger("olla_xla")
 
 
 class ChosenFunction(abc.ABC):
-    """A planned function whose way is chosen for each new signature, by compiling several.
+    """A planned function that is written in one of several ways: in pieces, or with values spilled.
+
+    For each new signature (the arguments' shapes and types) several are compiled, and one is
+    chosen.
 
     Args:
       function: the plain function. jit_options: of `jax.jit`. plan_settings: of every way's plan.
@@ -44,7 +47,7 @@ class ChosenFunction(abc.ABC):
         self._plain = planned_function(function, self._jit_options, plan_settings)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function; for a new signature its way is chosen first."""
+        """Runs the function, in the way that is chosen by compiling when the signature is new."""
         return self._for(args, kwargs)(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> PlannedLowered:
@@ -94,11 +97,11 @@ class ChosenFunction(abc.ABC):
 
     @abc.abstractmethod
     def _search(self, args: Any, kwargs: Any) -> tuple[Any, PlannedFunction]:
-        """(The choice, the planned function) for a new signature."""
+        """Compiles the ways for a new signature: (the choice, the planned function of that way)."""
 
     @abc.abstractmethod
     def _named(self, choice: Any) -> str:
-        """A choice in a word or two."""
+        """The text of a choice in a word or two, for messages."""
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedFunction:
         # Inside another function's trace nothing is planned, and it is inlined as by jax.jit.

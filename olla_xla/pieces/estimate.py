@@ -35,10 +35,9 @@ _FUSED_INTO = frozenset((*ELEMENTWISE, *LIGHT, *REDUCTIONS, "gather", "reshape",
 def _steps(
     equations: Sequence[Any], kept: Iterable[Any], inside: Callable[[int, Any], int]
 ) -> list[_Step]:
-    """Equations as steps; an elementwise one that XLA fuses into its readers is no step.
+    """Equations as steps, without elementwise ones that XLA fuses into their readers.
 
-    Args:
-      kept: what others read. inside: (index, equation) -> bytes it needs besides its results.
+    `kept`: variables read elsewhere. `inside`: (index, equation) -> bytes beside its results.
     """
     kept = set(filter(is_variable, kept))
     readers: dict[Any, list[Any]] = {}
@@ -68,7 +67,7 @@ def _steps(
 
 
 def bytes_inside(e: Any) -> int:
-    """The most bytes that are live inside of jaxprs that an equation calls (scan, while, ...)."""
+    """The most bytes live inside jaxprs that an equation calls (scan, while, ...); or 0."""
     return max(map(_most_in, inner_jaxprs(e)), default=0)
 
 
@@ -79,7 +78,7 @@ def _most_in(jaxpr: Any) -> int:
 
 
 def _most_besides(steps: Sequence[_Step], results: Iterable[Any]) -> int:
-    """The most bytes live in steps, without inputs and results."""
+    """The most bytes live at any step, without the inputs and `results`."""
     known = set(filter(is_variable, results))
     inner = [
         dataclasses.replace(s, makes=tuple((v, 0 if v in known else n) for v, n in s.makes))
@@ -89,7 +88,7 @@ def _most_besides(steps: Sequence[_Step], results: Iterable[Any]) -> int:
 
 
 def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
-    """For each step the bytes that are live at it, without inputs."""
+    """For each step the bytes live at it, without inputs; `kept` variables live to the end."""
     last: dict[Any, int] = {}
     for k, step in enumerate(steps):
         last.update((v, k) for v in step.reads)
@@ -107,7 +106,7 @@ def _live(steps: Sequence[_Step], kept: Iterable[Any]) -> list[int]:
 
 
 def _region_step(region: Region, part: int, accumulate_dtype: Any) -> _Step:
-    """A region as one step, run in at most `part` pieces."""
+    """A region that runs in at most `part` pieces, as one step with its estimated bytes."""
     part = min(part, region.units)
 
     def within(k: int, e: Any) -> int:
@@ -146,8 +145,8 @@ def peaks(
     """For each step, an estimate of its peak in bytes, without the function's inputs.
 
     Args:
-      steps: what runs whole, or regions that run in pieces, one after another.
-      outputs: of the function. part: number of pieces. accumulate_dtype: of sums over them.
+      steps: what runs whole, or regions that run in pieces, one after another. outputs: variables
+        of the function. part: number of pieces. accumulate_dtype: of sums over pieces.
     """
     small = [_small(step, part, accumulate_dtype) for step in steps]
     ends = itertools.accumulate(map(len, small), initial=0)
@@ -169,10 +168,9 @@ def _small(step: AnyStep, part: int, accumulate_dtype: Any) -> list[_Step]:
 
 
 def largest(steps: Sequence[AnyStep], part: int) -> int:
-    """Bytes of the largest value that any equation makes, at any depth of calls.
+    """Bytes of the largest value that equations of these steps make, also inside calls.
 
-    Args:
-      steps: as in `peaks`. part: in how many pieces regions run.
+    Regions run in `part` pieces, and make a piece of a value at a time.
     """
     most = 0
     for step in steps:
@@ -190,7 +188,7 @@ def largest(steps: Sequence[AnyStep], part: int) -> int:
 def _largest(
     equations: Sequence[Any], chosen: Mapping[int, Factor], cut: Mapping[Any, int], part: int
 ) -> int:
-    """Bytes of the largest value that equations make; what is in `cut` is in `part` pieces."""
+    """Bytes of the largest value that equations make, variables of `cut` in `part` pieces."""
     most = 0
     for k, e in enumerate(equations):
         made = () if e.primitive.name in LIGHT else e.outvars

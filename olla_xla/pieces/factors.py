@@ -81,10 +81,9 @@ _WINDOWS = (
 
 
 def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
-    """The axes along which an equation can be cut; [] for a call or an unknown operation.
+    """The Factors (axes to cut along) of an equation; [] for a call or an unknown operation.
 
-    Args:
-      is_zero: whether an operand is known to be all zeros.
+    `is_zero`: whether an operand is known to be all zeros.
     """
     if e.effects:
         return []
@@ -106,10 +105,10 @@ def factors_of(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
 
 
 def linear_factors(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
-    """Factors of a linear equation, by which parts of a sum give parts of its result.
+    """The Factors by which parts of a sum (SUM) give parts of a linear equation's result.
 
-    They are for equations in calls. Outside of calls few are worth it (`factors_of`): each piece
-    would do what is done once with the sum. A loop's body has no such place.
+    They are used inside of calls, such as a loop's body. Elsewhere few are worth it (`factors_of`):
+    each piece would do what can be done once with the whole sum.
     """
     name, n = e.primitive.name, len(e.invars)
     floats = all(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in e.outvars)
@@ -139,7 +138,7 @@ def linear_factors(e: Any, is_zero: Callable[[Any], bool]) -> list[Factor]:
 
 
 def _is_free(sharding: Any) -> bool:
-    """Whether a sharding fixes nothing: none, of an empty mesh, or of axes left to XLA."""
+    """Whether a sharding is None, on an empty mesh, or names only axes that XLA may shard."""
     mesh = getattr(sharding, "mesh", None)
     return (
         sharding is None
@@ -149,7 +148,7 @@ def _is_free(sharding: Any) -> bool:
 
 
 def _is_worth(e: Any, f: Factor) -> bool:
-    """Whether a factor cuts no dimension of one element."""
+    """Whether each dimension that a factor cuts has more than one element."""
     pairs = [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]
     return all(d is None or d < 0 or v.aval.shape[d] > 1 for v, d in pairs)
 
@@ -159,7 +158,7 @@ def _shape(atom: Any) -> tuple[int, ...]:
 
 
 def _elementwise(e: Any) -> list[Factor]:
-    """Operands may have one element where the result has more, or no dimensions at all."""
+    """Factors (axes to cut along) of an elementwise equation: each dimension of its result."""
     whole = _shape(e.outvars[0])
     for v in (*e.invars, *e.outvars):
         given = _shape(v)
@@ -180,7 +179,7 @@ def _elementwise(e: Any) -> list[Factor]:
 
 
 def _other_dims(e: Any, mixed: Sequence[int]) -> list[Factor]:
-    """For operands and results of one rank: a factor for each dimension that is not mixed."""
+    """A Factor (axis to cut along) for each dimension not in `mixed`; all values have one rank."""
     rank = len(_shape(e.outvars[0]))
     return [
         Factor(tuple(d if _shape(v) else None for v in e.invars), (d,) * len(e.outvars))
@@ -208,11 +207,11 @@ def _broadcast(e: Any) -> list[Factor]:
 
 
 def reshapes(e: Any) -> list[tuple[int, int]]:
-    """Pairs of dimensions, of a reshape's operand and result, of which parts stay parts.
+    """Pairs (operand's dimension, result's dimension) of a reshape that can be cut together.
 
     A dimension is kept, split or merged if the product of the dimensions before it is kept: then a
-    contiguous part of the operand's is a contiguous part of the result's. With `dimensions` the
-    operand is transposed before.
+    contiguous part of the operand's is one of the result's. With `dimensions` the operand is
+    transposed before.
     """
     if len(e.invars) != 1:
         return []
@@ -234,7 +233,7 @@ def _squeeze(e: Any) -> list[Factor]:
 
 
 def _stack(e: Any) -> list[Factor]:
-    """Also of `unstack`: the side with more dimensions has `axis` between the others."""
+    """Factors (axes to cut along) of `stack` and `unstack`: each dimension but the new `axis`."""
     axis, n = e.params["axis"], len(_shape(e.invars[0]))
     if e.primitive.name == "stack":
         return [Factor((d,) * len(e.invars), (d + (d >= axis),)) for d in range(n)]
@@ -296,7 +295,7 @@ def _gather(e: Any) -> list[Factor]:
 
 
 def scatter_dims(e: Any) -> tuple[Any, list[int], dict[int, int]]:
-    """Dimension numbers, batch dimensions of updates, and operand's window dim -> updates' dim."""
+    """A scatter's (dimension numbers, updates' batch dims, operand window dim -> updates' dim)."""
     numbers = e.params["dimension_numbers"]
     hidden = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     windows = [d for d in range(len(_shape(e.invars[0]))) if d not in hidden]
@@ -323,7 +322,10 @@ def _scatter(e: Any) -> list[Factor]:
 
 
 def _scattered_sum(e: Any) -> list[Factor]:
-    """Rows added to zeros: the gradient of a look-up in a table."""
+    """Factors (axes to cut along) of a scatter-add to zeros: its updates' batch dimensions.
+
+    The results of pieces are parts of a sum (SUM).
+    """
     numbers, batch, _ = scatter_dims(e)
     return [
         Factor((None, i, u), (SUM,))
@@ -382,13 +384,13 @@ def _top_k(e: Any) -> list[Factor]:
 
 
 def _leading(e: Any) -> list[Factor]:
-    """Of matrices: all dimensions but the last two."""
+    """Factors (axes to cut along) of matrix equations: all dimensions but the last two."""
     rank = len(_shape(e.invars[0]))
     return _other_dims(e, (rank - 2, rank - 1))
 
 
 def _keys(e: Any) -> list[Factor]:
-    """Of random keys: leading dimensions, those of the keys."""
+    """Factors (axes to cut along) of equations on random keys: dimensions of the key array."""
     atoms = [v for v in (*e.invars, *e.outvars) if _shape(v)]
     sizes = list(zip(*map(_shape, atoms), strict=False))
     alike = [d for d, found in enumerate(sizes) if len(set(found)) == 1]

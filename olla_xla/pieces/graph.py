@@ -77,7 +77,8 @@ class Graph:
         return not atom.aval.shape and bool(atom.val == 0)
 
     def reads(self, i: int) -> set[Any]:
-        """The variables that equation number `i` reads, and the last side effect before it.
+        """The variables that equation i reads, and the last side effect before it if it has one
+        too.
 
         An effect is represented by the index of its equation.
         """
@@ -101,7 +102,7 @@ class Graph:
         return self._factors[i]
 
     def rows(self, v: Any) -> Rows:
-        """Which parts of an integer array are row numbers, as far as known; cached."""
+        """Which parts of integer array `v` count along a dimension, as an iota does; cached."""
         if not is_variable(v) or v not in self.producer:
             return self._rows.get(v, {}) if is_variable(v) else {}
         if v not in self._rows:
@@ -118,7 +119,7 @@ class Graph:
         return None if i is None else self.equations[i]
 
     def _rows_given(self, i: int, c: Called) -> list[Rows]:
-        """What the inputs of a jaxpr number that equation i calls."""
+        """The Rows (what counts along which dimension) of the inputs of a jaxpr that i calls."""
         given, carried = self.equations[i].invars, {k for _, k in c.carried}
         known = [
             None if place is None or k in carried or place[0] >= len(given) else place
@@ -127,7 +128,7 @@ class Graph:
         return [{} if p is None else shifted(self.rows(given[p[0]]), -p[1]) for p in known]
 
     def _rows_called(self, i: int, result: int) -> Rows:
-        """What a result of a call numbers."""
+        """The Rows (what counts along which dimension) of a result, by number, of call i."""
         return agreed(
             shifted(inner.rows(w), place[1])
             for c, inner in self.called(i)
@@ -136,7 +137,7 @@ class Graph:
         )
 
     def called(self, i: int) -> list[tuple[Called, Graph]]:
-        """(jaxpr, its graph) for each jaxpr that equation i calls; cached."""
+        """(Called, graph of its jaxpr) for each jaxpr that equation i calls; cached."""
         if i not in self._called:
             calls = called_by(self.equations[i], self._rules > 0)
             inner = [
@@ -180,7 +181,7 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
 
     Args:
       seeds: variable -> the dimension along which it is to be cut.
-      inside_call: the graph's inputs are there in pieces only, so none may be used whole as well.
+      inside_call: the graph's inputs exist in pieces only, so none may be read whole as well.
     """
     s = Spread(graph, {}, {}, [])
     # Forward first: a value's readers decide what else must be whole, before its producer leads to
@@ -218,7 +219,7 @@ def spread(graph: Graph, seeds: Mapping[Any, int], inside_call: bool = False) ->
 
 
 def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | None:
-    """What else the factor would cut, or None if it contradicts what is cut already."""
+    """Variables that factor `f` would newly cut -> dimension; None if it contradicts `s.cut`."""
     e = s.graph.equations[i]
     new: dict[Any, int] = {}
     for v, d in [*zip(e.invars, f.ins, strict=True), *zip(e.outvars, f.outs, strict=True)]:
@@ -250,7 +251,7 @@ def _fits(s: Spread, i: int, f: Factor, inside_call: bool) -> dict[Any, int] | N
 
 
 def _reads_otherwise(s: Spread, i: int, v: Any, d: int) -> bool:
-    """Whether a chosen equation reads the variable whole, or cut along another dimension."""
+    """Whether equation i, if already cut, reads `v` whole or along a dimension other than `d`."""
     if i not in s.chosen:
         return False
     e = s.graph.equations[i]
@@ -258,7 +259,7 @@ def _reads_otherwise(s: Spread, i: int, v: Any, d: int) -> bool:
 
 
 def _options(s: Spread, i: int, v: Any, inside_call: bool) -> Iterator[Factor]:
-    """The factors of an equation in which this variable is cut as it is known to be."""
+    """The factors of equation i in which `v` lies along `s.cut[v]`, the dimension it is cut in."""
     graph, d = s.graph, s.cut[v]
     e = graph.equations[i]
     if e.primitive.name in CALLS:
@@ -274,11 +275,11 @@ def _options(s: Spread, i: int, v: Any, inside_call: bool) -> Iterator[Factor]:
 
 
 class _Contradiction(Exception):
-    """A call cannot be cut along these dimensions; an argument is the equation that forbids it."""
+    """Raised where a call cannot be cut as given; an argument is the equation that forbids it."""
 
 
 def forbidding(graph: Graph, b: Blocked) -> Any:
-    """The equation inside a call that prevents a cut; None if it is the call itself."""
+    """The equation inside a blocked call that prevents the cut; None if there is no such one."""
     e = graph.equations[b.equation]
     if e.primitive.name not in CALLS:
         return None
@@ -291,7 +292,7 @@ def forbidding(graph: Graph, b: Blocked) -> Any:
 
 
 def _call_options(s: Spread, i: int, v: Any) -> Iterator[Factor]:
-    """The factor of a call, found by cutting all that it calls."""
+    """The factor of call i that cuts `v` as `s` does, with cuts of all jaxprs it calls; or none."""
     graph, d = s.graph, s.cut[v]
     e, called = graph.equations[i], graph.called(i)
     if not called or d < 0:
@@ -324,10 +325,9 @@ def _call_options(s: Spread, i: int, v: Any) -> Iterator[Factor]:
 def _cut_calls(
     called: Sequence[tuple[Called, Graph]], at: dict[int, int], operands: int, zeros: set[int]
 ) -> tuple[Spread, ...]:
-    """Cuts the jaxprs of a call until they agree; adds to `at` what else is cut.
+    """Cuts a call's jaxprs until they agree; adds to `at` (operand or result number -> dimension).
 
-    Raises:
-      _Contradiction: something mixes the axis, or is needed whole as well.
+    Raises _Contradiction if an equation mixes the axis, or needs whole what is cut.
     """
     while True:
         before = dict(at)
@@ -339,7 +339,7 @@ def _cut_calls(
 def _spread_called(
     inner: Graph, seeds: Mapping[Any, int], may_be_sums: set[Any]
 ) -> tuple[Spread, set[Any]]:
-    """Cuts a called jaxpr; also those of `may_be_sums`, its inputs, that had to be sums."""
+    """(spread of `seeds` in a called jaxpr, inputs of `may_be_sums` that must be sums for it)."""
     summed: set[Any] = set()
     while True:
         s = spread(inner, {**seeds, **dict.fromkeys(summed, SUM)}, inside_call=True)
@@ -356,10 +356,9 @@ def _spread_called(
 def _cut_called(
     c: Called, inner: Graph, at: dict[int, int], operands: int, zeros: set[int]
 ) -> Spread:
-    """Cuts one jaxpr of a call as `at` says, and adds to `at` what else is cut.
+    """Cuts one jaxpr of a call as `at` says (number of operand or result -> dimension); extends it.
 
-    What a loop carries from zeros may be a sum, of which each piece carries its part: `zeros` are
-    the operands that hold only zeros.
+    `zeros`: operands of zeros only; what a loop carries from them may be a sum in parts.
     """
     outs = [None if o is None else (o[0] + operands, o[1]) for o in c.outs]
     # A custom rule's jaxpr also takes cotangents of results, at the places of these results.
@@ -407,7 +406,7 @@ def _cut_called(
 def _seeds_of(
     places: Sequence[tuple[Any, tuple[int, int] | None]], at: Mapping[int, int]
 ) -> dict[Any, int]:
-    """How a jaxpr's inputs and outputs are cut, given by `at` for the call's own."""
+    """Variable of a called jaxpr -> its cut dimension, from the call's cut operands and results."""
     seeds: dict[Any, int] = {}
     for w, place in places:
         dim = None if place is None else at.get(place[0])

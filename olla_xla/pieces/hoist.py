@@ -33,7 +33,7 @@ from olla_xla.segments.trace import Inlined, inlined
 
 
 def prepared(jaxpr: Any) -> Inlined:
-    """A jaxpr with calls of jitted functions inlined, and with equations as told above.
+    """A jaxpr's equations with jitted calls inlined, scans split, and random bits as arithmetic.
 
     What no result needs is left out, also inside loops: derivatives leave such values behind.
     """
@@ -54,7 +54,7 @@ def prepared(jaxpr: Any) -> Inlined:
 
 
 def _apart(e: Any, names: dict[Any, Any]) -> list[Any]:
-    """Scans that give what `e` stacks and does not depend on what it carries; adds to `names`.
+    """New scans for stacked results of scan `e` that do not depend on its carry; extends `names`.
 
     Results that share no equation have a scan each: some may be cut where others are whole.
     """
@@ -77,7 +77,7 @@ def _apart(e: Any, names: dict[Any, Any]) -> list[Any]:
 
 
 def _alone(e: Any, pure: Sequence[Any], stacked: Sequence[int], names: Any) -> list[Any]:
-    """The equations of a scan that gives some results of `e` by some equations of its body."""
+    """The scan without carry that computes the results `stacked` of scan `e`, as equations."""
     p, (constants, carries) = e.params, scan_counts(e)
     closed, body = p["jaxpr"], p["jaxpr"].jaxpr
     fixed, xs = body.invars[:constants], body.invars[constants + carries :]
@@ -98,7 +98,7 @@ def _alone(e: Any, pure: Sequence[Any], stacked: Sequence[int], names: Any) -> l
 def _in_place(
     e: Any, function: Callable[..., Any], atoms: Sequence[Any], made: Sequence[Any], names: Any
 ) -> list[Any]:
-    """Equations of a function of `atoms`, for results `made` of e; adds these to `names`."""
+    """Traces `function` to equations that replace results `made` of e; adds them to `names`."""
     traced = jax.make_jaxpr(function)(
         *(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in atoms)
     )
@@ -114,7 +114,7 @@ def _in_place(
 
 
 def _written_out(e: Any, names: dict[Any, Any]) -> list[Any]:
-    """Equations of random bits; [] where not each is made from a counter, as Threefry's are."""
+    """Equations that compute `random_bits` from counters; [] for generators but Threefry."""
     (keys,), width, shape = e.invars, e.params["bit_width"], e.params["shape"]
     is_counted = jax.config.jax_threefry_partitionable and width <= 32
     if str(keys.aval.dtype) != "key<fry>" or not is_counted or math.prod(shape) > 2**32:

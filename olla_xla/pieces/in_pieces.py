@@ -31,8 +31,7 @@ class PiecesTrial:
 
     Attributes:
       pieces: how many; 1: the function as it is. xla_bytes: XLA's total in its own order.
-      xla_seconds: predicted time of a step in that order. seconds: the same with the plan's
-        overhead.
+      xla_seconds: predicted time of a step in that order. seconds: that with the plan's overhead.
       planned_bytes: XLA's total of the plan; if the budget is not met, the least that was reached;
         None where no plan was tried.
     """
@@ -80,7 +79,7 @@ class FissionFunction(ChosenFunction):
 def fission_function(
     function: Callable[..., Any], jit_options: Mapping[str, Any], plan_settings: PlanSettings
 ) -> FissionFunction:
-    """The function, run in pieces. InputError: no memory budget, a given plan, or plans are off."""
+    """The function, planned in pieces; InputError without a budget, with a plan, or plans off."""
     if (
         plan_settings.options.budget_bytes is None
         or plan_settings.plan is not None
@@ -94,7 +93,7 @@ def fission_function(
 
 
 def compiled_cost(lowered: jax.stages.Lowered) -> tuple[int, float]:
-    """Compiles a function in XLA's own order; (total bytes, predicted seconds of a step)."""
+    """Compiles in XLA's own order; returns (total bytes, predicted seconds of a step)."""
     compiled = lowered.compile()
     chip = devices_of(lowered)[0]
     target = platform_of_jax(chip.platform).name
@@ -129,7 +128,7 @@ class _Search:
         self._reason = ""
 
     def run(self) -> tuple[FissionChoice, PlannedFunction]:
-        """The choice, and the planned function with that number of pieces."""
+        """(the choice for the signature, the planned function with that number of pieces)."""
         pieces = self._fewest_unplanned()
         if pieces is None:
             least = min(t.xla_bytes for t in self._trials.values())
@@ -182,13 +181,13 @@ class _Search:
         return own_jit(self._in(pieces), **self._jit_options)
 
     def _compile(self, pieces: int) -> None:
-        """Compiles with a number of pieces in XLA's own order, and records the trial."""
+        """Compiles the function in `pieces` pieces in XLA's own order, and records the trial."""
         lowered = self._jitted(pieces).lower(*self._args, **self._kwargs)
         total, seconds = compiled_cost(lowered)
         self._trials[pieces] = PiecesTrial(pieces, total, seconds, seconds)
 
     def _plans_within(self, pieces: int) -> bool:
-        """Whether a plan with a number of pieces meets the budget; records the trial."""
+        """Plans the function in `pieces` pieces; whether it meets the budget. Updates the trial."""
         function = planned_function(self._in(pieces), self._jit_options, self._plan_settings)
         trial = self._trials[pieces]
         try:

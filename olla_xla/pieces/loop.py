@@ -30,7 +30,8 @@ class Pieces:
     """How an axis is divided: into `full` pieces of `count` units, and perhaps a smaller rest.
 
     Attributes:
-      units: number of the most equal parts of the axis, on each device where it is sharded.
+      units: the most equal parts into which the axis can be cut, on each device where it is
+        sharded.
       devices: those over which it is sharded, or None. on_cpu: as in `Piece`.
     """
 
@@ -58,7 +59,7 @@ class Pieces:
         return Piece(self.units * self.devices.count, count, first + start)
 
     def number(self, piece: Piece) -> Any:
-        """The position of a piece along the axis, over all devices that share the axis."""
+        """The index of a piece along the whole axis, over all devices that share the axis."""
         device, start = jnp.divmod(piece.start, self.units)
         return device * len(self) + start // self.count
 
@@ -88,13 +89,11 @@ def run_region(
     accumulate_dtype: Any,
     devices: Devices | None = None,
 ) -> dict[Any, Any]:
-    """Runs a region of a function, a piece at a time, in a loop; returns its results by variable.
+    """Runs a region of a function, a piece at a time, in a loop; returns variable -> result.
 
     Under differentiation a piece is computed again in the backward pass, inside its own iteration.
-
-    Args:
-      values: of the region's inputs, by variable. pieces: number; at most one for each unit.
-      devices: those over which the axis is sharded; each cuts its own part of it.
+    `values`: variable -> value of the region's inputs. `devices`: those over which the axis is
+    sharded; each cuts its own part of it.
     """
     inputs = [v for v, _ in region.cut_inputs]
     forward = _Forward(region, Pieces.of(region.units, pieces, devices), accumulate_dtype)
@@ -112,7 +111,7 @@ def run_region(
 
 @dataclasses.dataclass(frozen=True)
 class _Forward:
-    """A region as a function of its whole inputs and of those that are cut."""
+    """A region as a function: (whole inputs, cut inputs) -> (sums, results joined from pieces)."""
 
     region: Region
     pieces: Pieces
@@ -134,7 +133,10 @@ class _Forward:
 
     @property
     def joined(self) -> list[tuple[Any, int]]:
-        """Shapes of what pieces are joined to, and the dimensions; REDUCED: one row of each."""
+        """(shape and dtype, dimension) of each result that is joined from pieces.
+
+        Of a reduction (REDUCED) there is one row for each piece.
+        """
         rows = [(x, REDUCED) for e in self.region.reduced.values() for x in part_types(e)]
         return [*((v.aval, d) for v, d in self.region.stacked), *rows]
 
@@ -151,10 +153,10 @@ class _Forward:
 
 
 def _with_own_backward(forward: _Forward) -> Callable[..., Any]:
-    """The region with gradients of its whole inputs accumulated in the wider type, on all devices.
+    """The region's function whose gradients of whole inputs are added in the wider type.
 
-    JAX accumulates the gradient of a loop's constant in the constant's type, and XLA fails to
-    compile sums over devices of a narrow type.
+    JAX adds the gradient of a loop's constant in the constant's type, and XLA fails to compile sums
+    over devices of a narrow type.
     """
     region = forward.region
     dims, joined = [d for _, d in region.cut_inputs], forward.joined
@@ -217,12 +219,11 @@ def _over_pieces(
     stacked: Sequence[tuple[Any, int]],
     accumulate_dtype: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Runs the function on all pieces, adds up its sums and joins its other results.
+    """Runs `function` on all pieces: (its sums added up, its other results joined), on all devices.
 
     Args:
       whole: what each piece reads whole. xs: arrays and the dimensions along which they are cut.
-      sums: what is added up. stacked: the other results, and along which dimensions they are
-        joined.
+      sums: shapes of the sums. stacked: the other results' shapes, and dimensions to join along.
     """
     dims, devices = [d for _, d in xs], pieces.devices
 
@@ -290,15 +291,15 @@ def _loop(
     *,
     in_place: bool,
 ) -> tuple[list[Any], list[Any]]:
-    """Runs a function piece by piece on one device, in a loop over pieces; as `_over_pieces`.
+    """Runs a function on all pieces on one device, in a `scan`: (sums, joined results).
 
     Results that are joined along another dimension than the first are written into place by each
     piece: stacked along a new first dimension they would have to be transposed afterwards.
 
     Args:
-      sums: accumulators of the sums. zero: with which they are filled first.
+      sums: their accumulators. zero: the value these start with. xs, stacked: as in `_over_pieces`.
       in_place: whether arrays that are cut along another dimension than the first are sliced as
-        they are; else they are transposed first. The others are as in `_over_pieces`.
+        they are; else they are transposed first.
     """
     units, devices = pieces.units, pieces.devices
     placed = [k for k, (_, d) in enumerate(stacked) if d]
@@ -361,13 +362,13 @@ def _loop(
 
 
 def _unwritten(of: Any, d: int, devices: Devices | None) -> Any:
-    """Zeros of the shape of a result; with devices, of a device's part of it along dimension d."""
+    """Zeros of a result's shape; with devices, of one device's part of it along dimension d."""
     count = 1 if devices is None else devices.count
     return jnp.zeros((*of.shape[:d], of.shape[d] // count, *of.shape[d + 1 :]), of.dtype)
 
 
 def _split(x: Any, d: int, pieces: Pieces) -> Any:
-    """The full pieces of an array, stacked along a new first dimension."""
+    """The full pieces of an array along dimension d, stacked along a new first dimension."""
     unit = x.shape[d] // pieces.units
     x = jax.lax.slice_in_dim(x, 0, unit * pieces.count * pieces.full, axis=d)
     shape = (*x.shape[:d], pieces.full, unit * pieces.count, *x.shape[d + 1 :])

@@ -41,7 +41,7 @@ _ALIKE = 1.001
 
 @dataclasses.dataclass(frozen=True)
 class HostTrial:
-    """A function planned with a part of what its scans store written for host memory.
+    """A plan of a function that writes a part of what its scans store to host memory.
 
     Attributes:
       spilled: that part, before the plan computes some of it again; bytes on all devices together.
@@ -87,7 +87,7 @@ class HostChoice:
 
 
 class HostFunction(ChosenFunction):
-    """A planned function of which a part waits in host memory, as much as makes the best plan."""
+    """A planned function that keeps a part of what scans store in host memory: the best part."""
 
     _word = "with {} in host memory"
 
@@ -116,7 +116,7 @@ class HostFunction(ChosenFunction):
 
 
 class _Search:
-    """The search for what one signature spills."""
+    """The search for the part of what scans store that one signature spills to host memory."""
 
     def __init__(
         self, plain: PlannedFunction, settings: PlanSettings, most: int, args: Any, kwargs: Any
@@ -133,7 +133,7 @@ class _Search:
         self._tried(plain, SpillPlan(()))
 
     def run(self) -> tuple[HostChoice, PlannedFunction]:
-        """The choice, and its planned function. Raises BudgetError."""
+        """(the choice, its planned function); BudgetError if nothing tried meets the budget."""
         options, ways = self._settings.options, []
         first = self._trials[0][0]
         enough = self._is_enough(first)
@@ -162,7 +162,7 @@ class _Search:
         return HostChoice(best, trials, reason, best.seconds / self._allowed(0.0) - 1), function
 
     def _best(self) -> tuple[HostTrial, PlannedFunction]:
-        """The best trial so far: of the least time with a budget, of the least memory without."""
+        """The fitting trial with least time if there is a memory budget, else with least bytes."""
         order = -1 if self._settings.options.budget_bytes is None else 1
         fitting = [found for found in self._trials if found[0].fits] or self._trials[:1]
         least = min((t.seconds, t.bytes)[::order][0] for t, _ in fitting)
@@ -179,7 +179,7 @@ class _Search:
         return fits and trial.seconds <= self._allowed(0.0)
 
     def _allowed(self, overhead: float) -> float:
-        """The seconds that a step may take: XLA's own and more, or those of a plan alone."""
+        """XLA's own seconds for a step, as predicted, times (1 + overhead)."""
         if math.isnan(self._own_seconds):
             own = own_jit(functools.partial(self._function), **self._jit_options)
             self._own_seconds = self._seconds(own.lower(*self._args, **self._kwargs).compile())
@@ -189,9 +189,9 @@ class _Search:
         return run_seconds(module_from_bytes(final_module(compiled)), self._cost)
 
     def _try_spilled(self, spilled: Callable[..., Any], part: SpillPlan) -> None:
-        """Plans a function that spills; again with the time that its copies leave, if that differs.
+        """Plans a function that spills `part`; again with an overhead that its time leaves.
 
-        An overhead is a part of the spilled step's own time: that may be much longer or shorter.
+        `max_overhead` is a fraction of the spilled step's own time: that may be longer or shorter.
         """
         settings, options = self._settings, self._settings.options
         own = self._tried(planned_function(spilled, self._jit_options, settings), part)
@@ -205,7 +205,7 @@ class _Search:
             self._tried(planned_function(spilled, self._jit_options, settings), part)
 
     def _tried(self, function: PlannedFunction, spilled: SpillPlan) -> float | None:
-        """Plans and compiles a way, and adds its trial; the seconds in XLA's own order."""
+        """Plans and compiles, and adds the trial; seconds in XLA's own order, or None."""
         try:
             compiled = function.lower(*self._args, **self._kwargs).compile()
         except BudgetError as error:
@@ -229,7 +229,7 @@ class _Search:
         return own
 
     def _in_time(self, seconds: float) -> bool:
-        """Whether a step takes no longer than asked for, or than planned with nothing spilled."""
+        """Whether a step of `seconds` meets max_overhead, or is as fast as without spilling."""
         options = self._settings.options
         if not self._trials or (options.budget_bytes is not None and options.max_overhead is None):
             return True

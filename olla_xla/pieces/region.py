@@ -76,7 +76,7 @@ AnyStep = Graph | Region | Within
 
 
 def regions_in(steps: Iterable[AnyStep]) -> Iterator[tuple[Region, Any]]:
-    """The regions of steps in order, each with the innermost equation around it, or None."""
+    """(region, the innermost call equation that contains it or None) for all regions, in order."""
     for step in steps:
         if isinstance(step, Region):
             yield step, None
@@ -86,7 +86,7 @@ def regions_in(steps: Iterable[AnyStep]) -> Iterator[tuple[Region, Any]]:
 
 
 def _below(graph: Graph, sources: set[int]) -> set[int]:
-    """Indices of equations that depend on `sources`, among them sources that depend on others."""
+    """Indices of equations that depend on those in `sources`; some may be in `sources` too."""
     tainted = {v for i in sources for v in graph.makes(i)}
     found = set()
     for i in range(min(sources, default=0), len(graph.equations)):
@@ -97,7 +97,7 @@ def _below(graph: Graph, sources: set[int]) -> set[int]:
 
 
 def _above(graph: Graph, sinks: set[int]) -> set[int]:
-    """Indices of equations that `sinks` depend on."""
+    """Indices of equations on which those in `sinks` depend."""
     wanted = {v for i in sinks for v in graph.reads(i)}
     found = set()
     for i in range(max(sinks, default=-1), -1, -1):
@@ -139,7 +139,7 @@ def settled(s: Spread) -> tuple[list[Region], list[int]]:
 
 
 def _first(graph: Graph, members: set[int], twice: set[int]) -> frozenset[int]:
-    """What can run before the region if the members in `twice` run there as well."""
+    """Indices of equations that can run before the region if those in `twice` also run there."""
     tainted: set[Any] = set()
     first = set()
     for i in range(len(graph.equations)):
@@ -157,7 +157,7 @@ def _weight(graph: Graph, part: set[int]) -> int:
 
 
 def _sound(s: Spread, members: set[int]) -> set[int]:
-    """The members without those that read a sum of which no member makes the parts."""
+    """The members except those that read parts of a sum (SUM) which no member makes."""
     kept: set[int] = set()
     made: set[Any] = set()
     for i in sorted(members):
@@ -171,9 +171,8 @@ def _sound(s: Spread, members: set[int]) -> set[int]:
 def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset()) -> list[Region]:
     """A list with the region of these equations; empty if they cannot run in pieces.
 
-    Args:
-      members: the equations. first: equations that run before the region, possibly members too; no
-        member feeds them by way of others.
+    `first`: equations that run before the region, possibly members too; no member may feed one of
+    them by way of others.
     """
     graph = s.graph
     if first:
@@ -226,7 +225,7 @@ def region_of(s: Spread, members: set[int], first: frozenset[int] = frozenset())
 
 
 def _ties(graph: Graph, members: set[int], first: frozenset[int]) -> bool:
-    """Whether members compare what runs twice with elements of what the first run made."""
+    """Whether members compare values computed twice with elements of those of the first run."""
 
     def equations(of: Iterable[int]) -> list[Any]:
         return [graph.equations[i] for i in sorted(of)]
@@ -236,7 +235,7 @@ def _ties(graph: Graph, members: set[int], first: frozenset[int]) -> bool:
 
 
 def _compared(s: Spread, reductions: set[int], results: set[Any], outside: Sequence[int]) -> bool:
-    """Whether other equations compare results with maxima that are made of the same in the pieces.
+    """Whether equations outside compare a region's result with a maximum that pieces make of it.
 
     XLA may make a value in two kernels of a piece, for its maximum and as a result.
     """
@@ -247,7 +246,7 @@ def _compared(s: Spread, reductions: set[int], results: set[Any], outside: Seque
 
 
 def _results(graph: Graph, members: set[int], first: frozenset[int]) -> set[Any]:
-    """The values of members that others read; equations in `first` make what they read."""
+    """Variables of members that are outputs or read outside; `first` computes its own copies."""
     made = {v for i in members for v in graph.equations[i].outvars}
     results = made & set(filter(is_variable, graph.outputs))
     for v in made:
@@ -257,7 +256,7 @@ def _results(graph: Graph, members: set[int], first: frozenset[int]) -> set[Any]
 
 
 def _leading_out(graph: Graph, members: set[int], first: frozenset[int]) -> set[int]:
-    """The members that results depend on."""
+    """The members on which results of the region depend."""
     wanted, kept = _results(graph, members, first), set()
     for i in sorted(members, reverse=True):
         e = graph.equations[i]
@@ -314,6 +313,6 @@ def compares_with_itself(before: Sequence[Any], twice: Set[Any], again: Sequence
 
 
 def _leads_on(e: Any) -> bool:
-    """Whether elements of the results come from single ones of the operands; of a call they may."""
+    """Whether elements of an equation's results may each come from one element of an operand."""
     name = e.primitive.name
     return name in _CHOOSING or name in ELEMENTWISE or name in CALLS

@@ -18,10 +18,9 @@ d; None -> d where the whole array does."""
 
 
 def rows_made(e: Any, rows: Callable[[Any], Rows], made_by: Callable[[Any], Any]) -> Rows:
-    """What the one result of an equation, which is no call, numbers.
+    """The Rows (which parts count along a dimension) of the one result of an equation, no call.
 
-    Args:
-      rows: of an operand. made_by: the equation that makes an operand, or None.
+    `rows`: the Rows of an operand. `made_by`: the equation that makes an operand, or None.
     """
     name, p = e.primitive.name, e.params
     if name == "iota":
@@ -50,25 +49,28 @@ def rows_made(e: Any, rows: Callable[[Any], Rows], made_by: Callable[[Any], Any]
 
 
 def _is_below_zero(e: Any, rows: Callable[[Any], Rows]) -> bool:
-    """Whether an equation compares row numbers with zero: none is below."""
+    """Whether an equation is `row numbers < 0`, which is False everywhere."""
     if e is None or e.primitive.name != "lt" or is_variable(e.invars[1]):
         return False
     return e.invars[1].val == 0 and None in rows(e.invars[0])
 
 
 def agreed(found: Iterable[Rows]) -> Rows:
-    """What all say, as of a result that several branches may make."""
+    """The entries that all these Rows have, for a result that several branches may make."""
     one, *others = [*found] or [{}]
     return {c: d for c, d in one.items() if all(other.get(c) == d for other in others)}
 
 
 def shifted(rows: Rows, by: int) -> Rows:
-    """Of an array with `by` more leading dimensions, over which all is the same."""
+    """The Rows (what counts along which dimension) of an array with `by` more first dimensions.
+
+    `by` may be negative; entries of dimensions that are gone are left out.
+    """
     return {c: d + by for c, d in rows.items() if d + by >= 0}
 
 
 def row_factors(e: Any, rows: Rows) -> list[Factor]:
-    """Factors of a gather or scatter along the rows that its indices number."""
+    """Factors of a gather or scatter along the dimensions that its indices count (`rows`)."""
     name, operand, indices = e.primitive.name, e.invars[0].aval, e.invars[1].aval
     numbers, found = e.params["dimension_numbers"], []
     if name == "gather":

@@ -77,7 +77,7 @@ def run_piece(
 
 
 def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
-    """Runs an equation on a piece. `values`: pieces where the factor cuts, else whole."""
+    """Results of an equation in one piece; `values`: pieces where the factor cuts, else whole."""
     name, params = e.primitive.name, dict(e.params)
     if name in CALLS:
         functions = [_function(s, piece) for s in f.inner]
@@ -117,7 +117,7 @@ def _cut(e: Any, f: Factor, values: Sequence[Any], piece: Piece) -> list[Any]:
 
 
 def _counted_from(first: Any, indices: Any, component: int) -> Any:
-    """Indices with one component relative to `first`; signed, since some lie before it."""
+    """Indices (signed) with `first` subtracted from one component of each index vector."""
     dtype = promoted(indices.dtype, jnp.int32)
     if not jnp.issubdtype(dtype, jnp.signedinteger):
         dtype = jnp.int32
@@ -142,7 +142,7 @@ _Function = Callable[..., list[Any]]
 
 
 def _function(s: Spread, piece: Piece) -> _Function:
-    """A cut jaxpr as a function of its inputs; inputs and outputs that are cut are pieces."""
+    """A cut jaxpr as a Python function, whose cut inputs and outputs are those of one piece."""
 
     def function(*values: Any) -> list[Any]:
         given = dict(zip(s.graph.inputs, values, strict=True))
@@ -202,7 +202,7 @@ def _while(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> lis
 
 
 def _custom_jvp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
-    """The rule is the user's own, cut like the function."""
+    """Runs a custom_jvp call on a piece: the function and the user's own rule, both cut."""
     if len(functions) == 1:
         return functions[0](*values)
     moving, results = inexact(e.invars), inexact(e.outvars)
@@ -219,7 +219,7 @@ def _custom_jvp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -
 
 
 def _custom_vjp(e: Any, functions: Sequence[_Function], values: Sequence[Any]) -> list[Any]:
-    """The rules are the user's own, cut like the function; the backward one runs both."""
+    """Runs a custom_vjp call on a piece; `functions`: the function, and both rules in one."""
     if len(functions) == 1:
         return functions[0](*values)
     moving, results = inexact(e.invars), inexact(e.outvars)
@@ -283,7 +283,7 @@ _BY_ROWS = Layout((0, 1))
 
 
 def takes_rows(e: Any) -> bool:
-    """Whether a dot_general sums over the rows of two bfloat16 matrices, as a weight's gradient.
+    """Whether a dot_general sums over the rows of two bfloat16 matrices, as a weight gradient.
 
     XLA's library for CPUs takes a first operand only where its last dimension is summed over. For
     others XLA converts both operands to float32, before a loop if they do not change in it.
@@ -293,10 +293,9 @@ def takes_rows(e: Any) -> bool:
 
 
 def product_of_rows(e: Any, operands: Sequence[Any], start: Any) -> Any:
-    """The product of which `takes_rows` is true; the smaller operand is copied, transposed.
+    """The result of a dot_general that `takes_rows`; its smaller operand is copied, transposed.
 
-    Args:
-      start: of the piece; the copy depends on it, so that it is not held beyond its iteration.
+    The copy depends on `start`, the piece's, so that it is not held beyond its iteration.
     """
     left, right = operands
     first = left.size < right.size

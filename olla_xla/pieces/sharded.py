@@ -41,10 +41,9 @@ def refuse_explicit(graph: Graph) -> None:
 
 
 def leaf_shardings(args: Any, kwargs: Any, in_shardings: Any = None) -> list[Any]:
-    """The sharding of each leaf of (args, kwargs), or None where it has none.
+    """The sharding of each leaf of (args, kwargs), or None for a leaf without one.
 
-    Args:
-      args, kwargs: arrays, shapes and others. in_shardings: of `jax.jit`; they override a leaf's.
+    `in_shardings`, an option of `jax.jit`, overrides the leaves' own.
     """
     leaves = jax.tree.leaves((args, kwargs))
     found = [getattr(leaf, "sharding", None) for leaf in leaves]
@@ -64,10 +63,8 @@ def over_devices(
 ) -> list[Devices | None]:
     """For each region the devices over which its axis is sharded, or None.
 
-    A sharded dimension of an input is followed through the function as a cut is.
-
-    Args:
-      graph: the function's. shardings: by input. regions: of the function.
+    A sharded dimension of an input is followed through the function as a cut is. `shardings`: of
+    the function's inputs, by variable.
 
     Raises:
       InputError: the parts of an axis do not divide evenly over devices, two or more for each.

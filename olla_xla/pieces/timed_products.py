@@ -57,7 +57,7 @@ class Product:
         return math.prod(self.sizes)
 
     def part(self) -> Product:
-        """This product, or a smaller one to time in its place, its longest dimensions halved."""
+        """The product to time: this one, its longest dimensions halved until it is small enough."""
         sizes = list(self.sizes)
         while math.prod(sizes) > _OPERATIONS or self._elements(sizes) > _ELEMENTS:
             longest = sizes.index(max(sizes))
@@ -66,7 +66,7 @@ class Product:
 
     @property
     def repeats(self) -> int:
-        """How often one run of the benchmark computes the product, to outweigh starting threads."""
+        """Times that one benchmark run computes the product, to outweigh starting threads."""
         return max(min(_REPEATED // self.operations, _MOST_REPEATS), 1)
 
     def bench(self) -> Bench:
@@ -106,7 +106,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class _Times:
-    """Seconds of products, in the order in which they were asked for."""
+    """A list of seconds, one for each product in the order asked for; the form kept in a file."""
 
     seconds: list[float]
 
@@ -150,7 +150,7 @@ def product_of(i: Instruction) -> Product | None:
 
 
 def heaviest(module: Module) -> list[Product]:
-    """The matrix products with 95 % of a module's operations, at most 16, the most first."""
+    """At most 16 matrix products with 95 % of a module's operations in products, most first."""
     total: dict[Product, int] = {}
     for i, times in _run(module.entry, 1):
         if (product := product_of(i)) is not None:
@@ -166,7 +166,7 @@ def heaviest(module: Module) -> list[Product]:
 
 
 def _run(computation: Computation, times: int) -> Iterator[tuple[Instruction, int]]:
-    """The instructions that run, and how often."""
+    """Yields (instruction, number of runs), also of called computations, run `times` times."""
     for i in computation.instructions:
         yield i, times
         for c in i.called_control:

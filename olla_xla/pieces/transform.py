@@ -163,11 +163,8 @@ def in_pieces(
 ) -> Callable[..., Any]:
     """The function that `fission(fun, pieces=pieces)` gives, with a callback and shardings.
 
-    A region that has fewer indices than pieces runs in as many as it has.
-
-    Args:
-      on_cut: called with the plan each time the function is traced.
-      shardings: of the leaves of its arguments, where these are traced without them.
+    `on_cut`: called with the plan at each trace. `shardings`: of the leaves of the arguments, which
+    are traced without them. A region with fewer indices than pieces runs in as many as it has.
     """
     how = _How(function_name(fun), None, None, None, jnp.dtype(jnp.float32))
 
@@ -182,7 +179,7 @@ def in_pieces(
 
 @dataclasses.dataclass(frozen=True)
 class _How:
-    """The options of `fission`."""
+    """The options of `fission`, and the function's name for messages."""
 
     name: str
     axis: Axis
@@ -220,7 +217,8 @@ class _Traced:
     """A traced function and its cut.
 
     Attributes:
-      values: of the graph's inputs. devices: by region those its axis is sharded over, or None.
+      devices: for each region those its axis is sharded over, or None. pieces: how many.
+      values: of the graph's inputs. result: the tree definition of the results.
     """
 
     cut: Cut
@@ -230,7 +228,7 @@ class _Traced:
     result: Any
 
     def run(self, values: list[Any]) -> list[Any]:
-        """The results for values of the graph's inputs."""
+        """Evaluates the cut function for values of the graph's inputs; returns its flat results."""
         cut = self.cut
         given = dict(zip(cut.graph.inputs, values, strict=True))
         where = zip(regions_in(cut.steps), self.devices, strict=True)
@@ -246,10 +244,9 @@ def _trace(
     most: int | None = None,
     shardings: Sequence[Any] = (),
 ) -> _Traced:
-    """Traces and cuts. Arguments that are no arrays are fixed by the trace.
+    """Traces and cuts a function; arguments that are no arrays are constants of the trace.
 
-    Args:
-      most: pieces, if there can be that many. shardings: of the arguments' leaves, else their own.
+    `most`: pieces, if so many are possible. `shardings`: of the arguments' leaves; (): their own.
     """
     call = traced_call(fun, args, kwargs)
     jaxpr = call.jaxpr
@@ -275,7 +272,7 @@ def _trace(
 
 
 def _dims(axis: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
-    """The dimension along which each leaf is to be cut, or None."""
+    """The dimension along which each leaf of the arguments is to be cut by `axis`, or None."""
     if isinstance(axis, tuple) and len(axis) != len(args):
         raise InputError(f"axis={axis!r} is for {len(axis)} arguments, but there are {len(args)}")
     by_argument = axis if isinstance(axis, tuple) else (axis,) * len(args)
@@ -302,7 +299,9 @@ def _seeds(variables: list[Any], dims: list[int | None]) -> dict[Any, int]:
 
 
 def _within(traced: _Traced, budget: int) -> _Traced:
-    """With the first of 2, 4, 8, ... pieces (at most one for each unit) that meet the budget."""
+    """The traced function in the fewest of 2, 4, 8, ... pieces that meet a budget in bytes;
+    compiles each number, at most one piece for each unit. BudgetError if none meets it.
+    """
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in traced.values]
     units = max(region.units for region in traced.cut.regions)
     least, pieces = None, 2

@@ -21,15 +21,14 @@ from olla_xla.place.items import Items, load_bound
 
 @dataclasses.dataclass(frozen=True)
 class Waste:
-    """The time at which a packing needs most bytes, counting gaps that cannot be filled.
+    """The time at which a packing needs most bytes, counting dead gaps that no item can fill.
 
     A section is a maximal set of items live together (`place.items`); a dead stretch, the sections
-    between two parts of an item, which keeps its offset there.
+    between two parts of an item, in which it is not live but keeps its offset.
 
     Attributes:
       bytes: needed there at least (heights rounded up to the grain); 0 if there is none.
-      section: its number, or -1.
-      stretches: (bytes, first, last section) of the dead stretches that cannot be filled.
+      section: its number, or -1. stretches: (bytes, first, last section) of those not to be filled.
     """
 
     bytes: int = 0
@@ -45,7 +44,7 @@ def least_height(items: Items) -> int:
 
 
 def waste(items: Items, above: int = 0) -> Waste:
-    """The section that needs most bytes, if these are more than `above`; else an empty Waste."""
+    """The Waste of the section that needs most bytes; an empty one if that is at most `above`."""
     owner = items.owner()
     before = np.flatnonzero(owner[1:] == owner[:-1])
     if not len(before):
@@ -91,10 +90,10 @@ def _disjoint(
     inside: NDArray[np.int64],
     height: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of the stretches `inside` of the items `dead`, those that cannot overlap, and their bytes.
+    """(numbers of dead stretches whose memory is surely disjoint, bytes of each).
 
-    These are of items that are all live in one section, that with most bytes of them. Each has no
-    more bytes than its item has there.
+    Of the stretches `inside`, of items `dead`, these are of items all live in one section, that
+    where such items have most bytes. Bytes are at most those of the item there.
     """
     if not len(inside):
         return inside, height
@@ -120,7 +119,9 @@ def _unfilled(
     last: NDArray[np.int64],
     height: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """The interval whose dead stretches exceed the parts within it by most: (bytes, low, high)."""
+    """(bytes, first, last section) of the range of sections in which dead stretches have most bytes
+    (`free`) beyond those (`height`) of the items' parts that lie within the range.
+    """
     lows, highs = np.unique(start), np.unique(stop)
     excess = np.zeros((len(lows), len(highs)), np.int64)
     np.add.at(excess, (np.searchsorted(lows, start), np.searchsorted(highs, stop)), free)

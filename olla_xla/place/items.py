@@ -64,8 +64,8 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
     """Joins the blocks of one memory space into items, and finds the sections.
 
     Returns:
-      (items, int64 [blocks], the item of each block of the problem; -1 for blocks of other spaces
-      and for those whose group has no bytes).
+      (items, int64 [blocks]: the item of each block; -1 in other spaces, or where a group has no
+      bytes).
     """
     mine = np.flatnonzero((problem.space == space) & (problem.size > 0))
     groups = np.unique(problem.group[mine])
@@ -116,7 +116,7 @@ def items_of(problem: PlacementProblem, space: int) -> tuple[Items, NDArray[np.i
 def parts_of(
     problem: PlacementProblem, blocks: NDArray[np.int64], item: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(item, lower, upper, bytes) of all parts; those of one item do not overlap."""
+    """int64 arrays (item, lower, upper, bytes) of all parts; an item's parts do not overlap."""
     members = np.bincount(item[blocks])
     single = blocks[members[item[blocks]] == 1]
     rows = [
@@ -132,7 +132,7 @@ def parts_of(
 
 
 def _profile(item: int, problem: PlacementProblem, group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The largest size of a group's live members over time, as [4, parts]: item, lower, ..."""
+    """[4, parts]: item, lower, upper, and bytes of the largest member of a group live then."""
     points = np.unique(np.concatenate([problem.lower[group], problem.upper[group]]))
     height = np.zeros(len(points), np.int64)
     for block in group:
@@ -148,7 +148,7 @@ def _profile(item: int, problem: PlacementProblem, group: NDArray[np.int64]) -> 
 def _sweep(
     lower: NDArray[np.int64], upper: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """First and last section of each interval, and the number of sections.
+    """(first section of each interval [lower, upper), last section, number of sections).
 
     The live set is maximal where an end follows a start; ends come before starts at equal times.
     """
@@ -186,7 +186,7 @@ def load_bound(items: Items) -> int:
 
 
 def subset(items: Items, chosen: NDArray[np.int64]) -> Items:
-    """The items of these numbers, int64 [any], with sections that are maximal among them."""
+    """The items of these numbers, int64 [any], as Items with sections maximal among them."""
     chosen = np.asarray(chosen, np.int64)
     counts = np.diff(items.part_ptr)[chosen]
     ptr = np.zeros(len(chosen) + 1, np.int64)

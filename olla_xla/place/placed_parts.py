@@ -90,7 +90,7 @@ def fit(
 
 @inner
 def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -> int:
-    """Enters item `i` at offset `x` in the sorted array of placed parts; returns their number."""
+    """Inserts the parts of item `i` at offset `x` into sorted `placed`; returns the new count."""
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     width = hi - lo
     at = count
@@ -110,7 +110,7 @@ def put(i: int, x: int, shapes: Shapes, placed: NDArray[np.int64], count: int) -
 
 @inner
 def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
-    """Finds the items that overlap item `i` in time; writes them to `found`, returns how many."""
+    """Writes the numbers of items that overlap item `i` in time to `found`; returns how many."""
     count = 0
     for j in range(len(shapes.ptr) - 1):
         if j == i:
@@ -130,7 +130,7 @@ def overlapping(i: int, shapes: Shapes, found: NDArray[np.int64]) -> int:
 def sticking_out(
     offset: NDArray[np.int64], size: NDArray[np.int64], target_height: int, found: NDArray[np.int64]
 ) -> int:
-    """Finds items that end above the target height; writes them to `found`, returns how many."""
+    """Writes the numbers of items that end above the target height to `found`; returns how many."""
     count = 0
     for i in range(len(offset)):
         if offset[i] + size[i] > target_height:
@@ -141,5 +141,5 @@ def sticking_out(
 
 @inner
 def excess(offset: int, size: int, target_height: int) -> int:
-    """By how many bytes an item at `offset` ends above the target height."""
+    """How many of the `size` bytes of an item at `offset` lie above the target height."""
     return int(min(size, max(np.int64(0), offset + size - target_height)))

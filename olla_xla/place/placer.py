@@ -68,8 +68,7 @@ def place(
     height is minimised until it meets the bound or a limit is reached.
 
     Args:
-      problem: the blocks.
-      method: one of METHODS.
+      problem: the blocks. method: one of METHODS.
       time_limit: seconds of search, at most. The heuristics' time comes on top.
       node_limit: placements that the search may try, or None. Where it is reached before the time
         limit, equal problems get equal packings.
@@ -112,11 +111,8 @@ all in bytes) -> its packing."""
 def place_by(problem: PlacementProblem, place_part: PlacePart, budget: Budget) -> Packing:
     """Splits a problem into independent parts, places each by `place_part`, and joins them.
 
-    Args:
-      problem: the blocks. place_part: places one part. budget: that of `place_part`.
-
-    Raises:
-      CheckError: the verifier rejected the packing (a bug).
+    `budget`: the one that `place_part` spends, for the report. CheckError: the verifier rejected
+    the packing (a bug).
     """
     started = time.monotonic()
     offsets = np.where(problem.fixed >= 0, problem.fixed, 0)
@@ -160,7 +156,7 @@ class PartPacking:
 
 
 def _place_space(items: Items, capacity: int | None, place_part: PlacePart) -> PartPacking:
-    """Places the items of one memory space."""
+    """Places the items of one memory space, each independent part by `place_part`."""
     parts = sorted(((least_height(p), p) for p in independent(items)), key=lambda p: -p[0])
     bound = max((least for least, _ in parts), default=0)
     if _pins_clash(items) or (capacity is not None and bound > capacity):
@@ -194,7 +190,7 @@ def enough(capacity: int | None) -> StopReason:
 
 
 def _pins_clash(items: Items) -> bool:
-    """Whether two pinned items overlap, so that there is no packing at all."""
+    """Whether two pinned items overlap in time and addresses, so that no packing exists."""
     owner = items.owner()
     parts = np.flatnonzero(items.fixed[owner] >= 0)
     first, last = items.part_first[parts], items.part_last[parts]
@@ -215,11 +211,9 @@ def height_of(items: Items, offsets: NDArray[np.int64]) -> int:
 def _place_part(
     part: Items, bound: int, target_height: int, capacity: int | None, method: str, budget: Budget
 ) -> PartPacking:
-    """Places one independent part, of the lower bound `bound`, within `target_height` bytes if it
-    can.
+    """Places an independent part within `target_height` bytes, or as low as the budget allows.
 
-    Returns:
-      A result whose bound holds for the part.
+    `bound`: a lower bound on the part's height; the result has it, or a higher one.
     """
     best, source = by_rules(part, target_height, heuristics(part, method), budget)
     if best is not None and height_of(part, best) <= target_height:
@@ -259,8 +253,8 @@ def _by_program(
     backend: str,
     limits: SolverLimits,
 ) -> PartPacking:
-    """Lowers a packing of an independent part, `begin`, to the target height or the least there is
-    by an integer program.
+    """Lowers the packing `begin` of a part by an integer program, to the target height or the least
+    that it finds in time.
     """
     assert begin.offsets is not None
     best, bound, source, reason = begin.offsets, begin.bound, begin.source, begin.stopped_by
@@ -294,7 +288,7 @@ def repair(
     portion: float,
     seed: int,
 ) -> tuple[NDArray[np.int64], str]:
-    """Lowers a packing by local changes, within a fraction of the budget."""
+    """Lowers packing `best` by local changes, in a `portion` of the budget: (offsets, source)."""
     with budget.portion(portion):
         found = repaired(part, target_height, best, budget, seed)
     if height_of(part, found) < height_of(part, best):
@@ -308,7 +302,7 @@ Rule = Callable[[], NDArray[np.int64]]
 def by_rules(
     part: Items, target_height: int, rules: Sequence[tuple[str, Rule]], budget: Budget
 ) -> tuple[NDArray[np.int64] | None, str]:
-    """Tries simple placement rules until one meets the target height; the lowest packing."""
+    """Tries placement rules until one meets the target height: (lowest offsets, rule's name)."""
     best: NDArray[np.int64] | None = None
     source = ""
     for name, rule in rules:
@@ -344,7 +338,7 @@ def _searched(
     source: str,
     budget: Budget,
 ) -> PartPacking:
-    """Searches at the target height first, then for anything below the best packing known.
+    """Searches for a packing at the target height, then for any below `best`, the lowest known.
 
     Above the target height it bisects between the largest height that failed and the best packing,
     until that interval is narrow; then it starts again with twice the nodes for each try. A height

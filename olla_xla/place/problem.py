@@ -26,8 +26,7 @@ class PlacementProblem:
     Attributes:
       names: for messages and files; unique.
       lower, upper: live over [lower, upper), in any unit of time.
-      size: bytes.
-      alignment: the offset must be a multiple of it (bytes, at least 1).
+      size: bytes. alignment: the offset must be a multiple of it (bytes, at least 1).
       fixed: the offset if the block is pinned, else -1 (bytes).
       group: blocks of one group get one offset (in-place sharing); their intervals may overlap.
       space: memory space; every space is an arena of its own.
@@ -127,10 +126,9 @@ class PlacementProblem:
                 raise InputError(f"{pair}, but their fixed offsets differ")
 
     def check(self, offsets: NDArray[np.int64]) -> dict[int, int]:
-        """Has the referee check offsets, int64 [blocks]; memory space -> bytes that it needs.
+        """Has the verifier check offsets, int64 [blocks]; memory space -> bytes that it needs.
 
-        Raises:
-          CheckError: the offsets break a constraint; the message names the blocks.
+        Raises CheckError if they break a constraint; the message names the blocks.
         """
         return check_blocks(
             self.lower.tolist(),

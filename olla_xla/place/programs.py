@@ -33,14 +33,14 @@ _MOST_PAIRS, _A_SECOND = 400_000, 40_000
 
 
 def buildable(part: Items, seconds: float) -> bool:
-    """Whether the program of a part is built in less than so many seconds."""
+    """Whether an integer program for a part is estimated to be built within `seconds`."""
     return overlapping_pairs(part) // 2 <= min(_MOST_PAIRS, _A_SECOND * seconds)
 
 
 def lowered(
     part: Items, offsets: NDArray[np.int64], least: int, limits: SolverLimits, backend: str
 ) -> tuple[NDArray[np.int64], int, tuple[int, int]]:
-    """Lowers a packing by the program of all of a part's items.
+    """Lowers a packing by an integer program of all of a part's items.
 
     Args:
       part: an independent part. offsets: some packing, bytes. least: no lower one is of use, bytes.
@@ -69,14 +69,13 @@ def lowered(
 
 
 class Units:
-    """How bytes of a part become small integers.
+    """A scale that turns bytes of a part into small integers.
 
     Args:
       part: the items. offsets: with which a solver starts, bytes. pins: item -> offset, bytes.
 
     Attributes:
-      unit: bytes that one unit stands for.
-      step: int64 [items] units of which an item's address is a multiple.
+      unit: bytes that one unit stands for. step: int64 [items] units that divide an item's address.
       need: int64 [items] units from its address to its end.
       pins: item -> offset in bytes, those of the part among them.
     """
@@ -95,7 +94,7 @@ class Units:
         self.need = part.need // self.unit
 
     def only(self, chosen: NDArray[np.int64]) -> Units:
-        """The same scale for some of the items, none of them pinned."""
+        """A copy of this scale for the items `chosen` (numbers), none of them pinned."""
         found = copy.copy(self)
         found.pins, found.step, found.need = {}, self.step[chosen], self.need[chosen]
         return found
@@ -106,10 +105,10 @@ class Units:
 
 
 class LocationIlp:
-    """The program of an independent part.
+    """The integer program for the addresses of an independent part's items.
 
     Args:
-      part: its items. near: who meets whom. units: the scale, with the pins.
+      part: its items. near: which items overlap in time. units: the scale, with the pins.
       bound: no packing is lower, bytes. most: a height that is known to do, bytes.
 
     Attributes:
@@ -143,7 +142,7 @@ class LocationIlp:
         self._add_pairs()
 
     def start(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The point of a packing (bytes)."""
+        """The values of all variables, float64, for a packing given as offsets in bytes."""
         x = np.zeros(self.model.variables)
         at = offsets // self._units.unit
         x[self._peak] = int((at + self._units.need).max())
@@ -153,7 +152,7 @@ class LocationIlp:
         return x
 
     def offsets(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Bytes, of a checked point."""
+        """The offsets in bytes of a solver's point, float64 [variables], that was checked."""
         units = np.rint(x[self._address]).astype(np.int64) * self._units.step
         return units * self._units.unit
 
@@ -167,7 +166,9 @@ class LocationIlp:
         return low, high
 
     def _meeting(self) -> Iterator[tuple[int, int, int, int]]:
-        """Pairs i < j that are live together, with the height of i, and of j, where they meet."""
+        """Yields (i, j, height of i where j lies on it, height of j where i lies on it), in units,
+        for the pairs i < j of items that are live together.
+        """
         near, unit = self._near, self._units.unit
         for i in range(len(self._part)):
             for k in range(near.nb_ptr[i], near.nb_ptr[i + 1]):
@@ -200,7 +201,11 @@ class LocationIlp:
         most: int = 0,
         tag: str = "(7) decided",
     ) -> None:
-        """A_i + height <= A_j, where the binary `chosen` has that value; `most` undoes it else."""
+        """Adds the row A_i + height <= A_j: item i lies below j.
+
+        If the binary column `chosen` is given, only where it is `value`; elsewhere `most` relaxes
+        the row.
+        """
         step = self._units.step
         columns = [self._address[i], self._address[j]]
         coefficients = [int(step[i]), -int(step[j])]
@@ -214,7 +219,7 @@ class LocationIlp:
 
 
 def in_order_of_twins(near: Neighbours, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same packing with twins by increasing offset: they may change places."""
+    """Offsets of the same packing in which identical items (twins) lie in the order of numbers."""
     result = offsets.copy()
     first = np.arange(len(offsets))
     for i in np.flatnonzero(near.twin >= 0):

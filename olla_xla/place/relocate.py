@@ -135,7 +135,7 @@ def relocate(
 
 @jit
 def _lengths(shapes: Shapes) -> NDArray[np.int64]:
-    """int64 [items], sections from the first to the last of each."""
+    """int64 [items], the number of sections from the first to the last of each item."""
     length = np.empty(len(shapes.size), np.int64)
     for i in range(len(length)):
         length[i] = shapes.last[shapes.ptr[i + 1] - 1] - shapes.first[shapes.ptr[i]] + 1
@@ -151,7 +151,7 @@ def _take(
     target_height: int,
     trial: Scratch,
 ) -> tuple[int, int]:
-    """Takes out an item that exceeds the target height (the target), some others that do, and some
+    """Takes out a random item above the target height (the target), some others above it, and some
     that overlap the target in time.
 
     Args:
@@ -182,7 +182,7 @@ def _take(
 
 @inner
 def _take_out(trial: Scratch, count: int, i: int) -> int:
-    """Marks and lists an item; returns how many there are."""
+    """Marks item `i` as taken out and adds it to `trial.taken`; returns the new count."""
     trial.mark[i] = True
     trial.taken[count] = i
     return count + 1
@@ -201,12 +201,11 @@ def _take_place(
     """Chooses an offset for the target at an end of a neighbour; takes out what overlaps it there.
 
     Args:
-      target: the item. m: of the items near it. offset: int64 [items] bytes. shapes: of all items.
-        target_height: bytes.
-      trial: is filled. count: items taken out.
+      target: the item. m: number of items in `trial.near`. offset: int64 [items] bytes.
+      shapes: of all items. trial: is filled. count: items taken out so far.
 
     Returns:
-      (items taken out, the offset at which the target is to go).
+      (items taken out, the target's new offset, or ANYWHERE if a pinned item lies there).
     """
     size, fixed = shapes.size, shapes.fixed
     j = trial.near[np.random.randint(m)]
@@ -234,9 +233,9 @@ def _take_band(
     trial: Scratch,
     count: int,
 ) -> int:
-    """Takes out what lies in a band of addresses, of any size, around an end of an item.
+    """Takes out items whose addresses meet a band, of random width, around an end of a near item.
 
-    Arguments as in `_take_place`; at most three times `most` items are taken out.
+    Arguments as in `_take_place`; stops at 3 * `most` items. Returns how many are out.
     """
     size, near = shapes.size, trial.near
     j = near[np.random.randint(m)]
@@ -265,9 +264,9 @@ def _take_few(
     trial: Scratch,
     count: int,
 ) -> int:
-    """Takes out a few that overlap an item in time, mostly from near one address.
+    """Takes out a few items that overlap one near the target in time, mostly at close addresses.
 
-    Arguments as in `_take_place`; at most `most` items are taken out.
+    Arguments as in `_take_place`; at most `most` items are out then. Returns how many.
     """
     near = trial.near
     m = overlapping(near[np.random.randint(m)], shapes, near)
@@ -291,7 +290,7 @@ def _take_few(
 def _without(
     mark: NDArray[np.bool_], placed: NDArray[np.int64], count: int, kept: NDArray[np.int64]
 ) -> int:
-    """Copies the placed parts of items that are not marked to `kept`; returns their number."""
+    """Copies columns of `placed`, of items not marked, to `kept`; returns how many there are."""
     number = 0
     for k in range(count):
         if not mark[placed[ITEM, k]]:
@@ -310,14 +309,10 @@ def _arrange(
     target_height: int,
     trial: Scratch,
 ) -> tuple[int, float]:
-    """Sets the keys by which items are repacked, and clears their marks.
+    """Sets `trial.key`, by which items taken out are repacked, and clears their marks.
 
-    Args:
-      taken: items taken out. at: where the first of them is to go, or ANYWHERE.
-      packing: as it was. size: int64 [items] bytes. target_height: bytes. trial: keys are filled.
-
-    Returns:
-      (their bytes above the target height, the same with their weights).
+    `at`: the first one's new offset, or ANYWHERE. `packing`, `size`: before they were taken out.
+    Returns (their bytes above the target height, the same with their weights).
     """
     by, noise = np.random.randint(4), 2 * np.random.random()
     target_first = at != ANYWHERE or np.random.random() < 0.5
@@ -359,9 +354,8 @@ def repack(
       taken: items to place. at: where the first of them is to go, or ANYWHERE.
       limit: the most weighted bytes that may be above the target height.
       weight: float64 [items], of bytes above the target height. shapes: of all items.
-        target_height: bytes.
       placed, count: the parts of the other items; those of the items are added.
-      trial: `fresh` gets the new offsets.
+      target_height: bytes. trial: `fresh` gets the new offsets.
 
     Returns:
       (bytes above the target height, the same with their weights, placed parts, items placed).

@@ -72,7 +72,7 @@ def repaired(
 
 
 class _Repair:
-    """The tries for one set of items."""
+    """A generator of packings of one set of items, by first fit and local changes."""
 
     def __init__(self, items: Items, target_height: int, budget: Budget) -> None:
         self.items, self.target_height = items, target_height
@@ -155,11 +155,11 @@ def _squeaky(
     low: float,
     high: float,
 ) -> tuple[NDArray[np.int64], int, int]:
-    """Rounds of first fit, the items of least rank first.
+    """Runs rounds of first fit, the items of least rank first.
 
     Args:
-      rank: float64 [items]; that of what exceeds the target height is multiplied by low..high, in
-        place.
+      rank: float64 [items], changed in place: ranks of items above the target height are multiplied
+        by a random number in low..high after each round.
       shapes: the items. target_height: bytes. rounds: at most. seed: of the random numbers.
 
     Returns:

@@ -15,7 +15,7 @@ _FEW = 128
 
 
 def greedy_orders(items: Items) -> dict[str, NDArray[np.int64]]:
-    """Name -> order for `first_fit`: by decreasing size, lifetime or their product; then number."""
+    """Name -> order for `first_fit`, int64 [items]: by falling size, lifetime or their product."""
     keys = {"size": items.size, "span": items.span, "area": items.size * items.span}
     return {f"greedy_{name}": np.argsort(-key, kind="stable") for name, key in keys.items()}
 
@@ -45,7 +45,7 @@ def _first_fit(
     shapes: Shapes,
     align: NDArray[np.int64],
 ) -> None:
-    """Fills `offset` [items]; `placed` [5, parts] holds placed parts, sorted by offset."""
+    """Fills `offset` [items] by first fit in this order; `placed` [5, parts] is working memory."""
     count = 0
     for i in order:
         x = shapes.fixed[i]
@@ -57,7 +57,7 @@ def _first_fit(
 
 @inner
 def _lowest(i: int, shapes: Shapes, align: int, placed: NDArray[np.int64], count: int) -> int:
-    """The lowest aligned offset at which no part of item `i` meets one of `count` placed parts."""
+    """The lowest aligned offset at which no part of item `i` meets one of `count` placed ones."""
     lo, hi = shapes.ptr[i], shapes.ptr[i + 1]
     x, moved = 0, True
     while moved:
@@ -81,7 +81,7 @@ def _lowest(i: int, shapes: Shapes, align: int, placed: NDArray[np.int64], count
 
 
 def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
-    """Orders for `first_fit`, int64 [items], the items of the fullest section first."""
+    """Yields orders for `first_fit`, int64 [items], with items of the fullest section first."""
     if not len(items):
         return
     there, pinned, stacks = fullest(items)
@@ -94,7 +94,9 @@ def peak_orders(items: Items) -> Iterator[NDArray[np.int64]]:
 def fullest(
     items: Items,
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], tuple[NDArray[np.int64], ...]]:
-    """The section with most live bytes: (its items, those that live in all sections, sort keys)."""
+    """For the section with most live bytes: (bool [items], live there; bool [items], live there and
+    in all sections; sort keys, int64 [items]).
+    """
     owner = items.owner()
     first = np.minimum.reduceat(items.part_first, items.part_ptr[:-1])
     last = np.maximum.reduceat(items.part_last, items.part_ptr[:-1])
@@ -112,9 +114,9 @@ def ordered(
     stack: NDArray[np.int64],
     other: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """An order of items for `first_fit` that places those of the fullest section first.
+    """An order for `first_fit`, int64 [items], that places items of the fullest section first.
 
-    Between others, always-live items would split the memory of these.
+    Items live in all sections come first of these: between others they would split the memory.
 
     Args:
       there, pinned: of `fullest`. stack: key for items in `there`. other: key for all others.
@@ -137,9 +139,7 @@ def best_fit(items: Items) -> NDArray[np.int64]:
     """Offsets by best fit, int64 [items], in bytes; quadratic in the number of items.
 
     An item of several parts is taken as if it were live from its first to its last section.
-
-    Raises:
-      InputError: an item is pinned; the method has no rule for a block above free space.
+    InputError: an item is pinned; the method has no rule for a block above free space.
     """
     if (items.fixed >= 0).any():
         raise InputError("best fit cannot place around fixed blocks; use first fit or the search")
@@ -163,9 +163,10 @@ def _best_fit(
     size: NDArray[np.int64],
     align: NDArray[np.int64],
 ) -> None:
-    """Fills `offset` [items]. `lines` [3, sections] and `order` [items] are working memory.
+    """Fills `offset` [items] by best fit; `lines` [3, sections] and `order` are working memory.
 
-    A line's id is its first section; `stop` is its last, `before` the line to its left.
+    A line is a range of sections with one free offset, `level`. Its id is its first section; `stop`
+    is its last, `before` the line to its left.
     """
     level, stop, before = lines[0], lines[1], lines[2]
     sections, left = len(level), len(order)
@@ -204,7 +205,7 @@ def _split(
     stop: NDArray[np.int64],
     before: NDArray[np.int64],
 ) -> int:
-    """Cuts a line before `section`, if that lies within it; returns the right piece."""
+    """Cuts a line in two before `section`, if inside it; returns the line that begins there."""
     if section <= line or section > stop[line]:
         return line
     level[section], stop[section], before[section] = level[line], stop[line], line
@@ -218,7 +219,7 @@ def _split(
 def _lift(
     line: int, level: NDArray[np.int64], stop: NDArray[np.int64], before: NDArray[np.int64]
 ) -> int:
-    """Raises a line to the lower of its neighbours and merges them."""
+    """Raises a line to the lower of its neighbours' levels and merges them; returns the line."""
     left, right = before[line], stop[line] + 1
     if left >= 0 and (right >= len(stop) or level[left] <= level[right]):
         level[line] = level[left]

@@ -74,7 +74,7 @@ def read_trace(path: str | os.PathLike[str], *, capacity: int | None = None) -> 
 
 
 def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[int, str]]:
-    """Kind of column -> (its place, its name in the file)."""
+    """Kind of column ("id", "lower", ...) -> (its position, its name); InputError if invalid."""
     place: dict[str, tuple[int, str]] = {}
     for k, column in enumerate(header):
         column = column.strip()
@@ -96,7 +96,7 @@ def _header(path: str | os.PathLike[str], header: list[str]) -> dict[str, tuple[
 
 
 def _numbers(where: str, cells: dict[str, tuple[str, str]]) -> dict[str, int]:
-    """The numbers of one row, checked."""
+    """Kind of column -> number, of one row; InputError, which begins with `where`, if invalid."""
     found = {"alignment": 1, "fixed": -1}
     for kind, (column, text) in cells.items():
         if kind == "id" or (kind == "offset" and not text):
@@ -127,8 +127,7 @@ def write_trace(
 ) -> None:
     """Writes a problem, and its offsets if given, as CSV; alignments only where one is not 1.
 
-    Raises:
-      InputError: the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     aligned = bool((problem.alignment != 1).any())
     columns = ["id", "lower", "upper", "size", *(["alignment"] if aligned else [])]

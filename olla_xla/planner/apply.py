@@ -19,9 +19,8 @@ from olla_xla.remat import rewritten
 
 
 def graphs(module: bytes, target: str) -> list[TensorGraph]:
-    """The tensor graphs of a module's computations in XLA's order, callees before callers.
-
-    Operators have their source lines and JAX's names, which plans do not ask for.
+    """Returns the tensor graphs of a module's computations in XLA's order, callees before callers.
+    Operators have their source lines and JAX's names, unlike in the graphs of plans.
     """
     planned = PlannedModule(scheduled_module(module), target)
     found = []
@@ -35,12 +34,12 @@ def graphs(module: bytes, target: str) -> list[TensorGraph]:
 
 
 def module_order(module: bytes) -> dict[str, tuple[str, ...]]:
-    """Computation name -> instruction names as scheduled, for all control computations."""
+    """Returns the module's schedule: computation name -> instruction names in order."""
     return module_from_bytes(module).order
 
 
 def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
-    """Writes a plan into the serialized module it was made for; returns the new module.
+    """Writes a plan into the serialized module it was made for; returns the new module, serialized.
 
     Clones, changed loops, schedule and in-place results are written. Each instruction gets as
     frontend attributes its step, the bytes it defines, and, where it defines any, the planned
@@ -93,7 +92,7 @@ def apply_plan(module: bytes, plan: Plan, mark: str = "") -> bytes:
 
 
 def _edited(module: Module, plan: Plan) -> Edit:
-    """A module with a plan's loops and clones in it. Raises HloError."""
+    """Returns an Edit of the module with the plan's changed loops and clones. Raises HloError."""
     if not plan.is_rewritten:
         return Edit(module)
     return rewritten.rewritten(module, plan)

@@ -1,7 +1,6 @@
-"""Plans one computation: least lifetime peak first, then in-place chains, then the total.
+"""Plans one computation: least lifetime peak first, then in-place results, then the module's total.
 
 The least peak is found by the search, or by the integer program, which starts from the search's.
-
 Candidates from every method compete on the predicted assigned total of the whole module.
 """
 
@@ -50,7 +49,7 @@ _MORE = 0.01  # a total this much above the bound is worth asking another schedu
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchLimits:
-    """Limits of the search for a module's orders: options, seconds, callbacks.
+    """Limits and callbacks of the search for orders of all of a module's computations.
 
     Attributes:
       options: of the whole plan. effort: seconds, and the total that is enough.
@@ -71,11 +70,11 @@ class SearchLimits:
 
     @property
     def seconds(self) -> float:
-        """Seconds that are left of the time for the search."""
+        """Seconds left of the time for the search for orders; negative once it is over."""
         return self.effort.seconds - (clock.now() - self.started)
 
     def nested(self) -> float:
-        """Seconds for one computation that the entry calls: half of what is left for all."""
+        """Seconds of search for one loop body or branch: half of what is left for all of them."""
         return (self.seconds - (1 - _NESTED_SHARE) * self.effort.seconds) / 2
 
     def tolerance(self, bound: int) -> float:
@@ -84,10 +83,10 @@ class SearchLimits:
 
 
 def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
-    """Finds an order for one computation, with the orders of its callees as they are.
+    """Finds an order and in-place results for one computation; its callees keep their orders.
 
     Args:
-      work: the computation, estimated; callees' peaks and bounds are in its module.
+      work: the computation with its estimates; callees' peaks and bounds are in its module.
       limits: of all computations. seconds: of search for this one.
 
     Returns:
@@ -152,7 +151,9 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
 def _least_peak(
     work: Candidates, deadline: float, limits: SearchLimits, worth: Callable[[int], float]
 ) -> tuple[SearchResult, Proof | None]:
-    """Searches for the least lifetime peak; with method "ilp" a solver goes on from there."""
+    """Searches for the order of least lifetime peak; with method "ilp" an integer program goes on
+    from there. Returns what was found, and the program's proof if it ran.
+    """
     options = limits.options
     by_ilp = options.method == "ilp"
     found = phases.search(
@@ -175,7 +176,9 @@ def _least_peak(
 def _by_ilp(
     work: Candidates, start: SearchResult, seconds: float, limits: SearchLimits
 ) -> tuple[SearchResult, Proof]:
-    """The search's result with the integer program's order and bound in it, and what is proved."""
+    """Runs the integer program from the search's best order, for at most `seconds`. Returns `start`
+    with the program's order, peak and bound in place of its own, and the program's proof.
+    """
     order, proof = extensions.order_by_ilp(
         work.graph, start.lifetime_order, start.least_peak_bytes, start.bound_bytes,
         limits.options, seconds, limits.progress,
@@ -193,7 +196,8 @@ def _by_ilp(
 
 
 def _small_first(ours: Candidates, name: str) -> str:
-    """The name of an order as good as the named one in which small values come early.
+    """Adds an order "small" to `ours`: the one named `name`, but with small values early. Returns
+    "small" if its total is at most 0.1 % higher, else `name`.
 
     XLA:TPU moves values to VMEM after its scheduler, so the gaps that it finds for small ones are
     not those of a prediction.
@@ -206,7 +210,9 @@ def _small_first(ours: Candidates, name: str) -> str:
 
 
 def _arguments_first(ours: Candidates, name: str) -> str:
-    """The name of an order of the named one's lifetime peak in which large arguments die early."""
+    """Adds an order "arguments" to `ours`: the one named `name`, but with large arguments read
+    early. Returns "arguments" if its lifetime peak is no higher, else `name`.
+    """
     peak = ours.scores[name][1]
     ours.add({"arguments": early.arguments_first(ours.arrays, ours.starts[name], _HOSTS * peak)})
     return "arguments" if ours.scores["arguments"][1] <= peak else name
@@ -220,7 +226,10 @@ def _towards_the_total(
     limits: SearchLimits,
     worth: Callable[[int], float],
 ) -> SearchResult:
-    """Searches for the least total of the module, from all orders met so far."""
+    """Searches from all orders in `ours` for the least total of the module; adds the order found to
+    `ours` and returns the search's result. The entry's search is repeated from
+    `limits.alternative_orders` if its total is far above `bound` and those are better.
+    """
     options, computation = limits.options, ours.lowered.computation
     excess = 0 if ours.is_entry else min(total - peak for total, peak in ours.scores.values())
     objective = ours.planned.model.estimator(computation, ours.planned.orders)
@@ -256,7 +265,7 @@ def _towards_the_total(
 
 
 def _both(first: SearchResult, second: SearchResult) -> SearchResult:
-    """The second search's order, with what is known from both."""
+    """The second search's result, with the lower of both least peaks and the steps of both."""
     least = min(first, second, key=lambda f: f.least_peak_bytes)
     return dataclasses.replace(
         second,
@@ -267,7 +276,7 @@ def _both(first: SearchResult, second: SearchResult) -> SearchResult:
 
 
 def _program(work: Candidates) -> NDArray[np.int64]:
-    """The order in which the module lists its instructions, as far as it is legal."""
+    """The order that the computation lists its instructions in, changed where edges demand it."""
     position = {i: k for k, i in enumerate(work.lowered.computation.instructions)}
     priority = [position[i] for i in work.lowered.instructions]
     return schedule.by_priority(work.arrays, np.array(priority, np.int64))

@@ -18,8 +18,7 @@ _PART, _PART_PER_GAP, _WIDEST = 0.12, 6.0, 0.1
 times the gap between the best total so far and the bound, of which at most `_WIDEST` counts."""
 
 _SHORTEST, _SHORTEST_PER_GAP = 0.15, 1.0
-"""Seconds that any search may take, plus this much times the same gap; less finds next to nothing.
-"""
+"""Seconds that any search may take, plus this much times the same gap; less finds little."""
 
 _LITTLE_BYTES = 2**20
 """A gap for which no search takes more than the shortest, however long XLA took."""
@@ -43,8 +42,7 @@ _QUICK = 2.0
 short compile one more second is noticed, and the first choices that are tried gain most."""
 
 _WORTH_A_SECOND = 64 * 2**20
-"""Bytes that may go for which a search may take a second, up to `_QUICK`, however short XLA's was.
-"""
+"""Bytes that may go for which a search may take a second, up to `_QUICK`, however quick XLA was."""
 
 _NEGLIGIBLE = 1e-4
 """Part of the module's total; a loop or branch that could gain less is not searched."""
@@ -71,10 +69,8 @@ class Effort:
     schedule_seconds: float | None = None
 
     def worth(self, total: int) -> float:
-        """How many seconds the search may take in all if the best total so far is `total` bytes.
-
-        It goes on while there is something to gain, and ends early where the first orders are
-        nearly as good as any can be.
+        """Seconds that the search may take in all if its best total so far is `total` bytes: more,
+        the further that is above `bound`, in proportion to what XLA took to its schedule.
         """
         if self.schedule_seconds is None:
             return self.seconds
@@ -87,10 +83,8 @@ class Effort:
         return min(max(seconds, shortest + _SHORTEST_PER_GAP * gap), self.seconds)
 
     def negligible(self, total: int) -> float:
-        """The saving in bytes below which a loop or branch is not searched.
-
-        Args:
-          total: predicted bytes of XLA's order.
+        """Bytes that planning a loop body or branch must be able to save to be searched at all.
+        `total` is the predicted bytes of XLA's order.
         """
         least = _NEGLIGIBLE * total
         if self.schedule_seconds is None:
@@ -117,7 +111,7 @@ class Timing:
     Attributes:
       schedule_seconds: what XLA took to get to its schedule; None where that is not known.
       longest: seconds of search at most.
-      began: when the caller began, on the monotonic clock, if a limit of time counts that too.
+      began: when planning began, on the monotonic clock, if a time limit counts from then.
     """
 
     schedule_seconds: float | None = None
@@ -130,7 +124,7 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
 
     Args:
       options: with a limit of time or of steps, the search goes on until that is reached.
-      timing: otherwise. total: predicted bytes of XLA's order. bound: no order takes fewer.
+      timing: else limits it. total: predicted bytes of XLA's order. bound: no order takes fewer.
     """
     if options.time_limit is not None:
         steps = options.step_limit is not None  # which alone are to end it
@@ -149,10 +143,8 @@ def effort(options: PlanOptions, timing: Timing, total: int, bound: int) -> Effo
 def recomputation_limit(
     options: PlanOptions, schedule_seconds: float | None, spent: float, total: int, least: int
 ) -> float:
-    """Until when recomputation is searched for, in seconds since planning began.
-
-    A budget must be met, and may take the whole of a limit; an overhead is worth a part of XLA's
-    own time.
+    """Seconds since planning began after which no more recomputation is searched for. A budget may
+    take the whole of a limit; an overhead is worth a part of XLA's own time.
 
     Args:
       options: the caller's. schedule_seconds: what XLA took to get to its schedule; None where that

@@ -1,7 +1,7 @@
-"""About what a step would take if it might compute things again: told where an order helps little.
+"""Estimates quickly how many bytes recomputation could save where an order saves little.
 
-Nothing is searched, written or ordered. Of the tensors that wait over the highest step the one that
-is cheapest for its bytes goes, again and again, until the time is spent.
+Nothing is searched, written or ordered. Of the tensors that are live at the highest step but not
+read there, the cheapest one for its bytes is recomputed, until the added time is spent.
 """
 
 import math
@@ -32,7 +32,7 @@ _DEEP = 12
 
 
 def with_recomputation(state: ModuleState, overhead: float) -> int:
-    """A rough estimate of a step's bytes with recomputation; at most those of its plan.
+    """Estimates roughly the bytes of a step with recomputation; at most those of its plan.
 
     Args:
       state: one with a plan. overhead: added time, as a fraction of the step's (`max_overhead`).
@@ -53,7 +53,8 @@ def with_recomputation(state: ModuleState, overhead: float) -> int:
 
 
 class _Gaps:
-    """The entry computation in an order: how long tensors wait between two readers.
+    """Estimates how far the entry computation's peak falls if tensors are computed again. A gap is
+    the time between two readers of a tensor, in which its memory can be freed.
 
     Args:
       module: of the graph. graph: of the entry. order: of its operators. cost: prices them.
@@ -74,10 +75,8 @@ class _Gaps:
         self._may_go = alone & ~g.live_in & ~g.live_out
 
     def live(self, *, held: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """([m] bytes of each tensor, [n] live bytes at each step).
-
-        Args:
-          held: whether arguments' memory is used for nothing else.
+        """Returns (int64[m], bytes of each tensor; int64[n], live bytes at each step). If `held`,
+        arguments' memory is used for nothing else: it counts at all steps, its tensors as 0.
         """
         g = self._g
         size = np.where(np.isin(g.buffer, g.buffer[g.live_in]), 0, g.bytes) if held else g.bytes
@@ -86,7 +85,9 @@ class _Gaps:
         return size, live + self._transient + arguments
 
     def less(self, size: NDArray[np.int64], live: NDArray[np.int64], allowance: float) -> int:
-        """By how much the peak falls where tensors go for so many seconds; see `live`."""
+        """Bytes by which the peak falls if tensors are freed in gaps and computed again, within
+        `allowance` seconds. `size` and `live` are as of `live`; the latter is changed in place.
+        """
         first, spans = int(live.max()), self._spans
         waiting = self._may_go & (size >= _SMALL * first)
         for _ in range(_MOST):
@@ -104,14 +105,16 @@ class _Gaps:
         return first - int(live.max())
 
     def _gone(self, tensor: int) -> list[int]:
-        """The operands of a tensor's operator that are gone by its last reader."""
+        """The operands of a tensor's operator that are not live any more at its last reader."""
         g, k = self._g, self._g.source[tensor]
         read = g.in_idx[g.in_ptr[k] : g.in_ptr[k + 1]].tolist()
         stops = self._spans[:, 1]
         return [u for u in read if not g.live_in[u] and stops[u] < stops[tensor]]
 
     def _gap(self, tensor: int, step: int) -> tuple[int, int] | None:
-        """The steps that touch a tensor last before a step, and next; None where that does."""
+        """The gap of a tensor around a step: (last step before it, first step after it) that reads
+        or makes the tensor; None if `step` itself does, or no later one.
+        """
         g = self._g
         sinks = g.sink_idx[g.sink_ptr[tensor] : g.sink_ptr[tensor + 1]]
         at = self._position[sinks]
@@ -121,7 +124,7 @@ class _Gaps:
         return (start, stop) if start < step < stop < g.n else None
 
     def _price(self, tensor: int, depth: int = 0) -> float:
-        """Seconds to make a tensor again, with operands that are gone by its last reader."""
+        """Seconds to compute a tensor again with operands not live at its last reader, or inf."""
         if tensor in self._prices:
             return self._prices[tensor]
         g, k = self._g, int(self._g.source[tensor])

@@ -1,4 +1,4 @@
-"""In-place chains kept whole: which results are to be bound to the operands they may overwrite.
+"""Which results of fusions are bound to operands that they may overwrite, to share one buffer.
 
 Where an operand dies at a fusion that may write over it, the lifetime model counts operand and
 result as one. XLA's heap often gives them separate memory: it reuses an operand's for the result
@@ -46,11 +46,10 @@ class Binding:
 
 
 def bindings(work: Candidates, order: Sequence[int] | NDArray[np.int64]) -> list[Binding]:
-    """Results of fusions that may safely be bound to operands under an order, largest first.
-
-    An operand must die at the fusion under this order, the fusion be allowed to overwrite it, and
-    the buffers of both, once joined, never hold two live tensors. Arguments are left as they are.
-    A kernel in which arrays must share memory as in XLA's order (`PlannedModule.kept`) gets only
+    """Results of fusions that may safely be bound to operands under an order, largest first. An
+    operand must die at the fusion under this order, the fusion be allowed to overwrite it, and the
+    buffers of both, once joined, never hold two live tensors. Arguments are left as they are. A
+    kernel in which arrays must share memory as in XLA's order (`PlannedModule.kept`) gets only
     bindings between those.
     """
     g, planned = work.arrays, work.planned
@@ -86,7 +85,7 @@ def _binding(dataflow: Dataflow, lowered: LoweredComputation, b: int, a: int) ->
 
 
 def _keeps(dataflow: Dataflow, binding: Binding, kept: Mapping[str, Pattern]) -> bool:
-    """Whether a binding leaves its kernel the pattern that it is to have."""
+    """Whether a binding gives its kernel the pattern in `kept` (which arrays share memory)."""
     fusion = dataflow.values[binding.values[0]].instruction
     if fusion.name not in kept:
         return True
@@ -102,10 +101,8 @@ class Buffers:
     def under(
         cls, g: GraphArrays, order: Sequence[int] | NDArray[np.int64], is_entry: bool
     ) -> Buffers:
-        """The buffers of a graph, with lifetimes under an order.
-
-        In the entry computation arguments' buffers may be joined too: nothing else reads those that
-        are not live to the end.
+        """The buffers of a graph, with the tensors' lifetimes under an order. In the entry
+        computation arguments' may be joined too: nothing else reads those not live to the end.
         """
         return cls(g, intervals(g, order), () if is_entry else g.buffer[g.live_in].tolist())
 
@@ -118,14 +115,16 @@ class Buffers:
         self._spans = spans
 
     def hand_over(self, a: int, b: int) -> bool:
-        """Joins the buffers of `a` and `b`, made from `a`, if `b` may take over its memory."""
+        """Joins as `join` does, but where the operator that makes `b` is the last to read `a`."""
         start = self._spans[b, 0]
         if self._spans[a, 1] == start + 1:
             self._spans[a, 1] = start
         return self.join(a, b)
 
     def join(self, a: int, b: int) -> bool:
-        """Joins the buffers of tensors `a` and `b` if that is safe; returns whether it did."""
+        """Joins the buffers of tensors `a` and `b` unless two tensors in them live at once or one
+        of them must stay as it is; returns whether it did.
+        """
         x, y = int(self._owner[a]), int(self._owner[b])
         if x == y or x in self._pinned or y in self._pinned:
             return False
@@ -144,11 +143,11 @@ def choose(
     total: Callable[[Sequence[tuple[int, int]]], int],
     operators: int = 0,
 ) -> tuple[list[Binding], int]:
-    """Selects, of the safe bindings, those that lower the predicted total; (bindings, that total).
+    """Chooses those of the bindings that lower the predicted total; returns (chosen, that total).
 
     Args:
       found: safe bindings, the largest first.
-      total: gives the total in bytes with the alias sets of these pairs of values joined.
+      total: gives the module's total in bytes if these pairs of value ids share buffers.
       operators: number of the graph's operators; the more, the fewer trials.
     """
     trials = max(1, min(_TRIALS, _TRIAL_WORK // max(operators, 1)))
@@ -171,7 +170,7 @@ def choose(
 
 
 def aliases(chosen: Sequence[Binding]) -> Mapping[str, tuple[Alias, ...]]:
-    """Bindings in the form that `hlo.rewrite.aliases` takes: fusion name -> its bound results."""
+    """Converts bindings: fusion name -> (result index, operand number) of each bound result."""
     result: dict[str, tuple[Alias, ...]] = {}
     for binding in chosen:
         result[binding.fusion] = (
@@ -184,14 +183,12 @@ def aliases(chosen: Sequence[Binding]) -> Mapping[str, tuple[Alias, ...]]:
 def with_chains(
     work: Candidates, tolerance: float, own: str
 ) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
-    """Binds results to operands in a computation where that lowers the predicted total.
-
-    It looks for bindings under the order of least total, under the best order of a rule, and under
-    the best of the search's own orders.
+    """Binds results of fusions to operands where that lowers the predicted total. Bindings are
+    looked for under the order of least total, the best order of a rule, and the search's own.
 
     Args:
       work: the computation with its orders and their scores.
-      tolerance: the least saving of a binding, as a fraction of the least total.
+      tolerance: the least saving of all bindings, as a fraction of the least total.
       own: the prefix of the names of the search's own orders.
 
     Returns:
@@ -228,9 +225,8 @@ def with_chains(
 def with_all(
     work: Candidates, tolerance: float, own: str
 ) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
-    """Makes all bindings that are safe under the order `own`, so that its lifetimes come true.
-
-    Args and results are those of `with_chains`; `tolerance` does not matter.
+    """Binds all results that are safe under the order `own` to operands, so that tensors live as
+    the lifetime model has it. Args and results as `with_chains`; `tolerance` does not matter.
     """
     found = bindings(work, work.starts[own])
     return _with_bindings(work, own, found, own) if found else (work, {})
@@ -239,7 +235,9 @@ def with_all(
 def _with_bindings(
     work: Candidates, name: str, kept: list[Binding], own: str
 ) -> tuple[Candidates, Mapping[str, tuple[Alias, ...]]]:
-    """The computation with bindings that were chosen under the order of that name."""
+    """Rewrites the module with bindings that are safe under the order `name` of `work`. Returns
+    (the computation there with candidate orders: that one, rules', the search's; its aliases).
+    """
     bound = aliases(kept)
     planned = work.planned.rewritten(bound, work.whole(work.starts[name]))
     computation = planned.computations[work.lowered.computation.name]
@@ -251,7 +249,7 @@ def _with_bindings(
 
 
 def _orders_for(work: Candidates, other: Candidates, own: str) -> dict[str, NDArray[np.int64]]:
-    """The orders whose names begin with `own`, of the operators of a rewritten module."""
+    """Translates orders whose names begin with `own` from `work` to `other`, a rewritten module."""
     step = {i.name: k for k, i in enumerate(other.lowered.instructions)}
     names = [i.name for i in work.lowered.instructions]
     if step.keys() != set(names):

@@ -1,4 +1,4 @@
-"""Gives kernels the patterns of memory that they have in XLA's own order (memory.kernels).
+"""Makes each kernel's arrays share memory as in XLA's own order: its pattern (memory.kernels).
 
 In the orders that were found, each kernel is the last to read what it should overwrite. Whether it
 overwrites that, and whether other kernels leave their operands alone, XLA's buffer assignment
@@ -24,8 +24,7 @@ _ROUNDS = 16
 _ONE_BY_ONE = 2
 """Operands of a kernel that are held singly, before all others of their size are held too."""
 _WRITTEN = 3
-"""Times that the module is simulated: after it is written once, nothing should be left to change.
-"""
+"""Times that the module is simulated: after one rewrite nothing should be left to change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +34,7 @@ class PatternedModule:
     Attributes:
       module: with bindings and holds. given: the same with guards, as XLA will get it.
       aliases: fusion name -> results bound to operands.
-      holds: instruction name -> numbers of operands that are held.
+      holds: instruction name -> numbers of operands that stay live one more step.
     """
 
     module: PlannedModule
@@ -45,11 +44,11 @@ class PatternedModule:
 
 
 def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedModule | None:
-    """Makes every kernel's arrays share memory as in its pattern, by bindings; None if it fails.
+    """Makes each kernel's arrays share memory by its pattern: the module with the results bound and
+    operands held that this takes; None if it fails.
 
     Args:
-      planned: the module in its orders. is_own: whether it is XLA's own, which in XLA's order gets
-        no guards.
+      planned: the module in its orders. is_own: it is XLA's own: in XLA's order it gets no guards.
     """
     aliases: dict[str, tuple[Alias, ...]] = {}
     holds: dict[str, tuple[int, ...]] = {}
@@ -73,12 +72,12 @@ def keep_kernels(planned: PlannedModule, *, is_own: bool = False) -> PatternedMo
 
 
 def in_order(planned: PlannedModule) -> bool:
-    """Whether all computations run in the order that the module came with."""
+    """Whether all computations are in the order that the module came with."""
     return all(order == c.schedule for c, order in planned.orders.items())
 
 
 class _KernelMemory:
-    """Finds what to bind and hold in a module, by simulation; the module is not written.
+    """Finds the results to bind and operands to hold, by simulation; the module is not written.
 
     Attributes:
       aliases, holds: as in `PatternedModule`.
@@ -94,7 +93,7 @@ class _KernelMemory:
         self._buffers: dict[Computation, tuple[dict[int, int], Buffers]] = {}
 
     def settle(self) -> bool:
-        """Binds results, and holds operands longer, until kernels share as in XLA's order."""
+        """Adds to `aliases` and `holds` until each kernel has its pattern; False if it fails."""
         for _ in range(_ROUNDS):
             binds, held = self._changes()
             if not binds and not held:
@@ -117,7 +116,7 @@ class _KernelMemory:
     def _changes(
         self,
     ) -> tuple[dict[Instruction, tuple[Alias, ...]], dict[Instruction, tuple[int, ...]]]:
-        """What must change so that each kernel has the memory pattern that it is to have.
+        """Simulates buffer assignment, and finds changes by which kernels get their patterns.
 
         Returns:
           kernel -> results to be bound to operands, and kernel -> numbers of operands that must
@@ -141,7 +140,9 @@ class _KernelMemory:
     def _all_like(
         self, i: Instruction, own: Sequence[int], numbers: Sequence[int]
     ) -> tuple[int, ...]:
-        """Operands to hold, with all others of their size, which would be overwritten next."""
+        """Numbers of operands to hold: all of sizes as in `numbers`, since the next of them would
+        be overwritten, but those held already or that `own` has overwritten.
+        """
         found, held = leaves(i), self.holds.get(i.name, ())
         first = len(found) - sum(source is i for source, _ in found)
         bound = {found[k][0] for k in own[first:] if k < first}
@@ -154,9 +155,8 @@ class _KernelMemory:
         )
 
     def _bind_chains(self, binds: dict[Instruction, tuple[Alias, ...]]) -> None:
-        """Adds bindings of results that overwrite, or are overwritten by, what is bound.
-
-        XLA's heap reuses an operand's memory for a result only if neither is bound to another.
+        """Adds to `binds` results that overwrite, or are overwritten by, values bound in it. XLA's
+        heap reuses an operand's memory for a result only if neither is bound to another.
         """
         at = self._planned.dataflow.at
         waiting = [
@@ -177,7 +177,7 @@ class _KernelMemory:
                     waiting.append(other)
 
     def _own_links(self, i: Instruction) -> Iterator[tuple[Alias, int, int]]:
-        """Results that an instruction writes over operands, and that are not bound to them yet.
+        """Yields results that `i` writes over operands by its pattern, and that are not bound yet.
 
         Yields:
           The alias that would bind it, value id of the result, and of the operand.
@@ -192,7 +192,9 @@ class _KernelMemory:
                     yield alias, result.id, operand.id
 
     def _is_safe(self, i: Instruction, new: Sequence[Alias]) -> bool:
-        """Whether results can be bound so: no two live values would ever be in one buffer."""
+        """Whether a fusion's results can be bound to operands so that no buffer ever has two live
+        values. Joins the buffers in a record, by which later calls are judged.
+        """
         planned, computation = self._planned, i.computation
         if computation not in self._buffers:
             lowered = planned.lowered(computation)
@@ -213,7 +215,7 @@ class _KernelMemory:
 def _difference(
     i: Instruction, own: Sequence[int], now: Sequence[int]
 ) -> tuple[tuple[Alias, ...], tuple[int, ...]]:
-    """Results to bind, and operands to hold, so that an instruction has the pattern `own`."""
+    """What turns the pattern `now` into `own`: (results to bind to operands, operands to hold)."""
     found = leaves(i)
     first = len(found) - sum(source is i for source, _ in found)
     binds: list[Alias] = []

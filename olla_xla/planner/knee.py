@@ -1,4 +1,4 @@
-"""Total against added time: the points that a search met, and where more time stops to pay."""
+"""Bytes against added time: the points that a search met, and where more time stops to pay."""
 
 import itertools
 from collections.abc import Iterable
@@ -17,9 +17,8 @@ Point = tuple[float, int]
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """The Pareto front of (seconds added, bytes), by rising time; at most four points.
-
-    Of more the first and the last are kept, and those without which most would be lost.
+    """The Pareto front of (seconds added, bytes), by rising time; at most four points: the first,
+    the last, and those whose loss would cost most.
     """
     found = _undominated(points)
     while len(found) > _SHOWN:
@@ -32,7 +31,8 @@ def front(points: Iterable[Point]) -> tuple[Point, ...]:
 
 
 def knee(points: Iterable[Point], step_seconds: float) -> Point:
-    """The point of a front (seconds, bytes) after which more time saves little memory.
+    """The point (seconds added, bytes) after which more added time saves little memory: of the
+    lower convex hull, the last whose gain in bytes a second is above a tenth of the first's.
 
     Args:
       points: the one without added time among them. step_seconds: predicted time of the step.

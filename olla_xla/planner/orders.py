@@ -1,4 +1,4 @@
-"""Orders for all computations of a module that matter, callees first."""
+"""Finds an order for each computation of a module in which much can be saved, callees first."""
 
 import dataclasses
 import math
@@ -38,12 +38,12 @@ _IN_A_CIRCLE = "a kernel would have to run before an operator whose result it re
 
 @dataclasses.dataclass
 class _Orders:
-    """What was found for a module's computations.
+    """What the search has found so far for a module's computations; `add` changes it.
 
     Attributes:
-      planned: the module with it. xla_bytes: predicted total of XLA's order.
-      entry: of the entry computation, which is the last.
-      out_of_time: whether one of them could have been better with more of it.
+      planned: the module with the orders found. xla_bytes: predicted total of XLA's order.
+      entry: what was found for the entry computation, which is the last.
+      out_of_time: whether more time might have found a better order of some computation.
     """
 
     planned: PlannedModule
@@ -54,7 +54,7 @@ class _Orders:
     out_of_time: bool = False
 
     def add(self, solved: Solved) -> None:
-        """Takes what was found for one computation, and checks it."""
+        """Takes over the result for one computation, checked: its module, aliases and proof."""
         check_schedule(solved.graph, solved.order.tolist(), solved.peak)
         self.planned, self.entry = solved.module, solved
         self.aliases |= solved.aliases
@@ -63,7 +63,7 @@ class _Orders:
 
 
 def _solve_all(orders: _Orders, estimates: dict[str, Candidates], limits: SearchLimits) -> Solved:
-    """Plans the computations that matter, callees first; returns what was found for the entry."""
+    """Plans the computations that may gain, callees first; returns what was found for the entry."""
     entry, total = orders.planned.module.entry.name, orders.xla_bytes
     # The entry's bound includes those of all that it calls.
     met = total <= estimates[entry].bound + limits.effort.enough_bytes
@@ -111,9 +111,9 @@ def plan_order(
     Args:
       module: a scheduled one. options: limits and seed. target: "cpu" or "cuda".
       progress, alternative_orders: see `planner.plan_module`. timing: limits of time.
-      released: starts of transfers that may hide less than in XLA's order.
+      released: names of asynchronous starts that may overlap with less work than in XLA's order.
       kept: kernel name -> which of its arrays must share memory; None: as in XLA's order.
-      seen: a list to which the entry's graph and order are appended.
+      seen: a list to which (the entry's graph, its order) is appended.
       least_gain: bytes; where orders gain less, XLA's own are kept.
 
     Returns:
@@ -176,10 +176,9 @@ def plan_order(
 
 
 def _overwriting_last(planned: PlannedModule) -> PlannedModule:
-    """The module, reordered so that no value is read after a kernel that is to write over it.
-
-    New instructions stand before their first readers, so their order may differ from their
-    originals'.
+    """Returns the module, reordered so that no value is read after a kernel that must overwrite it.
+    New instructions stand before their first readers, so their order may differ from that of the
+    instructions that they replace.
 
     Raises:
       KernelError: there is no such order.
@@ -201,7 +200,7 @@ def _overwriting_last(planned: PlannedModule) -> PlannedModule:
 
 
 def _reads_late(planned: PlannedModule, computation: Computation) -> bool:
-    """Whether a value is read after a kernel of the computation that is to write over it."""
+    """Whether in its order an instruction reads a value after a kernel that must overwrite it."""
     step = {i: k for k, i in enumerate(planned.orders[computation])}
     return any(
         step.get(use.instruction, -1) > k
@@ -212,13 +211,13 @@ def _reads_late(planned: PlannedModule, computation: Computation) -> bool:
 
 
 def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, Candidates]:
-    """Each computation in the order that it came with, callees first.
+    """Computes each computation's peak and bound in the order that it came with, callees first.
 
     Args:
-      planned: the module. is_own: whether it is XLA's own, so that a cycle is not its kernels'.
+      planned: the module. is_own: it is XLA's own: then a cycle of edges raises GraphError instead.
 
     Raises:
-      KernelError: its kernels cannot have their patterns.
+      KernelError: its kernels cannot have their patterns: edges for these form a cycle.
     """
     try:
         return {key: Candidates.at(planned, c) for key, c in planned.computations.items()}
@@ -231,10 +230,10 @@ def _estimates(planned: PlannedModule, *, is_own: bool) -> dict[str, Candidates]
 def _limits(
     options: PlanOptions, timing: Timing, started: float, total: int, bound: int
 ) -> SearchLimits:
-    """What the search may take.
+    """Makes the limits of the search for orders, without callbacks.
 
     Args:
-      options: the caller's. timing: what it may take. started: when planning began.
+      options, timing: the caller's limits. started: when planning began.
       total: predicted bytes of XLA's order. bound: no order takes fewer.
     """
     worth = effort(options, timing, total, bound)
@@ -250,10 +249,10 @@ def _limits(
 
 
 class _End(NamedTuple):
-    """The result, in which kernels have their patterns.
+    """A module's final orders and in-place results; kernels' arrays share memory as they must.
 
     Attributes:
-      module: with it. given: the same as XLA will get it.
+      module: with the orders. given: the same with guards, as XLA will get it.
       graph, order: of the entry computation. peak: of that, in bytes.
       aliases, holds: as in `Plan`.
     """
@@ -270,7 +269,7 @@ class _End(NamedTuple):
 def _with_kernels(
     orders: _Orders, solved: Solved, given: PlannedModule, most: float, *, is_own: bool
 ) -> _End:
-    """Gives kernels the patterns that they are to have, under the orders that were found.
+    """Changes the module in its new orders so that kernels' arrays share memory by their patterns.
 
     Where that is not possible, or the total is then above `most` bytes, the order that the module
     (`given`) came with is taken instead.
@@ -302,7 +301,7 @@ def _with_kernels(
 
 
 def _order_names(planned: PlannedModule) -> dict[str, tuple[str, ...]]:
-    """Names of instructions in their order, by computation."""
+    """Returns computation name -> instruction names in their order."""
     return {c.name: tuple(i.name for i in o) for c, o in planned.orders.items()}
 
 
@@ -313,7 +312,7 @@ def _status(total: int, bound: int, tolerance: float, changed: bool) -> PlanStat
 
 
 def _offsets(planned: PlannedModule, assignment: Assignment) -> dict[str, tuple[int, int]]:
-    """Every value's predicted place in one arena: XLA's allocations laid end to end."""
+    """Each value's name -> (offset, bytes) in one arena: XLA's allocations laid end to end."""
     alignment = planned.model.alignment
     sizes = assignment.sizes
     bases = np.zeros(len(sizes) + 1, np.int64)

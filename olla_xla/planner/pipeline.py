@@ -1,12 +1,12 @@
 """How a module is planned, from top to bottom: one state, handed from pass to pass.
 
 XLA's own order always competes, so that no plan's predicted total is above it. What costs nothing
-comes first (`rewriting.free_edits`), then the order itself (`order`). Where
-the options have a memory budget that no order meets, or allow an overhead, what forward loops store
-for backward ones is rematerialised (`rewriting`), then instructions of the entry computation
-(`rematerialise`), then transfers may hide less (`relax_overlap`). Each pass compares predicted
-totals, and stops by itself where its share of the time is spent or nothing is left to gain. Passes
-that change instructions are loaded where a module has loops, or the options allow recomputation.
+comes first (`rewriting.free_edits`), then the order itself (`order`). Where the options have a
+memory budget that no order meets, or allow an overhead, what forward loops store for backward ones
+is rematerialised (`rewriting`), then instructions of the entry computation (`rematerialise`), then
+transfers may hide less (`relax_overlap`). Each pass compares predicted totals, and stops by itself
+where its share of the time is spent or nothing is left to gain. Passes that change instructions are
+loaded where a module has loops, or the options allow recomputation.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def plan_module(
 
     Args:
       module: serialized HloModuleProto as XLA scheduled it.
-      options: limits and seed.
-      target: "cpu" or "cuda".
+      options: limits and seed. target: "cpu" or "cuda".
       xla_bytes: XLA's own assigned total when it is known, for the report.
       alternative_orders: gives orders of another scheduler (computation name -> instruction names);
         it is called if the search leaves a total far above the bound, and there is time left for
@@ -122,7 +121,7 @@ def plan_module(
 
 
 def _leaves_much(state: ModuleState) -> bool:
-    """Whether the order saves little of what recomputation could."""
+    """Whether the order saves little, and recomputation, not asked for, might save more."""
     plan, request = state.ordered, state.request
     kept = sum(p.shape.bytes for p in request.own.entry.parameters)
     left = plan.predicted_bytes - kept
@@ -136,11 +135,10 @@ def _leaves_much(state: ModuleState) -> bool:
 
 
 def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
-    """The module with an order, and with as many free edits as leave kernels their patterns.
-
-    Without `joins` no two arrays are made one. On a GPU an edit is not free if a run is predicted
-    to take longer. Where even the order alone makes it longer, that order is returned, and the
-    caller of the planner keeps XLA's own.
+    """Finds an order for the module with as many free edits as let kernels' arrays share memory as
+    they must. Free edits drop or join arrays of loops and cost no time; without `joins` none are
+    joined. On a GPU an edit is not free if a run is predicted to take longer. Where even the order
+    alone makes it longer, that order is returned, and the caller of the planner keeps XLA's own.
     """
     refused = longer = None
     for state in _free_edits(start, joins):
@@ -170,7 +168,7 @@ def _ordered(start: ModuleState, *, joins: bool = True) -> ModuleState:
 
 
 def _free_edits(start: ModuleState, joins: bool) -> Iterable[ModuleState]:
-    """The module with edits that cost nothing, from most of them to none."""
+    """States of the module with edits that cost no time, from most of them to none."""
     options = start.request.options
     if not options.loops or not (options.recomputes or start.module.may_spare):
         return [start]
@@ -178,10 +176,9 @@ def _free_edits(start: ModuleState, joins: bool) -> Iterable[ModuleState]:
 
 
 def _recomputed(state: ModuleState) -> ModuleState:
-    """The state with values recomputed, for the budget or within the allowance.
-
-    An array that was joined with another is no residual that recomputation could drop, so where
-    there are some, the module without joins competes. Raises as `rewriting.recomputed`.
+    """Returns a state in which values are recomputed, for the budget or within the allowance. An
+    array that was joined with another is no residual that recomputation could drop, so where there
+    are some, the module without joins competes. Raises as `rewriting.recomputed`.
     """
     request, before = state.request, state.edits.spared
     if before is None or not before.joined:
@@ -199,7 +196,9 @@ def _recomputed(state: ModuleState) -> ModuleState:
 
 
 def _asks_for_recomputation(state: ModuleState) -> bool:
-    """Whether the options ask for more than an order can give. Raises BudgetError."""
+    """Whether the options allow recomputation and ask for more than the order gives. Raises
+    BudgetError where it gives too little and they allow none.
+    """
     options, least = state.request.options, state.ordered.predicted_bytes
     if state.request.xla_bytes is not None:
         least = min(least, state.request.xla_bytes)
@@ -212,7 +211,9 @@ def _asks_for_recomputation(state: ModuleState) -> bool:
 
 
 def _with_allowance(state: ModuleState) -> ModuleState:
-    """The state with the time that recomputation may add, and the time to look for it."""
+    """Returns the state with `allowance` (seconds that recomputation may add), `limit` (until when
+    to look for it) and `met` (the plan so far) set.
+    """
     request, before, allowance = state.request, state.edits.spared, None
     arguments = sum(p.shape.bytes for p in request.own.entry.parameters)
     total = state.ordered.predicted_bytes

@@ -45,13 +45,11 @@ WORTH = 0.999
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanRequest:
-    """The arguments of `plan_module`, with the cost model and the time at which planning began.
+    """The arguments of `plan_module`, by their names, and when planning began.
 
     Attributes:
-      options, target, xla_bytes, alternative_orders, progress, schedule_seconds, device_bytes: as
-        it says.
       own: the module as XLA scheduled it, without optimization barriers.
-      cost: prices operators. started: when planning began, on `memory.clock`.
+      cost: prices operators on the device. started: when planning began, on `memory.clock`.
     """
 
     own: Module
@@ -96,8 +94,8 @@ class Edits:
       loops: scan residuals that are rematerialised, as in `Plan.loops`.
       clones: what is computed again, in execution order.
       added_seconds: predicted time that `loops`, `clones` and transfers that overlap with less add;
-        exposed_seconds: the part of the last. added_moved_bytes: bytes moved to and from memory,
-        likewise. What `spared` saves is not in them.
+        exposed_seconds: the part of these transfers. added_moved_bytes: bytes moved to and from
+        memory, likewise. What `spared` saves is not in them.
       least_stack_bytes, least_added_seconds: as in `Plan`.
       sources: names of the passes, for `Plan.source`.
     """
@@ -115,23 +113,21 @@ class Edits:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModuleState:
-    """A module and the results of the passes so far; a pass returns a new state.
+    """A module and the results of the planner's passes so far; a pass returns a new state.
 
     Attributes:
-      request: what was asked for. module: its module, with the edits. edits: what passes have
-        changed in it.
+      request: what was asked for. module: its module, with the edits. edits: changes by passes.
       kernels: kernel name -> which of its arrays must share memory (memory.kernels); None: as in
         the order that `module` comes with.
-      choices: of scan residuals, for the module without `edits.loops` and `edits.clones`; None
-        before they are known.
+      choices: of scan residuals to recompute, for the module without `edits.loops` and
+        `edits.clones`; None before they are known.
       plan: of `module`; None before it has an order.
       allowance: predicted seconds that recomputation may add in all; None: any.
       other: a state of less predicted time and a larger total, whose time left for recomputation
         may make up for that; None: there is none.
       met: (predicted seconds added, predicted bytes) of each recomputation that was tried.
       entry: graph and order of the entry computation, once it has an order.
-      limit: seconds since planning began up to which recomputation is looked for; None where
-        nothing asks for any.
+      limit: seconds since planning began in which recomputation is looked for; None: not asked for.
     """
 
     request: PlanRequest
@@ -148,13 +144,13 @@ class ModuleState:
 
     @property
     def ordered(self) -> Plan:
-        """The state's plan, which must have been made by an earlier pass."""
+        """The plan in the state, which an earlier pass must have made."""
         assert self.plan is not None
         return self.plan
 
     @property
     def before_bytes(self) -> int:
-        """Predicted bytes without `edits.loops` and `edits.clones`, in the order it came with."""
+        """Predicted total without `edits.loops` and `edits.clones`, in that module's own order."""
         spared = self.edits.spared
         return facts_of(spared.module if spared else self.request.own, self.request.target).total
 
@@ -166,7 +162,7 @@ class ModuleState:
 
     @property
     def least_worth(self) -> int:
-        """A plan that takes added time must stay below this many predicted bytes to be used."""
+        """Predicted bytes that a plan with more added time must stay below to replace this plan."""
         total = self.ordered.predicted_bytes
         return total if self.request.options.budget_bytes is not None else int(total * WORTH)
 
@@ -197,7 +193,7 @@ class ModuleState:
     def ordered_anew(
         self, module: Module, kernels: Mapping[str, Pattern], seconds: float
     ) -> Plan | None:
-        """A plan of `module`, which has other edits; None: no order keeps its kernels' patterns.
+        """Plans `module`, with other edits; None if in no order kernels' arrays share memory so.
 
         Args:
           module: the edited one. seconds: of search, at most.

@@ -1,4 +1,4 @@
-"""Loads what planning needs: its imports, and the machine code of compiled loops.
+"""Makes planning ready in a process: loads its imports and its compiled loops' machine code.
 
 Both take some tenths of a second of a process's first plan, on an idle machine, and wait for
 nothing that XLA does (compile/loading.py). The first time after installation loops are compiled.
@@ -21,7 +21,7 @@ _LAYERS = 6
 
 
 def _text() -> str:
-    """The HLO text of a step on which every part of the search has work to do."""
+    """The HLO text of a small training step on which every part of the search has work to do."""
     lines = [f"%p{k} = {_SHAPE} parameter({k})" for k in range(_LAYERS + 1)]
     last = "p0"
     for k in range(_LAYERS):
@@ -52,7 +52,7 @@ def _load() -> None:
 
 
 def loaded() -> None:
-    """Makes all compiled loops of the planner ready in this process, by planning a small step."""
+    """Loads or compiles the planner's compiled loops in this process, by planning a small step."""
     with _lock:
         _load()
 

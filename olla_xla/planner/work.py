@@ -1,4 +1,4 @@
-"""One computation while it is planned: its graph, the orders met so far, and the answer."""
+"""One computation while it is planned: its graph, candidate orders, and the one chosen."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Candidates:
     Attributes:
       planned, lowered: the module and the computation. graph, arrays: of the computation.
       called: the computations that it calls.
-      starts, scores: order by its name; (predicted total of the module, lifetime peak) by it.
+      starts: name -> order. scores: name -> (the module's predicted total, lifetime peak).
       peak: lifetime peak in the order of the module's own schedule, in bytes. bound: no order has a
-        smaller one. Both are estimated by `at`, and the peaks of callees that it used.
+        smaller one. Both are estimated by `at`, with the peaks of callees at that time.
     """
 
     def __init__(self, planned: PlannedModule, lowered: LoweredComputation) -> None:
@@ -74,7 +74,7 @@ class Candidates:
 
     @staticmethod
     def at(planned: PlannedModule, computation: Computation) -> Candidates:
-        """Begins work on a computation: computes its peak and bound, sets them in `planned`."""
+        """Makes Candidates with the peak and bound of a computation, also written to `planned`."""
         work = Candidates(planned, planned.lowered(computation))
         work.peak = peak_bytes(work.arrays, np.arange(work.arrays.n))
         bounded = work._with_callees(planned.bounds)
@@ -84,19 +84,19 @@ class Candidates:
         return work
 
     def is_charged(self, planned: PlannedModule) -> bool:
-        """Whether called computations still have the peaks with which this was estimated."""
+        """Whether called computations in `planned` still have the peaks that this was made with."""
         return all(
             planned.peaks[planned.computations[c.name]] == p for c, p in self._charged.items()
         )
 
     def _with_callees(self, peaks: Mapping[Computation, int]) -> GraphArrays:
-        """The computation's arrays with callees' peaks in bytes from `peaks`, such as bounds."""
+        """The graph as arrays, in which calls take the bytes that `peaks` has for computations."""
         if all(peaks[c] == self.planned.peaks[c] for c in self.called):
             return self.arrays
         return GraphArrays.of(self.planned.lowered(self.lowered.computation, peaks).graph)
 
     def certified(self, found: SearchResult) -> int:
-        """A search's lower bound in bytes, made valid for all orders of the called computations."""
+        """Returns a search's lower bound in bytes, lowered to hold for all orders of callees."""
         bounded = self._with_callees(self.planned.bounds)
         if bounded is self.arrays:
             return found.bound_bytes
@@ -106,7 +106,9 @@ class Candidates:
         return min(bound, found.least_peak_bytes)
 
     def least_peak(self, *found: SearchResult) -> int:
-        """The least lifetime peak in bytes of searches, with callees in orders of least peak."""
+        """The least lifetime peak, in bytes, of the searches' orders and of the first one's if
+        callees ran in orders of their own least peaks.
+        """
         least = min(result.least_peak_bytes for result in found)
         relaxed = self._with_callees(self.planned.leasts)
         if relaxed is self.arrays:
@@ -119,7 +121,7 @@ class Candidates:
         return self.lowered.computation is self.planned.module.entry
 
     def add(self, orders: Mapping[str, NDArray[np.int64]]) -> None:
-        """Adds orders (by name) and their scores; an order that breaks an edge is repaired."""
+        """Adds orders (by name) and computes their scores; one that breaks an edge is repaired."""
         for name, order in orders.items():
             order = self._legal(order)
             total = self.total(order)
@@ -127,7 +129,7 @@ class Candidates:
             self.scores[name] = (total, peak_bytes(self.arrays, order))
 
     def _legal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The order itself, or the legal one that follows it most closely."""
+        """Returns the order itself if it breaks no edge, else a legal one close to it."""
         g = self.arrays
         steps = g.positions(order)
         before = np.repeat(np.arange(g.n), np.diff(g.succ_ptr))
@@ -136,7 +138,7 @@ class Candidates:
         return schedule.by_priority(g, steps)
 
     def total(self, order: NDArray[np.int64]) -> int:
-        """The predicted total in bytes of the module with this order of the computation; cached."""
+        """The module's predicted total in bytes with this order of the computation; cached."""
         key = hashlib.blake2b(order.tobytes(), digest_size=16).digest()
         if key not in self._totals:
             self._totals[key] = self.planned.model.simulate(self.whole(order)).total_bytes
@@ -145,13 +147,12 @@ class Candidates:
     def whole(
         self, order: Sequence[int] | NDArray[np.int64]
     ) -> dict[Computation, tuple[Instruction, ...]]:
-        """Orders of all computations of the module: `order` for this one, else those chosen."""
+        """Computation -> instructions in order, of the whole module; of this one, in `order`."""
         chosen = tuple(self.lowered.instructions[k] for k in order)
         return {**self.planned.orders, self.lowered.computation: chosen}
 
     def named(self, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-        """Another scheduler's order, by names, as {"xla_memory": order}; {} if it does not fit.
-
+        """Returns {"xla_memory": order} for another scheduler's `names`; {} if they do not fit.
         That scheduler does not know the edges that are added here (collectives, callbacks,
         bindings), so its order is made legal.
         """
@@ -165,7 +166,7 @@ class Candidates:
         return {"xla_memory": self._legal(np.array([step[i] for i in whole]))}
 
     def solved(self, name: str, aliases: Mapping[str, tuple[Alias, ...]], **facts) -> Solved:
-        """Makes the candidate order `name` the result: sets it in the module, returns a Solved."""
+        """Takes the order `name`: sets it, its peak and bounds in the module; returns a Solved."""
         order, peak = self.starts[name], self.scores[name][1]
         computation = self.lowered.computation
         bound = min(facts.pop("bound"), peak)
@@ -187,7 +188,7 @@ class Candidates:
         )
 
     def unchanged(self, total: int) -> Solved:
-        """A solution that keeps XLA's order; `total`: the module's predicted bytes."""
+        """Returns a Solved that keeps XLA's order; `total`: the module's predicted bytes."""
         self.starts["xla"] = np.arange(self.arrays.n)
         self.scores["xla"] = (total, self.peak)
         return self.solved(

@@ -1,1 +1,1 @@
-"""What is planned, and the answer: tensor graphs, plans and their files, options."""
+"""Inputs and results of planning: tensor graphs, options, plans and their files."""

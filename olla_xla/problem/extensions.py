@@ -1,4 +1,4 @@
-"""What the planner of orders asks of a satellite: the paper's integer program.
+"""The function that the planner of orders calls for the paper's integer program.
 
 The core imports neither solvers nor integer programs. The package's face, `olla_xla/__init__.py`,
 sets this function, as it sets those of `remat/extensions.py` and `compile/extensions.py`. A

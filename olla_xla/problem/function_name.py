@@ -1,11 +1,11 @@
-"""What a user's function is called in messages."""
+"""The names of users' functions in messages."""
 
 import functools
 from typing import Any
 
 
 def function_name(function: Any) -> str:
-    """A callable's name for messages; of a `functools.partial`, that of the function it calls."""
+    """Returns a callable's name for messages; for a `functools.partial`, its function's."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", type(function).__name__)

@@ -37,7 +37,7 @@ class Operator:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tensor:
-    """One value that occupies device memory.
+    """One value of a computation: the content of one buffer.
 
     Attributes:
       name: defining instruction, with a tuple index when it has one: "fusion.3{1}".
@@ -64,7 +64,7 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class TensorGraph:
-    """The tensors and operators of one computation, and the order that they require (a DAG).
+    """The operators and tensors of one computation, with all constraints on the operators' order.
 
     Operator ids are positions in XLA's own schedule, so `range(len(operators))` is XLA's order.
 
@@ -88,7 +88,7 @@ class TensorGraph:
     inplace: tuple[tuple[int, int], ...] = ()
 
     def validate(self) -> None:
-        """Raises GraphError, which names operators, on negative sizes, unknown ids or a cycle."""
+        """Raises GraphError if a size is negative, an id is unknown, or the order is cyclic."""
         n, m = len(self.operators), len(self.tensors)
         for tensor in self.tensors:
             if not 0 <= tensor.source < n:
@@ -115,7 +115,7 @@ class TensorGraph:
 
     @functools.cached_property
     def predecessors(self) -> list[list[int]]:
-        """Each operator's direct predecessors, by edges, alias edges and the tensors it reads."""
+        """Ids of each operator's direct predecessors: by edges, alias edges and its operands."""
         before: list[set[int]] = [set() for _ in self.operators]
         for u, v in (*self.edges, *self.alias_edges):
             if u != v:

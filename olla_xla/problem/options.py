@@ -1,4 +1,4 @@
-"""What a caller may ask of the planner."""
+"""Options of planning, which the caller sets, and the parsers of their values."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ _PART = "a fraction of the step's time, such as 0.05 for 5%, or 'knee'"
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
-    """Limits and seed of one planning run, checked at construction.
+    """All options of one planning run; they are checked at construction.
 
     Numbers may be scalars of numpy or JAX; they are kept as Python's.
 
@@ -95,20 +95,20 @@ class PlanOptions:
 
     @property
     def recomputes(self) -> bool:
-        """Whether values may be recomputed: a budget or an overhead other than 0 is given."""
+        """Whether values may be recomputed: a budget or overhead is given, and not overhead 0."""
         return self.max_overhead != 0 and (
             self.memory_budget is not None or self.max_overhead is not None
         )
 
     @property
     def in_proportion(self) -> bool:
-        """Whether planning takes a time in proportion to XLA's own: no limit or budget is set."""
+        """Whether planning time is in proportion to XLA's: no limit, budget or "ilp" is set."""
         limits = (self.time_limit, self.step_limit, self.memory_budget)
         return limits == (None,) * len(limits) and self.method == "search"
 
     @property
     def is_default(self) -> bool:
-        """Whether there is no limit, budget or overhead, so that a search may end early."""
+        """Whether no limit, budget, overhead or "ilp" is set, so that a search may end early."""
         return self.in_proportion and not self.recomputes
 
     def __post_init__(self) -> None:
@@ -170,16 +170,16 @@ class PlanOptions:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of an array library as Python's own; anything else as it is."""
+    """Converts a scalar of NumPy or JAX to Python's; returns anything else as it is."""
     is_scalar = hasattr(value, "item") and getattr(value, "shape", None) == ()
     return value.item() if is_scalar else value
 
 
 def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
-    """Bytes from a number or a string: KB to TB are powers of 1000, K to T and KiB to TiB of 1024.
+    """Parses a number of bytes: KB to TB are powers of 1000, K to T and KiB to TiB of 1024.
 
     Raises:
-      InputError: it is neither; the message calls it `name`.
+      InputError: it is neither a number nor such text; the message calls it `name`.
 
     Examples:
       >>> parse_bytes("1.5GB")
@@ -199,7 +199,7 @@ def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
 
 
 def parse_positive(text: int | str, name: str) -> int:
-    """As `parse_bytes`; LimitError where that is not above 0."""
+    """Parses a number of bytes as `parse_bytes` does. Raises LimitError if it is not above 0."""
     size = parse_bytes(text, name)
     if size <= 0:
         raise LimitError(f"{name}={text!r} must be positive: {_FORM}")
@@ -207,7 +207,7 @@ def parse_positive(text: int | str, name: str) -> int:
 
 
 def parse_overhead(value: float | str, name: str = "max_overhead") -> float:
-    """A fraction of a step's time from a number or a percentage: 0.05, or "5%".
+    """Parses a fraction of a step's time, given as a number or a percentage: 0.05, or "5%".
 
     Raises:
       InputError: it is neither; the message calls it `name`. A number above 2 is likely meant as

@@ -1,4 +1,4 @@
-"""The answer: a Plan for one module, and plan files, which keep it without loss.
+"""Plan, the result of planning one module, and plan files, which keep it without loss.
 
 A plan file is one JSON object: `{"format": "olla_xla.plan", "version": 19, "plan": {...}}`, where
 "plan" has every field of `Plan` by name. Sizes are bytes, times seconds; an infinite time limit is
@@ -23,7 +23,7 @@ from olla_xla.problem.whole_file import written_whole
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(PlanFields):
-    """A schedule for every planned computation of one module, with what is known about it.
+    """The result of planning one module: execution orders, changes of the module, and figures.
 
     Its fields are those of its parts (`olla_xla.problem.plan_parts`): `PlanSchedule`, the order
     itself; `PlanEdits`, what is computed again; `PlanFigures`, bytes; `PlanSearch`, how it was
@@ -34,7 +34,7 @@ class Plan(PlanFields):
         return f"<Plan of {self.module}, {self.target}: {summary.in_a_line(self)}>"
 
     def summary(self) -> str:
-        """The plan's figures as a table in plain text, to print; sizes in MB of 2^20 bytes."""
+        """Returns the plan's figures as a plain-text table to print; sizes in MB of 2^20 bytes."""
         return summary.table(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -125,19 +125,19 @@ _FIELDS = (
 
 
 def flat(plan: Plan) -> dict[str, Any]:
-    """All fields of a plan in one dict, field name -> value, in the order of a plan file."""
+    """Returns the fields of a plan as a dict, name -> value, in the order of a plan file."""
     return {name: getattr(plan, name) for name in _FIELDS}
 
 
 def dumps(plan: Plan) -> bytes:
-    """The plan as the text of a plan file; equal plans give equal bytes."""
+    """Encodes a plan as the JSON text of a plan file; equal plans give equal bytes."""
     document = {"format": _FORMAT, "version": VERSION, "plan": flat(plan)}
     # Options may be NumPy scalars, which msgspec does not encode by itself.
     return msgspec.json.encode(document, enc_hook=float) + b"\n"
 
 
 def loads(text: bytes | str, name: str = "plan") -> Plan:
-    """Makes a plan from the text of a plan file.
+    """Decodes a plan from the JSON text of a plan file.
 
     Args:
       text: as `dumps` writes it.

@@ -1,4 +1,4 @@
-"""The parts of a plan: in what order a module runs, what is changed in it, figures, the search.
+"""The parts of a plan: the order of a module's instructions, its changes, figures, the search.
 
 `Plan` has the fields of all four, flat, and so has a plan file.
 """
@@ -22,11 +22,13 @@ JoinRecord = tuple[str, int, int]
 
 
 class LoopRecord(NamedTuple):
-    """Which scan residuals of a pair of loops a plan recomputes, and which it stores instead.
+    """For a pair of loops: the scan residuals that a plan recomputes, and those it stores instead.
+
+    A scan residual is an array that one loop writes and a later one reads slice by slice.
 
     Attributes:
       writer, reader: names of the while instructions that write scan residuals and read them.
-      dropped: elements of the writer's state that are removed; what was read of them is recomputed.
+      dropped: elements of the writer's state that are removed; their slices are recomputed.
       every: checkpointed loops: the state is kept at the start of every so many iterations, and the
         iterations between run again; 0: the loops are not checkpointed.
       kept: scan residuals stored instead: name of the instruction in the writer's body, index of
@@ -89,11 +91,11 @@ class PlanStatus(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanSchedule:
-    """In what order a module runs, and where its results lie.
+    """The execution order of a module, and where its results lie in memory.
 
     Attributes:
       module: HLO module name.
-      fingerprint: digest of the module without its schedule; a plan fits only that module.
+      fingerprint: `Module.fingerprint`, a digest of the module; a plan fits only that module.
       results: a digest that identifies the results of its executable: of the executable's text
         (`hlo.text`) if the plan is an order alone, else of its results as expressions of its
         arguments (`check.executable`); "" until it has been compiled.
@@ -106,7 +108,7 @@ class PlanSchedule:
       kernels: for kernels whose rounding may depend on which of their operands and results share
         memory: which do so (memory.kernels.Pattern), in XLA's own order and in this one.
       offsets: tensor name -> (offset, size) in one arena, by XLA's rule.
-      placement: "own" where buffers lie where we placed them (`PlanOptions.placement`), not there.
+      placement: "own" where buffers lie where we placed them (`PlanOptions.placement`), or "xla".
       placement_note: why XLA's places are kept although others were asked for; or "".
       without_rematerialization: whether XLA's own rematerialization, which would act, is off when
         it is compiled, since it fits.
@@ -130,7 +132,7 @@ class PlanSchedule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanEdits:
-    """How the module is changed, before the order applies to it.
+    """How a plan changes the module that it orders, and the predicted time of a run.
 
     Attributes:
       clones: what is computed again, in execution order, as (name of the clone, name of its
@@ -176,21 +178,21 @@ class PlanEdits:
 
     @property
     def recomputed_residuals(self) -> int:
-        """The number of scan residuals that are recomputed, not stored."""
+        """The number of scan residuals that the plan recomputes instead of storing them."""
         return sum(len(record.dropped) for record in self.loops)
 
     @property
     def added_residuals(self) -> int:
-        """The number of values that scans store anew, from which other residuals are recomputed."""
+        """The number of scan residuals that the plan adds, to recompute others from them."""
         return sum(len(record.kept) for record in self.loops)
 
 
 class HostArray(NamedTuple):
-    """A scan residual that waits in host memory, on one device's part.
+    """A scan residual that is kept in host memory between two loops; sizes are one device's.
 
     Attributes:
-      array: XLA's shape, such as "bf16[16,8,2048,7168]". bytes: of it. line: "file:line" that makes
-        its slices, or "".
+      array: XLA's shape, such as "bf16[16,8,2048,7168]". bytes: of it.
+      line: "file:line" that makes its slices, or "".
       writer, reader: the loops, of which each iteration sends one slice, and fetches one.
     """
 
@@ -206,7 +208,7 @@ class PlanFigures:
     """The memory that a plan takes, in bytes. Totals are arguments + outputs - aliases + temp.
 
     "predicted" figures come from our simulation of XLA's assignment rule, "assigned" ones from
-    XLA's buffer assignment.
+    XLA's buffer assignment. A lifetime peak is the most bytes that are live at one step.
 
     Attributes:
       xla_bytes: total of XLA's own order: assigned where that was compiled, else predicted.
@@ -241,14 +243,14 @@ class PlanFigures:
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """One integer program as solved (`method="ilp"`); sizes in bytes: lifetime peaks of orders, and
-    heights of the temporaries of an executable, in the allocations that hosted them, of places.
+    """The result of one integer program, for an order (`method="ilp"`) or for places of buffers.
 
     Attributes:
       computation: its name. backend: the solver.
       status: "optimal" (no order has a smaller peak), "feasible" (a limit was reached first),
         "unknown" (the program was too large to build) or "error" (the solver failed).
-      start_bytes: of the search's order, with which the solver began; of XLA's places.
+      start_bytes: peak of the search's order, with which the solver began. The peak is the lifetime
+        peak; for places, the height of the temporaries in their allocations, XLA's at the start.
       peak_bytes: of what came out; for orders never more.
       cut_bytes: the bound with which it began, by minimum cuts and the like.
       bound_bytes: no order has a smaller one: the solver's, where that is more.
@@ -278,7 +280,7 @@ class Proof:
 
     @property
     def proven_by(self) -> str:
-        """What proved the least: "cut" (the bound at the start), "solver", or ""."""
+        """What proved that the peak is the least: "cut" (`cut_bytes`), "solver", or ""."""
         if self.peak_bytes > self.bound_bytes:
             return ""
         return "solver" if self.rows else "cut"
@@ -324,16 +326,16 @@ class PlanSearch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
-    """All fields of a plan (see its four parts), and figures that are computed from them."""
+    """All fields of a plan, of its four parts, and figures that are computed from them."""
 
     @property
     def gap(self) -> float:
-        """Lifetime gap, (least peak - bound) / bound: how far any order's peak could still fall."""
+        """Lifetime gap, (least peak - bound) / bound: by how much orders might still improve."""
         return (self.least_peak_bytes - self.lower_bound_bytes) / max(self.lower_bound_bytes, 1)
 
     @property
     def total_bytes(self) -> int:
-        """XLA's total with the plan: the assigned one where it is known, else the predicted one."""
+        """The plan's memory by XLA's accounting: assigned where that is known, else predicted."""
         return self.predicted_bytes if self.assigned_bytes is None else self.assigned_bytes
 
     @property
@@ -366,5 +368,5 @@ class PlanFields(PlanSearch, PlanFigures, PlanEdits, PlanSchedule):
 
     @property
     def keeps_xla(self) -> bool:
-        """Whether the plan is no better than XLA's own order, so that XLA's order is kept."""
+        """Whether the plan's predicted total is not below XLA's own, so that XLA's is kept."""
         return self.predicted_bytes >= self.xla_predicted_bytes

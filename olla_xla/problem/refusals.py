@@ -1,4 +1,4 @@
-"""Proposals that a referee refused while a plan was made; the planner goes on without them.
+"""Counts the planner's proposals that a referee (a checker) refused; planning goes on without them.
 
 A refusal means a bug in the planner or in the referee, though the step that runs is not affected.
 So each is logged (at the level INFO, which Python does not print by default) and counted in the
@@ -16,10 +16,10 @@ _logger = logging.getLogger("olla_xla.refusals")
 
 @dataclasses.dataclass
 class Tally:
-    """Counts of the proposals (changed modules, solvers' orders) made for one plan.
+    """Counts of the planner's proposals (changed modules, solvers' orders) for one plan.
 
     Attributes:
-      accepted: proposals that the referee accepted.
+      accepted: number of proposals that the referee, which checks them, accepted.
       errors: why the others were refused, an error for each.
     """
 
@@ -37,7 +37,7 @@ _tally: contextvars.ContextVar[Tally | None] = contextvars.ContextVar("tally", d
 
 @contextlib.contextmanager
 def counted() -> Iterator[Tally]:
-    """Context manager that counts the planner's proposals that the referee accepts and refuses."""
+    """Context manager that gives a Tally of proposals accepted and refused within its block."""
     tally = Tally()
     token = _tally.set(tally)
     try:
@@ -47,13 +47,13 @@ def counted() -> Iterator[Tally]:
 
 
 def accepted() -> None:
-    """Adds a proposal that the referee accepted to the count of the `counted` context, if any."""
+    """Counts an accepted proposal in the Tally of the enclosing `counted` block, if any."""
     if (tally := _tally.get()) is not None:
         tally.accepted += 1
 
 
 def note(what: str, error: Exception) -> None:
-    """Logs a refused proposal, and counts it in the `counted` context, if any.
+    """Logs a refused proposal, `what`, and counts it in the enclosing `counted` block, if any.
 
     An error that is noted again, since the same proposal was asked for again, counts once.
     """

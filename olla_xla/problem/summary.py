@@ -1,4 +1,4 @@
-"""A plan in words: in one line, and as a table."""
+"""Formats a plan's figures as text: in one line, and as a table."""
 
 from olla_xla.problem.plan_parts import HINTED_OVERHEAD, PlanFields, PlanStatus
 
@@ -9,7 +9,7 @@ _NOTEWORTHY = 0.9
 
 
 def in_a_line(plan: PlanFields) -> str:
-    """Total, XLA's total, bound and planning time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s".
+    """Formats total, XLA's total, bound, time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s".
 
     No bound where the total lies below it (`of_the_bound`).
     """
@@ -23,7 +23,7 @@ def in_a_line(plan: PlanFields) -> str:
 
 
 def table(plan: PlanFields) -> str:
-    """A plan's figures as a table of three columns, a line each; no newline at the end."""
+    """Formats a plan's figures as lines of three columns; there is no newline at the end."""
     kind = "predicted" if plan.assigned_bytes is None else "assigned"
     xla_kind = "predicted" if plan.xla_bytes == plan.xla_predicted_bytes else "assigned"
     if plan.keeps_xla:
@@ -77,7 +77,7 @@ def table(plan: PlanFields) -> str:
 
 
 def status_word(plan: PlanFields) -> str:
-    """The plan's status: "optimal" only where that is proven, else how near to the bound it is."""
+    """Returns the status; instead of "optimal", how far the total is above the bound, if it is."""
     above = plan.total_bytes - plan.lower_bound_bytes
     if plan.status != PlanStatus.OPTIMAL or above <= 0:
         return plan.status
@@ -85,12 +85,12 @@ def status_word(plan: PlanFields) -> str:
 
 
 def of_refusals(refused: int, proposed: int) -> str:
-    """A sentence on how many of the planner's changes the referee refused."""
+    """Says how many of the planner's proposed changes the referee, which checks them, refused."""
     return f"{refused:,} of {proposed:,} choices refused by the check"
 
 
 def _stopped(plan: PlanFields) -> str:
-    """Where the order comes from, and why the search ended, or that there was none."""
+    """Says where the order comes from, and why the search ended, or that there was none."""
     if not was_searched(plan):
         return "another order could save almost nothing"
     order = "XLA's order" if plan.source == "xla" else f"order found by {plan.source}"
@@ -98,7 +98,7 @@ def _stopped(plan: PlanFields) -> str:
 
 
 def of_the_bound(plan: PlanFields) -> str:
-    """A sentence on what the plan's lower bound covers: every order of which module.
+    """Says for which orders of which module the plan's lower bound holds.
 
     A total may lie below it where XLA moves values to another memory after its schedule.
     """
@@ -112,7 +112,7 @@ def of_the_bound(plan: PlanFields) -> str:
 
 
 def what_would_help(plan: PlanFields) -> str:
-    """A sentence on how much `max_overhead` would save, where the plan saves little; else ""."""
+    """Says how much `max_overhead` would save, if at least 10 % of the total; else ""."""
     if not 0 < plan.recomputed_bytes <= _NOTEWORTHY * plan.total_bytes:
         return ""
     setting = f"max_overhead={HINTED_OVERHEAD:g}"
@@ -122,7 +122,7 @@ def what_would_help(plan: PlanFields) -> str:
 
 
 def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
-    """Table rows: what `max_overhead` would save, or the totals of plans with less added time."""
+    """Table rows: what `max_overhead` would save, or else totals of plans with less added time."""
     if hint := what_would_help(plan):
         return [("what would help", "", hint)]
     return [
@@ -133,7 +133,7 @@ def of_recomputation(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def of_the_places(plan: PlanFields) -> list[tuple[str, str, str]]:
-    """A table row on places of our own: what they save, or why XLA's are kept; none by default."""
+    """Table row on buffers placed by olla_xla: bytes saved, or why not done; none by default."""
     if plan.placement_note:
         return [("placement", "XLA's", plan.placement_note)]
     if plan.placement != "own":
@@ -142,7 +142,7 @@ def of_the_places(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def of_the_host(plan: PlanFields) -> list[tuple[str, str, str]]:
-    """Table rows on host memory: its total, and the three largest scan residuals; none without."""
+    """Table rows on host memory: its total and the three largest scan residuals; or none."""
     rows = [
         (f"  {array}", f"{_mb(size)} MB", f"{line}, copied out in {writer}, back in {reader}")
         for array, size, line, writer, reader in plan.host_arrays[:3]
@@ -152,7 +152,7 @@ def of_the_host(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
-    """Table rows: predicted time of a run on a GPU's streams, and XLA's; none for a CPU."""
+    """Table row on the predicted time of a run on a GPU's streams, beside XLA's; none on a CPU."""
     if not plan.xla_path_seconds:
         return []
     note = f"predicted; {100 * plan.slowdown:+.2f} %"
@@ -161,12 +161,12 @@ def of_the_path(plan: PlanFields) -> list[tuple[str, str, str]]:
 
 
 def was_searched(plan: PlanFields) -> bool:
-    """Whether the planner searched for an order; False where one could save next to nothing."""
+    """Whether the planner searched for an order; not if one could save next to nothing."""
     return plan.peak_bytes > 0
 
 
 def _mb(size: int) -> str:
-    """Bytes in MB: to a tenth, or three digits where that is less than one; never an exponent."""
+    """Formats bytes as MB: to a tenth, below 1 MB to three digits; never with an exponent."""
     value = size / _MB
     if value >= 1 or not value:
         return f"{value:,.1f}"

@@ -1,4 +1,4 @@
-"""Files replaced atomically: no reader sees half of one, and a failure leaves the old one.
+"""Replaces files atomically: no reader sees half of one, and a failure leaves the old one.
 
 And the user's cache folder: machine code of loops, rates of a machine, cases of objections.
 """
@@ -17,7 +17,7 @@ from olla_xla.errors import InputError
 def written_whole(
     path: str | os.PathLike[str], mode: int = 0o666, *, follow: bool = True
 ) -> Iterator[Path]:
-    """A context that gives a temporary path beside a file; what is written there replaces the file.
+    """Context manager that gives a temporary path; what is written there replaces the file `path`.
 
     The old file stays until the block ends, and also if it raises. The path ends in the file's
     name, for writers that look at the suffix. Nobody else can have made the file there.
@@ -57,11 +57,7 @@ def written_whole(
 
 @contextlib.contextmanager
 def written_for_user(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """`written_whole` for a file that the user named: an InputError says why it cannot be written.
-
-    Raises:
-      InputError: in place of OSError.
-    """
+    """`written_whole` for a file that the user named; raises InputError in place of OSError."""
     try:
         with written_whole(path) as beside:
             yield beside
@@ -70,18 +66,18 @@ def written_for_user(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a file that the user named, in one step. InputError if it cannot be written."""
+    """Writes or replaces a file that the user named, atomically. InputError if it cannot."""
     with written_for_user(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 def user_cache() -> Path:
-    """The path of olla_xla's cache folder, which may not exist. RuntimeError without a home."""
+    """Returns the path of olla_xla's cache folder, not made here. RuntimeError without a home."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "olla_xla"
 
 
 def keep(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Writes `data` to a file in a folder that only this user can write to; makes the folder.
+    """Writes `data` to a file atomically; makes the folder, which only this user may write to.
 
     Raises:
       OSError: it cannot be written, or others may write to the folder.

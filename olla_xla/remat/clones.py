@@ -11,10 +11,7 @@ from olla_xla.remat.purity import FORWARDING
 
 
 def clones(dataflow: Dataflow, g: RematGraph, expansion: Expansion) -> tuple[Clone, ...]:
-    """The clone instructions that recompute values as an expansion says, in execution order.
-
-    Clones that nothing reads are left out.
-    """
+    """Returns the cloned instructions that an expansion needs, in execution order; none unread."""
     return _Builder(dataflow, g, expansion).build()
 
 
@@ -36,7 +33,7 @@ class _Builder:
         self._read_later()
 
     def _read_later(self) -> None:
-        """Where a later transfer repeats a value, the later version is that transfer's result."""
+        """Makes a repeating transfer's result the later version of the result that it repeats."""
         for t, later in self._g.repeats.items():
             for start, _ in self._segments.get(t, ()):
                 since = [k for k in later if k.since < start]
@@ -44,9 +41,8 @@ class _Builder:
                     self._made[handle, start] = since[-1].handle.name
 
     def build(self) -> tuple[Clone, ...]:
-        """The clones that an expansion asks for, each with the instructions that read it.
-
-        They come in the order in which they run, so each comes after the clones that it reads.
+        """Makes the clones of the expansion, each with its operands and the instructions that read
+        it, in the order in which they run: each comes after the clones that it reads.
         """
         g, e = self._g, self._e
         for k in np.argsort(e.clone_key, kind="stable"):
@@ -67,7 +63,7 @@ class _Builder:
         return self._used()
 
     def _used(self) -> tuple[Clone, ...]:
-        """The clones that are read, by others or by the module's own instructions."""
+        """The clones that other clones or the module's own instructions read."""
         kept: list[Clone] = []
         wanted: set[str] = set()
         for name, (original, operands) in reversed(self._operands.items()):
@@ -90,7 +86,7 @@ class _Builder:
         return name
 
     def _version(self, i: Instruction, key: int) -> str:
-        """The name of the instruction that holds the value of `i` at the moment `key`."""
+        """Name of the instruction, a clone or `i`, whose result is `i`'s value at moment `key`."""
         value = self._dataflow.at[i, ()]
         t = self._tensor.get(value.id)
         if t is None:
@@ -102,7 +98,9 @@ class _Builder:
         return self._forwarded(i, value.instruction, starts[0])
 
     def _forwarded(self, i: Instruction, source: Instruction, version: int) -> str:
-        """The clone of `i`, which hands on a value that `source` defined, at a version."""
+        """Name of the clone of `i`, a view of `source`'s value, that reads the clone of `source` at
+        the key `version`; makes it if needed.
+        """
         if (i, version) not in self._made:
             assert i is not source, f"no clone of {i.name} was made"
             before = self._forwarded(i.operands[0], source, version)
@@ -111,5 +109,5 @@ class _Builder:
 
 
 def _begins_loop(i: Instruction) -> bool:
-    """Whether it is a tuple whose only user is a while: a loop's initial state."""
+    """Whether an instruction is a tuple whose only user is a while: a loop's initial state."""
     return i.opcode == "tuple" and len(i.users) == 1 and i.users[0].opcode == "while"

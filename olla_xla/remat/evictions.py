@@ -29,7 +29,7 @@ class Expansion:
       feasible: no clone needs a buffer that has been overwritten by then.
       live: int64 [steps] bytes at each step of the new sequence. keys: its moments, ascending.
       seconds: predicted time of all clones, less that of the originals they replace.
-      moved: bytes moved, likewise.
+      moved: bytes that all clones move, less those that these originals move.
       clone_op, clone_key: [clones] what is cloned, and when.
       removed: [n] bool, originals that nothing needs any more.
       seg_tensor, seg_start, seg_end: [segments] keys between which each version of a tensor lives,
@@ -95,10 +95,10 @@ def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
 
 
 class Steps(NamedTuple):
-    """The sequence of operators and clones after evictions, and which steps each tensor lives.
+    """The sequence of operators and clones after evictions, and the steps at which tensors live.
 
     Attributes:
-      keys, operators: int64 [steps].
+      keys, operators: int64 [steps], the moment and the operator (of a clone: its original).
       tensor, start, end: int64 [segments], as in Expansion. first, last: [segments] their steps.
       begin, stop: int64 [m], rows of each tensor's segments, which lie together.
     """
@@ -115,10 +115,8 @@ class Steps(NamedTuple):
 
 
 def sequence(g: GraphArrays, segments: NDArray[np.int64], clones: NDArray[np.int64]) -> Steps:
-    """Merges operators, in their order, and clones, each right before its reader.
-
-    Args:
-      g: the graph. segments: int64 [segments, 3]. clones: int64 [clones, 2].
+    """Merges operators, in their order, and clones, each right before its reader, into Steps.
+    `segments`, int64 [segments, 3], and `clones`, int64 [clones, 2], are as in Versions.
     """
     originals = np.arange(g.n)
     keys = np.concatenate([(2 * originals + 1) * g.n, clones[:, 1]])
@@ -145,7 +143,7 @@ def timeline(
     change: NDArray[np.int64],
     live: NDArray[np.int64],
 ) -> None:
-    """Adds to `live` the live bytes at each step of the new sequence.
+    """Adds to `live` the bytes of the tensors that live at each step of the new sequence.
 
     Args:
       g: the graph. again: bool [n], as `Marks.given`. steps: the sequence.
@@ -173,7 +171,9 @@ def _add_unread(
     removed: NDArray[np.bool_],
     live: NDArray[np.int64],
 ) -> None:
-    """Bytes at each step besides the versions': transient ones, results of clones nobody reads."""
+    """Adds to `live`, at the step of each operator or clone, its transient bytes and those of
+    results that nothing reads, which are in no segment.
+    """
     for x in range(len(live)):
         v = steps.operators[x]
         original = steps.keys[x] == (2 * v + 1) * g.n
@@ -198,11 +198,11 @@ def _pass_on(
     taken: NDArray[np.bool_],
     change: NDArray[np.int64],
 ) -> None:
-    """Subtracts an operand's bytes at the step at which a result takes over its memory.
+    """Subtracts an operand's bytes from `change` at the step at which a result takes its memory.
 
     Args:
       g, steps, removed: as in `timeline`. given, taken: bool [segments], versions whose memory was
-        taken over, and those that took some. change: int64 [steps + 1], of the live bytes.
+        taken over, and those that took some. change: int64 [steps + 1], changes of live bytes.
     """
     for x in range(len(steps.keys)):
         v, key = steps.operators[x], steps.keys[x]

@@ -1,4 +1,4 @@
-"""What recomputation asks of a satellite: integer programs, with bounds.
+"""Integer programs for recomputation, with bounds; another package provides them.
 
 As `problem/extensions.py`: `olla_xla/__init__.py` sets these functions of `solvers.programs`.
 """

@@ -1,4 +1,4 @@
-"""Choices of what to compute again, from little to much.
+"""Choices of what to compute again, each a set of evictions, from little to much.
 
 The targets are peaks that fall by a fixed ratio from that of the module's order. For each of them
 the greedy search finds evictions. The budget or allowance only selects among these, so that more
@@ -101,9 +101,8 @@ class Front:
         return None if same else front
 
     def bodies(self) -> list[Front]:
-        """New fronts for the loop bodies and branches that run at the module's peak.
-
-        They and this front get equal shares of this front's search time.
+        """New fronts for the loop bodies and branches that run at the module's peak. They and this
+        front, which is changed, get equal shares of this front's search time.
         """
         found = []
         for body in bodies_at_peak(self.planned):
@@ -207,9 +206,9 @@ class Front:
         return sorted(affordable, key=lambda p: (max(p.peak, self._floor), p.seconds))
 
     def _halved(self, low: float, high: float, part: float, seconds: float) -> tuple[float, float]:
-        """The last target that is met within the added seconds, and the first that is not.
-
-        They are at most `part` of a step apart, unless time has passed and one was met.
+        """Bisects target numbers by whether their points meet them within `seconds` of added time:
+        (the last that is met, the first that is not). They are at most `part` apart, unless time
+        has passed and one was met.
 
         Args:
           low, high: numbers of a target that is met, or 0, and of one that is not.
@@ -234,7 +233,7 @@ class Front:
         return max(self.target_bytes(k), peak)
 
     def refined(self, point: Point, target: int, seconds: float) -> tuple[Point, float]:
-        """Makes a point cheaper by an integer program; (point, lower bound on its seconds).
+        """Makes a point cheaper by an integer program; returns (point, lower bound on its seconds).
 
         The integer program (`remat.extensions`) is solved within `seconds`. If it finds nothing
         cheaper, or `seconds` is too short, it returns `point`. The bound is 0 if none is known, as
@@ -254,14 +253,14 @@ class Front:
         return point, max(min(bound, point.seconds), 0.0)
 
     def write(self, point: Point) -> tuple[Module, tuple[Clone, ...]]:
-        """Writes a point's clones into the module: (the changed module, these clones)."""
+        """Writes a point's clones into a copy of the module; returns (that module, the clones)."""
         expansion = expand(self.graph, point.evictions)
         made = clones(self.planned.dataflow, self.graph, expansion)
         return Edit(self.module).rewrite(add_clones, made).module(), made
 
 
 def _undominated(points: Sequence[Point]) -> list[Point]:
-    """The Pareto front, by rising time."""
+    """The points of which no other is both cheaper and lower in peak, by rising seconds."""
     kept: list[Point] = []
     for p in sorted(points, key=lambda p: (p.seconds, p.peak)):
         if not kept or p.peak < kept[-1].peak:
@@ -272,9 +271,8 @@ def _undominated(points: Sequence[Point]) -> list[Point]:
 def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
     """The fronts to search for recomputation: in XLA's order, in the plan's, or in both.
 
-    The plan's is taken if it saves 2 % of XLA's total, XLA's unless the plan's saves 10 %: an
-    order that saves little may have moved readers away from what they read, which makes
-    recomputation more expensive.
+    The plan's is taken if it saves 2 % of XLA's total, XLA's unless the plan's saves 10 %: an order
+    that saves little may have moved readers away from what they read, and recomputation costs more.
 
     Of each order there are two fronts: one where other tensors may use the memory of arguments that
     are no longer read, and one where none may. XLA's total is between the two.
@@ -316,7 +314,7 @@ class PeakBody:
     Attributes:
       computation: the body or branch. runs: how often it runs in a step.
       peak: its lifetime peak, in bytes. outside: the module's peak less that.
-      elsewhere: the module's peak if it needed no memory: no change inside it can reach less.
+      elsewhere: the module's peak if `computation` took no memory: no change in it can reach less.
     """
 
     computation: Computation
@@ -357,7 +355,9 @@ def bodies_at_peak(planned: PlannedModule) -> list[PeakBody]:
 
 
 def _run_at_peak(planned: PlannedModule, computation: Computation) -> Computation | None:
-    """The computation with the largest peak that runs at another one's peak, if any does."""
+    """Of the computations that are called where `computation` has its lifetime peak, the one with
+    the largest peak of its own; None if none is called there.
+    """
     lowered = planned.lowered(computation)
     count = len(lowered.graph.operators)
     if not count:
@@ -369,7 +369,7 @@ def _run_at_peak(planned: PlannedModule, computation: Computation) -> Computatio
 
 
 def _module_peak(planned: PlannedModule, computation: Computation, peak: int) -> int:
-    """The entry's lifetime peak if one computation had another."""
+    """The lifetime peak of the entry, in bytes, if that of `computation` were `peak`."""
     before = dict(planned.peaks)
     try:
         planned.peaks[computation] = peak
@@ -386,7 +386,7 @@ def _module_peak(planned: PlannedModule, computation: Computation, peak: int) ->
 
 
 def _runs(computation: Computation, inside: Computation) -> int | None:
-    """How often one run of a computation runs another; None if a loop's trip count is not known."""
+    """How often one run of `computation` runs `inside`; None if a trip count is not known."""
     total = 0
     for i in computation.instructions:
         for called in i.called_control:

@@ -23,7 +23,7 @@ from olla_xla.remat.purity import FORWARDING, pure, recomputable
 
 @dataclasses.dataclass(frozen=True)
 class Repeat:
-    """A transfer's result that has the same bytes as an earlier one, which need not be kept.
+    """The result of a transfer that gives the same bytes as an earlier one, which need not be kept.
 
     Attributes:
       tensor: of the result. since: key from which on it is read instead of the earlier one.
@@ -42,8 +42,8 @@ class Marks(NamedTuple):
     Attributes:
       limit: [m] the last step at which a tensor may be read: then its buffer is overwritten.
       rerun: bool [n], the operator may be cloned.
-      first: [m] of a result that repeats an earlier transfer's (`repeats`), the tensor
-        of the earliest; else -1. Its readers read a version of that one, which needs no clone.
+      first: [m] of a result that repeats an earlier transfer's (`repeats`), the tensor of the
+        earliest; else -1. Its readers read a version of that one, which needs no clone.
       given: bool [n], operators whose results a later transfer repeats: later versions of these are
         that transfer's results, not clones.
     """
@@ -87,9 +87,8 @@ class RematGraph:
         return np.array(found, np.int64).reshape(-1, 2)
 
     def with_arguments_held(self) -> RematGraph:
-        """A new graph in which the entry computation's arguments keep their memory to the end.
-
-        Only tensors in an argument's own buffer lie there. XLA's total counts an argument's bytes
+        """A new graph in which the entry computation's arguments keep their memory to the end. Only
+        tensors in an argument's own buffer lie there. XLA's total counts an argument's bytes
         however early its last read is, and reuses them only for what happens to fit.
         """
         size, live_in = self.arrays.bytes, self.arrays.live_in
@@ -98,7 +97,7 @@ class RematGraph:
         return dataclasses.replace(self, held=int(size[live_in].sum()), arrays=arrays)
 
     def without_repeats(self) -> RematGraph:
-        """A new graph in which each repeated transfer's result is read by its own readers only."""
+        """A new graph in which no transfer's result stands for that of an equal transfer."""
         first, given = np.full(self.arrays.m, -1, np.int64), np.zeros(self.arrays.n, np.bool_)
         marks = self.marks._replace(first=first, given=given)
         return dataclasses.replace(self, marks=marks, repeats={})
@@ -111,7 +110,7 @@ def remat_graph(
     kernels: Mapping[str, Pattern] | None = None,
     runs: int = 1,
 ) -> RematGraph:
-    """The recomputation problem of one computation, in its order in the module.
+    """Makes the RematGraph of one computation, in its order in the module.
 
     Args:
       dataflow: of the module. lowered: the computation. cost: prices operators.
@@ -164,7 +163,7 @@ def _memory(
 
 
 def _reads(arrays: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Operator -> tensors it reads (CSR); none for operators that only forward."""
+    """CSR (ptr, idx): operator -> tensors it reads; none for operators that only forward."""
     read = rows(arrays.in_ptr, arrays.in_idx)
     return csr([[] if free else row for row, free in zip(read, arrays.free, strict=True)])
 
@@ -175,7 +174,7 @@ def _repeats(
     arrays: GraphArrays,
     limit: NDArray[np.int64],
 ) -> dict[int, tuple[Repeat, ...]]:
-    """Tensor -> results of later transfers that repeat it."""
+    """Returns tensor of a transfer -> the later transfers' results that repeat its bytes."""
     groups = repeated_results(dataflow, lowered.instructions)
     if not groups:
         return {}
@@ -205,7 +204,7 @@ def _repeats(
 
 
 def _limits(arrays: GraphArrays, memory: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The step of the operator that overwrites each tensor's buffer; n where none does."""
+    """int64[m]: step of the operator that overwrites each tensor's memory; n where none does."""
     limit = np.full(arrays.m, arrays.n, np.int64)
     members: dict[int, list[int]] = {}
     for t, number in enumerate(memory.tolist()):
@@ -220,9 +219,8 @@ def _limits(arrays: GraphArrays, memory: NDArray[np.int64]) -> NDArray[np.int64]
 def _evictable(
     dataflow: Dataflow, lowered: LoweredComputation, arrays: GraphArrays, rerun: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Tensors that can be made again, have their buffer to themselves and only plain readers.
-
-    A loop counts as a plain reader of a value that no iteration changes.
+    """bool[m]: tensors that can be made again, have their own buffer and only plain readers. A loop
+    counts as a plain reader of a value that no iteration changes.
     """
     alone = np.bincount(arrays.buffer, minlength=1)[arrays.buffer] == 1
     result = rerun[arrays.source] & alone & ~arrays.live_in & ~arrays.live_out
@@ -262,7 +260,7 @@ _LARGEST = 64
 
 @dataclasses.dataclass(frozen=True)
 class TransferredArray:
-    """One array among the results of a transfer.
+    """One array among the results of a transfer between devices.
 
     Attributes:
       value: id of its value. transfer: what defines it, the start where that is asynchronous.
@@ -305,7 +303,7 @@ def repeated_results(
 
 
 def _result(dataflow: Dataflow, i: Instruction, k: int) -> TransferredArray | None:
-    """A transfer's result for operand number `k`; None where nothing gives it by itself."""
+    """A transfer's result for operand number `k`; None where no instruction gives it by itself."""
     ends = [u for u in i.users if u.opcode.endswith("-done")] if _is_start(i) else [i]
     if len(ends) != 1 or ends[0].control_predecessors or (_is_start(i) and len(i.users) != 1):
         return None
@@ -336,12 +334,14 @@ class _Expressions:
         """By instruction, its number and how many instructions make it."""
 
     def number(self, i: Instruction) -> int | None:
-        """The number of an instruction's value; None if impure, or of too many instructions."""
+        """The value number of an instruction's result; None if it has none (see `add`)."""
         found = self._at.get(i)
         return None if found is None else found[0]
 
     def add(self, i: Instruction) -> None:
-        """Numbers an instruction whose operands have been added."""
+        """Gives an instruction's result a value number, if it is pure and all its operands have
+        one, and at most _LARGEST instructions make it. Operands are added first.
+        """
         if i.control_predecessors or any(o not in self._at for o in i.operands):
             return
         # Purity is checked last: it looks into fusions, and few are made of parameters alone.

@@ -41,7 +41,6 @@ class Point:
 
 class Selector:
     """Greedy search for the evictions in one graph that reduce its peak at the least added time.
-
     `deadline` is a time of `clock.now()`, in seconds, at which the search ends.
     """
 
@@ -59,7 +58,7 @@ class Selector:
         """Adds evictions greedily until the lifetime peak is at most `target`, or none lowers it.
 
         Args:
-          start: int64 [any], numbers of what is computed again from the beginning. target: bytes.
+          start: int64 [k, 2], evictions (tensor, key) to begin with. target: bytes.
           seconds: ends the search where the evictions add more, however high the peak still is.
         """
         chosen = start
@@ -73,7 +72,7 @@ class Selector:
         return self.point(self.thin(chosen, max(target, now.peak)))
 
     def thin(self, evictions: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-        """Removes evictions that the target peak does not need, the most expensive first."""
+        """Returns evictions without those, expensive ones first, that the target peak can spare."""
         g = self.graph
         if not len(evictions):
             return evictions
@@ -93,7 +92,9 @@ class Selector:
     def _best(
         self, chosen: NDArray[np.int64], now: Expansion, target: int
     ) -> tuple[NDArray[np.int64], Expansion] | None:
-        """The step with the greatest gain per second at the highest moment, or None."""
+        """Evicts, at the highest moment, what lowers the excess over `target` most per added
+        second. Returns (all evictions, their Expansion); None if nothing lowers it.
+        """
         moment = int(now.keys[now.live.argmax()])
         excess = _excess(now, target)
         waiting = sorted(self._across(now, moment), key=lambda t: (-self._ratios.get(t, np.inf), t))
@@ -113,7 +114,7 @@ class Selector:
         return None if best is None else best[1:]
 
     def _across(self, now: Expansion, moment: int) -> list[int]:
-        """Tensors that live across a moment and may be evicted there."""
+        """Tensors that live across a moment and may be evicted there, without the smallest."""
         g = self.graph
         over = (now.seg_start < moment) & (moment < now.seg_end)
         tensors = np.unique(now.seg_tensor[over])
@@ -123,7 +124,7 @@ class Selector:
     def _chains(
         self, chosen: NDArray[np.int64], now: Expansion, tensor: int, across: list[int], moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
-        """The chains of a tensor alone, and of all results of its operator that are in `across`."""
+        """Yields what `_chain` yields for a tensor, then for its operator's results in `across`."""
         yield from self._chain(chosen, now, [tensor], moment)
         g = self.graph.arrays
         v = g.source[tensor]
@@ -134,7 +135,9 @@ class Selector:
     def _chain(
         self, chosen: NDArray[np.int64], now: Expansion, added: list[int], moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
-        """Tensors evicted, then also the operands that this would keep alive, and so on."""
+        """Yields (evictions, Expansion) if feasible: `chosen` with the tensors `added` at `moment`,
+        then also with the operands that this would keep alive there, and so on. Changes `added`.
+        """
         before = _alive(now, moment)
         for _ in range(_CHAIN):
             evictions = np.concatenate(

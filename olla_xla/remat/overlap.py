@@ -43,7 +43,9 @@ def hide_transfers(module: Module, bodies: Collection[str], cost: CostModel) -> 
 
 
 def _hiding(computation: Computation, cost: CostModel) -> list[Instruction] | None:
-    """The order of a computation; None where it has no transfers, or none can be moved."""
+    """An order of the computation in which transfers start early enough to be hidden by work; None
+    if there are none, or one cannot be moved.
+    """
     sequence = sorted(computation.schedule or (), key=lambda i: not _is_there(i))  # stable
     dones = {start: done for done, start in transfers(sequence) if _grows(start, done)}
     if not dones:
@@ -78,14 +80,13 @@ def _hiding(computation: Computation, cost: CostModel) -> list[Instruction] | No
 
 
 def _is_there(i: Instruction) -> bool:
-    """Whether it is a parameter, a constant, or a view of one."""
+    """Whether an instruction is a parameter, a constant, or a view of one."""
     return i.behind("bitcast", "get-tuple-element").opcode in ("constant", "parameter")
 
 
 def _grows(start: Instruction, done: Instruction) -> bool:
-    """Whether a transfer's result has more bytes than its operands, as an all-gather's.
-
-    Others, such as a reduce-scatter, best start as soon as their operands are ready.
+    """Whether a transfer's result has more bytes than its operands, as an all-gather's. Others,
+    such as a reduce-scatter, best start as soon as their operands are ready.
     """
     return _array_bytes(done) > sum(map(_array_bytes, start.operands))
 
@@ -95,7 +96,7 @@ def _array_bytes(i: Instruction) -> int:
 
 
 def _made_for(start: Instruction) -> set[Instruction]:
-    """A start, and what only it reads and is made without arithmetic: conversions, slices."""
+    """A transfer's start and the conversions, slices and other moves that only it reads."""
     found = {start}
     waiting = list(start.operands)
     while waiting:
@@ -108,7 +109,7 @@ def _made_for(start: Instruction) -> set[Instruction]:
 
 
 def _only_moves(i: Instruction) -> bool:
-    """Whether it changes only the type and place of an array's elements."""
+    """Whether an instruction changes only the type and place of an array's elements."""
     if i.opcode != "fusion":
         return i.opcode in _MOVING
     inside = i.called[0].instructions
@@ -116,7 +117,7 @@ def _only_moves(i: Instruction) -> bool:
 
 
 def _waiting_for(group: Sequence[Instruction], rest: Sequence[Instruction]) -> list[Instruction]:
-    """The instructions that must follow some of a group by control dependencies."""
+    """The instructions in `rest` that must follow some of a group by control dependencies."""
     inside = set(group)
     return [i for i in rest if not inside.isdisjoint(i.control_predecessors)]
 
@@ -129,7 +130,7 @@ def _main_seconds(i: Instruction, cost: CostModel, dones: Collection[Instruction
 
 
 def _is_possible(order: Sequence[Instruction]) -> bool:
-    """Whether all that an instruction reads or waits for comes before it."""
+    """Whether in this order all operands and control predecessors come before instructions."""
     seen: set[Instruction] = set()
     for i in order:
         if not seen.issuperset((*i.operands, *i.control_predecessors)):

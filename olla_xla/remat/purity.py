@@ -83,9 +83,8 @@ CONTROL = ("conditional", "while")
 
 
 def control_repeats(i: Instruction) -> bool:
-    """Whether a branch or loop gives the same bits whenever it runs, and has no other effect.
-
-    Of a loop it must be known how often it runs, which is its price.
+    """Whether a branch or loop gives the same bits whenever it runs, and has no other effect. Of a
+    loop it must be known how often it runs, which is its price.
     """
     if i.opcode == "while" and trip_count(i) is None:
         return False

@@ -1,4 +1,4 @@
-"""Writes what a plan computes again into its module."""
+"""Writes into a module what its plan changes in loops and computes again."""
 
 from hlo.module import Module
 from hlo.rewrite.clones import Clone, add_clones
@@ -13,7 +13,7 @@ from olla_xla.remat.loops.recipe import edits
 
 
 def rewritten(module: Module, plan: Plan) -> Edit:
-    """An edit that writes a plan's removed moves, joined arrays, loops and clones into a module.
+    """Returns an Edit of a module with a plan's removed moves, joined arrays, loops and clones.
 
     Raises:
       HloError, PlanMismatchError: the plan is of another module.

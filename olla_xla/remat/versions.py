@@ -21,9 +21,8 @@ _FULL = -1
 
 
 class Evicted(NamedTuple):
-    """For each tensor, the keys (moments, see `remat.evictions`) over which it is evicted.
-
-    CSR: int64 [m + 1] and [evictions]; a tensor's keys ascend.
+    """For each tensor, the keys (moments, see `remat.evictions`) over which it is evicted, as CSR:
+    int64 [m + 1] and [evictions]; a tensor's keys ascend.
     """
 
     ptr: NDArray[np.int64]
@@ -73,14 +72,14 @@ class Versions(NamedTuple):
 
     @classmethod
     def none(cls, capacity: int) -> Versions:
-        """Empty arrays with room for `capacity` segments and as many clones."""
+        """Makes empty arrays with room for `capacity` segments and as many clones."""
         segments, clones = np.empty((capacity, 3), np.int64), np.empty((capacity, 2), np.int64)
         return cls(segments, clones, np.zeros(2, np.int64))
 
 
 @inner
 def _moment(n: int, k: int) -> int:
-    """The key at which operator k of the order runs."""
+    """The key (moment) at which operator number `k` of the order runs, of `n` operators."""
     return (2 * k + 1) * n
 
 
@@ -151,7 +150,7 @@ def demand(
 
 @inner
 def _need(needs: Needs, t: int, key: int) -> None:
-    """Enters that tensor t is read at a moment."""
+    """Adds to `needs` that tensor `t` is read at the moment `key`."""
     c = needs.count[0]
     needs.key[c], needs.following[c] = key, needs.head[t]
     needs.head[t] = c
@@ -161,7 +160,9 @@ def _need(needs: Needs, t: int, key: int) -> None:
 
 @inner
 def _read_as(needs: Needs, t: int, first: int, own: int) -> bool:
-    """Enters what reads tensor t, made at the key `own`, as readers of another; False: no room."""
+    """Adds the reads of tensor `t`, which is made at key `own` and repeats the bytes of tensor
+    `first`, as reads of `first`, and one at `own`. Returns False if there is no room.
+    """
     c = needs.head[t]
     while c >= 0:
         if needs.count[0] + 2 >= len(needs.key):
@@ -174,7 +175,7 @@ def _read_as(needs: Needs, t: int, first: int, own: int) -> bool:
 
 @inner
 def _sort_needs(needs: Needs, t: int) -> int:
-    """Puts the moments at which tensor t is read in ascending order; their number."""
+    """Writes the moments of reads of tensor `t` to `needs.moments`, ascending; returns how many."""
     moments = needs.moments
     count = 0
     c = needs.head[t]
@@ -191,7 +192,9 @@ def _sort_needs(needs: Needs, t: int) -> int:
 
 @inner
 def _shared(g: GraphArrays, evicted: Evicted, needs: Needs, made: Versions, v: int) -> int:
-    """Lists where evicted results of v would each have clones; their number, 0 for one result."""
+    """Writes to `needs.places` keys at which evicted results of `v` would each have clones; returns
+    their number, 0 if fewer than two results are evicted.
+    """
     results = 0
     for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
         results += evicted.ptr[g.out_idx[e]] < evicted.ptr[g.out_idx[e] + 1]
@@ -223,7 +226,7 @@ def _cut(
     """Enters the versions of an evicted tensor that its readers need, and clones to make them.
 
     Args:
-      g, marks: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
+      g: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
       t: the tensor, which operator v makes. first_clone: index of the first clone of v.
       shared: number of `needs.places`: the first of them after an eviction gives t again, too.
 
@@ -265,7 +268,7 @@ def _cut(
 
 @inner
 def _enter(made: Versions, t: int, start: int, end: int) -> None:
-    """Enters a version of tensor t."""
+    """Appends a version of tensor `t`, which lives from key `start` to key `end`, to `made`."""
     k = made.count[SEGMENTS]
     made.segments[k, 0], made.segments[k, 1], made.segments[k, 2] = t, start, end
     made.count[SEGMENTS] = k + 1
@@ -273,7 +276,7 @@ def _enter(made: Versions, t: int, start: int, end: int) -> None:
 
 @inner
 def _enter_clone(made: Versions, v: int, key: int, first: int) -> None:
-    """Enters a clone of v unless another result has entered it; `first`: index of v's first."""
+    """Appends a clone of `v` at `key` to `made` unless one is there from index `first` on."""
     count = made.count[CLONES]
     for k in range(first, count):
         if made.clones[k, 1] == key:
@@ -284,7 +287,7 @@ def _enter_clone(made: Versions, v: int, key: int, first: int) -> None:
 
 @inner
 def _drop(made: Versions, first: int, start: int) -> None:
-    """Takes out the segments from `first` on that start at the key `start`."""
+    """Removes from `made` the segments from index `first` on that start at the key `start`."""
     kept = first
     for s in range(first, made.count[SEGMENTS]):
         if made.segments[s, 1] != start:

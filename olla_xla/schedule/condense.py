@@ -70,14 +70,14 @@ def reduce_graph(full: GraphArrays) -> Reduced:
 def _gather(
     order: NDArray[np.int64], ptr: NDArray[np.int64], idx: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The rows of a CSR in the given order, end to end."""
+    """Concatenates the rows of a CSR, in the order given."""
     lengths = np.diff(ptr)[order]
     before = np.cumsum(lengths) - lengths
     return idx[np.arange(lengths.sum()) + np.repeat(ptr[order] - before, lengths)]
 
 
 def _groups(g: GraphArrays) -> tuple[NDArray[np.int64], bool]:
-    """The leading operator of each operator's group; `n` leads the prologue, if there is one."""
+    """(leader of each operator's group, or `n` for the prologue; whether there is a prologue)."""
     sized = (g.bytes > 0) & ~g.live_in
     makes = np.bincount(g.source[sized], minlength=g.n)
     loose = g.free & (makes == 0) & (g.transient == 0)
@@ -101,12 +101,12 @@ def _groups(g: GraphArrays) -> tuple[NDArray[np.int64], bool]:
 
 
 def _reads(g: GraphArrays, v: int) -> set[int]:
-    """The tensors with bytes that an operator reads."""
+    """Ids of the tensors of at least one byte that an operator reads."""
     return {int(i) for i in g.in_idx[g.in_ptr[v] : g.in_ptr[v + 1]] if g.bytes[i]}
 
 
 def _condensed(full: GraphArrays, group: NDArray[np.int64], n: int, prologue: bool) -> GraphArrays:
-    """The arrays over groups, without empty tensors; ever-live ones count as transient bytes."""
+    """Arrays whose operators are groups; tensors that live throughout become transient bytes."""
     constant = full.live_in & full.live_out
     # Both tensors of a forced in-place pair stay, even if one is empty.
     must = np.concatenate([full.pair_b[full.pair_must], full.pair_a[full.pair_must]])

@@ -62,7 +62,7 @@ def least_peak_order(g: GraphArrays) -> NDArray[np.int64]:
 
 
 def backward_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Order, int64 [n], made from its end: by fewest new input bytes, less those it makes."""
+    """Order, int64 [n], from its end: always the operator of least new input less output bytes."""
     taken = g.live_out.tolist()
 
     def touched(tensor: int) -> bool:
@@ -85,7 +85,7 @@ def _listed(
     touched: Callable[[int], bool],
     sign: int,
 ) -> list[int]:
-    """Operators one after the other, always the ready one of least net bytes.
+    """A list of operators, always taking the ready one of least net bytes next.
 
     Args:
       g: the graph. net: int64 [n], bytes. sign: of the index, by which ties are broken.
@@ -120,7 +120,7 @@ def _listed(
 
 
 class _State(NamedTuple):
-    """How far a schedule from the first operator on has come.
+    """How far a schedule from the first operator on has come; loops change it in place.
 
     Attributes:
       waiting: int64 [n], predecessors that have not run. done: bool [n].
@@ -135,7 +135,7 @@ class _State(NamedTuple):
 
 
 def _state(g: GraphArrays) -> _State:
-    """The state before the first operator."""
+    """The `_State` of a schedule before its first operator."""
     uses = np.diff(g.sink_ptr) + g.live_out
     unused = uses == 0
     freed = sum_by(g.source[unused], g.bytes[unused], g.n)
@@ -153,7 +153,7 @@ def _state(g: GraphArrays) -> _State:
 def _least_peak(
     g: GraphArrays, s: _State, live: Any, order: NDArray[np.int64], ready: NDArray[np.int64]
 ) -> None:
-    """Writes the order, int64 [n]; `live`: bytes before the first operator; `ready`: scratch."""
+    """Writes `least_peak_order` to `order`. live: bytes before it. s, ready: overwritten."""
     count = 0
     for v in range(g.n):
         if s.waiting[v] == 0:
@@ -217,7 +217,7 @@ def dfs_order(g: GraphArrays) -> NDArray[np.int64]:
 
 
 def _sinks_first(g: GraphArrays) -> NDArray[np.int64]:
-    """Where the visit starts: operators without successors, from which all others are reached."""
+    """Operators without successors, int64, by index: from them depth-first visits start."""
     return np.flatnonzero(np.diff(g.succ_ptr) == 0)
 
 
@@ -228,9 +228,9 @@ def _needs(
     succ_ptr: NDArray[np.int64],
     made: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Extra users and bytes of all that an operator needs, shared needs counted each time.
+    """(users beyond one, bytes made) of each operator and all that it needs, each int64 [n].
 
-    Both are capped, as in XLA, since they would grow exponentially.
+    Shared needs count each time. Both are capped, as in XLA, for they would grow exponentially.
     """
     limit = 1 << 40
     before = rows(pred_ptr, pred_idx)

@@ -1,4 +1,4 @@
-"""The budget that takes least by an exact allocation: Chen et al. 2016, section 5.1.
+"""The segment budget whose gradient takes the fewest bytes in XLA: Chen et al. 2016, section 5.1.
 
 The estimate by which segments are cut differs from what buffer assignment makes of them. So the
 gradient is lowered with the segments of each budget, and its exact bytes are compared.
@@ -21,7 +21,7 @@ Allocation = Callable[[jax.stages.Lowered], int]
 
 
 def xla_temp_bytes(lowered: jax.stages.Lowered) -> int:
-    """Compiles a lowered gradient; returns the bytes of XLA's temporaries.
+    """Compiles a lowered gradient; returns the bytes of XLA's temporary buffers in the executable.
 
     Raises:
       InputError: the backend does not report them.
@@ -39,12 +39,12 @@ def least_budget(
     values: Sequence[Any],
     allocation: Allocation,
 ) -> int:
-    """The budget whose gradient needs the fewest bytes; of equal ones the first.
+    """Returns the key of `functions` whose gradient takes the fewest bytes; the first of equals.
 
     Args:
-      functions: budget -> the function cut into segments with it.
-      values: what they are called with: arrays or their shapes. The gradient is taken in all that
-        have one.
+      functions: segment budget in bytes -> the function, cut into segments with that budget.
+      values: arguments of each function, arrays or their shapes. The gradient is taken in all of
+        floating-point or complex type.
       allocation: gives the bytes of a lowered gradient.
 
     Raises:
@@ -61,7 +61,7 @@ def least_budget(
 def _gradient(
     function: Callable[..., Sequence[Any]], shapes: Sequence[jax.ShapeDtypeStruct]
 ) -> jax.stages.Lowered:
-    """Results and gradient of all that is differentiable, from values and cotangents."""
+    """Lowers a function of arguments and cotangents that returns results and all gradients."""
     places = inexact(shapes)
 
     def split(*values: Any) -> tuple[list[Any], list[Any]]:
@@ -99,13 +99,13 @@ def kept_bytes(
     *,
     fused: bool,
 ) -> int:
-    """Bytes that a function's gradient keeps for its backward pass, arguments not counted.
+    """Returns the bytes of the residuals that a function's gradient keeps, arguments not counted.
 
     Args:
-      function: of arrays, gives arrays; differentiated in all arguments.
-      values: what it is called with: arrays or their shapes.
-      fused: leave out what XLA recomputes, in the kernels that read it, from what is kept anyway.
-        XLA cannot do so across the ends of a `jax.checkpoint`.
+      function: takes and returns arrays; it is differentiated in all floating-point arguments.
+      values: its arguments: arrays or their shapes.
+      fused: leave out residuals that XLA recomputes, in the kernels that read them, from other
+        residuals. XLA cannot do so across the ends of a `jax.checkpoint`.
     """
     shapes = [jax.ShapeDtypeStruct(jnp.shape(v), v.dtype) for v in values]
     jaxpr = jax.make_jaxpr(_forward(function, shapes))(*shapes).jaxpr
@@ -126,7 +126,9 @@ def kept_bytes(
 def _forward(
     function: Callable[..., Sequence[Any]], shapes: Sequence[jax.ShapeDtypeStruct]
 ) -> Callable[..., Any]:
-    """The forward pass; its results are what the backward pass reads."""
+    """Returns a function of `function`'s arguments that runs its forward pass and returns the VJP
+    function, a pytree whose leaves are the residuals.
+    """
     places = inexact(shapes)
 
     def forward(*values: Any) -> Any:

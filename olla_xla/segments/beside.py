@@ -1,4 +1,4 @@
-"""How much of a scan's iteration can run beside the copies of its slices, as its jaxpr has it."""
+"""How much work of a scan's iteration can overlap with copies of its slices."""
 
 import itertools
 import math
@@ -22,9 +22,9 @@ class _Step(NamedTuple):
 
 
 class Beside:
-    """The equations of a scan's body, those in its calls and checkpoints among them.
-
-    Work is in operations of matrix products, of one iteration.
+    """Estimates how much of a scan body's work can overlap with the copy of one result or argument.
+    Equations in calls and checkpoints in the body count too. Work is in floating-point operations
+    of matrix products in one iteration; other equations count as operations that take as long.
     """
 
     def __init__(self, equations: Sequence[Any]) -> None:
@@ -34,11 +34,11 @@ class Beside:
 
     @property
     def work(self) -> float:
-        """That of all equations."""
+        """The work of all equations of the body."""
         return math.fsum(step.work for step in self._steps)
 
     def after(self, result: Any) -> float:
-        """The work of the equations behind the one that makes a result, beside which it is sent."""
+        """The work of all equations after the one that makes `result`, beside which it is sent."""
         name, work = self._named(result), 0.0
         for step in reversed(self._steps):
             if name in step.makes:
@@ -47,7 +47,7 @@ class Beside:
         return work
 
     def before(self, argument: Any) -> float:
-        """The work of the equations before the first that reads an argument, as it is fetched."""
+        """The work of all equations before the first reader of `argument`, beside its copy."""
         ahead = itertools.takewhile(lambda step: argument not in step.reads, self._steps)
         return math.fsum(step.work for step in ahead)
 
@@ -56,7 +56,7 @@ class Beside:
 
 
 def _called(e: Any) -> Any:
-    """The jaxpr that an equation runs once, on its own operands; None if there is none."""
+    """The jaxpr that an equation calls once with its own operands, to be inlined; else None."""
     inner = inner_jaxprs(e)
     if e.primitive is primitives.scan_p or len(inner) != 1:
         return None

@@ -1,8 +1,8 @@
-"""Where to cut a walk into segments: Chen et al. 2016, algorithm 3 and section 4.
+"""Where to cut a traced function into segments: Chen et al. 2016, algorithm 3 and section 4.
 
 With segments recomputed one at a time in the backward pass, memory is about what crosses the cuts
-(x) plus the largest segment (y): O(sqrt n) for a chain of n. Cutting segments again gives
-O(log n), for more recomputation (section 4.3).
+(x) plus the largest segment (y): O(sqrt n) for a chain of n. Cutting segments again gives O(log n),
+for more recomputation (section 4.3).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ GRID = 6
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A range of steps [start, stop) that becomes one `jax.checkpoint`, perhaps with inner ones.
+    """A range of steps [start, stop) that becomes one `jax.checkpoint` if it is `recomputed`.
 
     Attributes:
-      recomputed: its results are dropped after the forward pass but for what crosses its end, and
-        made again when its backward pass comes.
-      inner: the segments it is itself cut into, with its own start as step 0; () if it is not.
-      again: steps before it, ascending, that are run once more with it: it reads what they make,
-        and that is not kept for it.
+      recomputed: its results are dropped after the forward pass, except those that later segments
+        read, and computed again when its backward pass begins.
+      inner: segments into which it is itself cut; their steps count from its start. () for none.
+      again: earlier steps, ascending, that are run once more inside this segment: it reads their
+        results, which are not kept for it.
     """
 
     start: int
@@ -42,11 +42,9 @@ class Segment:
 
 
 def candidates(walk: Walk, window: int) -> NDArray[np.bool_]:
-    """bool[n]: after which steps a cut may be, where few bytes cross (set C of algorithm 3).
-
-    A cut is one if no other, among those within `window` bytes of steps before and after it, is
-    crossed by less; of equals every one is. Where the walk says which cuts are allowed, all those
-    are candidates.
+    """bool[n]: the steps after which a cut may be, as few bytes cross there (set C of algorithm 3).
+    These are `walk.allowed` if given. Otherwise a step counts if no cut within `window` bytes of
+    steps before and after it is crossed by fewer bytes.
     """
     n = len(walk)
     if walk.allowed is not None:
@@ -82,14 +80,11 @@ def _range_minimum(
 def close_segments(
     sizes: NDArray[np.int64], candidate: NDArray[np.bool_], budget: float
 ) -> list[int]:
-    """Algorithm 3: cuts at the first candidate where the segment's size passes the budget.
+    """Cuts a segment at the first candidate where its bytes exceed the budget (algorithm 3).
+    Returns the steps after which to cut, ascending.
 
     Args:
-      sizes: int64[n], bytes of each step.
-      candidate: bool[n], where a cut may be.
-      budget: B, bytes.
-
-    Returns the steps after which to cut, ascending.
+      sizes: int64[n], bytes of each step. candidate: bool[n], where a cut may be. budget: bytes.
     """
     cuts, size = [], 0
     for step, (more, may) in enumerate(zip(sizes.tolist(), candidate.tolist(), strict=True)):
@@ -101,7 +96,7 @@ def close_segments(
 
 
 def cost(walk: Walk, cuts: list[int]) -> tuple[int, int]:
-    """For segments between `cuts`: (bytes kept across the cuts, bytes of the largest segment)."""
+    """Returns (bytes kept across `cuts`, bytes of the largest segment between them)."""
     x = int(walk.value_bytes[walk.stored(cuts)].sum())
     return x, max(_part_bytes(walk, cuts), default=0)
 
@@ -123,9 +118,9 @@ def plan_segments(
 
     Args:
       walk: the forward pass.
+      budget: bytes of an outermost segment (B of algorithm 3); searched for if None.
       depth: how often a step is recomputed at most: 1 gives O(sqrt n) memory, d gives
         O(n^(1 / (d + 1))), None goes on cutting, to O(log n).
-      budget: B of algorithm 3 for the outermost segments, bytes; searched for if None.
       splits: k of section 4.3, where `depth` is None: the cuts that each part gets.
       loss_last: the walk ends in a loss, whose backward pass follows at once: the last segment is
         not recomputed, since it would be made again as soon as it was dropped.
@@ -145,7 +140,7 @@ def plan_segments(
 
 
 def budget_choices(walk: Walk, depth: int, loss_last: bool) -> dict[int, tuple[Segment, ...]]:
-    """The distinct ways to cut a walk by different budgets: budget in bytes -> segments."""
+    """Cuts a walk with GRID budgets; returns budget in bytes -> segments, each result only once."""
     found: dict[int, tuple[Segment, ...]] = {}
     for b in map(int, _budgets(walk, depth)):
         segments = _cut(walk, depth, b, loss_last)
@@ -155,11 +150,11 @@ def budget_choices(walk: Walk, depth: int, loss_last: bool) -> dict[int, tuple[S
 
 
 def _budgets(walk: Walk, depth: int) -> list[float]:
-    """The grid around B.
+    """Returns GRID budgets to try, in bytes: spread evenly by ratio around an estimated best, B.
 
-    x y hardly depends on the budget it was found with: both are those of a chain of
-    N = S^2 / (x y) equal links, S being the size of the whole. B = sqrt(x y) = S / N^(1/2) is then
-    best for one level, S / N^(1 / (depth + 1)) for more.
+    Bytes kept (x) times the largest segment's (y) hardly depend on the budget that gave them: both
+    are those of a chain of N = S^2 / (x y) equal links, S being the size of the whole. B
+    = sqrt(x y) = S / N^(1/2) is then best for one level, S / N^(1 / (depth + 1)) for more.
     """
     total = int(walk.sizes.sum())
     b = 0.0
@@ -176,7 +171,7 @@ def _cut(walk: Walk, depth: int, budget: float, loss_last: bool) -> tuple[Segmen
 
 
 def _inner(part: Walk, depth: int) -> tuple[Segment, ...]:
-    """The segments of a segment, if cutting it saves memory."""
+    """Cuts one segment's walk again, at most `depth` levels deep; () if that saves no memory."""
     if depth < 1 or len(part) < 3:
         return ()
     found = plan_segments(part, depth=depth, loss_last=True)
@@ -184,7 +179,7 @@ def _inner(part: Walk, depth: int) -> tuple[Segment, ...]:
 
 
 def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
-    """g(n) = k + g(n / (k + 1)): cut at the best place near each k-th, and so on (section 4.3)."""
+    """Cuts a walk near every 1 / (splits + 1) of its bytes, and each part again (section 4.3)."""
     total = int(walk.sizes.sum())
     crossing = walk.crossing()
     done = np.cumsum(walk.sizes)
@@ -212,7 +207,7 @@ def _split(walk: Walk, splits: int, loss_last: bool) -> tuple[Segment, ...]:
 def _segments(
     walk: Walk, cuts: list[int], loss_last: bool, inner: Callable[[Walk], tuple[Segment, ...]]
 ) -> tuple[Segment, ...]:
-    """The segments between cuts; fixed steps stand alone and are not recomputed."""
+    """Makes a Segment of each range between cuts; fixed steps are alone, and not recomputed."""
     fixed = np.flatnonzero(walk.fixed).tolist()
     bounds = {0, len(walk), *(c + 1 for c in cuts), *fixed, *(f + 1 for f in fixed)}
     ascending = sorted(bounds)
@@ -228,7 +223,7 @@ def _whole(part: Walk) -> tuple[Segment, ...]:
 
 
 def _peak(walk: Walk, segments: tuple[Segment, ...]) -> int:
-    """Estimated bytes: what is kept before a segment, and the segment's own peak; the most."""
+    """Estimates peak bytes: the maximum over segments of bytes kept before plus its own peak."""
     cuts = [s.stop - 1 for s in segments[:-1]]
     kept = walk.stored(cuts)
     by_step = np.zeros(len(walk) + 1, np.int64)
@@ -249,16 +244,15 @@ before it make, they are n^2."""
 
 
 def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
-    """Segments for given numbers of recomputations of each step (m of the paper's algorithm 2).
+    """Makes segments that recompute each step `counts` times (m of the paper's algorithm 2).
 
     A step of count 0 ends a segment, which is recomputed from the one before; steps of count 1 end
-    its inner segments, and so on. What crosses a segment's end and has a greater count is not kept
-    for it: the segment that reads it makes it once more, from what is kept (`Segment.again`). The
+    its inner segments, and so on. A value that crosses a segment's end and has a greater count is
+    not kept: each segment that reads it makes it once more, from kept values (`Segment.again`). The
     last step of all is made again with its segment. `mirror_counts` gives the resulting counts.
 
     Args:
-      walk: the forward pass.
-      counts: by step, how often it is to be recomputed, at least 0. Fixed steps have 0.
+      walk: the forward pass. counts: by step, how often to recompute it, 0 or more; 0 if fixed.
 
     Raises:
       InputError: more than MOST_AGAIN steps would be run once more.
@@ -286,9 +280,8 @@ def mirrored_segments(walk: Walk, counts: Sequence[int]) -> tuple[Segment, ...]:
 
 
 def _end(walk: Walk, asked: NDArray[np.int64], reads: list[list[int]], start: int) -> int:
-    """Where the segment that begins at a step stops.
-
-    A kept step needs no segment, unless it reads what is not kept: then it is one by itself.
+    """Returns the exclusive end of the segment that begins at the step `start`. A kept step
+    (`asked` is 0) needs none, unless it reads a result that is not kept: then it is one by itself.
     """
 
     def reads_lost(step: int) -> bool:
@@ -306,7 +299,7 @@ def _end(walk: Walk, asked: NDArray[np.int64], reads: list[list[int]], start: in
 
 
 def _reads(walk: Walk) -> list[list[int]]:
-    """By step, the steps that make what it reads."""
+    """Returns for each step the steps whose results it reads, ascending."""
     found: list[set[int]] = [set() for _ in range(len(walk))]
     sources = walk.source[walk.use_value]
     for step, source in zip(walk.use_step.tolist(), sources.tolist(), strict=True):
@@ -317,7 +310,9 @@ def _reads(walk: Walk) -> list[list[int]]:
 def _again(
     reads: list[list[int]], asked: NDArray[np.int64], start: int, stop: int
 ) -> tuple[int, ...]:
-    """The steps before `start` that must run for [start, stop), as nothing of them is kept."""
+    """Returns the steps before `start` that [start, stop) must run again, ascending: their results
+    are needed, if only for others of them, and not kept (`asked` > 0).
+    """
 
     def lost(step: int) -> list[int]:
         return [u for u in reads[step] if u < start and asked[u] > 0]
@@ -326,11 +321,11 @@ def _again(
 
 
 def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
-    """How often each step is recomputed with these segments: m(v) of algorithm 2.
+    """Returns how often each step is recomputed with these segments: m(v) of algorithm 2.
 
-    A step is recomputed once for every recomputed segment around it, but not where all it makes is
-    kept across the segment's end, nor then in the segments inside; and once for every segment that
-    runs it once more.
+    A step is recomputed once for every recomputed segment around it, but not where all its results
+    are kept across the segment's end, nor then in its inner segments; and once for every segment
+    that has it in `again`.
     """
     counts = [0] * len(walk)
     last = _last_kept_use(walk, segments)
@@ -353,7 +348,9 @@ def mirror_counts(walk: Walk, segments: tuple[Segment, ...]) -> list[int]:
 
 
 def _last_kept_use(walk: Walk, segments: tuple[Segment, ...]) -> NDArray[np.int64]:
-    """int64[m]: the last step that reads a value as it was kept, or the value's source."""
+    """int64[m]: the last step that reads each value as it was kept; its source if none. Segments
+    that run the source once more (`Segment.again`) do not count.
+    """
     segment = np.zeros(len(walk), np.int64)
     for k, s in enumerate(segments):
         segment[s.start : s.stop] = k

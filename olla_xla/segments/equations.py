@@ -1,4 +1,4 @@
-"""Equations of jaxprs: what each reads, makes and calls, and how it is run."""
+"""Equations of jaxprs: their operands, sizes, called jaxprs and effects, and how they are run."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,36 +16,33 @@ def is_variable(atom: Any) -> bool:
 
 
 def operands(e: Any) -> Iterable[Any]:
-    """The variables that an equation reads, each once."""
+    """The variables that an equation reads, each once, in the order of its operands."""
     return dict.fromkeys(filter(is_variable, e.invars))
 
 
 def values_of(atoms: Iterable[Any], known: Mapping[Any, Any]) -> list[Any]:
-    """The values of variables, which are in `known`, and of literals."""
+    """Returns the values of atoms: of variables from `known`, of literals their own."""
     return [known[v] if is_variable(v) else v.val for v in atoms]
 
 
 def renamed(atoms: Iterable[Any], names: Mapping[Any, Any]) -> list[Any]:
-    """Atoms, with those variables replaced for which something stands in `names`."""
+    """Returns `atoms` with each variable that is a key of `names` replaced by its value there."""
     return [names.get(v, v) if is_variable(v) else v for v in atoms]
 
 
 def bytes_of(x: Any) -> int:
-    """The size in bytes of a variable or literal, or of an abstract value; 0 for no array."""
+    """The size in bytes of a variable, literal or abstract value; 0 if it is not an array."""
     aval = getattr(x, "aval", x)
     return getattr(aval, "size", 0) * getattr(getattr(aval, "dtype", None), "itemsize", 0)
 
 
 def inner_jaxprs(e: Any) -> list[Any]:
-    """The jaxprs that an equation calls (scan, while, ...), as open ones."""
+    """The open jaxprs in an equation's parameters, such as the bodies of scan, while and jit."""
     return [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in core.jaxprs_in_params(e.params)]
 
 
 def has_effect(e: Any) -> bool:
-    """Whether an equation has a side effect that must not happen twice.
-
-    That it names a mapped axis is no such effect.
-    """
+    """Whether an equation has a side effect, other than to name a mapped axis."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in e.effects)
 
 
@@ -74,7 +71,7 @@ _LIBRARIES = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "<frozen", "/olla_xla/")
 
 @contextlib.contextmanager
 def as_written(e: Any) -> Iterator[None]:
-    """A context in which what is traced has an equation's line, scope and settings."""
+    """A context in which traced operations get an equation's source line, scope and settings."""
     stack = source_info_util.current_name_stack() + e.source_info.name_stack
     with source_info_util.user_context(e.source_info.traceback, name_stack=stack), e.ctx.manager:
         yield
@@ -83,7 +80,7 @@ def as_written(e: Any) -> Iterator[None]:
 def run_equation(
     e: Any, values: Sequence[Any], params: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """An equation's results for values of its operands; `params`: others than its own."""
+    """Runs an equation on operand values; returns its results. `params` replace its own."""
     made = e.primitive.bind(*values, **e.primitive.get_bind_params(params or e.params))
     return list(made) if e.primitive.multiple_results else [made]
 
@@ -91,7 +88,7 @@ def run_equation(
 def function_of(
     equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> Callable[..., list[Any]]:
-    """A function that runs equations: from values of `inputs` to a list of those of `outputs`."""
+    """Makes a function that runs equations; it maps `inputs`' values to a list of `outputs`'."""
     effects = frozenset().union(*(e.effects for e in equations))
     names = core.DebugInfo("checkpoint", "segment", ("",) * len(inputs), ("",) * len(outputs))
     jaxpr = core.Jaxpr((), tuple(inputs), tuple(outputs), list(equations), effects, names)
@@ -100,7 +97,7 @@ def function_of(
 
 
 def needed_for(outputs: Iterable[Any], equations: Sequence[Any]) -> list[Any]:
-    """The equations that outputs or effects depend on: derivatives leave others behind."""
+    """The equations, in order, on which `outputs` or side effects depend; the rest is dead."""
     wanted, needed = set(filter(is_variable, outputs)), []
     for e in reversed(equations):
         if has_effect(e) or not wanted.isdisjoint(e.outvars):
@@ -110,18 +107,18 @@ def needed_for(outputs: Iterable[Any], equations: Sequence[Any]) -> list[Any]:
 
 
 def has_gradient(x: Any) -> bool:
-    """Whether an array, or a variable that is one, is of floating-point or complex type."""
+    """Whether an array, or a variable that stands for one, has a floating-point or complex type."""
     dtype: Any = getattr(getattr(x, "aval", x), "dtype", None)
     return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 def inexact(values: Iterable[Any]) -> list[int]:
-    """Indices of the arrays or variables that can have a gradient."""
+    """Returns the indices of the arrays or variables that have a floating-point or complex type."""
     return [i for i, x in enumerate(values) if has_gradient(x)]
 
 
 def replaced(values: Sequence[Any], places: Sequence[int], new: Iterable[Any]) -> list[Any]:
-    """The values, with others in some places."""
+    """Returns a copy of `values` that has `new` at the indices `places`, in the same order."""
     whole = list(values)
     for i, x in zip(places, new, strict=True):
         whole[i] = x
@@ -129,6 +126,6 @@ def replaced(values: Sequence[Any], places: Sequence[int], new: Iterable[Any]) -
 
 
 def zeros_but(values: Iterable[Any], places: Sequence[int], moved: Iterable[Any]) -> list[Any]:
-    """Tangents or cotangents of values: `moved` in some places, and integers' zeros elsewhere."""
+    """Returns (co)tangents of `values`: `moved` at the indices `places`, elsewhere float0 zeros."""
     zeros = [np.zeros(jnp.shape(x), jax.dtypes.float0) for x in values]
     return replaced(zeros, places, moved)

@@ -1,4 +1,4 @@
-"""State that waits in host memory between steps, and comes to the device a few arrays at a time.
+"""State that waits in host memory between steps and is fetched a few arrays at a time.
 
 An update reads each array of an optimizer's state once, late, and returns it. Arrays that one
 result needs together are fetched when the gradient is there that they are combined with, and when
@@ -30,13 +30,13 @@ _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 
 
 class Placed:
-    """A function that moves the state of another to the device, calls it, and moves it back.
+    """A function that moves `fun`'s state from host to device memory, calls it, moves it back.
 
     A result is an argument's new state if it has the same tree structure, shapes and types; of
     several such results, and arguments, the first belongs to the first, and so on.
 
     Args:
-      fun: the other. names: of arguments, or of attributes or keys inside them, that are state.
+      fun: the function. names: of its arguments, or of attributes or keys in them, that are state.
 
     Attributes:
       leaves: (array, bytes, name) of what the last call moved, such as ("float32[8]", 32,
@@ -48,7 +48,9 @@ class Placed:
         self.leaves: list[tuple[str, int, str]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises InputError if nothing has one of the names, or none of it is in host memory."""
+        """Returns `fun`'s results, with new state in host memory; sets `leaves`. Raises InputError
+        if nothing has one of the names, or no such array is in host memory.
+        """
         bound = inspect.signature(self._fun).bind(*args, **kwargs)
         names = tuple(bound.arguments)
         paths, tree = jax.tree_util.tree_flatten_with_path(tuple(bound.arguments.values()))
@@ -78,7 +80,7 @@ class Placed:
         return jax.tree.unflatten(tree, results)
 
     def _in_host_memory(self, leaves: Collection[int], avals: Sequence[Any]) -> set[int]:
-        """Those of the state's leaves that are in host memory."""
+        """Those of `leaves` (indices) whose arrays are in host memory; InputError if none is."""
         name = self._names[0]
         if not leaves:
             raise InputError(
@@ -94,12 +96,14 @@ class Placed:
 
 
 def _aval(value: Any) -> Any:
-    """The abstract value of an array; another leaf itself."""
+    """Returns the abstract value of an array; any other leaf is returned unchanged."""
     return jax.typeof(value) if hasattr(value, "dtype") else value
 
 
 def _nodes(tree: Any, names: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-    """(name, node) of all nodes below a tree's root; `names`: of its children, if not its own."""
+    """Yields (name, node) of all nodes below a pytree's root, parents first. Names are the last
+    keys of paths; `names`, if given, are those of the root's children instead.
+    """
     children = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
     for k, (path, child) in enumerate(children):
         if path:  # a leaf has itself for a child
@@ -109,19 +113,22 @@ def _nodes(tree: Any, names: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(node: Any, avals: Sequence[Any]) -> Any:
-    """What a node, whose leaves are numbers, has in common with its new state."""
+    """A key, equal for a state and its new one: (tree structure, (shape, dtype) of its leaves). The
+    leaves of `node` are indices into `avals`.
+    """
     leaves, tree = jax.tree.flatten(node)
     kinds = [(getattr(avals[k], "shape", None), getattr(avals[k], "dtype", None)) for k in leaves]
     return tree, tuple(kinds)
 
 
 class _Equation(NamedTuple):
-    """What an equation's results depend on.
+    """On which fetches and large intermediate results an equation's results depend.
 
     Attributes:
-      fetches: the fetched arrays, as bits. near: those that it is made of by way of large arrays.
-      ready: number of the last equation that is not elementwise among those that make it of large
-        arrays and no state; -1 without one.
+      fetches: bit set of the fetched arrays that it depends on. near: of those of them on which it
+        depends through large arrays alone.
+      ready: number of the last equation, not elementwise, on which it depends through large arrays
+        and which depends on no fetched array, as a gradient's; -1 without one.
     """
 
     fetches: int
@@ -130,10 +137,11 @@ class _Equation(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Arrays that results need together, and what their fetch waits for.
+    """Fetched arrays that some results need together, so that they are fetched at one time.
 
     Attributes:
-      fetches: the arrays, as bits. ready: the last of `_Equation.ready`. results: what they make.
+      fetches: bit set of the arrays. results: variables that are computed from them.
+      ready: maximum of the results' `_Equation.ready`.
     """
 
     fetches: int
@@ -142,8 +150,7 @@ class _Group(NamedTuple):
 
 
 def in_turns(jaxpr: Any, values: Sequence[Any], least: int) -> list[Any]:
-    """The results of a traced `Placed`, for values of its constants and arguments.
-
+    """Runs the jaxpr of a traced `Placed` on its constants and arguments; returns its results.
     Arrays of at least `least` bytes are fetched a group at a time; other equations keep their
     order. On a CPU, whose memory is the host's, all do: in another order XLA may fuse them
     otherwise, and so round otherwise.
@@ -172,7 +179,9 @@ def in_turns(jaxpr: Any, values: Sequence[Any], least: int) -> list[Any]:
 def _waits(
     equations: Sequence[Any], outputs: Sequence[Any], inputs: Collection[Any], least: int
 ) -> dict[int, list[Any]]:
-    """Number of an equation that fetches an array -> variables that it is to wait for."""
+    """Returns number of a fetching equation -> variables to be computed before it, if there are
+    any: results that an earlier group has finished, or else the gradient it is combined with.
+    """
     fetches = [
         i
         for i, e in enumerate(equations)
@@ -204,11 +213,7 @@ def _waits(
 
 
 def _groups(results: Sequence[tuple[Any, _Equation]]) -> list[_Group]:
-    """Groups of fetched arrays that no result joins, by when what they are combined with is made.
-
-    Args:
-      results: each with what it depends on.
-    """
+    """Groups output variables whose `near` have fetched arrays in common; sorted by `ready`."""
     groups: list[_Group] = []
     for v, d in results:
         joined = [g for g in groups if g.fetches & d.near]
@@ -222,7 +227,7 @@ def _groups(results: Sequence[tuple[Any, _Equation]]) -> list[_Group]:
 
 
 def _made(equations: Sequence[Any], number: int) -> list[Any]:
-    """The largest value that an equation makes; [] for number -1."""
+    """[the largest result variable of equation `number`]; [] for number -1."""
     return [max(equations[number].outvars, key=bytes_of)] if number >= 0 else []
 
 
@@ -234,7 +239,9 @@ def _combines(e: Any) -> bool:
 
 
 def _order(equations: Sequence[Any], waits: Mapping[int, Sequence[Any]]) -> Iterator[int]:
-    """The numbers of the equations, in their order but for those that wait, then their users."""
+    """Yields the numbers of equations in the order to run: always the least whose operands and
+    `waits` are computed; equations with effects keep their order.
+    """
     makers = {v: i for i, e in enumerate(equations) for v in e.outvars}
     needs: list[set[int]] = []
     effect = None

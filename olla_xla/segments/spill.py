@@ -1,4 +1,4 @@
-"""`olla_xla.spill`: what one scan writes for another, or a state, waits in host memory."""
+"""`olla_xla.spill`: scan residuals, or a state kept between steps, wait in host memory."""
 
 from __future__ import annotations
 
@@ -50,12 +50,11 @@ class Spilled:
 
     Attributes:
       array: its type and shape, such as "float32[16,4096,8192]"; between scans the first dimension
-        counts the iterations, each of which copies one slice.
-      bytes: of the whole array.
+        counts the iterations, each of which copies one slice. bytes: of the whole array.
       line: "file:line" where a slice is made, or "" where only libraries' lines are known; of
         state, its name, such as "opt_state[0].mu['w']".
       readers: how many scans read it. Each copies it back to the device once.
-      name: of what it is, or follows from elementwise, by `checkpoint_name`; or "".
+      name: given by `checkpoint_name` to it, or to the value it follows from elementwise; or "".
     """
 
     array: str
@@ -102,14 +101,14 @@ def spill(
     branches, while loops and custom derivatives are not.
 
     The copies overlap with computation, but the link to the host is slow (about 50 GB/s for a PCI
-    Express 5 card): a step gets longer where its layers compute less than they copy. What a layer
-    would wait for is copied beside its neighbour where that hides it. On a CPU nothing is spilled.
+    Express 5 card): a step gets longer where its layers compute less than they copy. A slice is
+    copied beside a neighbouring iteration where that hides it. On a CPU nothing is spilled.
 
     With `state`, arguments that are in host memory are spilled instead, such as the state of an
     optimizer. Arrays that a result needs together are fetched once the gradient is there that they
     are combined with and those before them have gone back. Their new values, results of the same
-    tree structure, shapes and types, are in host memory too, and take their places if donated.
-    Both kinds are spilled by `spill(spill(fun), state=...)`.
+    tree structure, shapes and types, are in host memory too, and take their places if donated. Both
+    kinds are spilled by `spill(spill(fun), state=...)`.
 
     Args:
       fun: the function.
@@ -119,8 +118,7 @@ def spill(
         together; first the largest whose copies computation hides. None: any number.
 
     Returns:
-      A function of `fun`'s signature. Its `explain(*args, **kwargs)`, on arrays or shapes, is the
-      `SpillPlan`.
+      A function with `fun`'s signature; its `explain`, of arrays or shapes, gives a `SpillPlan`.
 
     Raises:
       InputError: `fun` is no function, or a number of bytes cannot be read, or `host_budget` is
@@ -150,13 +148,12 @@ def of_scans(
     waits: float = math.inf,
     hidden: float | None = None,
 ) -> Callable[..., Any]:
-    """`spill` of what scans store.
+    """Wraps `fun` so that scan residuals wait in host memory: `spill` without state.
 
     Args:
-      fun, least, most: as of `spill`.
-      waits: part of a run's time that scans may wait for copies, by estimate.
-      hidden: bytes that the link copies while an operation of a matrix product runs. None: as on an
-        H100.
+      fun, least, most: as `fun`, `least_bytes` and `host_budget` of `spill`, in bytes.
+      waits: the most time that scans may wait for copies, by estimate, as a part of a run's time.
+      hidden: bytes that the link copies during one operation of a matrix product. None: an H100's.
     """
     hidden = 1 / _OF_THE_LINK if hidden is None else hidden
 
@@ -185,10 +182,10 @@ def spilled_by_waits(
     waits: Sequence[float],
     link_bytes: float,
 ) -> list[tuple[Callable[..., Any], SpillPlan]]:
-    """The functions by `of_scans` that spill different arrays, and those arrays.
+    """Tries limits of waiting; returns (wrapped function, its SpillPlan) for each distinct plan.
 
     Args:
-      fun, args, kwargs: the call. most: bytes that may be spilled. waits: of `of_scans`, rising.
+      fun, args, kwargs: the call. most: bytes that may be spilled. waits: as of `of_scans`, rising.
       link_bytes: that the links copy in the time that a run is predicted to take.
     """
     jaxpr = traced_call(fun, args, kwargs).jaxpr
@@ -205,7 +202,7 @@ def spilled_by_waits(
 
 
 def _of_state(fun: Callable[..., Any], names: tuple[str, ...], least: int) -> Callable[..., Any]:
-    """`spill` of a function's state."""
+    """Wraps `fun` so that arguments of these names wait in host memory: `spill` with state."""
 
     def traced(args: Any, kwargs: Any) -> tuple[TracedCall, SpillPlan]:
         moved = host_state.Placed(fun, names)
@@ -222,11 +219,11 @@ def _of_state(fun: Callable[..., Any], names: tuple[str, ...], least: int) -> Ca
 
 
 class _Use(NamedTuple):
-    """A scan that makes or reads an array.
+    """A scan that makes or reads an array, one slice in each iteration.
 
     Attributes:
       body, length: of the scan. runs: how often it runs. makes: whether it makes the array.
-      work: of an iteration, that can run beside the copy of a slice.
+      work: operations in an iteration that can run while the slice is copied.
       turned: whether it runs in the other direction than the scan that makes the array, or is it.
     """
 
@@ -239,7 +236,7 @@ class _Use(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """An array that can be spilled, by variable; the scan that makes it and those that read it."""
+    """An array that can be spilled: its variable, and the scans that make (first) and read it."""
 
     variable: Any
     array: Spilled
@@ -247,18 +244,20 @@ class _Found(NamedTuple):
 
     @property
     def is_turned(self) -> bool:
-        """Whether copies can have an iteration of their own."""
+        """Whether copies may overlap with a neighbouring iteration: all readers run backwards."""
         return all(use.turned for use in self.uses)
 
     def hidden_part(self, hidden: float) -> float:
-        """The part of its copies that can run beside computation, were they alone."""
+        """The part of its copies, 0 to 1, that runs beside computation, were there no others."""
         works = ((use.body.beside.work if self.is_turned else use.work, use) for use in self.uses)
         least = min(use.length * work for work, use in works)
         return min(1.0, hidden * least / max(self.array.bytes, 1))
 
 
 def _apart(chosen: Sequence[_Found], hidden: float) -> set[Any]:
-    """Variables whose copies get an iteration of their own, as scans wait for them otherwise."""
+    """Variables whose slices are copied beside the next or previous iteration, which hides more.
+    Chosen greedily while one saves waiting for at least 1/4 of its array's bytes.
+    """
     apart: set[Any] = set()
     left = [one for one in chosen if one.is_turned]
     while left:
@@ -272,9 +271,9 @@ def _apart(chosen: Sequence[_Found], hidden: float) -> set[Any]:
 
 
 def _waits(chosen: Sequence[_Found], apart: Set[Any], hidden: float) -> float:
-    """The bytes that links copy while scans wait; for variables in `apart` an iteration is there.
-
-    What is sent to the host and what is fetched has a link each, in the order of an iteration.
+    """Estimates the time that scans wait for copies, as bytes that a link copies in that time.
+    Copies of variables in `apart` overlap with a whole iteration. Copies to the host share one
+    link, those from it another, and are made in the order of an iteration.
     """
     copies: dict[tuple[_Program, bool, int], list[tuple[float, int]]]
     copies = collections.defaultdict(list)
@@ -295,7 +294,7 @@ def _waits(chosen: Sequence[_Found], apart: Set[Any], hidden: float) -> float:
 
 
 class _Program:
-    """A jaxpr with its calls inlined, and the scans in its scans' bodies as programs.
+    """A jaxpr with its calls inlined; the bodies of its scans are programs too.
 
     Attributes:
       inputs, outputs, equations: as in a jaxpr. constants: values of the last inputs.
@@ -316,11 +315,13 @@ class _Program:
 
     @functools.cached_property
     def beside(self) -> Beside:
-        """What can run beside copies, if this is the body of a scan."""
+        """Estimates what work overlaps with copies of slices, if this is the body of a scan."""
         return Beside(self.equations)
 
     def arrays(self, runs: int = 1) -> Iterator[_Found]:
-        """The arrays that scans alone touch, slice by slice; `runs`: how often the program runs."""
+        """Yields the arrays that only scans make and read, slice by slice, those in scans' bodies
+        too. `runs` says how often the program runs.
+        """
         made: dict[Any, tuple[str, str, bool]] = {}
         used: dict[Any, list[_Use]] = collections.defaultdict(list)
         others = {v for v in self.outputs if is_variable(v)}
@@ -352,20 +353,20 @@ class _Program:
                 yield _Found(v, array, tuple(used[v]))
 
     def line(self, result: Any) -> str | None:
-        """The user's "file:line" that makes a result, if an equation does."""
+        """The user's "file:line" of the equation that makes `result`; None if none does."""
         makers = (e for e in self.equations if any(v is result for v in e.outvars))
         return next((user_line(e) for e in makers), None)
 
 
 class _Spiller:
-    """A traced function whose chosen arrays wait in host memory.
+    """Chooses a jaxpr's arrays that wait in host memory, within limits, and runs it with copies.
+
+    A slice's copy that an iteration would wait for overlaps with a whole one, if that hides most of
+    it: sent in the iteration after the one that makes it, fetched in the one before that reads it.
+    So entry i of the array in host memory is slice i - 1, and the last slice stays on the device.
 
     Attributes:
-      chosen: variable -> what it is spilled as, largest first.
-
-    A copy that an iteration would wait for gets a whole one, if that hides most of it: a slice is
-    sent in the iteration after the one that makes it, and fetched in the one before that reads it.
-    So entry i of the array in host memory is slice i - 1, and the last slice stays on the device.
+      chosen: variable -> the array that it is, largest first.
     """
 
     def __init__(
@@ -386,7 +387,7 @@ class _Spiller:
         self.chosen: dict[Any, Spilled] = {one.variable: one.array for one in chosen}
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """The results for values of the jaxpr's constants and arguments."""
+        """Runs the jaxpr with copies, on values of its constants and arguments; gives results."""
         return self._run(self._program, values)
 
     def _run(self, program: _Program, values: Sequence[Any]) -> list[Any]:
@@ -402,7 +403,7 @@ class _Spiller:
         return values_of(program.outputs, known)
 
     def _changes(self, e: Any, body: _Program) -> bool:
-        """Whether a scan touches a chosen array, or a scan in its body does."""
+        """Whether the scan `e`, or a scan in its body, makes or reads a chosen array."""
         touched = any(is_variable(v) and v in self.chosen for v in (*e.invars, *e.outvars))
         inner = ((body.equations[i], b) for i, b in body.bodies.items())
         return touched or any(self._changes(*pair) for pair in inner)
@@ -438,11 +439,11 @@ class _Spiller:
 def _exchanged(
     values: Sequence[Any], which: Sequence[int], others: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """(`values` with `others` in the places `which`, what was in these places)."""
+    """Returns (`values` with `others` at the indices `which`, what was at these indices)."""
     given = dict(zip(which, others, strict=True))
     return [given.get(k, v) for k, v in enumerate(values)], [values[k] for k in which]
 
 
 def _moved(values: Sequence[Any], which: Sequence[bool], to: Any) -> list[Any]:
-    """Values, those of `which` moved to a memory space."""
+    """Returns `values`, those with a true flag in `which` moved to the memory space `to`."""
     return [jax.device_put(v, to) if w else v for v, w in zip(values, which, strict=True)]

@@ -1,4 +1,4 @@
-"""Traced functions: calls inlined, equations as steps of a walk, ranges as functions."""
+"""Traced functions: calls are inlined, and equations become the steps of a walk."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +48,7 @@ class TracedFunction:
     Attributes:
       inputs, outputs: variables (outputs: or literals); constants of the trace count as inputs.
       equations: in an order in which every variable is defined before it is used.
-      walk: the equations as steps.
-      constants: values of the last inputs, the constants of inlined calls.
+      walk: sizes and reads of the equations, its steps. constants: values of the last inputs.
     """
 
     inputs: tuple[Any, ...]
@@ -60,7 +59,7 @@ class TracedFunction:
 
 
 class Inlined(NamedTuple):
-    """A jaxpr in which calls are inlined, and the values of these calls' constants."""
+    """A jaxpr with calls inlined; `constants`: variable -> value, of these calls' constants."""
 
     equations: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -87,7 +86,7 @@ class Step:
 
 
 def steps_of(program: TracedFunction) -> list[Step]:
-    """A traced program's equations as Steps, in the order in which they run."""
+    """Describes a program's equations as Steps, in the order in which they run."""
     sizes, crossing = program.walk.sizes.tolist(), program.walk.crossing().tolist()
     return [
         Step(
@@ -103,15 +102,11 @@ def steps_of(program: TracedFunction) -> list[Step]:
 
 
 def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
-    """Makes a TracedFunction of a jaxpr.
+    """Makes a TracedFunction of an open jaxpr, most of its calls of jitted functions inlined.
 
-    Its inputs are the jaxpr's constants, its arguments, then constants of inlined calls. Calls of
-    jitted functions are inlined unless they make under 1/1024 of all bytes, have effects, or set
-    shardings, layouts or compiler options.
-
-    Args:
-      jaxpr: an open one.
-      policy: results that it keeps count as 0 bytes of a step: recomputing frees none of them.
+    Calls are not inlined that make under 1/1024 of all bytes, have effects, or set shardings,
+    layouts or compiler options. Inputs are the jaxpr's constants, its arguments, then constants of
+    inlined calls. Results that `policy` keeps count 0 bytes in a step: recomputing frees none.
     """
     sizes = _Sizes(policy)
     inputs = (*jaxpr.constvars, *jaxpr.invars)
@@ -128,15 +123,15 @@ def program_of(jaxpr: Any, policy: Policy | None = None) -> TracedFunction:
 
 
 def inlined(jaxpr: Any) -> Inlined:
-    """Inlines all calls of jitted functions in a jaxpr, small ones too.
-
-    Calls stay that shard their arguments or say how they are compiled.
+    """Inlines all calls of jitted functions in a jaxpr, small ones too. Calls stay that have
+    effects, shard their arguments or say how they are compiled.
     """
     return Inliner(_plain_call, user_lines=True).inlined(jaxpr)
 
 
 def checkpoint_names(equations: Sequence[Any]) -> dict[int, str]:
-    """Variable's id -> its name, or that of the one named value it follows from elementwise.
+    """Returns id of a variable -> its `checkpoint_name`, or that of the one named value it follows
+    from elementwise; others are left out.
 
     A factor of a derivative, such as cos(x) for sin(x), follows from the named x at no fewer bytes:
     if x is kept, the factor need not be. The operand of `checkpoint_name` itself has no name: a
@@ -165,7 +160,9 @@ def checkpoint_names(equations: Sequence[Any]) -> dict[int, str]:
 
 
 class _Sizes:
-    """Bytes that equations make, those inside their calls included."""
+    """Counts the bytes that an equation, or all in a jaxpr, make, those in inner jaxprs included;
+    results that `policy` keeps count 0.
+    """
 
     def __init__(self, policy: Policy | None) -> None:
         self._policy = policy
@@ -212,14 +209,14 @@ class Inliner:
         self._constants: dict[int, tuple[Any, Any]] = {}  # by id: variable and value
 
     def inlined(self, jaxpr: Any) -> Inlined:
-        """All of a jaxpr."""
+        """Inlines calls in all of a jaxpr's equations, and renames its outputs."""
         names: dict[Any, Any] = {}
         equations = tuple(self.equations(jaxpr.eqns, names))
         outputs = tuple(renamed(jaxpr.outvars, names))
         return Inlined(equations, outputs, dict(self._constants.values()))
 
     def equations(self, equations: Sequence[Any], names: dict[Any, Any]) -> Iterator[Any]:
-        """Renames and inlines; `names`: variable -> what stands for it, extended on the way."""
+        """Yields equations, renamed by `names` and with calls inlined; adds results to `names`."""
         for e in equations:
             inputs = renamed(e.invars, names)
             inner = self._called(e)
@@ -250,7 +247,7 @@ def _defined(jaxpr: Any) -> Iterator[Any]:
 
 
 def _plain_call(e: Any) -> Any:
-    """The jaxpr of a jitted call without shardings, layouts, options and effects, or None."""
+    """The jaxpr of a jitted call without shardings, layouts, options and effects, else None."""
     if e.primitive is not primitives.jit_p or e.effects:
         return None
     p = e.params
@@ -266,10 +263,10 @@ def _plain_call(e: Any) -> Any:
 
 
 def _moved(equations: list[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-    """Puts casts, slices and views of arguments just before their first use.
+    """Returns the equations, with casts, slices and views of inputs just before their first use.
 
     Programs often begin with casts of all parameters; made there they would cross every cut up to
-    their use.
+    their use. Those that nothing uses are left out.
     """
     given = set(inputs)
     waiting: dict[Any, Any] = {}
@@ -326,7 +323,7 @@ class TracedCall:
     Attributes:
       jaxpr: of its array arguments. shapes: its results, as a pytree of shapes.
       arrays: for each leaf of (args, kwargs), whether it is an array.
-      values: of the jaxpr's constants and arguments.
+      values: of the jaxpr's constants, then of its arguments.
     """
 
     jaxpr: Any
@@ -343,7 +340,7 @@ class TracedCall:
 def traced_call(
     fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TracedCall:
-    """Traces a function. Arguments that are no arrays, such as numbers, become constants."""
+    """Traces `fun(*args, **kwargs)`. Arguments that are no arrays, as numbers, become constants."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     arrays = [_is_array(leaf) for leaf in leaves]
 
@@ -359,7 +356,7 @@ def traced_call(
 
 
 def _is_array(leaf: Any) -> bool:
-    """Python's numbers are none: `fun` may branch on them, as on flags."""
+    """Whether a leaf is an array or shape. Python's numbers are not: `fun` may branch on them."""
     if isinstance(leaf, bool | int | float | complex):
         return False
     return isinstance(leaf, jax.ShapeDtypeStruct) or core.valid_jaxtype(leaf)

@@ -60,26 +60,25 @@ def sublinear(
       fun: the loss function, or any other; all results are returned, auxiliary ones too.
       budget: bytes of results in one segment (B of algorithm 3). None searches for the best by an
         estimate; "exact" by XLA's buffer assignment of the gradient in all arguments, which is
-        compiled for each of six budgets, and as it is; so does a function from such a lowered
-        gradient to bytes.
+        compiled for each of six budgets, and without segments. A function from a lowered gradient
+        to bytes is used like "exact".
       keep: what is not recomputed: "nothing" is kept; "dots", the results of matrix products and
         convolutions, costs little time but memory in proportion to their number; or a policy of
-        `jax.checkpoint`. Where that may keep more than the function does as it is, a line of log
-        says so; with budget="exact" it never does.
+        `jax.checkpoint`. Where that may keep more than the plain function does, a line of log says
+        so; with budget="exact" it never does.
       depth: how often a step is recomputed at most. 1: O(sqrt n) memory for one more forward pass;
         d: O(n^(1 / (d + 1))) for d; None: O(log n) for O(log n).
       splits: k of the recursion g(n) = k + g(n / (k + 1)), for depth=None: how often each part is
         cut. More cuts keep more and recompute less.
       candidates: whether a cut may follow a step (the set C of algorithm 3), such as
-        `lambda step: step.name == "cut"` for what `checkpoint_name(x, "cut")` marks; None: where
-        few bytes cross.
+        `lambda s: s.name == "cut"` for what `checkpoint_name(x, "cut")` marks; None: where few
+        bytes cross.
       mirror: how often a step is recomputed (m of algorithm 2), instead of a search: 0 keeps its
         results, 1 makes them again from those, 2 from the ones of count 1, and so on. What several
         segments read is made again for each, so more often than that; `explain` says how often.
 
     Returns:
-      A function of `fun`'s signature. Its `explain(*args, **kwargs)`, on arrays or shapes, is the
-      `SegmentPlan`.
+      A function with `fun`'s signature; its `explain`, of arrays or shapes, gives a `SegmentPlan`.
 
     Raises:
       InputError: `fun` is no function, `keep` is unknown, two of the arguments contradict each
@@ -121,8 +120,7 @@ class SegmentPlan:
     Attributes:
       segments: ranges of equations; see `olla_xla.segments.budget.Segment`.
       mirror_counts: how often each equation is recomputed (m of the paper's algorithm 2).
-      equations: their primitives' names.
-      sizes: bytes that each equation makes.
+      equations: their primitives' names. sizes: bytes that each equation makes.
     """
 
     segments: tuple[Segment, ...]
@@ -133,7 +131,7 @@ class SegmentPlan:
 
 @dataclasses.dataclass(frozen=True)
 class _How:
-    """What `sublinear` was asked for; `allocation` where the budget is to be the exact one."""
+    """The checked arguments of `sublinear`; `allocation` is given if it compares exact bytes."""
 
     policy: Policy | None
     budget: int | None
@@ -193,7 +191,7 @@ class _Traced:
 def _trace(
     fun: Callable[..., Any], how: _How, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Traced:
-    """Traces and cuts. Arguments that are no arrays are fixed by the trace."""
+    """Traces a call of `fun` and cuts it into segments. Non-array arguments become constants."""
     call = traced_call(fun, args, kwargs)
     program = program_of(call.jaxpr, how.policy)
     results = jax.tree.leaves(call.shapes)
@@ -208,8 +206,7 @@ def _trace(
 def _say_what_is_kept(
     program: TracedFunction, segments: tuple[Segment, ...], policy: Policy, values: list[Any]
 ) -> None:
-    """Says where what a policy keeps may well be more than what the function keeps as it is.
-
+    """Logs if segments with a policy may keep more bytes than the function's plain gradient does.
     Where each product feeds one function that can be derived from its own result, such as tanh,
     `keep="dots"` keeps the products in place of these, and what crosses the cuts besides.
     """
@@ -236,7 +233,7 @@ def _say_what_is_kept(
 def _segments(
     program: TracedFunction, how: _How, values: list[Any], is_loss: bool
 ) -> tuple[Segment, ...]:
-    """The segments that were asked for."""
+    """Cuts a program as `how` says: by `mirror`, by the gradient's exact bytes, or by estimate."""
     walk = program.walk
     if how.mirror is not None:
         return mirrored_segments(walk, _counts(program, how.mirror))
@@ -260,7 +257,7 @@ def _segments(
 
 
 def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]:
-    """What the caller's m says of each step."""
+    """Calls `mirror` for each step: how often to recompute it. Raises InputError for bad counts."""
     counts = []
     for step in steps_of(program):
         count = mirror(step)
@@ -273,14 +270,14 @@ def _counts(program: TracedFunction, mirror: Callable[[Step], int]) -> list[int]
 def _whole_block(
     program: TracedFunction, segments: tuple[Segment, ...], policy: Policy | None
 ) -> _Block:
-    """The program's function with these segments."""
+    """Makes the function of a program's inputs that recomputes these segments."""
     outputs = tuple(v for v in program.outputs if is_variable(v))
     return _block(program.equations, segments, outputs, policy)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """A function of the values of `inputs`, variables."""
+    """A function of the values of the variables `inputs`; its maker says what it returns."""
 
     inputs: tuple[Any, ...]
     function: Callable[..., Sequence[Any]]
@@ -292,10 +289,9 @@ def _block(
     outputs: Sequence[Any],
     policy: Policy | None,
 ) -> _Block:
-    """The function of equations, each segment a `jax.checkpoint` if it is recomputed.
-
-    This is the memory-optimised gradient graph (algorithm 2): a segment's backward pass runs the
-    segment's equations again from what crosses into it.
+    """Makes a function that runs equations and gives `outputs`, each recomputed segment in a
+    `jax.checkpoint`. This is the memory-optimised gradient graph (algorithm 2): a segment's
+    backward pass runs the segment's equations again from what crosses into it.
     """
     if not segments:
         inputs = _free(equations, outputs)
@@ -330,10 +326,9 @@ def _block(
 
 
 def _with_again(part: _Block, earlier: Sequence[Any]) -> _Block:
-    """A block that runs earlier equations once more, for what it reads of their results.
-
-    The numbers are those that are made again; their gradient is that of the ones first made, so
-    that nothing is differentiated twice.
+    """A block that runs `earlier` equations again, and then `part` with their new results. The
+    numbers are those that are made again; their gradient is that of the ones first made, so that
+    nothing is differentiated twice.
     """
     made = {v for e in earlier for v in e.outvars}
     again = tuple(v for v in part.inputs if v in made)
@@ -353,7 +348,7 @@ def _with_again(part: _Block, earlier: Sequence[Any]) -> _Block:
 
 @jax.custom_jvp
 def _relayed(first: jax.Array, again: jax.Array) -> jax.Array:
-    """`again` with the derivative of `first`, of equal value, which then need not be kept."""
+    """Returns `again`, with the derivative of `first`, its equal, which then need not be kept."""
     return again
 
 
@@ -363,7 +358,7 @@ def _(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array
 
 
 def _free(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Variables read but not defined by the equations, in the order of their first use."""
+    """Variables that the equations or `outputs` read and no equation defines, by first use."""
     defined: set[Any] = set()
     found: dict[Any, None] = {}
     for e in equations:
@@ -376,7 +371,7 @@ def _free(equations: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
 def _needed(
     equations: Sequence[Any], segments: Sequence[Segment], outputs: Sequence[Any]
 ) -> list[tuple[Any, ...]]:
-    """By segment, what it defines for later ones or for the outputs."""
+    """For each segment, the variables it defines that later segments or `outputs` read."""
     wanted = dict.fromkeys(outputs)
     needed: list[tuple[Any, ...]] = []
     for s in reversed(segments):

@@ -1,4 +1,4 @@
-"""A program as a walk: steps in topological order, and the values that cross from one to another.
+"""A program as a walk: steps (equations) in topological order, and the values between them.
 
 A cut at step `i` lies between steps `i` and `i + 1`. Sizes are bytes; ranges of steps half-open.
 """
@@ -22,8 +22,7 @@ class Walk:
 
     Attributes:
       sizes: int64[n], bytes that each step makes and a backward pass may need.
-      value_bytes: int64[m], bytes of each value.
-      source: int64[m], step that makes it.
+      value_bytes: int64[m], bytes of each value. source: int64[m], step that makes it.
       use_value, use_step: int64[u], every read of a value, in any order.
       fixed: bool[n], steps that can be in no segment (side effects).
       allowed: bool[n], the steps after which a cut may be (C of algorithm 3); None: the planner
@@ -45,7 +44,9 @@ class Walk:
         values: Sequence[tuple[int, int, Sequence[int]]],
         fixed: Sequence[int] = (),
     ) -> Walk:
-        """Makes a walk. `values`: (bytes, step that makes it, steps that read it) of each."""
+        """Makes a walk of each step's bytes; each value as (bytes, step that makes it, steps that
+        read it); and the numbers of fixed steps.
+        """
         flags = np.zeros(len(sizes), np.bool_)
         flags[list(fixed)] = True
         return cls(
@@ -61,7 +62,7 @@ class Walk:
         return len(self.sizes)
 
     def part(self, start: int, stop: int) -> Walk:
-        """A new walk of steps [start, stop); values made before it count as arguments."""
+        """Returns a walk of steps [start, stop), numbered from 0, and the values made in it."""
         inside = (self.source >= start) & (self.source < stop)
         number = np.cumsum(inside) - 1
         uses = inside[self.use_value] & (self.use_step >= start) & (self.use_step < stop)
@@ -83,11 +84,11 @@ class Walk:
         return last
 
     def crossing(self, longest: int | None = None) -> NDArray[np.int64]:
-        """int64[n]: bytes of the values that cross the cut at each step; the last has none.
+        """Returns int64[n]: bytes of the values that cross the cut after each step; the last has 0.
 
         Args:
-          longest: leave out values that live on over more than this many bytes of steps: they
-            cross some cut wherever it is, so they say nothing about where.
+          longest: leave out values that live on over more than this many bytes of steps: they cross
+            some cut wherever it is, so they say nothing about where.
         """
         last = self.last_use
         sizes = self.value_bytes
@@ -97,7 +98,7 @@ class Walk:
         return live_bytes(self.source, last, sizes, len(self))
 
     def stored(self, cuts: Sequence[int]) -> NDArray[np.bool_]:
-        """Bool [m]: which values are needed across one of the cuts, so that they must be kept."""
+        """bool[m]: which values are read after a cut that follows their source, so must be kept."""
         if not len(cuts):
             return np.zeros(len(self.source), np.bool_)
         ascending = np.append(np.asarray(cuts, np.int64), np.iinfo(np.int64).max)

@@ -60,8 +60,7 @@ class SolverLimits:
     With `threads=1` and no wall-clock limit reached, equal models and seeds give equal results.
 
     Attributes:
-      time_limit: wall-clock seconds.
-      threads: of the solver.
+      time_limit: wall-clock seconds. threads: of the solver.
       seed: of its random numbers, not negative.
       work_limit: deterministic work, in CP-SAT's and Gurobi's own units (about a second each).
       node_limit: branch-and-bound nodes (HiGHS, Gurobi).
@@ -101,14 +100,11 @@ class SolverResult:
     """How a solve ended, with the best point and the bound.
 
     Attributes:
-      status: how it ended.
-      value: objective of `x`; None without one.
+      status: how it ended. value: objective of `x`; None without one.
       bound: no feasible point has a smaller objective; -inf when nothing is known.
       x: float64 [variables], integer variables exactly integral; None if no point was found.
-      seconds: wall-clock time in the solver.
-      message: one line of detail.
-      backend: name of the solver, or "".
-      failures: one line for each backend that was tried before and failed.
+      seconds: wall-clock time in the solver. message: one line of detail.
+      backend: name of the solver, or "". failures: a line for each backend that failed before.
     """
 
     status: Status
@@ -121,7 +117,7 @@ class SolverResult:
     failures: tuple[str, ...] = ()
 
     def point(self) -> NDArray[np.float64]:
-        """`x`, float64 [variables]; SolverError, with what every backend said, if there is none."""
+        """The point `x`, float64 [variables]; SolverError, with what each backend said, if None."""
         if self.x is None:
             said = "; ".join([*self.failures, f"{self.backend or 'solve'}: {self.message}"])
             raise SolverError(f"no solution ({self.status}): {said}")
@@ -224,10 +220,8 @@ class LinearModel:
         """Adds variables that have the same bounds, kind and cost.
 
         Args:
-          count: how many.
-          lower, upper: their bounds, inclusive; InputError if they are empty.
-          integer: whether they take integer values only.
-          cost: their coefficient in the objective.
+          count: how many. lower, upper: their bounds, inclusive; InputError if they are empty.
+          integer: whether they take integer values only. cost: their coefficient in the objective.
           name: the name of the k-th of them; called only when a name is asked for.
 
         Returns:
@@ -292,11 +286,11 @@ class LinearModel:
         self._arrays = None
 
     def fix(self, column: int, value: float) -> None:
-        """Fixes a variable at a value, by both of its bounds."""
+        """Sets both bounds of a variable to `value`, in place."""
         self.bound(column, value, value)
 
     def bound(self, column: int, lower: float, upper: float) -> None:
-        """Replaces the bounds of a variable; InputError if `lower` is above `upper`."""
+        """Replaces a variable's bounds, in place; InputError if `lower` is above `upper`."""
         if lower > upper:
             raise InputError(f"no {self.variable_name(column)} lies in [{lower}, {upper}]")
         self._lower[column], self._upper[column] = lower, upper

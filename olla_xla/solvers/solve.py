@@ -87,7 +87,7 @@ def solve(
 def solve_with(
     model: LinearModel, limits: SolverLimits, solvers: Sequence[tuple[str, Callable[[], Solver]]]
 ) -> SolverResult:
-    """As `solve`, with solvers given as (name, function that returns the solver)."""
+    """Minimises a model as `solve` does, with solvers as (name, function that returns one)."""
     start = _checked_start(model)
     failures: list[str] = []
     for name, load in solvers:
@@ -136,7 +136,7 @@ def _loader(module: str) -> Callable[[], Solver]:
 
 
 def _checked_start(model: LinearModel) -> SolverResult | None:
-    """The start as a result, or None without one."""
+    """`model.start`, checked, as a FEASIBLE result; None without one. InputError if infeasible."""
     if model.start is None:
         return None
     try:
@@ -150,10 +150,10 @@ def _checked_start(model: LinearModel) -> SolverResult | None:
 
 
 def _checked(model: LinearModel, result: SolverResult, start: SolverResult | None) -> SolverResult:
-    """The result with a rounded, tested point; never worse than the start.
+    """A solver's result with its point rounded and tested, or the start if that is better.
 
-    Raises:
-      SolverError: the point is not feasible, or statuses, values and bounds contradict each other.
+    Raises SolverError if the point is not feasible, or statuses, values and bounds contradict each
+    other.
     """
     x, value, bound = result.x, None, known(result.bound)
     if result.status is Status.ERROR:
@@ -188,7 +188,7 @@ def _checked(model: LinearModel, result: SolverResult, start: SolverResult | Non
 
 
 def _within(gap: float, result: SolverResult) -> SolverResult:
-    """A result that ended within a gap is not proven to be the best."""
+    """The result; with a gap, OPTIMAL becomes FEASIBLE, as the solver may have ended early."""
     if not gap or result.status is not Status.OPTIMAL:
         return result
     return dataclasses.replace(
@@ -197,7 +197,7 @@ def _within(gap: float, result: SolverResult) -> SolverResult:
 
 
 def _slack(value: float) -> float:
-    """Rounding allowed between an objective value and the bound that proves it."""
+    """The rounding error allowed between an objective value and its bound."""
     return 1e-6 * max(1.0, abs(value))
 
 
@@ -209,7 +209,7 @@ _ROUNDING = 1e-6
 
 
 def known(bound: float) -> float:
-    """The bound if it is finite and no solver's infinity (1e20 or more), else minus infinity."""
+    """`bound`, or minus infinity if a solver means that it knows none (infinite, 1e20 or more)."""
     return bound if -_INFINITE < bound < _INFINITE else -math.inf
 
 
@@ -240,7 +240,7 @@ _LONGEST_WAIT = threading.TIMEOUT_MAX / 2  # seconds; the platform has a longest
 
 
 class _Given:
-    """What a backend needs of a model."""
+    """A model's arrays and start, with the attributes that a backend's `solve` reads of a model."""
 
     def __init__(self, arrays: LinearArrays, start: NDArray[np.float64] | None) -> None:
         self._arrays = arrays
@@ -248,11 +248,11 @@ class _Given:
         self.variables, self.rows = len(arrays.cost), len(arrays.row_lower)
 
     def arrays(self) -> LinearArrays:
-        """The data."""
+        """The model's arrays."""
         return self._arrays
 
     def variable_name(self, column: int) -> str:
-        """A name for the variable in a column."""
+        """A made-up name for the variable in a column: "x" and its number."""
         return f"x{column}"
 
 
@@ -291,7 +291,7 @@ def solve_apart(backend: str, model: LinearModel, limits: SolverLimits) -> Solve
 
 
 def _read(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
-    """Puts what the process writes into `messages`, and None at its end."""
+    """Puts each object that a solver's process pickles to `stream` into `messages`, then None."""
     with contextlib.suppress(EOFError, pickle.UnpicklingError):
         while True:
             messages.put(pickle.load(stream))
@@ -299,7 +299,10 @@ def _read(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
 
 
 def _followed(messages: queue.SimpleQueue[Any], limits: SolverLimits, until: float) -> SolverResult:
-    """The result, or the point and bound reported until the time was up."""
+    """Waits for a solver's process: its result, or, once the time is up, what it reported last.
+
+    Calls `limits.watch` at its progress; SolverError if it fails or ends without a result.
+    """
     x, bound = None, -INFINITY
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The devices a step can be planned for."""
+"""The devices a step can be planned for, present or not."""
 
 from olla_xla.targets.target import (
     TARGETS,

@@ -67,7 +67,7 @@ class Card:
 
 @functools.cache
 def card(name: str) -> Card:
-    """The figures of a GPU or TPU target, for which no plugin needs to be installed.
+    """Returns memory, bandwidth and configuration of a GPU or TPU target; needs no plugin.
 
     Raises:
       InputError: there is no such target.
@@ -91,7 +91,7 @@ def card(name: str) -> Card:
 
 
 def memory_of_kind(kind: str) -> int | None:
-    """Bytes of memory of the GPU or TPU target that JAX calls `kind`; None if there is none."""
+    """Bytes of memory of the GPU or TPU target with this `device_kind` of JAX; None without one."""
     cards = (card(name) for name, where in TARGETS.items() if not platform(where).is_host)
     return next((c.memory_bytes for c in cards if c.kind == kind), None)
 
@@ -161,7 +161,7 @@ class Target:
         return placed
 
     def _has(self, leaf: Any) -> bool:
-        """Whether a leaf is placed on these devices already."""
+        """Whether an array or ShapeDtypeStruct has a sharding on these devices already."""
         sharding = getattr(leaf, "sharding", None)
         return sharding is not None and sharding.device_set <= set(self.devices)
 
@@ -175,7 +175,7 @@ class Target:
 
 
 class _InHostMemory(jax.sharding.NamedSharding):
-    """Of arrays in the host's memory, also beside compile-only GPUs.
+    """Sharding of arrays in the host's memory, also beside compile-only GPUs.
 
     These list no memories, so that JAX drops a `memory_kind` that its own shardings are given, and
     compiles for an array on the device.
@@ -211,7 +211,7 @@ def prepare_environment(name: str, devices: int = 1) -> None:
 
 
 def target(name: str, devices: int = 1, topology: str = "") -> Target:
-    """The devices of a target; for GPUs and TPUs compile-only ones, which need JAX's plugin.
+    """Returns the devices of a target; GPUs and TPUs are compile-only and need JAX's plugin.
 
     Args:
       name: one of `TARGETS`. devices: how many; a GPU's are those of one machine.
@@ -253,18 +253,18 @@ def _cpu(devices: int) -> Target:
 
 
 def installed() -> list[str]:
-    """Targets that commands use by default: "cpu", and "h100" if its plugin is installed."""
+    """Names of targets that commands use by default: "cpu", and "h100" if its plugin is there."""
     return ["cpu", "h100"] if _is_installed(card("h100").plugin) else ["cpu"]
 
 
 def _is_installed(plugin: str) -> bool:
-    """Whether JAX's plugin of that name is installed."""
+    """Whether the plugin `jax_plugins.xla_<plugin>` of JAX is installed."""
     names = ("jax_plugins", f"jax_plugins.xla_{plugin}")  # without the first the second raises
     return all(importlib.util.find_spec(name) is not None for name in names)
 
 
 def _described(found: Card, count: int) -> tuple[Any, ...]:
-    """Compile-only devices of a card."""
+    """Makes `count` compile-only devices of a GPU. InputError without a plugin that works."""
     hint = to_install(found.plugin)
     needs = f"target={found.name} needs JAX's CUDA plugin"
     # Without the check JAX would name its plugins' entry points rather than what is missing.

@@ -1,4 +1,4 @@
-"""TPUs, present or absent: libtpu compiles for them on any machine.
+"""TPUs to compile for, present or absent: libtpu compiles for them on any machine.
 
 Memory is what libtpu says a program may take; bandwidth is from Google Cloud's documentation of
 each TPU version.
@@ -75,7 +75,7 @@ def prepare_libtpu() -> None:
 
 
 def tpu_devices(chip: Chip, count: int, topology: str = "") -> tuple[Any, ...]:
-    """Compile-only devices of a TPU version, as `jax.Device`s.
+    """Makes compile-only devices of a TPU version, as `jax.Device`s.
 
     Args:
       chip: their version. count: how many, if no topology is given.
@@ -105,7 +105,7 @@ _TOPOLOGY = re.compile(r"[1-9]\d*(x[1-9]\d*){1,2}")
 
 
 def _usual(chip: Chip, count: int) -> str:
-    """The topology of so many devices whose directions differ least in length."""
+    """Returns the most even topology, such as "2x4", of `count` devices, a power of two."""
     chips = -(-count // chip.devices)
     if count & (count - 1):
         raise InputError(

@@ -9,8 +9,7 @@ from typing import Any
 
 
 def after_jax(call: Callable[[], None]) -> None:
-    """Calls a function as soon as JAX is imported, or now if it is imported already.
-
+    """Calls a function as soon as anyone imports JAX, or now if it is imported already.
     The importer goes on only then. JAX reads variables of the environment when it is imported, so a
     program that sets some is to import it by itself.
     """
@@ -26,7 +25,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._asks = False
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """JAX's own spec, whose loader then makes the call; None for other modules."""
+        """Returns JAX's own spec, with a loader that makes the call after loading; else None."""
         if name != "jax" or self._asks:
             return None
         self._asks = True

@@ -22,7 +22,7 @@ _SECONDS = 5.0  # for each packing
 
 @dataclasses.dataclass(frozen=True)
 class AllocationRow:
-    """One allocation of XLA's; sizes in bytes.
+    """One allocation of XLA's buffer assignment, and what its values need; sizes in bytes.
 
     Attributes:
       index: XLA's number. kind: "argument", "output" or "temp". values: how many lie in it.
@@ -42,7 +42,7 @@ class AllocationRow:
 def allocation_rows(
     module: bytes, assignment: BufferAssignment, target: str
 ) -> list[AllocationRow]:
-    """Checks a buffer assignment, and finds what each allocation wastes, the largest first.
+    """Checks a buffer assignment; returns a row for each allocation, the largest first.
 
     Args:
       module: the executable's serialized HloModuleProto. assignment: what XLA made of it.
@@ -81,7 +81,9 @@ def _check_bounds(assignment: BufferAssignment) -> None:
 def _allocation(
     allocation: Allocation, lives: dict[str, tuple[int, int]], alignment: int
 ) -> AllocationRow:
-    """One row; `lives` has the first and last logical time of every value by name."""
+    """Packs one allocation's values anew, and returns its row; values not in `lives` are left out.
+    `lives` has the first and last logical time of every value by name; `alignment` is in bytes.
+    """
     held = [a for a in allocation.assigned if a.name in lives and a.size]
     known = [(*lives[a.name], a.offset, a.size) for a in held]
     first, last, low, size = np.array(known, np.int64).reshape(-1, 4).T
@@ -103,7 +105,7 @@ def live_bytes(
     low: NDArray[np.int64],
     size: NDArray[np.int64],
 ) -> int:
-    """The most bytes in use at one time, by values at addresses [low, low + size)."""
+    """Most bytes covered at one time by values that live in [first, last] at [low, low + size)."""
     order = np.argsort(low, kind="stable")
     first, last, low, size = first[order], last[order], low[order], size[order]
     best = 0
@@ -118,7 +120,9 @@ def live_bytes(
 def _tied(
     first: NDArray[np.int64], last: NDArray[np.int64], low: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """[values] one number for values at one offset while both are live: they share it in place."""
+    """Numbers values so that those at one offset with overlapping lives get the same number.
+    They share memory in place. `first` and `last` are their lives, `low` their offsets.
+    """
     group, before, end = np.arange(len(low)), -1, -1
     for k in np.lexsort((first, low)):
         tied = before >= 0 and low[k] == low[before] and first[k] <= end

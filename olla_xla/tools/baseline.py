@@ -25,9 +25,8 @@ def analyze_model(
     options: PlanOptions | None,
     advice: PlanOptions | None = None,
 ) -> Analysis:
-    """The analysis of a model's step for a target; with `options` the step is planned too.
-
-    With `advice`, changes that may help are tried within these options.
+    """Analyses the memory of a model's step compiled for a target.
+    With `options` the step is planned too; with `advice` changes that may help are tried within it.
     """
     with tracing(model.name):
         return analyze(
@@ -43,7 +42,7 @@ def analyze_model(
 def analyze_dump(
     module: LoweredModule, target: Target, options: PlanOptions | None, progress: Progress
 ) -> Analysis:
-    """The analysis of a module that was dumped before XLA's pipeline, compiled for a target.
+    """Compiles a module that was dumped before XLA's pipeline, and analyses its memory.
 
     Args:
       module: the dump. target: what to compile it for. options: of a plan, None for none.
@@ -80,7 +79,7 @@ def compare_with(
       options: of the plan. stage: called with one line at each stage.
 
     Raises:
-      InputError: the baseline is of another model, batch size, optimizer or target.
+      InputError: the baseline is an analysis of another model, batch size, optimizer or target.
       OllaError: planning failed.
     """
     if baseline.of_plan:

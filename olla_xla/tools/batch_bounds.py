@@ -33,10 +33,10 @@ _NEAR = 2
 
 
 class Bounds:
-    """Finds the largest batch that fits, by compiling sizes between a lower and an upper bound.
+    """Searches for the largest batch that fits in one way, between a lower and an upper bound.
 
     Args:
-      way: how sizes are compiled. unit: sizes are multiples of it.
+      way: how sizes are compiled and their totals predicted. unit: sizes are multiples of it.
 
     Attributes:
       low: the largest that was compiled this way and fits; 0 where none was.
@@ -53,13 +53,13 @@ class Bounds:
         self._last = 0  # the size that was compiled last
 
     def schedule(self, start: int, most: int) -> None:
-        """Has XLA schedule sizes until the predicted totals of two give a line.
+        """Compiles sizes up to XLA's schedule, until predicted totals of two give a line.
 
         Args:
           start: the first. most: compiles, of all ways, at which to stop.
 
         Raises:
-          LimitError: the totals do not rise, so the size seems to have no effect.
+          LimitError: totals do not rise with the size, or very large sizes fit.
         """
         at, memory = rounded(start, self.unit), self.work.memory
         totals: dict[int, int] = {}
@@ -88,10 +88,10 @@ class Bounds:
             at = rounded(int(meets), self.unit)
 
     def predict(self, off: float) -> None:
-        """Predicts the totals of the sizes that XLA has scheduled.
+        """Predicts the totals of the (at most two) sizes that XLA has scheduled, for a line.
 
         Args:
-          off: ratio of XLA's total to the predicted one in the previous way.
+          off: XLA's total over the predicted one in the previous way, for the first estimate.
         """
         for batch in self.work.known():
             self._predict(batch)
@@ -103,7 +103,7 @@ class Bounds:
         return size
 
     def off(self) -> float:
-        """XLA's total over the predicted one, for the size compiled last; 1.0 if not known."""
+        """XLA's total divided by the predicted one, of the size compiled last; 1.0 if not known."""
         self._learn()
         exact, predicted = self.way.exact(), self.way.on_line()
         if exact.get(self._last) and predicted.get(self._last):
@@ -128,7 +128,7 @@ class Bounds:
         self.work.progress(f"{self.way.name}: batch {batch:,} {fits}, {size / 2**20:,.0f} MB")
 
     def is_closed(self, floor: int) -> bool:
-        """Whether the search is over: no size above `floor` could still fit."""
+        """Whether the search is over: refused, or no size above `floor`, which fits, could fit."""
         return bool(self.refused) or 0 < self.high <= floor + self.unit
 
     def doubt(self, floor: int) -> float:
@@ -145,14 +145,16 @@ class Bounds:
         return ((self.high or self.expected(floor) + self.unit) - least) / least
 
     def expected(self, floor: int) -> int:
-        """Estimates the largest size that fits, by a line through known totals, within bounds."""
+        """Estimates the largest size that fits, by a line through known totals, within bounds.
+        `floor` is a size that fits, or 0.
+        """
         least = max(self.low, floor)
         meets = max(self._meets(), least)
         at = rounded(int(meets), self.unit) if meets >= self.unit else 0
         return min(at, self.high - self.unit) if self.high else at
 
     def next(self, floor: int, is_last: bool) -> int:
-        """Which batch size to compile next.
+        """Chooses the batch size to compile next: by the line, or between the bounds.
 
         Args:
           floor: a size that fits, or 0. is_last: whether it is the last compile of this way.
@@ -176,7 +178,7 @@ class Bounds:
             self.way.learn(self._last)
 
     def _down(self, is_last: bool) -> int:
-        """A size below all that were compiled, none of which fits."""
+        """Chooses a size below all that were compiled, none of which fits."""
         meets = self._meets()
         if meets >= self.high:  # the line contradicts the bound
             return self.high // 2
@@ -185,7 +187,7 @@ class Bounds:
         return min(math.floor(meets), self.high - self.unit * 2 ** (self._tries - 1))
 
     def _meets(self, off: float = 1.0) -> float:
-        """The size at which a line through known totals, times `off`, meets the memory."""
+        """The size at which a line through known totals, times `off`, equals the memory."""
         exact, predicted, memory = self.way.exact(), self.way.on_line(), self.work.memory / off
         totals = exact or predicted
         at = min(totals, key=lambda b: (abs(totals[b] - memory), b))
@@ -194,9 +196,9 @@ class Bounds:
 
 
 def _slope(totals: dict[int, int], memory: float) -> float:
-    """Bytes per unit of batch near a memory, from two sizes that are far enough apart; else 0.
-
-    Two sizes of which one fits and one does not are preferred: between them a curve errs least.
+    """Bytes per unit of batch, from two of the sizes in `totals` whose totals are near `memory`.
+    They are to be far enough apart; else 0. Two of which one fits and one does not are preferred:
+    between them a curve errs least.
     """
     near = sorted(totals, key=lambda b: (abs(totals[b] - memory), b))
     across = [b for b in near if (totals[b] <= memory) != (totals[near[0]] <= memory)]
@@ -207,5 +209,5 @@ def _slope(totals: dict[int, int], memory: float) -> float:
 
 
 def rounded(batch: int, unit: int) -> int:
-    """A size rounded down to a multiple of a unit, and at least the unit."""
+    """Rounds a batch size down to a multiple of `unit`; returns at least `unit`."""
     return max(batch // unit, 1) * unit

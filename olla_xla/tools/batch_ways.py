@@ -39,7 +39,7 @@ class Batches:
     """Compiles one step for several batch sizes, and remembers totals; counts the compiles.
 
     Args:
-      make: gives the step for a size. progress: called with a line at each compile.
+      make: gives the step for a size. memory: bytes. progress: called with a line at each compile.
 
     Attributes:
       memory: a device's memory for the step, in bytes.
@@ -57,7 +57,7 @@ class Batches:
         self._captured: dict[int, Captured] = {}
 
     def captured(self, batch: int) -> Captured:
-        """The step for a batch size as XLA schedules it; compiled up to its schedule, once."""
+        """Returns the step for a batch size as XLA schedules it, compiled that far only once."""
         if batch not in self._captured:
             self.progress(f"batch {batch:,}: compiling as far as XLA's schedule")
             with contextlib.closing(self.lowered(batch)) as compiles:
@@ -65,25 +65,25 @@ class Batches:
         return self._captured[batch]
 
     def lowered(self, batch: int) -> Compiles:
-        """A new `Compiles` of the step for a batch size; counts as one compile."""
+        """Lowers the step for a batch size, to be compiled; counts as one compile."""
         self.compiles += 1
         return Compiles(self.step(batch), _QUICK, {})
 
     def step(self, batch: int) -> jax.stages.Lowered:
-        """The step for a batch size, lowered."""
+        """Calls `make` for a batch size, and lowers the step that it gives unless it is lowered."""
         made = self.make(batch)
         return made[0].lower(*made[1]) if isinstance(made, tuple) else made
 
     def is_captured(self, batch: int) -> bool:
-        """Whether XLA has scheduled a batch size already."""
+        """Whether XLA's schedule is known for a batch size, so that totals can be predicted."""
         return batch in self._captured
 
     def keep(self, batch: int, captured: Captured) -> None:
-        """Keeps a size's schedule, which a full compile has given, unless one is known."""
+        """Stores the schedule that a full compile gave for a batch size, unless one is known."""
         self._captured.setdefault(batch, captured)
 
     def known(self) -> list[int]:
-        """Batch sizes, at most two and far apart, for which XLA's schedule is known already."""
+        """Returns at most two batch sizes whose schedule is known: one far smaller, the largest."""
         sizes = sorted(self._captured)
         lesser = [b for b in sizes if b <= _APART * sizes[-1]] if sizes else []
         return [lesser[-1], sizes[-1]] if lesser else sizes[-1:]
@@ -128,26 +128,24 @@ class BatchWay(abc.ABC):
 
     @abc.abstractmethod
     def predicted(self, batch: int) -> int:
-        """The predicted total in bytes, nearly linear in the batch; a plan's if one was made."""
+        """Predicts a batch size's total in bytes; that of its plan, if the way has one."""
 
     @abc.abstractmethod
     def compiled(self, batch: int) -> int | None:
-        """Compiles a batch size in full; XLA's total in bytes, or None if no plan meets the budget.
-
-        Raises:
-          NotCompiled: the executable would not run the plan.
+        """Compiles a batch size; XLA's total in bytes, or None if no plan meets the budget.
+        Raises NotCompiled if the executable would not run the plan.
         """
 
     @abc.abstractmethod
     def on_line(self) -> dict[int, int]:
-        """Predicted totals that should lie on a line: batch size -> bytes."""
+        """Predicted totals that should grow linearly: batch size -> bytes."""
 
     def exact(self) -> dict[int, int]:
-        """XLA's own totals of compiled sizes that should lie on a line: batch size -> bytes."""
+        """XLA's own totals of compiled sizes, if they grow linearly: batch size -> bytes."""
         return self._assigned
 
     def learn(self, batch: int) -> None:
-        """Records the predicted total of a batch size, now that it is compiled, for `on_line`."""
+        """Predicts the total of a batch size that was compiled, so that `on_line` has it."""
         self.predicted(batch)
 
     def overhead(self, batch: int) -> float:
@@ -155,7 +153,9 @@ class BatchWay(abc.ABC):
         return 0.0
 
     def assigned(self, batch: int) -> int:
-        """XLA's total in bytes for a batch size, compiled at the first call."""
+        """XLA's total in bytes for a batch size, compiled at the first call.
+        If XLA gives none, as no plan fits or it refuses: a prediction above the memory.
+        """
         if batch not in self._assigned | self._unmet:
             self.work.progress(f"batch {batch:,}, {self.name}: compiling")
             size = None
@@ -176,7 +176,7 @@ class BatchWay(abc.ABC):
         return (self._assigned | self._unmet)[batch]
 
     def is_compiled(self, batch: int) -> bool:
-        """Whether the total that `assigned` gives is XLA's own, not a prediction."""
+        """Whether the total that `assigned` returns is XLA's own, not a prediction."""
         return batch in self._assigned
 
 
@@ -188,7 +188,7 @@ class Xla(BatchWay):
         self._simulated: dict[int, int] = {}
 
     def predicted(self, batch: int) -> int:
-        """The predicted total in bytes of a batch size in XLA's own order."""
+        """Simulates XLA's buffer assignment of its own order for a batch size; total bytes."""
         if batch not in self._simulated:
             captured = self.work.captured(batch)
             module = scheduled_module(captured.module)
@@ -197,11 +197,11 @@ class Xla(BatchWay):
         return self._simulated[batch]
 
     def on_line(self) -> dict[int, int]:
-        """Predicted totals in XLA's own order that should lie on a line: batch size -> bytes."""
+        """Predicted totals in XLA's own order, which should grow linearly: batch size -> bytes."""
         return self._simulated
 
     def compiled(self, batch: int) -> int | None:
-        """Compiles a batch size in XLA's own order; XLA's total in bytes."""
+        """Compiles a batch size in XLA's own order; returns XLA's total in bytes."""
         with contextlib.closing(self.work.lowered(batch)) as compiles:
             captured, compiled = compiles.captured()
         self.work.keep(batch, captured)
@@ -220,7 +220,7 @@ class Planned(BatchWay):
         self._last: Plan | None = None
 
     def plan(self, batch: int) -> Plan | int:
-        """The plan for a batch size; if no plan meets the budget, the least bytes of any."""
+        """Returns a batch size's plan, made once; the least bytes if no plan meets the budget."""
         if batch not in self._plans:
             self._plans[batch] = self._made(self.work.captured(batch))
         return self._plans[batch]
@@ -240,7 +240,7 @@ class Planned(BatchWay):
         return self._last
 
     def predicted(self, batch: int) -> int:
-        """The predicted total in bytes of a batch size in its planned order."""
+        """Predicts a batch size's total bytes in its planned order."""
         return _bytes(self.plan(batch))
 
     def compiled(self, batch: int) -> int | None:
@@ -258,11 +258,11 @@ class Planned(BatchWay):
         return self._total(batch, outcome)
 
     def on_line(self) -> dict[int, int]:
-        """Predicted totals of planned orders that should lie on a line: batch size -> bytes."""
+        """Predicted totals of planned orders, which should grow linearly: batch size -> bytes."""
         return {batch: _bytes(found) for batch, found in self._plans.items()}
 
     def _within(self, batch: int) -> int | None:
-        """Plans and applies the plan within one compile."""
+        """Plans inside a compile that applies the plan; XLA's total, or None if no plan fits."""
         compiles, seen = self.work.lowered(batch), []
 
         def answer(platform: str, module: bytes) -> bytes | None:
@@ -289,7 +289,9 @@ class Planned(BatchWay):
             return self._total(batch, chosen(compiles, found, applied, captured))
 
     def _total(self, batch: int, outcome: Outcome) -> int:
-        """XLA's total of what a user gets: of its own order, where a plan takes more than that."""
+        """XLA's total bytes for the executable that a user gets: planned, or XLA's own if smaller.
+        Raises NotCompiled if the planned executable was rejected, or planning failed.
+        """
         if outcome.objection or outcome.error is not None:
             raise NotCompiled(f"batch {batch:,} is not compiled as planned: {outcome.reason}")
         return assigned_bytes(outcome.compiled)
@@ -319,32 +321,30 @@ class Recomputed(Planned):
         self._least = Planned(work, dataclasses.replace(options, memory_budget=None))
 
     def predicted(self, batch: int) -> int:
-        """Predicted total of a batch size with recomputation: a plan's, or the least it may reach.
-
-        A plan for a budget recomputes no more than it must, so its totals are not linear in the
-        batch.
+        """Predicts a batch size's total bytes: of its plan, or else the least without a budget.
+        A plan for a budget recomputes no more than it must, so its totals are not linear.
         """
         if batch in self._plans:
             return super().predicted(batch)
         return self._least.predicted(batch)
 
     def on_line(self) -> dict[int, int]:
-        """Predicted totals by batch size: the least that recomputation reached, in bytes."""
+        """The least predicted totals that recomputation reached: batch size -> bytes."""
         missed = {batch: found for batch, found in self._plans.items() if isinstance(found, int)}
         return self._least.on_line() | missed
 
     def exact(self) -> dict[int, int]:
-        """XLA's totals that lie on a line: none, since plans for a budget fill whatever fits."""
+        """XLA's totals that grow linearly: none, since plans for a budget fill the memory."""
         return {}
 
     def learn(self, batch: int) -> None:
-        """Adds the least total that recomputation reaches for a compiled batch size."""
+        """Plans a compiled batch size for the least total, so that `on_line` has it."""
         if batch not in self.on_line():
             self._least.predicted(batch)
 
 
 class WithHost(Planned):
-    """The way "spilled" to compile a step: with recomputation, and residuals in host memory.
+    """The way "spilled" to compile a step: with recomputation, and scan residuals in host memory.
 
     Args:
       work: the step's compiles, of functions with arguments. options: without a memory budget, so
@@ -359,11 +359,13 @@ class WithHost(Planned):
         self._most, self._added = most, dict[int, float]()
 
     def predicted(self, batch: int) -> int:
-        """The total of a compiled batch size, or what is predicted without host memory."""
+        """The total bytes of a compiled batch size; else the prediction without host memory."""
         return self._assigned.get(batch) or super().predicted(batch)
 
     def compiled(self, batch: int) -> int:
-        """Compiles a batch size as `olla_xla.plan(host_budget=)` does; XLA's total on a device."""
+        """Compiles as `olla_xla.plan(host_budget=)` does; returns XLA's total bytes on a device.
+        Sets `host_bytes`; raises NotCompiled if nothing is kept in host memory.
+        """
         self.work.compiles += 1
         step, arguments = self.work.make(batch)
         options = dataclasses.asdict(self.options)
@@ -375,5 +377,5 @@ class WithHost(Planned):
         return found.chosen.bytes
 
     def overhead(self, batch: int) -> float:
-        """Predicted time that recomputation and waits for copies add to XLA's, as a fraction."""
+        """Predicted time that recomputation and waiting for copies add to XLA's, as a fraction."""
         return self._added[batch]

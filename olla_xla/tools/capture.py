@@ -31,10 +31,8 @@ class Compiled(Captured):
 
 
 def capture(lowered: jax.stages.Lowered) -> Compiled:
-    """Compiles a lowered function with XLA's own schedule, and copies its modules out.
-
-    Raises:
-      OllaError: XLA hands over no schedule on this backend. Whatever else XLA raises.
+    """Compiles a lowered function with XLA's own schedule; returns its modules and totals.
+    Raises OllaError if XLA hands over no schedule on this backend, and whatever else XLA raises.
     """
     compiles = Compiles(lowered, None, {})
     captured, compiled = compiles.captured()

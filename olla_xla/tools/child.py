@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 class Child(NamedTuple):
     """A process that has ended: its exit code, and the last lines of both outputs, or "".
-
     `answer` is what it printed last, read as JSON; None where it failed or printed nothing.
     """
 
@@ -22,7 +21,7 @@ class Child(NamedTuple):
 
     @property
     def trouble(self) -> str:
-        """Why there is no answer."""
+        """Says why there is no answer: the exit code, and the last line of standard error."""
         return f"the process ended with code {self.code}: {self.error}"
 
 
@@ -30,9 +29,7 @@ def run_module(
     module: str, argument: str, environment: Mapping[str, str], timeout: float | None = None
 ) -> Child:
     """Runs `python -m MODULE ARGUMENT`, with more environment variables, and waits for its end.
-
-    Raises:
-      subprocess.TimeoutExpired: it took longer than `timeout` seconds, and was killed.
+    Raises subprocess.TimeoutExpired if it took over `timeout` seconds, and was killed.
     """
     paths = [str(Path(__file__).parents[2]), os.getcwd(), os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(

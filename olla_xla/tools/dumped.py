@@ -63,7 +63,7 @@ class DumpedExecutable:
 
 
 class _Lowered:
-    """The part of `jax.stages.Lowered` that planning uses, of a step that is only compiled."""
+    """Stands for `jax.stages.Lowered` where a dumped module is only compiled, and never run."""
 
     def __init__(self, module: LoweredModule, devices: Sequence[Any], mocked: dict[str, Any]):
         from jax.extend.mlir import ir
@@ -81,19 +81,17 @@ class _Lowered:
         self._lowering = types.SimpleNamespace(_device_list=self._devices)
 
     def compiler_ir(self, dialect: str | None = None) -> ir.Module:
-        """The module, as StableHLO."""
+        """Returns the StableHLO module, as MLIR, as `jax.stages.Lowered.compiler_ir` does."""
         del dialect
         return self._module
 
     def as_text(self) -> str:
-        """The module, printed."""
+        """Returns the StableHLO module as text."""
         return str(self._module)
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> DumpedExecutable:
-        """Compiles, once for the same options and frontend attributes, as JAX does.
-
-        Raises:
-          jax.errors.JaxRuntimeError: XLA cannot compile it.
+        """Compiles the module, once for the same options and frontend attributes, as JAX does.
+        Raises jax.errors.JaxRuntimeError if XLA cannot compile it.
         """
         options = {**self._mocked, **(compiler_options or {})}
         attributes = self._module.operation.attributes
@@ -119,7 +117,7 @@ class _Lowered:
         return DumpedExecutable(made, self._devices[0])
 
     def _settings(self, options: dict[str, Any]) -> Any:
-        """XLA's compile options as JAX makes them, for the module's devices."""
+        """Makes XLA's compile options as JAX does, for the module's devices and shardings."""
         dump = self._dump
         compiler = importlib.import_module("jax._src.compiler")
         settings = compiler.get_compile_options(
@@ -142,7 +140,7 @@ class _Lowered:
 
 
 class DumpedStage:
-    """A dumped module that XLA's pipeline compiles, with XLA's own schedule or a planned one.
+    """A dumped module, to be compiled by XLA's pipeline with XLA's own schedule or a planned one.
 
     Args:
       module: the dump.
@@ -177,11 +175,13 @@ class DumpedStage:
         self.lowered = cast(jax.stages.Lowered, lowered)
 
     def compiled(self, compiler_options: dict[str, Any] | None = None) -> jax.stages.Compiled:
-        """The executable with XLA's own schedule. OllaError if XLA cannot compile the module."""
+        """Compiles with XLA's own schedule. Raises OllaError if XLA cannot compile the module."""
         return self._of_xla(lambda: self.lowered.compile(compiler_options=compiler_options))
 
     def captured(self) -> Compiled:
-        """XLA's scheduled module and executable, serialized. OllaError if XLA cannot compile it."""
+        """Compiles with XLA's own schedule; returns scheduled module and executable, serialized.
+        Raises OllaError if XLA cannot compile the module.
+        """
         return self._of_xla(lambda: capture(self.lowered))
 
     def planned(
@@ -190,7 +190,7 @@ class DumpedStage:
         given: Plan | None = None,
         compiler_options: dict[str, Any] | None = None,
     ) -> Outcome:
-        """Compiles with a plan.
+        """Compiles the module with a plan, where that lowers XLA's total.
 
         Args:
           options: of the plan. given: a plan to apply instead of searching for one.
@@ -217,7 +217,7 @@ class DumpedStage:
         )
 
     def _of_xla[T](self, work: Callable[[], T]) -> T:
-        """What `work` returns. Raises OllaError, in one line, if XLA cannot compile the module."""
+        """Calls `work` and returns its result; XLA's error becomes an OllaError of one line."""
         try:
             return work()
         except jax.errors.JaxRuntimeError as error:
@@ -225,13 +225,12 @@ class DumpedStage:
 
 
 def _compile_of(client: Any) -> Callable[..., Any]:
-    """The client's function that compiles a module and does not load it."""
+    """Returns the client's function that compiles a module and does not load it."""
     return client.compile
 
 
 def _marked(module: ir.Module, donors: Sequence[int]) -> list[dict[str, Any]]:
     """Sets JAX's attributes of arguments and results; returns the attributes of each argument.
-
     These say which arguments are donated, and the layouts of arguments and results. Clients read
     them there, and not from the module's attributes, where a dump has them.
     """
@@ -256,7 +255,9 @@ def _marked(module: ir.Module, donors: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _said(main: Any, name: str, count: int) -> list[dict[str, Any]]:
-    """The attributes of each argument or result of a function."""
+    """Returns the attributes, by name, of each argument or result of a function.
+    `name` is "arg_attrs" or "res_attrs", and `count` the number of arguments or results.
+    """
     from jax.extend.mlir import ir
 
     given = main.attributes[name] if name in main.attributes else None
@@ -277,7 +278,7 @@ def _layouts(module: ir.Module, name: str, count: int) -> list[str]:
 
 
 def _drop_tilings(module: ir.Module) -> None:
-    """Drops an attribute where it is empty: not all of XLA's plugins know it yet."""
+    """Removes empty `result_tilings` attributes from a module: some XLA plugins reject them."""
     from jax.extend.mlir import ir
 
     def without(operation: Any) -> Any:
@@ -290,7 +291,7 @@ def _drop_tilings(module: ir.Module) -> None:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error; also the second where the first ends in a colon or semicolon."""
+    """The first line of an error, cut to 300 characters; with the second if it ends in : or ;"""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -37,8 +37,8 @@ class LargestBatch:
       batch: the largest that was found to fit; 0 where none was.
       bytes: XLA's assigned total for it, on each device; 0 where none fits.
       next_batch: the least that was found not to fit; 0 where none was.
-      next_bytes: its total: XLA's assigned one, or if `next_is_predicted` the predicted one, and
-        more than the memory.
+      next_bytes: total of `next_batch`: XLA's assigned one, or if `next_is_predicted` the predicted
+        one, and more than the memory.
       predicted_bytes: the predicted total of the batch.
       overhead: predicted time that is added, as a part of the step's.
       host_bytes: XLA's total in host memory, which `bytes` does not count.
@@ -166,7 +166,7 @@ def max_batch(
 
 @contextlib.contextmanager
 def _no_rematerialization() -> Iterator[None]:
-    """A context without XLA's own rematerialization. JAX's setting is one of the whole process."""
+    """Context manager that turns XLA's own rematerialization off, by JAX's global setting."""
     before = jax.config.jax_compiler_enable_remat_pass  # pyright: ignore
     jax.config.update("jax_compiler_enable_remat_pass", False)
     try:
@@ -176,7 +176,7 @@ def _no_rematerialization() -> Iterator[None]:
 
 
 def _answers(ways: Sequence[BatchWay], unit: int, start: int, most: int) -> list[LargestBatch]:
-    """The largest batch in each way; a size that fits in one way fits in all later ones.
+    """Searches for the largest batch in each way; a size that fits in one fits in all later ones.
 
     Args:
       ways: in order. unit: sizes are multiples of it. start: to try first.
@@ -209,12 +209,12 @@ def _answers(ways: Sequence[BatchWay], unit: int, start: int, most: int) -> list
 
 
 def _floors(bounds: Sequence[Bounds]) -> list[int]:
-    """For each way, the largest size that fits in an earlier way."""
+    """Returns for each way the largest size that was found to fit in an earlier way, or 0."""
     return [max((one.low for one in bounds[:k]), default=0) for k in range(len(bounds))]
 
 
 def _answer(bounds: Bounds, before: LargestBatch | None) -> LargestBatch:
-    """The answer in a way, or that of the previous way where this one is not larger."""
+    """Returns the largest batch in a way, or that of the way before if this one is not larger."""
     way, low, high = bounds.way, bounds.low, bounds.high
     floor = before.batch if before else 0
     if before and bounds.refused:

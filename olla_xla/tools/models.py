@@ -47,12 +47,11 @@ class BuiltModel:
     make: Callable[..., Any] = dataclasses.field(repr=False)
 
     def titled(self, where: str) -> str:
-        """The title of its tables: model, batch size, optimizer, and the device."""
+        """Title of the model's tables: model, batch size, optimizer, and the device `where`."""
         return f"{self.name}, batch {self.batch_size}, {self.optimizer}, {where}"
 
     def arrays(self, seed: int = 0) -> tuple[Any, ...]:
-        """Real arguments that depend on `seed` alone.
-
+        """Makes real arguments for the step, which depend on `seed` alone.
         The zoo's models initialise their state. For other models, arrays they gave are copied
         (a donated one can be used once), and shapes filled: small normal floats, zeros for the
         rest.
@@ -80,9 +79,8 @@ class BuiltModel:
 
 
 def zoo() -> Any:
-    """The module of the zoo: `MODELS`, their names and paths; `ZOO`, those of the benchmarks.
-
-    Raises InputError where it is not to be found.
+    """Imports the zoo, the example models of a checkout: `MODELS` has name -> path of all, and
+    `ZOO` the names that benchmarks use. Raises InputError where it is not to be found.
     """
     _look_here()
     try:
@@ -95,7 +93,7 @@ def zoo() -> Any:
 
 
 def _look_here() -> None:
-    """Lets modules be found in the working directory, as `python -m` does."""
+    """Adds the working directory to the import path, as `python -m` does."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
@@ -138,7 +136,6 @@ def _takes_optimizer(make: Callable[..., Any]) -> bool:
 
 def tracing(name: str) -> contextlib.AbstractContextManager[None]:
     """Context manager that turns errors of a user's step, while JAX traces it, into InputErrors.
-
     OllaErrors are not changed.
     """
     return _failures(f"jax.jit cannot trace the step of model {name}")
@@ -156,7 +153,7 @@ def _failures(what: str) -> Iterator[None]:
 
 
 def load(name: str) -> Callable[..., Any]:
-    """The model function of a zoo name or of "package.module:function". Raises InputError."""
+    """Imports the model function of a zoo name or "package.module:function"; else InputError."""
     path = name
     if ":" not in name:
         known = zoo().MODELS
@@ -186,10 +183,8 @@ def load(name: str) -> Callable[..., Any]:
 
 
 def steps(name: str, optimizer: str, target: Target) -> Callable[[int], tuple[Any, Any]]:
-    """Returns a function from a batch size to a model's jitted step, and arguments for a target.
-
-    Raises:
-      InputError: the model cannot be built or traced; also raised by that function.
+    """Returns a function: batch size -> (a model's jitted step, its arguments on the target).
+    Both raise InputError if the model cannot be built or traced.
     """
     one = build(name, batch_size=1, optimizer=optimizer)
     axes = batch_axes(one, build(name, batch_size=2, optimizer=optimizer))
@@ -206,10 +201,8 @@ def steps(name: str, optimizer: str, target: Target) -> Callable[[int], tuple[An
 
 
 def batch_axes(model: BuiltModel, other: BuiltModel) -> Any:
-    """For each argument, the axis whose extent differs between two batch sizes; -1 if none does.
-
-    Raises:
-      InputError: no argument depends on the batch size.
+    """Returns, for each argument array, the axis that depends on the batch size; -1 if none does.
+    It compares a model built for two sizes. Raises InputError if no argument depends on it.
     """
 
     def axis(a: Any, b: Any) -> int:

@@ -29,7 +29,7 @@ _RECOMPUTED, _KEPT, _SPILLED = range(3)
 
 
 class _Residual(NamedTuple):
-    """A stacked output of a scan: its bytes, primitive, name; whether it is the body's input."""
+    """A scan's stacked output: bytes, primitive, name; `enters` if it is an input of the body."""
 
     bytes: int
     primitive: str
@@ -52,7 +52,7 @@ class _Named(NamedTuple):
 
 
 class _Scan(NamedTuple):
-    """A scan of the function: its length, stacked outputs, and the named values in its body."""
+    """A scan of the function: number of iterations, stacked outputs, named values of its body."""
 
     length: int
     stacked: list[_Residual]
@@ -60,8 +60,7 @@ class _Scan(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A scan residual of one of XLA's loops: its bytes, the operation that makes it, and its line.
-
+    """A scan residual of a while loop in XLA's module: bytes, operation that makes it, its line.
     how: whether the plan has it _RECOMPUTED, _KEPT or _SPILLED.
     """
 
@@ -74,12 +73,12 @@ class _Kept(NamedTuple):
 def checkpoint_policy(
     traced: jax.stages.Traced, lowered: jax.stages.Lowered, plan: Plan
 ) -> CheckpointPolicy:
-    """The `jax.checkpoint` policy that keeps the scan residuals that a function's plan keeps."""
+    """Makes a `jax.checkpoint` policy that keeps the scan residuals that a plan keeps."""
     return policy_of(traced.jaxpr, capture(lowered).view, plan)
 
 
 def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
-    """The policy that keeps, as nearly as names allow, the scan residuals that a plan keeps.
+    """Makes the policy that keeps, as nearly as names allow, the scan residuals that a plan keeps.
 
     Args:
       jaxpr: the function's, as in `jax.jit(f).trace(...).jaxpr`.
@@ -120,7 +119,7 @@ def policy_of(jaxpr: Any, module: Module, plan: Plan) -> CheckpointPolicy:
 
 
 def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
-    """The name of a value in a scan's body; None where none, or more than one, fits."""
+    """Finds the name of a value in a scan's body, by size and operation; None unless one fits."""
     named = [] if scan is None else scan.named
     alike = [n for n in named if (n.bytes, n.primitive) == (value.bytes, value.operation)]
     names = {n.name for n in alike}
@@ -130,7 +129,7 @@ def _name_of(value: Unnamed, scan: _Scan | None) -> str | None:
 
 
 def _loops(module: Module, plan: Plan) -> Iterator[tuple[str, int, list[_Kept]]]:
-    """(name, iterations, scan residuals) of every loop that keeps residuals for another loop."""
+    """Yields (name, iterations, scan residuals) of loops that keep residuals for another loop."""
     records = {record[:2]: record for record in plan.loops}
     for pair in pairs(module, plan.target):
         record = records.get((pair.writer.i.name, pair.reader.i.name))
@@ -152,7 +151,7 @@ def _stacked(pair: ScanPair, gone: frozenset[int]) -> list[_Kept]:
 
 
 def _scans(jaxpr: Any) -> Iterator[_Scan]:
-    """Every scan of a jaxpr, nested ones too."""
+    """Yields a _Scan for each scan equation of a jaxpr, also those inside other equations."""
     for equation in inlined(jaxpr).equations:
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
@@ -164,7 +163,7 @@ def _scans(jaxpr: Any) -> Iterator[_Scan]:
 
 
 def _scan(scan: Any) -> _Scan:
-    """A scan's stacked outputs, in order, and named values; outputs that are inputs are marked."""
+    """Reads a scan's stacked outputs, in order, and the named values of its body."""
     body, length = scan.params["jaxpr"], scan.params["length"]
     body = getattr(body, "jaxpr", body)
     equations, outputs, _ = inlined(body)
@@ -190,7 +189,7 @@ def _scan(scan: Any) -> _Scan:
 
 
 def _bytes(aval: Any) -> int:
-    """Bytes of an array by its shape and type."""
+    """Number of bytes of an array, from the shape and dtype of its abstract value."""
     return int(np.prod(aval.shape)) * aval.dtype.itemsize
 
 
@@ -201,7 +200,9 @@ def _lines(equation: Any) -> frozenset[str]:
 
 
 def _fit(row: _Kept, residual: _Residual) -> float:
-    """How well a residual of XLA's loop fits one of a scan; 0 where they cannot be the same."""
+    """Score by which a residual of XLA's loop may be that of a scan: 2 if the operation agrees too,
+    1 for an input of the scan's body, else 0.1; 0 if their bytes differ.
+    """
     if row.bytes != residual.bytes:
         return 0.0
     if residual.enters:
@@ -210,7 +211,9 @@ def _fit(row: _Kept, residual: _Residual) -> float:
 
 
 def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.float64]:
-    """float64 [rows + 1, residuals + 1]: best total fit of rows[i:] and residuals[j:], in order."""
+    """Table [rows + 1, residuals + 1] whose entry i, j is the best total score (`_fit`) of aligning
+    rows[i:] with residuals[j:], in order.
+    """
     best = np.zeros((len(rows) + 1, len(residuals) + 1))
     for i in range(len(rows) - 1, -1, -1):
         for j in range(len(residuals) - 1, -1, -1):
@@ -223,7 +226,7 @@ def _table(rows: Sequence[_Kept], residuals: Sequence[_Residual]) -> NDArray[np.
 def _aligned(
     rows: Sequence[_Kept], residuals: Sequence[_Residual]
 ) -> Iterator[tuple[_Kept, _Residual | None]]:
-    """Each residual of XLA's loop with the scan's residual that it is aligned with, or None."""
+    """Aligns XLA's residuals with a scan's, in order; yields (XLA's, the scan's or None)."""
     best, j = _table(rows, residuals), 0
     for i, row in enumerate(rows):
         while j < len(residuals) and best[i, j + 1] == best[i, j]:

@@ -58,7 +58,7 @@ class Report:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the same, in a monospaced font."""
+        """The table for notebooks, as HTML in a monospaced font."""
         return f"<pre>{html.escape(repr(self))}</pre>"
 
 
@@ -82,8 +82,7 @@ def _row(event: PlanEvent) -> tuple[str, ...]:
 
 
 def report() -> Report:
-    """One table of all functions that this process planned: MB before and after, time, seconds.
-
+    """Returns a table of all functions that this process planned: MB before and after, time.
     With OLLA_XLA_REPORT=1 it is also written to standard error at the end of the program.
 
     Examples:

@@ -31,7 +31,7 @@ class ResidualRow:
 
 
 def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
-    """The scan residuals of the loops that a plan changes, added ones too, largest first.
+    """Lists the scan residuals of the loops that a plan changes, added ones too, largest first.
 
     Args:
       module: as XLA scheduled it. plan: made for it.
@@ -59,7 +59,7 @@ def residual_rows(module: Module, plan: Plan) -> list[ResidualRow]:
 
 
 def _slices(module: Module, pair: ScanPair, record: LoopRecord) -> dict[int, int]:
-    """Element of the forward loop's state -> slices kept at a time, of those not kept whole."""
+    """Element of the forward loop's state -> slices of it kept at a time, unless all are kept."""
     slices = dict.fromkeys(record.dropped, 0)
     if record.every:
         edit = recipe(module, pair, record)

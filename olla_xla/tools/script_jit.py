@@ -43,13 +43,13 @@ class Signature:
         self._arguments: tuple[list[Any], Any] = ([], None)  # leaves, and their tree
 
     def called(self, function: PlannedFunction, args: Any, kwargs: Any) -> list[Any]:
-        """Notes the function's call that this is the signature of; returns its leaves."""
+        """Stores the function and the shapes of a call with this signature; returns its leaves."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         self._function, self._arguments = function, ([_shape(leaf) for leaf in leaves], tree)
         return leaves
 
     def analyze(self) -> Analysis | None:
-        """What is in memory at its peak, and what would help; None where it was not called."""
+        """Analyses the signature's memory and what would help; None where it was not called."""
         if self._function is None:
             return None
         leaves, tree = self._arguments
@@ -58,13 +58,13 @@ class Signature:
 
 
 class _Notes(threading.local):
-    """The signature that a thread compiled last."""
+    """Thread-local state: the Signature that a thread compiled last, or None."""
 
     latest: Signature | None = None
 
 
 class _NotedFunction(PlannedFunction):
-    """A planned function that completes what is noted of its signatures."""
+    """A planned function that adds shapes and seconds to the `Signature`s that it compiles."""
 
     notes: _Notes
 
@@ -92,7 +92,7 @@ class _NotedFunction(PlannedFunction):
 
 
 class _NotedHostFunction(HostFunction):
-    """The same for a function of which a part may wait in host memory."""
+    """A `HostFunction` (values may wait in host memory) that adds shapes to its `Signature`s."""
 
     notes: _Notes
 
@@ -107,7 +107,7 @@ class _NotedHostFunction(HostFunction):
 def install(
     options_of: Callable[[str, str], dict[str, Any] | None], found: list[Signature]
 ) -> None:
-    """Makes `jax.jit` plan the functions that it is given from now on, but for JAX's own.
+    """Replaces `jax.jit` by a function that plans what it is given, except for JAX's own code.
 
     Args:
       options_of: from a function's name, and the name with that of its module before it, to the
@@ -142,7 +142,7 @@ def install(
 
 
 def _is_jaxs(function: Any) -> bool:
-    """Whether a function's code is in the package jax."""
+    """Whether a function, with wrappers and partials removed, is defined in the package jax."""
     while (inner := getattr(function, "__wrapped__", getattr(function, "func", None))) is not None:
         function = inner
     function = getattr(function, "__func__", function)
@@ -151,7 +151,7 @@ def _is_jaxs(function: Any) -> bool:
 
 
 def _shape(leaf: Any) -> Any:
-    """An array's shape, on the devices that it is bound to; anything else as it is."""
+    """Returns an array's shape, dtype and committed sharding; a leaf that is no array as it is."""
     if isinstance(leaf, np.ndarray):
         return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
     if not isinstance(leaf, jax.Array):

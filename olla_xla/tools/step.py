@@ -84,7 +84,7 @@ def plan_model(
     given: Plan | None = None,
     host_budget: int | str | None = None,
 ) -> PlannedModel:
-    """Plans and compiles a model's step.
+    """Plans and compiles a model's step for a target, and checks XLA's buffer assignment.
 
     Args:
       model: the step. target: what to compile it for. options: limits and seed.
@@ -138,7 +138,7 @@ def plan_dump(
 
     Raises:
       InputError: XLA cannot read the module.
-      CheckError, PlanMismatchError: as there.
+      CheckError, PlanMismatchError: as by `plan_model`.
       OllaError: XLA cannot compile the module, or planning failed.
     """
     started = time.monotonic()
@@ -151,7 +151,7 @@ def plan_dump(
 
 
 def _own(lowered: jax.stages.Lowered, target: Target) -> Compiled:
-    """XLA's own compile; if XLA refuses the step since it does not fit, what it had assigned."""
+    """Compiles with XLA's own schedule; if XLA refuses a step that does not fit, reads its dump."""
     try:
         return capture(lowered)
     except Exception as error:
@@ -178,7 +178,7 @@ def _beside(
     own: Callable[[], Compiled],
     optimized: Callable[[dict[str, Any]], jax.stages.Compiled] | None,
 ) -> PlannedModel:
-    """A planned step with XLA's own compiles of it for comparison.
+    """Checks a planned step, and compiles it by XLA's own schedulers for comparison.
 
     Args:
       outcome: of the plan. target: what it is for. stage: called with each stage.
@@ -217,7 +217,7 @@ def _beside(
 
 @contextmanager
 def plan_progress(progress: Progress) -> Iterator[None]:
-    """A context in which the planner's log, with each improvement found, goes to `progress`."""
+    """Context manager in which lines of this package's log, of any level, go to `progress` only."""
     logger = logging.getLogger("olla_xla")
     handler = _Handler(progress)
     level, propagate = logger.level, logger.propagate
@@ -233,7 +233,7 @@ def plan_progress(progress: Progress) -> Iterator[None]:
 
 
 class _Handler(logging.Handler):
-    """Passes each record's message to `progress`."""
+    """A logging handler that passes each record's message to `progress`."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ _TENSOR = ("name", "bytes", "buffer", "live_in", "live_out", "category")
 
 
 def to_networkx(graph: TensorGraph) -> nx.MultiDiGraph:
-    """A graph with a node for each operator and an edge for each dependence.
+    """Makes a networkx graph with a node for each operator and an edge for each dependence.
 
     Nodes are operator ids, with the attributes of `Operator` (`name`, `opcode`, `transient_bytes`,
     `free`, `location`, `op_name`). Edges have a `kind`:
@@ -158,7 +158,7 @@ def _graph(g: Any) -> TensorGraph:
 
 
 class _Tensors:
-    """Tensors as they come together from edges, by key: an id of the exporter's, or None."""
+    """Collects tensors from the edges of a networkx graph, by the exporter's id or by edge."""
 
     def __init__(self) -> None:
         self._source: dict[Hashable, int] = {}
@@ -182,7 +182,7 @@ class _Tensors:
         self._sinks[key].add(self._source[key])
 
     def _keys(self) -> list[Any]:
-        """As the exporter numbered them; tensors of one edge each as they came."""
+        """Keys of tensors in order: the exporter's numbers, then single edges as they came."""
         numbered = sorted(k for k in self._source if isinstance(k, int))
         return [*numbered, *(k for k in self._source if not isinstance(k, int))]
 
@@ -227,15 +227,12 @@ def _readers(source: int, sinks: tuple[int, ...]) -> list[int]:
 def write_graphml(
     path: str | os.PathLike[str], graph: TensorGraph, order: Sequence[int] | None = None
 ) -> None:
-    """Writes a tensor graph as GraphML.
+    """Writes a tensor graph to a GraphML file; InputError if it cannot be written.
 
     Args:
       path: of the file.
       graph: what to write.
       order: operator ids in execution order; each node then has its `step`.
-
-    Raises:
-      InputError: the file cannot be written.
     """
     g = to_networkx(graph)
     for step, k in enumerate(order or ()):
@@ -250,9 +247,7 @@ def write_graphml(
 
 def read_graphml(path: str | os.PathLike[str]) -> TensorGraph:
     """Reads a tensor graph from GraphML: from `write_graphml`, or any that `from_networkx` takes.
-
-    Raises:
-      InputError: the file cannot be read, is no GraphML, or holds no tensor graph.
+    Raises InputError if the file cannot be read, is no GraphML, or holds no tensor graph.
     """
     try:
         data = io.BytesIO(unpacked(read_regular(path)))

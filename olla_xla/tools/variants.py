@@ -35,12 +35,12 @@ class StepVariant:
     """One way to run a step, with its memory and time.
 
     Attributes:
-      name: what was done.
+      name: of the way.
       bytes: XLA's assigned total on the device. host_bytes: the same in host memory.
       seconds: predicted time of a step. moved: bytes that its instructions read from and write to
         memory, by the cost model.
-      clones: instructions that are computed again by our plan. stacks: scan
-        residuals that it recomputes.
+      clones: instructions that are computed again by our plan. stacks: scan residuals that it
+        recomputes.
       measured: median seconds of a step, or None where nothing was run.
     """
 
@@ -65,7 +65,7 @@ class StepVariants:
         self.cost = CostModel(device(target.platform, target.kind), target.platform)
 
     def compiled(self, options: dict[str, Any] | None = None) -> Any:
-        """Compiles the step by JAX without a plan, traced anew; `options`: XLA's."""
+        """Compiles the step by `jax.jit`, traced anew, with `options` of the compiler."""
 
         def step(*args: Any, **kwargs: Any) -> Any:  # a new function: JAX reuses no earlier trace
             return self.model.step(*args, **kwargs)
@@ -75,9 +75,9 @@ class StepVariants:
         return lowered.compile(compiler_options=options)
 
     def planned(self, overhead: float | None) -> StepVariant:
-        """The step with our plan, which may add that fraction of its time. OllaError if none.
-
+        """Plans and compiles the step; recomputation may add the fraction `overhead` of its time.
         With None as by default: values are computed again that cost no time; with 0 none are.
+        Raises OllaError if planning failed.
         """
         settings = dataclasses.asdict(self.options)
         settings["max_overhead"] = overhead
@@ -97,7 +97,7 @@ class StepVariants:
         return dataclasses.replace(row, clones=len(plan.clones), stacks=stacks)
 
     def row(self, name: str, compiled: Any) -> StepVariant:
-        """The row of one executable: memory, predicted time and, if it can run, measured time."""
+        """Makes an executable's row: memory, predicted time and, if it can run, measured time."""
         module = module_from_bytes(final_module(compiled))
         return StepVariant(
             name=name,
@@ -109,7 +109,7 @@ class StepVariants:
         )
 
     def _measured(self, compiled: Any) -> float:
-        """Median seconds of a step; each has arguments of its own, which it may overwrite."""
+        """Runs an executable; returns median seconds of a step. Each run has new arguments."""
         seconds = []
         for _ in range(_STEPS + 1):
             arguments = jax.block_until_ready(self.model.arrays())
@@ -178,7 +178,7 @@ def pareto(
 
 
 def _ways(work: StepVariants, overheads: Sequence[float]) -> list[tuple[str, Row]]:
-    """For each way its line of progress, and the function that makes its row."""
+    """Lists the ways to compile: (its line of progress, a function that makes its row)."""
 
     def limited(percent: int, rows: Sequence[StepVariant]) -> StepVariant | None:
         if (work.target.memory_bytes or 0) * percent / 100 >= rows[0].bytes:

@@ -54,7 +54,7 @@ class Arrays:
                 self._read += ((op, extents, number, origin) for number in numbers.values())
 
     def candidates(self, among: Collection[Op] | None = None) -> dict[bytes, frozenset[object]]:
-        """Value number -> the arrays that it is read from, for those read from several arrays.
+        """Value number -> arrays it is read from, where values of its shape come from several.
 
         Args:
           among: the operations that count; None: all of the fusion.
@@ -72,11 +72,7 @@ class Arrays:
 
 
 def several(read: Iterable[tuple[bytes, frozenset[object]]]) -> list[bytes]:
-    """The value numbers read from more than one array, each followed by a hash of how many.
-
-    Args:
-      read: value numbers, each with the arrays that it is read from.
-    """
+    """Value numbers that `read` has of more than one array, each followed by a hash of how many."""
     found: dict[bytes, frozenset[object]] = {}
     for number, origin in read:
         found[number] = found.get(number, _NONE) | origin
@@ -85,7 +81,10 @@ def several(read: Iterable[tuple[bytes, frozenset[object]]]) -> list[bytes]:
 
 
 def array_of(op: Op, alike: Alike) -> object:
-    """Identity of an array: the `Op` behind bitcasts that makes it, or (its tuple, element)."""
+    """A key for the array that `op` returns: the `Op` that makes it, behind bitcasts.
+
+    For a get-tuple-element: what `alike` has for it, else (key of the tuple, element).
+    """
     op = op.behind("bitcast")
     if op.opcode == "get-tuple-element":
         whole, k = op.operands[0], op.proto.tuple_index

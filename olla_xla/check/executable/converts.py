@@ -43,7 +43,7 @@ def is_wider(old: Shape, new: Shape) -> bool:
 
 
 def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
-    """The value number of a convert that may round; None if layouts differ or for other types."""
+    """Value number, recorded, of a convert that may round; None unless of floats in one layout."""
     if old.minor_to_major != new.minor_to_major:
         return None
     if not {old.element_type, new.element_type} <= _FLOATS:
@@ -60,14 +60,14 @@ def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
 
 def _again(numbering: ElementNumbering, shapes: tuple[Shape, Shape], number: bytes) -> bytes:
-    """The number of a convert of another value."""
+    """Recomputes the value number of a convert that `note_term` recorded, for another operand."""
     found = convert_of(numbering, number, *shapes)
     assert found is not None  # that depends on the shapes alone
     return found
 
 
 def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
-    """The value number outside of a fusion, whose hash is `code`, of its result `number`."""
+    """Value number, outside the fusion whose code hashes to `code`, of its result `number`."""
     if (inner := numbering.rounded.get(number)) is not None and not inner.code:
         return _rounded_by(numbering, (inner.old, inner.new), code, inner.operand)
     result = numbering.coded(code, number)
@@ -79,7 +79,7 @@ def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
 def _rounded_by(
     numbering: ElementNumbering, shapes: tuple[Shape, Shape], code: bytes, number: bytes
 ) -> bytes:
-    """The number of a convert that a fusion's code computes, whose operand may have been moved."""
+    """Value number of a convert computed by a fusion's code (hash `code`); moves come after it."""
     if (found := narrowed(numbering, number, shapes[1])) is not None:
         return found
 
@@ -124,7 +124,7 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
 def slice_of_converted(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 ) -> bytes | None:
-    """The value number of one slice of a convert's result, flattened; None if `number` is none.
+    """The value number of one slice of a convert's result, flattened; None if not of a convert.
 
     Args:
       numbering: of the module. number: the array's value number. at: the index's value number.
@@ -149,7 +149,7 @@ def slice_of_converted(
 
 
 def _plain(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes:
-    """The number of an elementwise convert, whatever the layout."""
+    """Value number of a convert of `number` to the type and extents of `new`, of any layout."""
     shape = numbering.shape(row_major(new))
     return numbering.term(hashed(SHAPED + b"convert" + shape), END, number)
 
@@ -161,7 +161,7 @@ def _behind_moves(
     new: Shape,
     made: Callable[[bytes, Shape, Shape], bytes],
 ) -> bytes:
-    """Applies `made` to the array before bitcasts and transposes, and these to the result."""
+    """Value number by `made` for the array before bitcasts and transposes, then moved by these."""
     if number in numbering.moves:
         move = numbering.moves[number]
         wide = typed(move.shape, new)

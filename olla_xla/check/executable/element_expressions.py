@@ -69,13 +69,13 @@ def program_digest(program: Program, target: str) -> str:
 
 
 def _results(numbering: ElementExpressions, program: Program) -> tuple[Numbers, list[bytes]]:
-    """Numbers of a module's results, and of what else it does, in order."""
+    """Value numbers of the entry's results, and hashes of its side effects but collectives'."""
     root, effects = numbering.function(program.entry)
     return root, [effect for effect in effects if not is_exchange(effect)]
 
 
 def changed_results(before: Program, after: Program, target: str) -> tuple[list[ShapeIndex], bool]:
-    """Which results one module computes otherwise than another with its arguments.
+    """Finds the results that module `after` computes otherwise than `before` of equal arguments.
 
     Returns:
       (indices of the results, whether the modules' visible effects differ).
@@ -107,7 +107,7 @@ class ElementExpressions(ElementNumbering):
         return slice_of(self, number, at, shape, digit)
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of any other operation: a hash of it and its operands, or a
+        """Value number of an operation without a rule: a hash of it and its operands', or a
         known integer's.
         """
         kind = self.integers.type_of(op)
@@ -121,7 +121,7 @@ class ElementExpressions(ElementNumbering):
         return numbers
 
     def _note_operation(self, op: Op, operands: list[Numbers], result: Numbers) -> None:
-        """Notes an operation that may have another number where its operands have others."""
+        """Records how to recompute the value number of `op` for other operands (`note_term`)."""
         read = [number for numbers in operands for number in numbers.values()]
         self.note_term(result[()], _again, op, *read)
 
@@ -141,9 +141,9 @@ class ElementExpressions(ElementNumbering):
         return {(): self._taken_at(array, indices, whole.shape, op.shape)}
 
     def _taken_at(self, array: bytes, indices: Sequence[bytes], whole: Shape, part: Shape) -> bytes:
-        """The value number of a part of an array, as `_put` replaces it: one slice after another.
+        """Value number of the part of shape `part` at `indices` of an array of shape `whole`.
 
-        A part that was replaced at the same indices is what replaced it.
+        A part that `_put` wrote at the same indices has the number of what was written.
         """
         cut = cut_dimensions(part.dimensions, whole.dimensions)
         axis = next((k for k in cut if part.dimensions[k] == 1), None)
@@ -163,13 +163,13 @@ class ElementExpressions(ElementNumbering):
         return self.arranged(row, small, permuted(small), part)
 
     def _slice(self, op: Op, number: bytes, index: bytes, axis: int) -> Numbers:
-        """Value number of an operation that takes one slice along `axis` of its operand."""
+        """Numbers of `op`, which takes slice `index` (a value number) of `number` along `axis`."""
         whole = op.operands[0].shape
         row = self.taken(number, index, whole, sliced_digit(whole, axis))
         return {(): self.arranged(row, as_row(op.shape), permuted(op.shape), op.shape)}
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of a broadcast; `repeated` gets its operand, dimensions and both shapes."""
+        """Value number of a broadcast, recorded in `repeated` with its operand and shapes."""
         numbers = self.plain(op, operands, effects)
         ((number,), (operand,)) = numbers.values(), operands[0].values()
         self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape, op.shape
@@ -204,10 +204,8 @@ class ElementExpressions(ElementNumbering):
         return found
 
     def _known_part(self, op: Op, number: bytes) -> Numbers | None:
-        """Value number of a static slice that is one of those concatenated, or one slice; or None.
-
-        Args:
-          op: the slice. number: of its operand.
+        """Numbers of the static slice `op` of array `number`, if a concatenated operand or one
+        slice along a dimension; else None.
         """
         made = self.concatenations.get(number)
         ranges, whole = slice_ranges(op.proto), op.operands[0].shape
@@ -265,7 +263,7 @@ class ElementExpressions(ElementNumbering):
     def _put(
         self, array: bytes, value: bytes, indices: Sequence[bytes], whole: Shape, part: Shape
     ) -> bytes:
-        """The value number of an array with a part of it replaced; of whole rows, or in one slice.
+        """Value number of an array in which `value` replaces the part of shape `part` at `indices`.
 
         A part of one slice is put into that slice, which then replaces the old one.
         """
@@ -292,12 +290,12 @@ class ElementExpressions(ElementNumbering):
         return self.updated(Update.of_slice((array, row, indices[axis]), row_major(whole), digit))
 
     def custom(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a custom call; of a move between memories its operand's."""
+        """Value numbers of a custom call; the operand's if it moves that to or from the host."""
         is_move = op.proto.custom_call_target in _MEMORIES
         return operands[0] if is_move else self.plain(op, operands, effects)
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a fusion's results; with a hash of its code if that may change bits."""
+        """Value numbers of a fusion's results, with a hash of its code if that may change bits."""
         computed, arrays = set[bytes](), Arrays(op, self.alike)
 
         def noted(inner: Op, read: list[Numbers], result: Numbers) -> None:
@@ -321,7 +319,7 @@ class ElementExpressions(ElementNumbering):
     def _codes_of(
         self, op: Op, arrays: Arrays, results: Collection[ShapeIndex]
     ) -> dict[ShapeIndex, bytes]:
-        """For each of these results of a fusion a hash of its code and of equal values in it.
+        """Result index -> hash of a fusion's code and of equal values it reads from several arrays.
 
         XLA:TPU takes results that are not read out of a fusion, so there each counts by itself.
         """
@@ -338,7 +336,7 @@ class ElementExpressions(ElementNumbering):
         return found
 
     def _code_of(self, op: Op, read: dict[bytes, frozenset[object]]) -> bytes:
-        """A hash of a fusion's code, and of the equal values among those read from these arrays."""
+        """A hash of a fusion's code, and of equal values among `read` (number -> arrays)."""
         return self.code_of(tuple(read.values()), self.code(op), *read) if read else self.code(op)
 
     def _is_elementwise(self, body: Body) -> bool:
@@ -348,7 +346,7 @@ class ElementExpressions(ElementNumbering):
         return self._elementwise[body]
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a while: by its iterations, or as a function of its initial state."""
+        """Value numbers of a while: by following its iterations, else by equations of its state."""
         start = operands[0]
         if self.terms is not None:
             return self.loops.later(self, op, start, effects)
@@ -360,7 +358,7 @@ class ElementExpressions(ElementNumbering):
 
 
 def _again(numbering: ElementExpressions, op: Op, *operands: bytes) -> bytes:
-    """The number of an operation for other operands."""
+    """Recomputes the value number of `op`, which `note_term` recorded, for other operands."""
     handler = numbering.handlers.get(op.opcode, ElementExpressions.plain)
     return handler(numbering, op, [{(): number} for number in operands], [])[()]
 

@@ -115,13 +115,13 @@ class ElementNumbering(Numbering):
     ) -> None:
         """Records that value number `number` is computed by `again(self, given, *operands)`.
 
-        What only hands on one of its operands is made as that is.
+        Nothing is recorded if it is one of `operands`, or outside of a loop's body (`terms` None).
         """
         if self.terms is not None and number not in operands:
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
-        """A placeholder number for `again(self, given, *operands)`, made in each iteration."""
+        """Records a placeholder value number, for which each iteration calls `again(...)`."""
         said = hashed(repr((again.__qualname__, hash(given))).encode())
         number = hashed(b"".join((_LATER, said, *operands)))
         assert self.terms is not None
@@ -174,7 +174,7 @@ class ElementNumbering(Numbering):
         return self.arranged(base, old, move.steps, new)
 
     def arranged(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes:
-        """The number of an array that has another array's elements in another order.
+        """Value number of an array that has another array's elements in another order.
 
         It depends on the order alone, not on the moves that led to it. An order that no steps give
         (`element_order`) is hashed place by place if the array is small.
@@ -209,7 +209,7 @@ class ElementNumbering(Numbering):
         return result
 
     def _moved(self, made: tuple[Move, bytes, bytes], number: bytes) -> bytes:
-        """The number of another array moved as one was before; `made` by `arranged`."""
+        """Recomputes the value number by `arranged`; `made`: (move, first array, hash of order)."""
         move, first, kind = made
         if number in self.moves or first != move.base:
             return self.rearranged(number, move)
@@ -253,7 +253,7 @@ class ElementNumbering(Numbering):
         return number
 
     def _undone(self, update: Update) -> bytes | None:
-        """The number of an array of which a part was replaced and is put back; None for others."""
+        """Value number of the array before two updates, if the second undoes the first; or None."""
         last = self.updates.get(update.numbers[0])
         if last is None or last.made != update.made or last.numbers[2:] != update.numbers[2:]:
             return None
@@ -265,7 +265,7 @@ class ElementNumbering(Numbering):
         return first if value == before else None
 
     def part_of(self, update: Update) -> bytes:
-        """The value number of the part of an array that an update would replace, not of a slice."""
+        """Value number of the part of an array that `update`, not of a slice, would replace."""
         array, _, *indices = update.numbers
         last = self.updates.get(array)
         if last is not None and last.made == update.made and last.numbers[2:] == tuple(indices):
@@ -276,7 +276,7 @@ class ElementNumbering(Numbering):
         return number
 
     def _complete(self, shape: Shape, digit: Digit, rows: list[bytes]) -> bytes:
-        """The number of an array all of whose slices along `digit` are known: of these alone.
+        """Value number of an array made of all its slices `rows` along `digit`: from these alone.
 
         An order of elements that all slices have been given is given to the whole array instead.
         """
@@ -293,7 +293,7 @@ class ElementNumbering(Numbering):
         return self.arranged(whole, flat, joined(steps), row_major(shape))
 
     def of_slices(self, flat: Shape, rows: list[bytes]) -> bytes:
-        """The number of an array that is these slices, one behind the other."""
+        """Value number, recorded, of the flat array `flat` that is the slices `rows` end to end."""
         digit = len(rows), flat.num_elements // len(rows)
         whole = hashed(b"".join((_COMPLETE, sliced(flat, digit), *rows)))
         self.note_term(
@@ -355,20 +355,20 @@ class ElementNumbering(Numbering):
 
 
 def _updated(numbering: ElementNumbering, update: Update, *numbers: bytes) -> bytes:
-    """The number of an update with other operands."""
+    """Recomputes the value number of an update that `note_term` recorded, for other operands."""
     return numbering.updated(update._replace(numbers=numbers))
 
 
 def _part_again(numbering: ElementNumbering, update: Update, *numbers: bytes) -> bytes:
-    """The number of the same part of another array."""
+    """Recomputes the value number of an array's part (`part_of`), for other array and indices."""
     return numbering.part_of(update._replace(numbers=(numbers[0], b"", *numbers[1:])))
 
 
 def _joined(numbering: ElementNumbering, made: Concatenation, *numbers: bytes) -> bytes:
-    """The number of a concatenation of other operands."""
+    """Recomputes the value number of a concatenate `note_term` recorded, for other operands."""
     return numbering.joined(made._replace(numbers=numbers))
 
 
 def _typed(shape: Shape) -> tuple[int, int]:
-    """Element type, and bits of each element."""
+    """The element type of a shape, as XLA's number, and the bits of each element."""
     return shape.element_type, shape.element_bits

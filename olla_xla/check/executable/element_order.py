@@ -48,7 +48,7 @@ def as_row(shape: Shape, elements: int | None = None) -> Shape:
 
 @_cached
 def digits(shape: Shape) -> list[tuple[int, int]]:
-    """For each dimension of an array in the order of memory, (extent, stride in elements)."""
+    """(extent, stride in memory in elements) of each dimension of an array, by dimension number."""
     distance, found = 1, dict[int, tuple[int, int]]()
     for k in shape.minor_to_major:
         found[k] = shape.dimensions[k], distance
@@ -103,11 +103,11 @@ def composed(inner: Steps, outer: Steps) -> Steps | None:
 
 @_cached
 def within(steps: Steps, count: int, distance: int) -> Steps | None:
-    """The values of one digit of the position in a reordered row, as steps over the original row.
+    """Steps over the original row that visit the values of one digit of a reordered row's position.
 
     Args:
-      steps: the reordered row, over the original. count: values of the digit.
-      distance: between two of its values, in elements of the reordered row.
+      steps: the reordered row, over the original. count, distance: the digit of a position p in
+        the reordered row is p // distance % count.
 
     Returns:
       The steps; None where the digit's ends divide a step unevenly.
@@ -169,7 +169,7 @@ def places(steps: Steps) -> Places:
 
 
 def steps_of(order: Places) -> Steps | None:
-    """The strided loops that visit positions in the given order; None if there are none."""
+    """The strided loops that visit positions in exactly the given order; None if no loops do."""
     found: list[tuple[int, int]] = []
     while len(order) > 1:
         distance = int(order[1])

@@ -72,7 +72,7 @@ def _is_of_integers(op: Op) -> bool:
 
 
 def _is_free(reduce: Op) -> bool:
-    """Whether a reduction of integers has the same result in any order."""
+    """Whether a reduce of integers gives the same result in whatever order its steps run."""
     (body,) = reduce.called
     step = body.result
     if set(step.operands) != set(body.parameters) or len(body.ops) != 3:

@@ -38,7 +38,7 @@ class _Expressions(Numbering):
         self._bitcasts: dict[bytes, tuple[bytes, bytes]] = {}
 
     def cast(self, number: bytes, old: Shape, new: Shape) -> bytes:
-        """The number of a bitcast of an array; one and its inverse cancel."""
+        """Value number of a bitcast from `old` to `new`; a bitcast and its inverse cancel."""
         lying = self.shape(new)
         first, began = self._bitcasts.get(number, (number, self.shape(old)))
         if lying == began:
@@ -48,12 +48,12 @@ class _Expressions(Numbering):
         return result
 
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A bitcast."""
+        """Value number of a bitcast, by `cast`."""
         (number,) = operands[0].values()
         return {(): self.cast(number, op.operands[0].shape, op.shape)}
 
     def fusion(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """A fusion: its computation's results, with its code where that may change bits."""
+        """Value numbers of a fusion's results, hashed with its code where that may change bits."""
         inside = self.run(op.called[0], operands, effects)
         rounded = {i: n for i, n in inside.items() if not self.is_free(op, i)}
         if not rounded:
@@ -69,8 +69,8 @@ _PRECISIONS = {10: (5, 10), 11: (8, 23), 12: (11, 52), 16: (8, 7)}
 def _rounded(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
-    """On a TPU this is its operand. Elsewhere it may change a NaN: XLA:CPU makes one of all in
-    bf16.
+    """Value numbers of a reduce-precision; on a TPU the operand's, if to its type's own precision.
+    Elsewhere it may change a NaN: XLA:CPU makes one of all in bf16.
     """
     bits = op.proto.exponent_bits, op.proto.mantissa_bits
     if numbering.is_tpu and bits == _PRECISIONS.get(op.shape.element_type):
@@ -86,7 +86,7 @@ _STATE = hashed(b"state of a transfer")
 def _exchanged(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
-    """A collective without a reduction: each result depends on its own operand alone."""
+    """Value numbers of a collective without a reduction: each result's by its own operand alone."""
     numbers = numbering.plain(op, operands, effects)
     made = _asked(op)
     parts = [part for _, part in leaves(op.shape)]
@@ -101,7 +101,7 @@ def _exchanged(
 def _started(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
-    """The start of such a collective of one array: (operand, result, state of the transfer)."""
+    """Value numbers of an all-gather- or permute-start of one array: operand, result, state."""
     numbers = numbering.plain(op, operands, effects)
     parts = [index for index, _ in leaves(op.shape)]
     if len(operands) != 1 or len(operands[0]) != 1 or not {(0,), (1,)} <= set(parts):
@@ -114,7 +114,7 @@ def _started(
 
 
 def _asked(op: Op) -> bytes:
-    """A number for a collective's attributes, its device groups among them."""
+    """A hash of a collective's attributes but its shape, with its device groups."""
     proto = xla_pb2.HloInstructionProto()
     proto.CopyFrom(op.proto)  # `plain` has cleared its ids, names and metadata
     proto.ClearField("shape")
@@ -122,7 +122,7 @@ def _asked(op: Op) -> bytes:
 
 
 def _extents(shape: Shape) -> bytes:
-    """A number for element type and extents, without the layout."""
+    """A hash of a shape's element type, extents and bits of an element, without the layout."""
     return hashed(repr((shape.element_type, shape.dimensions, shape.element_bits)).encode())
 
 

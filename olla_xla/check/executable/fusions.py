@@ -40,7 +40,7 @@ _EACH = frozenset(
 def note_own(
     numbering: ElementNumbering, op: Op, read: list[Numbers], result: Numbers, own: set[bytes]
 ) -> None:
-    """Adds an operation's results to `own`, the value numbers that a fusion itself computes.
+    """Adds an operation's results to `own` if the fusion computes their elements, moved or not.
 
     Args:
       numbering: of the module. op: the operation. read: value numbers of its operands.
@@ -67,7 +67,7 @@ def note_own(
 
 
 def _is_handed_on(numbering: ElementNumbering, whole: Numbers, result: Numbers) -> bool:
-    """Whether a slice is one operand of a concatenation."""
+    """Whether `result`, a slice of `whole`, is an operand of the concatenate that `whole` is."""
     ((number,), (part,)) = whole.values(), result.values()
     made = numbering.concatenations.get(number)
     return made is not None and part in made.numbers
@@ -115,7 +115,7 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
 
 def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The value number, outside of another fusion, of one of its results.
+    """The value number, outside of a fusion that is not elementwise, of one of its results.
 
     Where the result is a dynamic-update-slice, a GPU's code computes the elements of the update,
     whatever the array's extents (XLA's emitter of in-place dynamic-update-slices). A TPU's code
@@ -150,7 +150,7 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
 
 
 def _window(numbering: ElementNumbering, is_put: bool, code: bytes, value: bytes) -> bytes:
-    """The number of what a GPU's or TPU's code computes, the same under other dimensions.
+    """Value number of what a GPU's or TPU's fusion computes as `value`; its reordering comes last.
 
     Args:
       is_put: whether it is put into an array, in whatever order its elements are there.

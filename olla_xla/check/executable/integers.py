@@ -47,7 +47,7 @@ class Integers:
         return found
 
     def clamped(self, number: bytes, bound: int) -> int | None:
-        """The index that a value number is, clamped to [0, bound) as in XLA; None if unknown."""
+        """The integer of a value number clamped to [0, bound), as XLA clamps indices; or None."""
         value = self._known.get(number)
         return None if value is None else min(max(value, 0), bound - 1)
 
@@ -72,7 +72,7 @@ class Integers:
 
 
 def _wrapped(value: int, kind: int) -> int:
-    """An integer modulo 2**bits as a value of an element type."""
+    """Wraps an integer to the range of element type `kind` (modulo 2**bits); a pred stays."""
     _, bits, signed = INTEGERS[kind]
     if kind == _PRED:
         return value
@@ -81,7 +81,7 @@ def _wrapped(value: int, kind: int) -> int:
 
 
 def _quotient(a: int, b: int) -> int | None:
-    """A division that is rounded towards zero; None for one by zero."""
+    """The quotient of two integers rounded towards zero; None for a division by zero."""
     if not b:
         return None
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)

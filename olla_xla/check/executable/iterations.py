@@ -53,7 +53,7 @@ class Loops:
         return self._stateful[op]
 
     def followed(self, numbering: ElementNumbering, op: Op, start: Numbers) -> _Run | None:
-        """A loop's results, as value numbers, and effects; None if not followed to its end.
+        """(value numbers of a loop's results, its effects); None if not followed to its end.
 
         Args:
           numbering: of the module. op: the while. start: value numbers of its initial state.
@@ -117,7 +117,7 @@ class Loops:
     def _made(
         self, numbering: ElementNumbering, op: Op, start: Numbers
     ) -> tuple[_Program, _Program] | None:
-        """What each test and each iteration of a loop computes; None if it cannot be followed."""
+        """A loop's (condition, body) as `_Program`s, cached; None if it cannot be followed."""
         if op not in self._programs:
             body, condition = op.called
             own = _STATE + hashed(repr(id(op)).encode())
@@ -137,35 +137,35 @@ class Loops:
 
 
 def _any(op: Op, holds: Callable[[Op], bool]) -> bool:
-    """Whether something is true of an operation or of one that it runs."""
+    """Whether `holds` is true of an operation, or of any in the computations that it calls."""
     return holds(op) or any(_any(inner, holds) for body in op.called for inner in body.ops)
 
 
 def _size(op: Op) -> int:
-    """How many operations one runs, itself included; of a loop, in one iteration."""
+    """How many operations `op` runs, itself included; those of a loop's body count once."""
     return 1 + sum(_size(inner) for body in op.called for inner in body.ops)
 
 
 def _run_now(numbering: Any, op: Op, *given: bytes) -> _Run:
-    """A loop's results and effects."""
+    """Recomputes (results, effects) of a loop for the initial state numbered `given`."""
     effects: list[bytes] = []
     elements = sorted(index for index, _ in leaves(op.shape))
     return numbering.loop(op, [dict(zip(elements, given, strict=True))], effects), effects
 
 
 def _result(numbering: ElementNumbering, i: ShapeIndex, run: _Run) -> bytes:
-    """One of a loop's results."""
+    """Value number of element `i` of the results of a loop's `run`."""
     return run[0][i]
 
 
 class _Unfollowed(Exception):
-    """A body cannot be numbered for unknown values."""
+    """Raised where a loop's body cannot be numbered for unknown values of its state."""
 
 
 class _Program:
-    """What a computation of a loop computes of the loop's state, as steps over a list of numbers.
+    """A loop's condition or body: steps that compute numbers of its results from the state's.
 
-    The list begins with the state's and with constants; each step adds one.
+    The steps work on a list of numbers: the state's, then constants; each step appends one.
 
     Args:
       numbering: of the module. body: the computation. symbols: distinct numbers for the state.
@@ -202,7 +202,7 @@ class _Program:
     def run(
         self, numbering: ElementNumbering, state: list[bytes], effects: list[bytes]
     ) -> list[bytes]:
-        """Numbers of the results for those of the state; notes the effects."""
+        """Value numbers of the results for those of the state; appends to `effects`."""
         found: list[Any] = [*state, *self._constants]
         add = found.append
         for again, given, read in self._steps:
@@ -221,7 +221,7 @@ _Step = tuple[Callable[..., Any] | None, Any, Callable[[list[Any]], tuple[Any, .
 
 
 def _getter(read: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """Takes elements of a list."""
+    """A function of a list that returns its elements at the indices `read`, as a tuple."""
     if len(read) > 1:
         return operator.itemgetter(*read)
     (one,) = read
@@ -229,7 +229,7 @@ def _getter(read: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
 
 
 def _operands(term: Term) -> list[bytes]:
-    """The numbers that a term is made of."""
+    """The value numbers that a term was made from; CheckError if its data is no list of them."""
     if term.again is not None:
         return list(term.operands)
     (data,) = term.operands
@@ -239,7 +239,7 @@ def _operands(term: Term) -> list[bytes]:
 
 
 def _parts(term: Term, dependent: set[bytes]) -> list[bytes]:
-    """The operands of a term, those joined that are constant and hashed together."""
+    """A term's operands; adjacent constants (not in `dependent`) of a hash are joined to one."""
     found: list[bytes] = []
     joined = False
     for number in _operands(term):
@@ -281,7 +281,7 @@ class _Claims:
 
     Attributes:
       iterations: the trip count; None if it is not said.
-      others: numbers of what is said beside what `hold` shows.
+      others: hashes of all else that it says, which `hold` does not check.
     """
 
     def __init__(self, op: Op) -> None:

@@ -18,7 +18,10 @@ the same memory."""
 
 @dataclasses.dataclass(frozen=True)
 class KernelMemory:
-    """Which arrays of a kernel share memory: as assigned (`found`), by aliases (`forced`)."""
+    """Which arrays of a kernel share memory: as assigned (`found`), as aliases force (`forced`).
+
+    A pattern has, for each operand and then result, the position of the first in its place.
+    """
 
     found: Pattern
     forced: Pattern

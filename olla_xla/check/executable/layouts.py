@@ -37,7 +37,7 @@ def check_layouts(program: Program) -> None:
     """Checks that an array's layout changes only at a bitcast or where the array is written anew.
 
     Raises:
-      CheckError: it does elsewhere, an operation has other operands than it declares, or an output
+      CheckError: a layout changes elsewhere, an operation lacks operands or has more, or an output
         takes over the memory of an argument of another size.
     """
     entry = program.entry
@@ -58,13 +58,13 @@ def check_layouts(program: Program) -> None:
 
 
 def check_declared(program: Program, module: bytes) -> None:
-    """Checks that arguments and results lie as a module declares them to its caller.
+    """Checks that arguments and results have the layouts that a module declares to its caller.
 
     Args:
       program: the module. module: the same, serialized.
 
     Raises:
-      CheckError: one does not.
+      CheckError: a layout differs; the message names the parameter or root.
     """
     declared = Message(Message(module).blob(_HOST_PROGRAM_SHAPE))
     entry = program.entry
@@ -78,7 +78,7 @@ def check_declared(program: Program, module: bytes) -> None:
 
 
 def _check(op: Op, is_fused: bool) -> None:
-    """Checks an operation; in a fusion of XLA:TPU, no array need have the tiles of its operand."""
+    """Raises CheckError if `op` reads an array in another layout; `is_fused`: tiles may differ."""
     extents = op.opcode not in _EXCHANGES
     try:
         agree = all(_agree(a, b, extents, tiles=not is_fused) for a, b in _pairs(op))
@@ -89,7 +89,7 @@ def _check(op: Op, is_fused: bool) -> None:
 
 
 def _pairs(op: Op) -> Iterator[tuple[Shape, Shape]]:
-    """Pairs of shapes by which the same bytes are written and read."""
+    """Yields (shape as written, shape as read) of the bytes that `op` passes on or exchanges."""
     given = [operand.shape for operand in op.operands]
     inside = [parameter.shape for body in op.called for parameter in body.parameters]
     roots = [body.result.shape for body in op.called]
@@ -124,7 +124,7 @@ def _pairs(op: Op) -> Iterator[tuple[Shape, Shape]]:
 
 
 def _agree(a: Shape, b: Shape, extents: bool, *, tiles: bool) -> bool:
-    """Whether two shapes put the same elements at the same places; also of the same extents."""
+    """Whether two shapes have equal element types, layouts and, if asked for, extents and tiles."""
     if a is b:
         return True
     if a.elements or b.elements:

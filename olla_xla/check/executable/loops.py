@@ -27,7 +27,7 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def number_loop(numbering: ElementNumbering, op: Op, start: Numbers) -> tuple[Numbers, list[bytes]]:
-    """Value numbers of a while's results, and its effects, from the equations of its state.
+    """(value numbers of a while's results, its effects), from the equations of its state.
 
     Args:
       numbering: of the module. op: the while, without stateful operations.
@@ -54,7 +54,7 @@ def number_loop(numbering: ElementNumbering, op: Op, start: Numbers) -> tuple[Nu
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _State:
-    """What the names of a loop's state follow from.
+    """A while loop, whose state's elements are named (hashed) by what they are computed from.
 
     Attributes:
       op: the loop. start: numbers of its initial state. level: its nesting depth.
@@ -77,7 +77,7 @@ class _State:
         return self.op.called[1]
 
     def first(self, numbering: ElementNumbering) -> Numbers:
-        """Names by initial values alone."""
+        """The names of the first round: by an element's initial value and shape alone."""
         shape = self.body.parameters[0].shape
         return {
             i: n if i in self.fixed else _hash(_NAME, n, numbering.shape(shape.at(i)), self.level)
@@ -85,7 +85,7 @@ class _State:
         }
 
     def next(self, root: Numbers) -> Numbers:
-        """The names of elements that change after the body gave these results."""
+        """The next round's names of the elements that change, given the body's results `root`."""
         return {
             i: _hash(_NAME, self.start[i], n, self.level)
             for i, n in root.items()
@@ -107,7 +107,7 @@ class _Rounds:
     whole: bytes
 
     def settled(self, equations: list[ShapeIndex]) -> tuple[int, bytes]:
-        """The round from which the names of some elements are settled, and their equations in it.
+        """(first round whose names of these elements no later one refines, their equations in it).
 
         Other elements do not affect the round, so that they do not change the equations.
         """
@@ -121,7 +121,7 @@ class _Rounds:
 
 
 def _rounds(numbering: ElementNumbering, state: _State) -> _Rounds:
-    """Names of a loop's state, round by round."""
+    """Names a loop's state round by round, until a round tells no more elements apart."""
     names, tests = [state.first(numbering)], list[bytes]()
     while True:
         before = names[-1]
@@ -136,8 +136,8 @@ def _rounds(numbering: ElementNumbering, state: _State) -> _Rounds:
 def _closures(
     op: Op, fixed: set[ShapeIndex]
 ) -> tuple[dict[ShapeIndex, list[ShapeIndex]], list[ShapeIndex]]:
-    """For each element that changes, the elements that it depends on, itself included; and those
-    that the effects depend on.
+    """(changing element -> the elements that it depends on, itself included; those that the
+    loop's side effects depend on).
     """
     body, condition = op.called
     changing = [i for i, _ in leaves(body.parameters[0].shape) if i not in fixed]
@@ -197,7 +197,7 @@ def _either(sets: Iterable[int]) -> int:
 
 
 def _plain(op: Op, operands: list[Reach]) -> Reach:
-    """Each leaf of the result depends on all operands."""
+    """Default rule of `reach`: each leaf of the result depends on all leaves of all operands."""
     whole = _either(found for operand in operands for found in operand.values())
     return {i: whole for i, _ in leaves(op.shape)}
 
@@ -222,7 +222,7 @@ def _call(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
 
 
 def _begin(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
-    """async-start: (operands, result, context)."""
+    """Rule of `reach` for an async-start, whose result is (operands, result, context)."""
     result = _plain(op, operands)
     result |= {(0, k, *i): found for k, given in enumerate(operands) for i, found in given.items()}
     return result | {(1, *i): found for i, found in _call(op, operands, effects).items()}

@@ -162,7 +162,7 @@ class _Memory:
         self.log: list[tuple[bool, MemoryValue, Place]] = []
 
     def put(self, value: MemoryValue, place: Place, by: Op | None) -> None:
-        """Writes a value; all values that share a byte with it end."""
+        """Writes a value at `place`; values that share a byte with it end, overwritten by `by`."""
         starts = self._starts.setdefault(place.allocation, [])
         held = self._held.setdefault(place.allocation, [])
         first = bisect.bisect_left(starts, place.start)
@@ -198,7 +198,7 @@ class _Memory:
         return ended
 
     def drop(self, values: set[MemoryValue], places: Places, by: Op) -> None:
-        """Ends values."""
+        """Ends those of `values` that memory holds, as overwritten by `by`; logs it."""
         for value in values & self.holds:
             place = places[value]
             starts, held = self._starts[place.allocation], self._held[place.allocation]
@@ -209,7 +209,7 @@ class _Memory:
             self.log.append((False, value, place))
 
     def ended_by(self, value: MemoryValue) -> str:
-        """Who wrote over a value."""
+        """Text that says which operation wrote over a value, or that nothing wrote it."""
         by = self._ended_by.get(value)
         return "nothing wrote it" if by is None else f"{by.name} has written over it"
 
@@ -255,7 +255,7 @@ class _Machine:
                 self._memory.put(MemoryValue(op, ()), self._tables[op.name], op)
 
     def step(self, frame: Frame, op: Op) -> None:
-        """An operation that reads all its operands, then writes all its results."""
+        """Runs an operation that reads all its operands, then writes all results, with checks."""
         begun = self._begun_by(frame, op) if op.opcode.endswith("-done") else ()
         reads: dict[MemoryValue, list[int]] = {}
         for number, operand in enumerate(op.operands):

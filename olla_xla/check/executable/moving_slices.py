@@ -36,11 +36,7 @@ class FollowedSlices:
 
 
 def check_moving_slices(program: Program, executable: GpuExecutable) -> FollowedSlices:
-    """Checks that slices in GPU thunks begin where the module's indices say, in every iteration.
-
-    Args:
-      program: the executable's module. executable: as it was read.
-    """
+    """Checks that slices in GPU thunks begin where the module's indices say, in every iteration."""
     thunks = {t.name: t for t in executable.all_thunks if any(s.is_cut for s in t.slices)}
     if not thunks:
         return FollowedSlices()
@@ -78,7 +74,7 @@ class _Follower:
         self.wrong: dict[Op, str] = {}
 
     def pair(self, op: Op, thunk: GpuThunk) -> None:
-        """Finds the operation of each slice; CheckError if a thunk's parts are of other sizes."""
+        """Matches a thunk's slices to operations, for `visit`; CheckError if sizes differ."""
         self._pairs[op] = found = []
         _check_copies(thunk)
         for cut, part in _paired(op.called[0], thunk):
@@ -95,7 +91,7 @@ class _Follower:
         self.slices += len(found)
 
     def visit(self, op: Op, operands: Sequence[Known], iterations: tuple[int, ...]) -> None:
-        """Compares the addresses in one iteration."""
+        """Compares the slices' addresses in one iteration; counts them, notes which differ."""
         self.seen.add(op)
         known = self.scalars.run(op.called[0], operands, iterations)
         for cut, part in self._pairs[op]:
@@ -170,7 +166,7 @@ def _paired(body: Body, thunk: GpuThunk) -> Iterator[tuple[MovingSlice, Op | Non
 
 
 def _takes(op: Op, cut: MovingSlice) -> bool:
-    """Whether an operation is a slice of an operand, of the extents that a thunk says."""
+    """Whether `op` is a slice of the parameter and of the extents that `cut` says."""
     if op.opcode not in _CUTS or op.shape.dimensions != cut.dimensions:
         return False
     source = op.operands[0].behind(*_STILL)
@@ -178,7 +174,7 @@ def _takes(op: Op, cut: MovingSlice) -> bool:
 
 
 def _check_copies(thunk: GpuThunk) -> None:
-    """Raises CheckError where what runs on the parts leaves them, or copies less than all."""
+    """Raises CheckError if an inner thunk leaves the slices, or a lone copy does not copy all."""
     for inner in thunk.embedded:
         for access in inner.accesses:
             place = access.slice

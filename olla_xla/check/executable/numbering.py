@@ -222,11 +222,11 @@ class Numbering(abc.ABC):
     def code(self, op: Op) -> bytes:
         """A hash of a fusion's kind and configuration, on which its rounding may depend.
 
-        That is its kind and configuration, and those of nested fusions, which decide how a dot
-        reads its operands. XLA's CPU backend has two code generators, which may round an expression
-        differently. The tiled one takes fusions of elementwise operations, and perhaps those with
-        others that it can tile; these others are hashed. Of a concatenation at the end of a fusion
-        each operand gets code of its own; so does one that lacks an index (`rounding`).
+        Those of nested fusions are part of it: they decide how a dot reads its operands. XLA's CPU
+        backend has two code generators, which may round an expression differently. The tiled one
+        takes fusions of elementwise operations, and perhaps those with others that it can tile;
+        these others are hashed. Of a concatenation at the end of a fusion each operand gets code of
+        its own; so does a fusion that lacks an index (`rounding`).
         """
         found = self._codes.get(op)
         if found is None:
@@ -287,11 +287,11 @@ class Numbering(abc.ABC):
         """The value number of a bitcast from `old` to `new`; a bitcast and its inverse cancel."""
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
-        """A hash of a collective's side effect on the devices that take part in it."""
+        """The hash `effect` of a collective's side effect, or one that depends on less of it."""
         return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
-        """Value numbers of the result of an asynchronous operation at its -done instruction."""
+        """Value numbers of a -done instruction's result, given those of the start's tuple."""
         if op.opcode == "all-reduce-done":
             return start
         first = 0 if op.opcode in ("copy-done", "recv-done") else 1
@@ -339,7 +339,7 @@ class Numbering(abc.ABC):
         return {i: self.term(_TOGETHER, all_of_it, n) for i, n in result.items()}
 
     def _contents(self, bodies: list[Body]) -> Iterator[bytes]:
-        """Numbers of all operations in computations that compute something."""
+        """Yields a hash of each operation that computes, in `bodies` and fusions in them."""
         for body in bodies:
             for op in body.ops:
                 if op.opcode not in _SILENT:
@@ -348,14 +348,14 @@ class Numbering(abc.ABC):
                         yield from self._contents(list(op.called))
 
     def begin(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of an async-start: of a tuple (operands, result, context)."""
+        """Value numbers of an async-start, whose result is (operands, result, context)."""
         numbers = {i: hashed(_CONTEXT + named(i)) for i, _ in leaves(op.shape)}
         numbers |= {(0, k, *i): n for k, given in enumerate(operands) for i, n in given.items()}
         result = self.run(op.called[0], operands, effects)
         return numbers | {(1, *i): n for i, n in result.items()}
 
     def copy_start(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a copy-start: of a tuple (copy, operand, context)."""
+        """Value numbers of a copy-start, whose result is (copy, operand, context)."""
         (number,) = operands[0].values()
         return {(0,): number, (1,): number, (2,): _CONTEXT}
 
@@ -403,7 +403,7 @@ def _is_one_function(call: Op) -> bool:
 
 
 def _run_by(call: Op) -> list[Body]:
-    """The computations that run step by step in a call."""
+    """The computations that a call runs, those of loops, branches and calls in it included."""
     found, waiting = [], list(call.called)
     while waiting:
         body = waiting.pop()
@@ -413,7 +413,7 @@ def _run_by(call: Op) -> list[Body]:
 
 
 def _ends_in_parts(body: Body) -> bool:
-    """Whether its result is a concatenation, perhaps behind operations that can be tiled."""
+    """Whether a computation's result is a concatenate, perhaps behind operations with tiles."""
     waiting, seen = [body.result], set()
     while waiting:
         op = waiting.pop()
@@ -426,7 +426,7 @@ def _ends_in_parts(body: Body) -> bool:
 
 
 def _normalise(precision: xla_pb2.PrecisionConfig) -> None:
-    """Clears the default precision, which XLA lists for a varying number of operands."""
+    """Clears precisions that are all default, in place: XLA lists a varying number of them."""
     if not any(precision.operand_precision):
         del precision.operand_precision[:]
 

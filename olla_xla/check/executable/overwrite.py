@@ -33,7 +33,7 @@ Pair = tuple[ShapeIndex, int, ShapeIndex]
 
 
 def must_share(op: Op, target: str) -> list[Pair]:
-    """(result index, operand number, operand's index) that XLA always puts into one buffer."""
+    """(result index, operand number, operand's index) of each two that XLA puts into one buffer."""
     if op.opcode == "fusion":
         return [*_updates(op, target), *op.bound]
     if op.opcode in ("custom-call", "async-start"):
@@ -50,7 +50,7 @@ def must_share(op: Op, target: str) -> list[Pair]:
 
 
 def _updates(fusion: Op, target: str) -> list[Pair]:
-    """Results of a fusion that update a parameter of it in place."""
+    """Pairs, as of `must_share`: a fusion's results, and its operands they update in place."""
     root = fusion.called[0].result
     found = []
     for index, shape in fusion.shape.indices():
@@ -72,7 +72,7 @@ def _updates(fusion: Op, target: str) -> list[Pair]:
 
 
 def _origin(op: Op, index: ShapeIndex, target: str) -> tuple[Op, ShapeIndex]:
-    """The operation and index of a value inside a fusion, behind tuples and bitcasts."""
+    """The operation, and its result's index, that makes a value in a fusion, behind bitcasts."""
     still = _still(target)
     while True:
         if op.opcode == "tuple" and index:
@@ -126,7 +126,7 @@ def _call_may(op: Op, result: ShapeIndex, numbers: list[int], target: str) -> bo
 
 
 def _elementwise(op: Op, number: int) -> bool:
-    """Whether the result at each place depends on this operand at that place alone."""
+    """Whether `op`'s result at each index depends on operand `number` at that index alone."""
     if op.opcode == "dynamic-update-slice":
         return number == 0
     if op.opcode == "bitcast-convert":
@@ -157,7 +157,7 @@ def _fusion_may(fusion: Op, result: ShapeIndex, numbers: list[int], target: str)
 
 
 def _reads_where_it_writes(body: Body, number: int, target: str) -> bool:
-    """Whether a fusion that updates a parameter reads an element at most where it writes that.
+    """Whether a fusion that updates parameter `number` reads elements at most where it writes them.
 
     XLA's kernels write an update in place if each operation that depends on the parameter is
     elementwise, or takes the slice that is written by the same indices
@@ -196,7 +196,7 @@ def _reads_where_it_writes(body: Body, number: int, target: str) -> bool:
 
 
 def _sums_slices(reduce: Op, current: Op, body: Body, writers: set[Op]) -> bool:
-    """Whether a reduction over an array's slices is for the update of one of them alone."""
+    """Whether a reduce over all slices of an array is used only to update one of them."""
     queue = [reduce]
     while queue:
         op = queue.pop()
@@ -218,7 +218,7 @@ def _sums_slices(reduce: Op, current: Op, body: Body, writers: set[Op]) -> bool:
 
 
 def _starts(ops: Sequence[Op]) -> list[Op | int | None]:
-    """Where a slice starts: each operation, or a constant's value."""
+    """Start indices of a slice: the operation that computes each, or a constant's value."""
     return [
         scalar_integer(op.proto.literal, op.proto.shape.element_type)
         if op.opcode == "constant"
@@ -228,7 +228,7 @@ def _starts(ops: Sequence[Op]) -> list[Op | int | None]:
 
 
 def _still(target: str) -> tuple[str, ...]:
-    """Opcodes whose result is the operand's memory."""
+    """Opcodes of operations whose result is their operand, at the same place in memory."""
     return ("bitcast", "reshape") if target == "cuda" else ("bitcast",)
 
 
@@ -252,14 +252,14 @@ def _hero(op: Op) -> Op:
 
 
 def _transposes(op: Op) -> bool:
-    """Whether a fusion with this operation may not visit its results' elements in order."""
+    """Whether an operation is a transpose or a copy to another layout."""
     if op.opcode == "copy":
         return not _same_layout(op.shape, op.operands[0].shape)
     return op.opcode == "transpose"
 
 
 def _adds_to_product(body: Body, numbers: list[int]) -> bool:
-    """Whether the operand's only use is to be added to a dot or convolution, as the result."""
+    """Whether a fusion's root adds the parameter, used once, to a dot or convolution."""
     root = body.result
     if root.opcode != "add" or len(numbers) != 1:
         return False
@@ -282,7 +282,7 @@ class _Paths:
         self._writer = output.operands[0] if output.opcode == "bitcast" else output
 
     def reached(self, numbers: list[int]) -> set[Op] | None:
-        """All that depends on the parameters, or None if a step moves elements.
+        """All operations that depend on the parameters `numbers`; None if one moves elements.
 
         A copy may change the layout and a later one restore it: only the elements' positions in the
         parameter and in the result must agree.
@@ -311,7 +311,7 @@ class _Paths:
         return set(places)
 
     def _lie(self, current: Op, places: Shape, user: Op, number: int) -> Shape | None:
-        """The shape and layout that put the elements of `user` where the parameter's are.
+        """The shape and layout under which `user`'s elements lie where the parameter's do.
 
         Args:
           current: what `user` reads as operand `number`. places: shape and layout of `current`.
@@ -361,7 +361,7 @@ def _same_layout(a: Shape, b: Shape) -> bool:
 
 
 def _same_slice(read: Op, write: Op) -> bool:
-    """Whether a slice is read where a slice of the same array is written."""
+    """Whether `read`, a dynamic-slice, takes the part of an array that `write` replaces."""
     if write.operands[0] is not read.operands[0] or not _equal(read.shape, write.operands[1].shape):
         return False
     return read.shape.num_elements == 1 or read.operands[1:] == write.operands[2:]

@@ -61,7 +61,7 @@ class Op:
         return self._shape
 
     def behind(self, *opcodes: str) -> Op:
-        """The first one from here on along first operands that has none of these opcodes."""
+        """Follows first operands from this instruction to one with none of these opcodes."""
         op = self
         while op.opcode in opcodes:
             op = op.operands[0]
@@ -202,7 +202,7 @@ def _kind(op: Op) -> str:
 
 
 def _half(opcode: str) -> str:
-    """An opcode without -start or -done."""
+    """An opcode without the suffix -start or -done."""
     return opcode.removesuffix("-start").removesuffix("-done")
 
 
@@ -216,7 +216,7 @@ def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:
 
 
 def nowhere(shape: xla_pb2.ShapeProto) -> None:
-    """Removes the memory space from the layouts in a shape proto, in place."""
+    """Clears the memory space of all layouts in a shape proto, in place."""
     if shape.layout.memory_space:
         shape.layout.memory_space = 0
     for part in shape.tuple_shapes:
@@ -271,7 +271,7 @@ def read_program(module: bytes) -> Program:
 def _read(
     computation: xla_pb2.HloComputationProto, body: Body, bodies: dict[int, Body]
 ) -> dict[int, Op]:
-    """Fills a body; returns its operations by id. Callees precede their callers."""
+    """Fills `body` from its proto; returns id -> Op. `bodies` must have its callees, filled."""
     ops: dict[int, Op] = {}
     controlled = []
     for proto in computation.instructions:

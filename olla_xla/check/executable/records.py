@@ -52,7 +52,7 @@ class Update(NamedTuple):
 
     @classmethod
     def of_slice(cls, numbers: tuple[bytes, ...], shape: Shape, digit: Digit) -> Update:
-        """An update of one slice; `numbers` of the array, of the flattened slice, of the index."""
+        """The record of an update of one slice; `numbers`: of array, flattened slice and index."""
         part = as_row(shape, shape.num_elements // digit[0])
         return cls(sliced(shape, digit), numbers, shape, part, digit)
 
@@ -106,7 +106,7 @@ class Term(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def sliced(shape: Shape, digit: Digit) -> bytes:
-    """A number for the kind of an update of one slice, and of an array that is its slices."""
+    """A hash of an array's type, size and `digit`: the kind of an update of one slice of it."""
     row = shape.element_type, shape.element_bits, shape.num_elements, digit
     return hashed(b"update" + repr(row).encode())
 
@@ -137,13 +137,13 @@ class _History:
     writes: dict[int, _Writes] = dataclasses.field(default_factory=dict)
 
     def at(self, place: int, version: int) -> bytes | None:
-        """The slice at a place in a version; None if nothing was written there."""
+        """Value number of the slice at index `place` in a version; None if it was not written."""
         versions, rows = self.writes.get(place, ((), ()))
         found = bisect.bisect_right(versions, version)
         return rows[found - 1] if found else None
 
     def until(self, version: int) -> _History:
-        """A history of its own with the updates up to a version."""
+        """A separate copy of this history with the updates up to `version` only."""
         kept = {place: self.at(place, version) for place in self.writes}
         writes = {place: ([version], [row]) for place, row in kept.items() if row is not None}
         return _History(self.base, self.digit, version, writes)
@@ -187,7 +187,7 @@ class WrittenSlices:
         return self._all.get(number)
 
     def note_complete(self, number: bytes, digit: Digit, rows: list[bytes]) -> None:
-        """Records the number of an array that is these slices, whatever they were written into."""
+        """Records that array `number` has exactly the slices `rows` along `digit`."""
         if number not in self._complete:
             writes = {place: ([1], [row]) for place, row in enumerate(rows)}
             self._found[number] = _History(number, digit, 1, writes), 1

@@ -61,7 +61,9 @@ def check_relocated(before: CpuExecutable, after: CpuExecutable) -> None:
 
 
 def _areas(executable: CpuExecutable) -> dict[int, Area]:
-    """The allocations; where XLA's own thunks write to no byte of one, none may."""
+    """Allocation index -> its Area; an argument is writable only if it is an output that XLA's
+    own thunks write to.
+    """
     written = {a.slice.allocation for t in executable.flat for a in t.accesses if a.writes}
     return {
         a.index: Area(
@@ -77,7 +79,7 @@ def _areas(executable: CpuExecutable) -> dict[int, Area]:
 
 
 def _kinds(executable: CpuExecutable) -> bytes:
-    """The buffer assignment without allocations' sizes and what lies in them, serialized."""
+    """The serialized buffer assignment without the allocations' sizes and logical buffers."""
     proto = xla_pb2.BufferAssignmentProto()
     proto.CopyFrom(executable.assignment)
     for allocation in proto.buffer_allocations:
@@ -139,7 +141,7 @@ def check_thunks(
     new_areas: Mapping[int, Area],
     scratch: Collection[tuple[int, int]] = (),
 ) -> None:
-    """Checks that thunks with new places compute what they did, run one after the other.
+    """Checks that thunks with new places compute what they did with the old, run in sequence.
 
     Args:
       before, after: the same thunks, access by access, with the old and the new places.
@@ -166,8 +168,8 @@ def check_thunks(
 
 
 class _Referee:
-    """Follows thunks; `defined` are the bytes of the old memory that may have been written so far,
-    paired with themselves.
+    """Checks thunks one by one; `defined`: bytes of the old memory written so far, paired with
+    themselves.
     """
 
     def __init__(self, areas: Mapping[int, Area], scratch: Collection[tuple[int, int]]) -> None:
@@ -177,7 +179,7 @@ class _Referee:
     def sequence(
         self, before: Sequence[CpuThunk], after: Sequence[CpuThunk], same: SameBytes
     ) -> None:
-        """Follows a sequence of thunks, which changes `same`."""
+        """Checks a sequence of thunks; changes `same` to the pairs that hold after it."""
         if len(before) != len(after):
             raise CheckError(f"{len(before)} steps became {len(after)}")
         for x, y in zip(before, after, strict=True):
@@ -205,7 +207,7 @@ class _Referee:
                     self._define(a.slice)
 
     def _loop(self, x: CpuThunk, y: CpuThunk, same: SameBytes) -> None:
-        """Follows a loop until an iteration ends no more pairs; `same` is then what it leaves."""
+        """Checks a loop, again until no more pairs end; changes `same` to the pairs after it."""
         for thunk in x.below():  # the second iteration finds what the first one wrote
             for a in thunk.accesses:
                 if a.writes:
@@ -228,7 +230,7 @@ class _Referee:
         self.defined.add(written, written)
 
     def _read(self, x: CpuThunk, y: CpuThunk, same: SameBytes) -> None:
-        """Checks what a thunk reads; bytes that nothing wrote, of scratch memory, may be any."""
+        """Raises CheckError if a thunk reads a written byte, not scratch, that is not paired."""
         for k, (a, b) in enumerate(zip(x.accesses, y.accesses, strict=True)):
             reads = a.reads and (x.number, k) not in self._scratch
             for part in self.defined.parts(a.slice) if reads else ():
@@ -237,7 +239,7 @@ class _Referee:
                     raise CheckError(f"{x.name} would read other values than in XLA's executable")
 
     def _check_slices(self, x: CpuThunk, y: CpuThunk) -> None:
-        """Checks a thunk's new places: inside allocations, aligned, overlapping as before."""
+        """Raises CheckError unless a thunk's new slices are inside, aligned, overlap as before."""
         if x.name != y.name or len(x.accesses) != len(y.accesses):
             raise CheckError(f"step {x.name} became {y.name}")
         for a, b in zip(x.accesses, y.accesses, strict=True):
@@ -291,13 +293,13 @@ class SameBytes:
         return other
 
     def become(self, other: SameBytes) -> None:
-        """Takes over the pairs of another."""
+        """Replaces the pairs by a copy of those of `other`."""
         self._old = {k: list(runs) for k, runs in other._old.items()}
         self._new = {k: list(runs) for k, runs in other._new.items()}
         self.size = other.size
 
     def holds(self, old: Slice, new: Slice) -> bool:
-        """Whether all bytes of two slices are pairs, in order."""
+        """Whether, for all k, byte k of `old` and byte k of `new` are a pair."""
         at = old.offset
         for start, size, allocation, first in _touching(self._old.get(old.allocation, []), old):
             if start > at or allocation != new.allocation:
@@ -308,7 +310,7 @@ class SameBytes:
         return at >= old.end
 
     def parts(self, old: Slice) -> list[Slice]:
-        """The parts of a slice of the old memory whose bytes are in pairs, in order."""
+        """The parts of a slice of the old memory whose bytes are in pairs, by offset."""
         return [
             Slice(old.allocation, low, min(start + size, old.end) - low)
             for start, size, *_ in _touching(self._old.get(old.allocation, []), old)
@@ -340,7 +342,7 @@ class SameBytes:
                         self.add(*((a, b) if mine is self._old else (b, a)))
 
     def intersect(self, other: SameBytes) -> None:
-        """Removes the pairs of bytes that another does not have."""
+        """Keeps only the pairs that `other` has too."""
         kept = SameBytes()
         for index, runs in self._old.items():
             theirs = other._old.get(index, [])
@@ -354,7 +356,7 @@ class SameBytes:
 
 
 def _touching(runs: list[_Run], where: Slice) -> list[_Run]:
-    """The runs that share a byte with a slice, sorted."""
+    """The runs of pairs that share a byte with a slice, sorted by start."""
     if not where.size:
         return []
     first = bisect.bisect_right(runs, where.offset, key=lambda run: run[0])

@@ -51,7 +51,7 @@ _ADDING = frozenset("add subtract reduce reduce-window".split())
 
 
 def is_settled(bodies: Iterable[Body]) -> bool:
-    """Whether no multiply and add of a function could be fused to an FMA, which changes rounding.
+    """Whether no multiply and add of a function could become an FMA, which changes rounding.
 
     Args:
       bodies: the computations that the function runs.
@@ -75,7 +75,7 @@ def is_settled(bodies: Iterable[Body]) -> bool:
 
 
 def _is_short(op: Op) -> bool:
-    """Whether it is on floating-point numbers, in arrays of at most `_STRAIGHT` elements."""
+    """Whether an operation works on floats, in arrays of at most `_STRAIGHT` elements."""
     shapes = [part for o in (op, *op.operands) for _, part in o.shape.indices() if part.is_array]
     return any(map(_is_rounded, shapes)) and all(
         math.prod(s.dimensions) <= _STRAIGHT for s in shapes
@@ -105,7 +105,7 @@ class Rounding:
 
 
 def lacks_index(fusion: Op) -> bool:
-    """Whether a CPU's fusion is without an index; its code may then round otherwise."""
+    """Whether a CPU's fusion slices or updates a whole array, without an index, and may round."""
     (body,) = fusion.called
     return _takes_only_slice(body) and _Sums(body, (), _settled(body)).is_open
 
@@ -131,14 +131,14 @@ def is_tiled(op: Op) -> bool:
 
 
 def _computes_complex(op: Op) -> bool:
-    """Whether it computes with complex numbers; each product of them is a sum of two."""
+    """Whether an operation computes with complex numbers, whose products are sums of two."""
     if op.opcode in _TRANSPARENT - {"convert", "negate"} or op.opcode in ("parameter", "constant"):
         return False
     return any(o.shape.element_type in _COMPLEX_TYPES for o in (op, *op.operands))
 
 
 def _settled(body: Body) -> set[Op]:
-    """Sums of two products of which one alone can be contracted, in whatever code.
+    """Additions of two products of which only one can become an FMA, in whatever code.
 
     That is one that nothing else reads, where the other is read by multiplications as well. All of
     them are computed once for an element of the result, where a loop writes that.
@@ -169,7 +169,7 @@ def _settled(body: Body) -> set[Op]:
 
 
 class _Sums:
-    """The additions of a computation.
+    """Tells whether an addition of a computation may read two products, either of which can fuse.
 
     Args:
       body: the computation. products: numbers of parameters that may be products.
@@ -203,7 +203,7 @@ class _Sums:
             self._products.add(op)
 
     def _enter(self, op: Op, made_of: list[int]) -> None:
-        """An operation that applies computations to elements of its operands."""
+        """Looks into an operation's computations; `made_of`: which operands may be products."""
         for body in op.called:
             count = len(body.parameters)
             given = made_of if count == len(op.operands) else range(count) if made_of else ()

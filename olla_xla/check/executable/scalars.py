@@ -50,13 +50,13 @@ class Scalars:
     def run(
         self, body: Body, given: Sequence[Known], iterations: tuple[int, ...] = ()
     ) -> dict[Op, Known]:
-        """Runs a computation; returns what is known of its operations.
+        """Evaluates the scalar integers of a computation; returns operation -> what is known of it.
 
         Args:
           body: the computation. given: its arguments. iterations: of the loops that it is in.
 
         Raises:
-          OutOfStepsError: it takes too long.
+          OutOfStepsError: it takes more than `MOST_STEPS` steps, or a loop in it never ends.
         """
         known: dict[Op, Known] = dict(zip(body.parameters, given, strict=False))
         for op in self._plan(body):
@@ -132,7 +132,7 @@ class Scalars:
         return self._called(op.called[k], [operands[1 + k]], iterations)
 
     def _needs(self, op: Op) -> bool:
-        """Whether a wanted operation is run by an operation."""
+        """Whether an operation is wanted, or runs one that is."""
         if op not in self._holds:
             self._holds[op] = op in self._wanted or any(
                 self._needs(inner) for body in op.called for inner in body.ops

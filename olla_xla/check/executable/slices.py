@@ -78,19 +78,19 @@ def slice_of(
 
 @functools.lru_cache(maxsize=4096)
 def part_kind(whole: Shape, part: Shape) -> bytes:
-    """A number for a part of so many elements of an array."""
+    """A hash of an array's element type, its extents and those of a part of it."""
     return hashed(repr((_PART, whole.element_type, whole.dimensions, part.dimensions)).encode())
 
 
 def without_ones(whole: Shape, part: Shape) -> tuple[Shape, Shape]:
-    """Both without the dimensions along which the whole has one element."""
+    """(whole, part): row-major shapes, without dimensions along which `whole` has extent 1."""
     left = [k for k, extent in enumerate(whole.dimensions) if extent != 1]
     new, small = (of_dimensions(s, [s.dimensions[k] for k in left]) for s in (whole, part))
     return new, small
 
 
 def without_axis(whole: Shape, part: Shape, axis: int) -> tuple[Shape, Shape, list[int]]:
-    """Both without a dimension, and the others."""
+    """(whole, part, dimensions left): both shapes, row-major, without dimension `axis`."""
     others = [k for k in range(len(whole.dimensions)) if k != axis]
     inner, small = (of_dimensions(s, [s.dimensions[k] for k in others]) for s in (whole, part))
     return inner, small, others
@@ -98,7 +98,7 @@ def without_axis(whole: Shape, part: Shape, axis: int) -> tuple[Shape, Shape, li
 
 @functools.lru_cache(maxsize=4096)
 def _kind(element_type: int, size: int, digit: Digit) -> bytes:
-    """A number for what a slice is of."""
+    """A hash of an array's element type and size, and of the digit along which it is sliced."""
     return hashed(repr((element_type, size, digit)).encode())
 
 
@@ -121,7 +121,7 @@ def sliced_digit(shape: Shape, axis: int) -> Digit:
 
 
 def _updated(numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit) -> bytes | None:
-    """The number of a slice that was just updated at an index, as a row; else None."""
+    """Value number of the slice at index `at`, if an array's last update wrote it; else None."""
     update = numbering.updates.get(number)
     if update is None or update.digit != digit or update.numbers[2] != at:
         return None
@@ -131,7 +131,7 @@ def _updated(numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 def _repeated(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit, flat: Shape
 ) -> bytes | None:
-    """The number of a slice that a broadcast repeats, as a row like `flat`; else None."""
+    """Value number, as shape `flat`, of a slice of a broadcast that repeats it; else None."""
     if number not in numbering.repeated:
         return None
     value, dimensions, old, new = numbering.repeated[number]
@@ -145,7 +145,7 @@ def _repeated(
 def _cut_before(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit, flat: Shape
 ) -> bytes | None:
-    """The number of a slice of a slice, the outer of both digits taken first; None for others."""
+    """Value number of a slice of a slice, the outer of both digits taken first; else None."""
     if number not in numbering.cuts:
         return None
     array, index, (count, distance) = numbering.cuts[number]

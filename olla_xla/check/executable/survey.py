@@ -94,7 +94,7 @@ class _Checks:
         self._left: list[str] = []
 
     def made(self, before: bytes) -> Survey:
-        """Makes them."""
+        """Runs all checks and returns their Survey; `before`: an earlier module, or b""."""
         ordered = self._of("order", lambda: read_program(self._module))
         program = self._unordered() if ordered is None else ordered
         if program is None:
@@ -117,7 +117,7 @@ class _Checks:
             return None
 
     def _of[T](self, check: str, work: Callable[[], T]) -> T | None:
-        """What a check returns; None if it objects, which is noted."""
+        """What `work` returns; None if it raises CheckError, which is noted as an objection."""
         try:
             return work()
         except CheckError as error:
@@ -125,7 +125,7 @@ class _Checks:
             return None
 
     def _check_each(self, program: Program) -> None:
-        """What holds whatever the order is."""
+        """Checks and counts what does not depend on the order: layouts, donations, slices."""
         ops = list(program.run_ops())
         self._followed["instructions"] = len(ops)
         self._of("layouts", lambda: check_layouts(program))
@@ -151,7 +151,7 @@ class _Checks:
                 )
 
     def _check_results(self, before: bytes) -> None:
-        """Checks that the results are those of an earlier module, loops iteration by iteration."""
+        """Raises CheckError if results or effects are not those of the module `before`."""
         old, new = read_program(before), read_program(self._module)
         given = [[p.shape for p in program.entry.parameters] for program in (old, new)]
         if given[0] != given[1]:
@@ -199,7 +199,7 @@ class _Checks:
     def _placed(
         self, program: Program, values: Values
     ) -> tuple[dict[MemoryValue, Place], dict[str, Place]]:
-        """The places of values; and of tuples' tables that a CPU's kernel of a computation has."""
+        """(value -> its place, tuple instruction -> place of its table if a kernel accesses it)."""
         found = places_of(self._assignment, program.names)
         touched = {
             Place(a.slice.allocation, a.slice.offset, a.slice.end)
@@ -211,7 +211,7 @@ class _Checks:
         return assigned_places(values, found), tables
 
     def _lost_donations(self, program: Program) -> Iterator[str]:
-        """Where an argument's memory is used otherwise than the caller allows."""
+        """Yields a line for each argument whose memory is used otherwise than allowed."""
         given = {number for number, _ in (*program.aliases.values(), *program.donors)}
         if self._donated is not None:
             for number in sorted(given - set(self._donated)):

@@ -49,7 +49,7 @@ _EXCHANGES = (
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An instruction of a sequence of thunks: its position, and the run that it belongs to."""
+    """An instruction that thunks run: its position in the sequence, and the run it belongs to."""
 
     position: int
     frame: Frame
@@ -69,7 +69,7 @@ def check_thunks(
       executable: the same executable.
 
     Raises:
-      CheckError: they do not; the message names the thunk.
+      CheckError: bytes, order or kinds of thunks differ; the message names the thunk.
     """
     walk = _Walk(places, executable.sizes)
     if isinstance(executable, GpuExecutable):
@@ -83,7 +83,7 @@ def check_thunks(
 def _check_interface(
     program: Program, values: Values, walk: _Walk, executable: GpuExecutable
 ) -> None:
-    """Checks that arguments and results are where the caller puts and expects them."""
+    """Raises CheckError if arguments or results lie elsewhere than the executable declares."""
     for allocation, (number, index) in executable.parameters.items():
         found = walk.place(values.frame.at[program.entry.parameters[number]].get(index))
         if found is not None and (found.allocation, found.offset) != (allocation, 0):
@@ -105,7 +105,7 @@ def _check_interface(
 
 
 class _Walk:
-    """Goes through the thunks of an executable once, loops and branches included."""
+    """Checks the thunks of an executable, each once, those of loops and branches included."""
 
     def __init__(self, places: Mapping[MemoryValue, Place], sizes: Mapping[int, int]) -> None:
         self._places = places
@@ -117,12 +117,12 @@ class _Walk:
         self._touched: list[Access] = []
 
     def place(self, value: MemoryValue | None) -> Slice | None:
-        """The bytes of a value; None where it has none."""
+        """The bytes where a value lies, as a Slice; None for no value or one without a place."""
         found = None if value is None else self._places.get(resolve(value))
         return found and Slice(found.allocation, found.start, found.stop - found.start)
 
     def sequence(self, frame: Frame, thunks: Sequence[GpuThunk]) -> None:
-        """The thunks of one run of a computation."""
+        """Checks the thunks of one run of a computation, in order, against its instructions."""
         plain = tuple(_plain(thunks))
         whole = {t.name for t in plain if t.flow is Flow.NONE}
         steps = {step.op.name: step for step in _steps(frame, whole)}
@@ -154,7 +154,7 @@ class _Walk:
     # What a thunk touches.
 
     def _accesses(self, step: _Step, thunk: GpuThunk) -> Sequence[Access]:
-        """A thunk's own accesses; for an unknown kind, its instruction's operands and results."""
+        """The accesses of a thunk; of an unknown kind, its instruction's operands and results."""
         if not thunk.is_known:
             read = [Access(place, True, False) for place in self._operands(step)]
             return [*read, *(Access(place, False, True) for place in self._results(step))]
@@ -181,7 +181,9 @@ class _Walk:
                     )
 
     def _check(self, step: _Step, thunks: list[GpuThunk]) -> None:
-        """Checks the last of an instruction's thunks against its operands and results."""
+        """Raises CheckError if the last of an instruction's thunks accesses other bytes than
+        its operands and results.
+        """
         *before, thunk = thunks
         operands, results = self._operands(step), self._results(step)
         found = [access for access in thunk.accesses if access.slice.size]
@@ -242,7 +244,7 @@ class _Walk:
                 yield place, op.shape.at(index).key
 
     def _copied(self, step: _Step, thunk: GpuThunk) -> list[Slice] | None:
-        """The bytes that a copy of a slice reads; None where a thunk is not one."""
+        """The bytes that a thunk must read to copy its instruction's slice; None for others."""
         part = _copied_slice(step.op) if thunk.kind.endswith("copy") else None
         whole = part and self.place(step.frame.at[step.op.operands[part[0]]].get(()))
         if part is None or whole is None:
@@ -253,7 +255,7 @@ class _Walk:
     def _roles(
         self, thunk: GpuThunk, found: list[Access], operands: list[Slice], results: list[Slice]
     ) -> None:
-        """Raises CheckError unless operands are read and results are written."""
+        """Raises CheckError unless a thunk's accesses read the operands and write the results."""
         for access in found[: len(operands)]:
             if not access.reads and access.slice not in results:
                 raise CheckError(f"{thunk} writes the operand {_bytes(access.slice)}")
@@ -329,7 +331,7 @@ class _Walk:
         del self._running[thunk.execution]
 
     def _inner(self, step: _Step, thunk: GpuThunk) -> None:
-        """A loop or a branch."""
+        """Checks a thunk of a loop or a branch: the value that decides, and the inner thunks."""
         op, frames = step.op, step.frame.inner.get(step.op, ())
         if thunk.flow is Flow.LOOP:
             frames = frames[::-1]  # a thunk has its condition first
@@ -346,7 +348,7 @@ class _Walk:
 
 
 def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_Step]:
-    """The instructions of a run, those of calls in its own sequence included, but of `whole`."""
+    """Yields a run's instructions as steps; those in calls too, but for calls named in `whole`."""
     position = begin
     for op in frame.body.ops:
         if op.opcode == "call" and op.name not in whole:
@@ -359,7 +361,7 @@ def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_St
 
 
 def _tables(executable: CpuExecutable) -> Mapping[str, set[Slice]]:
-    """Instruction -> all that is assigned to it, with the tables of pointers of its tuples."""
+    """Instruction name -> all bytes assigned to it, its tuples' tables of pointers included."""
     found: dict[str, set[Slice]] = {}
     for allocation in executable.assignment.buffer_allocations:
         for a in allocation.assigned:
@@ -369,7 +371,7 @@ def _tables(executable: CpuExecutable) -> Mapping[str, set[Slice]]:
 
 
 def _plain(thunks: Iterable[GpuThunk]) -> Iterator[GpuThunk]:
-    """Thunks, with those of nested sequences in their place."""
+    """Yields the thunks in order; a nested sequence is replaced by its thunks."""
     for thunk in thunks:
         if thunk.flow is Flow.SEQUENCE:
             for sequence in thunk.inner:

@@ -35,7 +35,7 @@ Cast = Callable[[bytes, Shape, Shape], bytes]
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A slice: its source's number and shape, and [start, limit) in each dimension."""
+    """A slice of an array: the array's value number and shape, [start, limit) in each dimension."""
 
     source: bytes
     shape: Shape

@@ -67,7 +67,7 @@ class Frame:
     )
 
     def every(self) -> Iterator[Frame]:
-        """This run and those inside it, each before those that it calls."""
+        """Yields this run and all those inside it, each before those that it calls."""
         yield self
         for called in self.inner.values():
             for frame in called:
@@ -114,7 +114,7 @@ class _Follower:
         return value
 
     def define(self, op: Op, passed: At | None = None) -> At:
-        """A value for each leaf: `passed`'s where it has one, else a new one."""
+        """Shape index -> value for each leaf of `op`'s result: that in `passed`, or a new one."""
         passed = passed or {}
         return {
             index: passed[index] if index in passed else self.value(op, index)
@@ -133,7 +133,7 @@ class _Follower:
         return frame.at[frame.body.result]
 
     def other(self, frame: Frame, op: Op) -> At:
-        """The values that an operation defines; a start's tuple repeats those of its operands."""
+        """Values of an operation without a rule: new ones, or a start's operands repeated."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(frame, op)
         prefix = _REPEATED.get(op.opcode)
@@ -175,7 +175,7 @@ class _Follower:
         return _below(values, prefix) if op.shape.is_tuple else {(): values[prefix]}
 
     def enter(self, frame: Frame, op: Op, body: Body, given: list[At]) -> At:
-        """Runs a callee on the given values; returns those of its result."""
+        """Follows a callee in a new Frame on the given values; returns those of its result."""
         if len(given) != len(body.parameters):
             raise CheckError(f"{op.name} calls a computation with a wrong number of operands")
         inner = Frame(body)
@@ -188,7 +188,7 @@ class _Follower:
         return dict(self.enter(frame, op, op.called[0], [frame.at[o] for o in op.operands]))
 
     def begin(self, frame: Frame, op: Op) -> At:
-        """async-start: (operands, result, context), the result made by the computation it wraps."""
+        """Values of an async-start: (operands, result of the computation it wraps, context)."""
         passed: At = {}
         for k, operand in enumerate(op.operands):
             passed |= _above(frame.at[operand], (0, k))
@@ -232,7 +232,7 @@ class _Follower:
 
 
 def _find_unchanged(state: At, start: At, root: At) -> None:
-    """Marks the elements of a loop's state that always have their initial value.
+    """Sets `same` of the elements of a loop's state that always have their initial value.
 
     The body returns such an element unchanged, or the same initial value in its place.
     """

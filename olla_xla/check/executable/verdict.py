@@ -56,7 +56,7 @@ def check_planned(scheduled: bytes, planned: bytes, target: str) -> Accepted:
       target: "cpu", "cuda" or "tpu".
 
     Raises:
-      CheckError: one of these fails; the message names the instructions.
+      CheckError: a control edge is lost, a layout changes, or an overwritten value is read.
     """
     reordered = is_reordered(scheduled, planned)
     if not reordered:
@@ -130,7 +130,7 @@ def check_executable(
     Raises:
       ResultsError: the results differ. XLA's own passes after its scheduler may cause it, by other
         code for a fusion; then the executable that XLA makes of its own module has these results.
-      CheckError: it does not; the message names the instructions.
+      CheckError: it reads overwritten memory, or a layout, donation or thunk is not as it must be.
     """
     program = read_program(module)
     check_layouts(program)
@@ -165,7 +165,7 @@ def _run_on_bytes(
 
 
 def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]) -> None:
-    """Raises CheckError if no output takes over the memory of an argument that one is to."""
+    """Raises CheckError if no output takes over the memory of an argument in `donated`."""
     if lost := sorted(donated - frozenset(program.aliases.values())):
         number, index = lost[0]
         part = f", part {list(index)}" if index else ""
@@ -176,10 +176,10 @@ def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]
 
 
 def places_of(assignment: bytes, names: Mapping[int, str]) -> dict[tuple[str, ShapeIndex], Place]:
-    """Where XLA put the value that each instruction defines at each index; `names` are by id.
+    """(instruction name, shape index) -> place in XLA's buffer assignment; `names`: by id.
 
     Raises:
-      CheckError: it is no BufferAssignmentProto.
+      CheckError: `assignment` is no BufferAssignmentProto.
     """
     proto = xla_pb2.BufferAssignmentProto()
     try:
@@ -256,7 +256,7 @@ def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = Fal
 
 @functools.lru_cache(maxsize=1)
 def _own_digest(module: bytes, target: str, loops: bool) -> str:
-    """`results_digest`, found once for a module that many rewritten ones are compared with."""
+    """`results_digest`, remembered for the last module, with which rewritten ones are compared."""
     return results_digest(module, target, loops=loops)
 
 
@@ -300,7 +300,7 @@ def _channels(module: xla_pb2.HloModuleProto) -> dict[tuple[str, int], list[str]
 
 
 def _control(module: xla_pb2.HloModuleProto) -> set[tuple[str, str]]:
-    """Control edges, as (instruction, its predecessor)."""
+    """A module's control edges, as (name of an instruction, name of its predecessor)."""
     names = {i.id: i.name for c in module.computations for i in c.instructions}
     return {
         (i.name, names[k])

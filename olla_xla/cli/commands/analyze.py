@@ -33,7 +33,7 @@ from olla_xla.tools.step import plan_progress
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla analyze`."""
+    """Defines the flags of the command `olla_xla analyze` in `values`."""
     define = Flags(values)
     shared.define_model(values)
     shared.define_hlo(values)
@@ -49,7 +49,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Analyses the step or the module, prints the report and writes the files that were asked for.
+    """Analyses a step or module, prints the report and writes the files asked for; returns 0.
 
     Raises:
       InputError: not exactly one of --model and --hlo is given, or a file cannot be written.

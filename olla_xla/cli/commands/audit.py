@@ -43,7 +43,7 @@ else:
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla audit`."""
+    """Defines the flags of the command `olla_xla audit` in `values`."""
     define = Flags(values)
     shared.define_model(values)
     shared.define_hlo(values)
@@ -60,7 +60,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Audits executables of a model, a file or a script; prints reports, returns 1 if one is wrong.
+    """Audits executables of a model, a file or a script, and prints reports.
+    Returns the exit code: a script's own, else 1 if an executable has errors, else 0.
 
     Raises:
       InputError: not exactly one of --model, --hlo and --script is given, or one cannot be used.
@@ -127,7 +128,9 @@ def _of_hlo(values: flags.FlagValues) -> report.Audit:
 
 
 def _print(found: Sequence[report.Audit], failed: Sequence[str]) -> list[report.Audit]:
-    """Prints the reports; returns those with findings."""
+    """Prints the reports, and lines on executables that were not audited (`failed`).
+    Returns the reports with errors.
+    """
     document.add(executables=[one.document() for one in found], failed=list(failed))
     wrong = [one for one in found if not one]
     lines = [str(one) for one in (found if len(found) == 1 else wrong)]

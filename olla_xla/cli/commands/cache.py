@@ -19,7 +19,7 @@ from olla_xla.errors import InputError
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla cache`."""
+    """Defines the flags of the command `olla_xla cache` in `values`."""
     define = Flags(values)
     define.text(
         "directory", None, "Folder of the stored plans (default: in JAX's persistent cache)."
@@ -39,13 +39,10 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Lists, checks or prunes the stored plans.
+    """Lists, checks or prunes the stored plans. Raises InputError if there is no folder.
 
     Returns:
-      The exit code: 1 if --verify is given and a file cannot be used.
-
-    Raises:
-      InputError: there is no folder to look in.
+      The exit code: 1 if --verify is given and a file cannot be used, else 0.
     """
     folder = Path(values.directory) if values.directory else stored_folder()
     if folder is None:
@@ -65,7 +62,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def stored_table(entries: Sequence[Entry], folder: str) -> Table:
-    """One row a file, most recently used first; totals in MB, file sizes in bytes."""
+    """A table with a row for each file of a stored plan, the latest used first; totals in MB."""
     lines = []
     for entry in sorted(entries, key=lambda e: (-e.used, e.path.name)):
         used = datetime.datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")

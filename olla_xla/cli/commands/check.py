@@ -18,7 +18,7 @@ from olla_xla.tools.baseline import compare_with
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla check`."""
+    """Defines the flags of the command `olla_xla check` in `values`."""
     define = Flags(values)
     shared.define_model(values)
     shared.define_target(values)
@@ -29,7 +29,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Compares the step's total with the baseline's; returns 1 if it grew by more than --tolerance.
+    """Compares a step's total bytes with a baseline's; returns 1 if they grew beyond --tolerance.
+    The differences are then printed, else the totals alone, and it returns 0.
 
     Raises:
       InputError: a flag is missing or wrong, or the baseline file cannot be used.
@@ -57,10 +58,8 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _share(text: str) -> float:
-    """The fraction that a tolerance such as "1%" or "0.01" stands for: 0.01.
-
-    Raises:
-      InputError: the text is no number, or the fraction is not at least 0 and below 1.
+    """Returns the fraction that a tolerance such as "1%" or "0.01" stands for: 0.01.
+    Raises InputError if it is no number, or not at least 0 and below 1.
     """
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

@@ -29,7 +29,7 @@ OPERANDS = ("A", "B")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla diff`."""
+    """Defines the flags of the command `olla_xla diff` in `values`."""
     shared.define_model(values)
     shared.define_target(values, "Device for which HLO dumps and models are compiled.")
     shared.define_largest(values, 15, "Number of differences to list.")
@@ -46,7 +46,7 @@ def run(values: flags.FlagValues, before: str, after: str) -> int:
 
 
 def _snapshot(values: flags.FlagValues, text: str) -> Snapshot:
-    """The memory of one operand: a file, or the step of --model compiled under a version of JAX."""
+    """Returns the memory of one operand: a file, or --model compiled under a version of JAX."""
     version = jax_version(text)
     if version is not None:
         if values.model is None:
@@ -66,13 +66,13 @@ _VERSION = re.compile(r"jax==(\d[\w.]*)$")
 
 
 def jax_version(text: str) -> str | None:
-    """The version in "jax==0.11.2", or None where the text is something else."""
+    """Returns the version in text such as "jax==0.11.2"; None if the text is something else."""
     match = _VERSION.match(text)
     return match[1] if match else None
 
 
 def analysis_under(version: str, arguments: Sequence[str], *, gpu: bool) -> dict[str, Any]:
-    """What `olla_xla analyze` with these flags says under a version of JAX.
+    """Runs `olla_xla analyze` under a version of JAX, in another environment; returns its JSON.
 
     Args:
       version: of jax and jaxlib. arguments: flags of the command.

@@ -27,7 +27,7 @@ from olla_xla.tools.doctor.probe import ROWS, Examination, RunRow
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla doctor`."""
+    """Defines the flags of the command `olla_xla doctor` in `values`."""
     define = Flags(values)
     define.names("models", None, "Names of the example models to run (default: all).")
     define.one_of(
@@ -41,10 +41,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Examines the machine, writes both files and prints the page.
-
-    Returns:
-      The exit code: 1 if a check or a run failed.
+    """Examines the machine, writes the report as JSON and Markdown, and prints the latter.
+    Returns the exit code: 1 if a check or a run failed, else 0.
     """
     known = list(dict.fromkeys(row.model for row in ROWS))
     wanted = known if values.models is None else values.models
@@ -65,13 +63,13 @@ _SAID = {True: "ok", False: "**failed**", None: "not available"}
 
 
 def as_json(found: Examination) -> str:
-    """The results of `olla_xla doctor` as a JSON object, with a newline at the end."""
+    """Returns the results of `olla_xla doctor` as text of a JSON object, with a newline last."""
     fields = {"format": "olla_xla.doctor", "version": 1, **dataclasses.asdict(found)}
     return json.dumps({**fields, "passed": found.passed}, indent=1) + "\n"
 
 
 def verdict(found: Examination) -> str:
-    """One line on `olla_xla doctor`: which checks and runs failed, how many models did not run."""
+    """Returns a line on `olla_xla doctor`: which checks and runs failed, how many did not run."""
     wrong = [check.name for check in found.checks if check.passed is False]
     wrong += [run.row.name for run in found.runs if not run.passed]
     text = f"Failed: {', '.join(dict.fromkeys(wrong))}." if wrong else "Nothing failed."
@@ -81,7 +79,7 @@ def verdict(found: Examination) -> str:
 
 
 def page(found: Examination) -> str:
-    """The results of `olla_xla doctor` as a page of Markdown, for users to send in."""
+    """Returns the results of `olla_xla doctor` as a page of Markdown, for users to send in."""
     facts = [("made", found.made), *found.machine.items(), *found.versions.items()]
     parts = [
         "# olla_xla doctor",
@@ -104,7 +102,7 @@ def page(found: Examination) -> str:
 
 
 def _left(found: Examination) -> str:
-    """The section that lists the models that were not run, as there is no GPU."""
+    """Returns a section of Markdown on the models that were not run, as there is no GPU."""
     rows = "\n".join(f"- {row.name}" for row in found.left)
     return (
         "## Not run\n\nOn a machine with an NVIDIA GPU each of these models runs with and without "

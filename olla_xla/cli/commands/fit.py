@@ -30,7 +30,7 @@ from olla_xla.tools.step import plan_progress
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla fit`."""
+    """Defines the flags of the command `olla_xla fit` in `values`."""
     shared.define_model(values)
     shared.define_target(values)
     shared.define_recomputation(values)
@@ -39,7 +39,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Finds the fewest pieces that meet the budget, and prints what was tried. Returns 0."""
+    """Finds the fewest pieces in which a step meets the budget; prints the trials. Returns 0."""
     options = shared.options(values)
     if values.model is None or options.budget_bytes is None:
         raise InputError("give --model=NAME and --memory_budget=BYTES; see olla_xla fit --help")
@@ -60,7 +60,7 @@ def run(values: flags.FlagValues) -> int:
 def fit(
     model: BuiltModel, target: Target, options: PlanOptions, progress: Callable[[str], None]
 ) -> FissionChoice:
-    """What `decorator.plan(..., memory_budget=, fission=True)` chooses for a model's step.
+    """Chooses the fewest pieces for a model's step, as `olla_xla.plan(fission=True)` does.
 
     Args:
       model: the step. target: what to compile it for. options: with a budget.
@@ -78,8 +78,7 @@ def fit(
 
 
 def fit_table(found: FissionChoice, title: str) -> Table:
-    """A table of `olla_xla fit`: one row for each number of pieces that was tried.
-
+    """Returns the table of `olla_xla fit`: one row for each number of pieces that was tried.
     A row has XLA's total, the plan's total ("-" if nothing was planned), and the predicted time
     that is added to that of the first trial.
     """
@@ -98,7 +97,7 @@ def fit_table(found: FissionChoice, title: str) -> Table:
 
 
 def fit_verdict(found: FissionChoice, budget: int) -> str:
-    """Which number of pieces meets a budget in bytes, and which regions are cut."""
+    """Says in how many pieces the step meets `budget` bytes, and which regions are cut."""
     chosen = next(trial for trial in found.trials if trial.pieces == found.pieces)
     meets = f"{megabytes(chosen.planned_bytes or chosen.xla_bytes)} of {megabytes(budget)} MB"
     if found.plan is None:

@@ -36,7 +36,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla graph`."""
+    """Defines the flags of the command `olla_xla graph` in `values`."""
     define = Flags(values)
     shared.define_hlo(values)
     define.text("graph", None, "GraphML file with the graph, in place of --hlo.")
@@ -49,7 +49,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Orders the graph, prints its peaks before and after, and draws it to --out. Returns 0."""
+    """Orders a graph, prints its peaks before and after, writes or draws it. Returns 0."""
     options = shared.options(values)
     if (values.hlo is None) == (values.graph is None):
         raise InputError(

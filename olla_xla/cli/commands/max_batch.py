@@ -36,7 +36,7 @@ from olla_xla.tools.models import steps
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla max_batch`."""
+    """Defines the flags of the command `olla_xla max_batch` in `values`."""
     define = Flags(values)
     shared.define_step(values)
     shared.define_target(values, "Device into whose memory the step must fit.", "h100")
@@ -62,7 +62,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Searches, and prints the largest batch for each way to run the model.
+    """Searches for the largest batch in each way to run the model; prints a table. Returns 0.
 
     Raises:
       InputError: a flag is missing or wrong. LimitError: a limit is out of range.
@@ -101,7 +101,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _memory(values: flags.FlagValues) -> tuple[int, str]:
-    """(bytes that the step may use on each device, the same in words for the table's title)."""
+    """Returns (bytes that a step may use on each device, the same in words for a table's title)."""
     if values.memory is not None:
         size = parse_bytes(values.memory, "--memory")
         return size, f"the step may use {size / 2**20:,.1f} MB"
@@ -121,10 +121,7 @@ _NAMES["spilled"] = "with host memory"
 
 
 def batch_table(found: MaxBatch, title: str) -> Table:
-    """The table of `max_batch`: for each way to run the model, the largest batch and its total.
-
-    Totals are in MB.
-    """
+    """Returns the table of `max_batch`: the largest batch in each way, and its total in MB."""
     host = ["host MB"] if found.spilled else []
     rows = [
         (
@@ -145,7 +142,7 @@ def batch_table(found: MaxBatch, title: str) -> Table:
 
 
 def _beside(size: int, memory: int) -> str:
-    """A size in MB, with enough decimals (up to 6) to differ from the printed memory."""
+    """A size as text in MB, with enough decimals (1 to 6) to differ from the printed memory."""
     digits = next((d for d in range(1, 6) if megabytes(size, d) != megabytes(memory, d)), 6)
     return megabytes(size, digits)
 
@@ -159,7 +156,7 @@ def _how(way: LargestBatch) -> str:
 
 
 def batch_verdict(found: MaxBatch, compiles: int = 6, devices: int = 1) -> str:
-    """Lines below the table of sizes: what could not be planned and why, open ranges, the cost.
+    """Returns lines to print below the table: ways that failed and why, open ranges, the cost.
 
     Args:
       found: the answers.

@@ -28,7 +28,7 @@ from olla_xla.version import to_install
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla measure`."""
+    """Defines the flags of the command `olla_xla measure` in `values`."""
     shared.define_model(values)
     define = Flags(values)
     cards = [name for name, kind in targets.TARGETS.items() if not platform(kind).is_host]
@@ -49,9 +49,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues) -> int:
     """Measures the step and prints the comparison; for a card that is not here it only compiles.
-
-    Returns:
-      The exit code: 1 if an output differs.
+    Returns the exit code: 1 if an output differs, else 0.
 
     Raises:
       InputError: no model is given, or --target=gpu and JAX finds no GPU.
@@ -89,7 +87,9 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _compile_only(values: flags.FlagValues, options: PlanOptions) -> int:
-    """Plans and compiles for a card that is not here; prints totals that were not measured."""
+    """Plans and compiles for a card that is not here; prints totals that were not measured.
+    Returns 0.
+    """
     with Progress() as progress:
         model, target = shared.loaded_model(values, progress)
         result = plan_model(
@@ -101,7 +101,7 @@ def _compile_only(values: flags.FlagValues, options: PlanOptions) -> int:
 
 
 def measured_table(comparison: Comparison, title: str) -> Table:
-    """A table of the memory and step time measured with XLA's order and with the plan; MB, ms."""
+    """Returns a table of measured memory (MB) and step time (ms), by XLA's order and planned."""
     ours, theirs = comparison.planned, comparison.unplanned
     rows = [
         _sizes("XLA's total, assigned", theirs.assigned_bytes, ours.assigned_bytes),
@@ -122,7 +122,7 @@ def measured_table(comparison: Comparison, title: str) -> Table:
 
 
 def memory_table(comparison: Comparison) -> Table:
-    """Predicted, assigned and measured totals in MB, one row for each order."""
+    """Returns a table of predicted, assigned and measured totals in MB, a row for each order."""
     ours, theirs = comparison.planned, comparison.unplanned
     rows = []
     for name, one, predicted in (
@@ -145,7 +145,7 @@ def memory_table(comparison: Comparison) -> Table:
 
 
 def unmeasured_table(plan: Plan, title: str) -> Table:
-    """Predicted and assigned totals in MB of a step that was only compiled."""
+    """Returns a table of predicted and assigned totals in MB of a step that was only compiled."""
     rows = [
         ("XLA's order", plan.xla_predicted_bytes, plan.xla_bytes),
         ("planned", plan.predicted_bytes, plan.assigned_bytes),
@@ -155,7 +155,7 @@ def unmeasured_table(plan: Plan, title: str) -> Table:
 
 
 def recomputation_table(found: Recomputation) -> Table:
-    """A table of XLA's order beside a plan that recomputes, run alternately: MB, ms, percent."""
+    """Returns a table of XLA's order and a plan that recomputes, run alternately: MB, ms, %."""
     rows = []
     for name, one in (("XLA's order", found.kept), ("planned, with recomputation", found.again)):
         first = one is found.kept
@@ -179,8 +179,7 @@ def recomputation_table(found: Recomputation) -> Table:
 
 
 def prediction(predicted: float | None, measured: float) -> tuple[str, str, str]:
-    """Cells for a time in seconds: predicted ms, measured ms, error of the prediction in percent.
-
+    """Formats a predicted and a measured time, in seconds: (ms, ms, percent of error).
     Without a prediction the first and the last are "-".
     """
     if not predicted:
@@ -195,12 +194,14 @@ def _sizes(label: str, theirs: int | None, ours: int | None) -> tuple[str, str, 
 
 
 def _step(measured: Measured) -> float:
-    """Median step time in milliseconds."""
+    """Returns the median time of a step in milliseconds, as one process measured it."""
     return 1e3 * measured.seconds
 
 
 def measured_verdict(comparison: Comparison) -> str:
-    """One line on a measurement: are outputs equal, what is recomputed, was a plan in use."""
+    """Returns a line on a measurement: whether outputs are equal, and what is recomputed.
+    It also says if no plan was in use, or compiling is in the figures.
+    """
     ours = comparison.planned
     steps, leaves = len(ours.digests), len(ours.leaves)
     if comparison.difference:

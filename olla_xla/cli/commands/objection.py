@@ -21,10 +21,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, path: str) -> int:
-    """Has the referee check a saved case, an executable that it refused, once more.
-
-    Raises:
-      CheckError: it still objects.
+    """Repeats the referee's check of a plan that it rejected, as saved in a file; returns 0.
+    Raises CheckError if it still objects.
     """
     try:
         objection.load(Path(path)).check()

@@ -23,7 +23,7 @@ from olla_xla.tools.variants import pareto
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla pareto`."""
+    """Defines the flags of the command `olla_xla pareto` in `values`."""
     shared.define_model(values)
     shared.define_target(values)
     shared.define_overheads(values, "0,0.01,0.02,0.05,0.1,0.2")
@@ -38,7 +38,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Compiles a model's step with each kind of recomputation; prints memory and time of each."""
+    """Compiles a step with each kind of recomputation; prints memory and time. Returns 0."""
     options = shared.options(values)
     if values.model is None:
         raise InputError("give --model=NAME; see olla_xla pareto --help")

@@ -18,7 +18,7 @@ from olla_xla.solvers.linear import Status
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla place`."""
+    """Defines the flags of the command `olla_xla place` in `values`."""
     define = Flags(values)
     define.text("trace", None, "CSV file to read: one memory block per row.")
     define.text("out", None, "CSV file to write: the blocks with their offsets.")
@@ -35,10 +35,8 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Places the blocks, prints the result and writes the offsets to --out.
-
-    Returns:
-      The exit code: 1 if there is no packing, or none was found.
+    """Chooses offsets for the blocks of a trace; prints the result, writes them to --out.
+    Returns the exit code: 1 if there is no packing, or none was found, else 0.
     """
     if values.trace is None:
         raise InputError("give --trace=FILE.csv; see olla_xla place --help")

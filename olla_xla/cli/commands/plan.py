@@ -48,7 +48,7 @@ from olla_xla.tools.step import PlannedModel, plan_dump, plan_model, plan_progre
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla plan`."""
+    """Defines the flags of the command `olla_xla plan` in `values`."""
     define = Flags(values)
     shared.define_model(values)
     shared.define_hlo(values)
@@ -75,7 +75,7 @@ KEEPS_GARBAGE = True
 
 
 def run(values: flags.FlagValues) -> int:
-    """Plans or applies a plan, prints the result and writes the plan file of --plan_out.
+    """Plans or applies a plan, prints the result and writes the file of --plan_out. Returns 0.
 
     Raises:
       InputError: not exactly one of --model and --hlo is given.
@@ -118,7 +118,7 @@ def _plan_model(values: flags.FlagValues, options: PlanOptions, given: Plan | No
 
 
 def _view(module: Module, platform: str, assignment: BufferAssignment | None = None) -> MemoryView:
-    """What is in memory under a module's order; without an assignment of XLA's it is simulated."""
+    """Returns what is in memory under a module's order, by XLA's assignment or else simulated."""
     return memory_view(PlannedModule(module, platform), "planned", assignment)
 
 
@@ -130,7 +130,9 @@ def _remedy(
     given: Plan | None,
     progress: Progress,
 ) -> Remedy | None:
-    """What else would save memory; None with --noadvice or a given plan, or if nothing helps."""
+    """Compiles the step with other ways to save memory, and returns those that help, else None.
+    None also with --noadvice, and with a plan that was given.
+    """
     if not values.advice or given is not None or result.program is None:
         return None
     progress.stage("trying other ways to save memory")
@@ -183,7 +185,7 @@ def _print_compiled(
 def _plan_lowered(
     module: LoweredModule, values: flags.FlagValues, options: PlanOptions, given: Plan | None
 ) -> Plan:
-    """Plans a module that has no schedule yet, as XLA's pipeline compiles it."""
+    """Plans a dumped module without a schedule, which XLA's pipeline compiles; prints results."""
     with Progress() as progress:
         progress.stage("loading JAX and the planner")
         target = targets.target(values.target, module.devices, values.topology)
@@ -242,7 +244,7 @@ def _plan_hlo(values: flags.FlagValues, options: PlanOptions, given: Plan | None
 
 
 def _print_recomputation(console: Console, plan: Plan, module: bytes, count: int) -> None:
-    """Prints what is recomputed, its predicted cost, and the largest scan residuals of loops."""
+    """Prints what is recomputed, its predicted cost, and the `count` largest scan residuals."""
     if plan.step_seconds:
         console.print(plans.clones_line(plan), markup=False)
     if plan.loops and count:

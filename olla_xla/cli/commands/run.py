@@ -42,7 +42,7 @@ _HEADINGS = ("function:", "arguments:", "XLA, MB", "planned", "time +%", "call 1
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla run`."""
+    """Defines the flags of the command `olla_xla run` in `values`."""
     define = Flags(values)
     define.text(
         "max_overhead",
@@ -68,7 +68,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, *command: str) -> int:
-    """Runs the script; returns its exit code.
+    """Runs a script in which `jax.jit` plans, then prints a table; returns its exit code.
 
     Raises:
       InputError: a flag or the script is missing or wrong. Uncaught: what the script raised.
@@ -85,7 +85,9 @@ def run(values: flags.FlagValues, *command: str) -> int:
 
 
 def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any] | None]:
-    """The options of `olla_xla.plan` by a function's name, alone and with its module's."""
+    """Returns a function: (a function's name, the name with its module) -> options of its plan.
+    It returns None where the function is not to be planned. Raises InputError for wrong flags.
+    """
     budgets: dict[str, str] = {}
     for text in values.memory_budget:
         name, _, size = text.rpartition("=")
@@ -115,7 +117,9 @@ def _options_of(values: flags.FlagValues) -> Callable[[str, str], dict[str, Any]
 
 
 def script_code(start: Callable[[], object]) -> int:
-    """Runs a script; returns its exit code. Raises Uncaught, with what it raised."""
+    """Calls `start`, which runs a script; returns its exit code.
+    What the script raises, except SystemExit, is raised inside an Uncaught.
+    """
     try:
         start()
         return 0
@@ -131,7 +135,7 @@ def script_code(start: Callable[[], object]) -> int:
 
 
 def script_start(command: Sequence[str]) -> Callable[[], object]:
-    """What runs a script as Python does, with its own arguments and its folder to import from.
+    """Returns a function that runs a script as Python does, with its arguments and import path.
 
     Args:
       command: the script, or "-m" and a module; then its arguments.
@@ -160,7 +164,7 @@ def script_start(command: Sequence[str]) -> Callable[[], object]:
 
 
 def _of_script(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins in the script: without our frames and runpy's."""
+    """Cuts our frames and runpy's off a traceback, so that it begins in the script."""
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while trace is not None and trace.tb_frame.f_code.co_filename in ours and trace.tb_next:
         trace = trace.tb_next
@@ -168,7 +172,7 @@ def _of_script(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _print(found: Sequence[script_jit.Signature], values: flags.FlagValues) -> None:
-    """Prints the table to standard error, and writes the reports."""
+    """Prints the table of planned functions to standard error, and writes the HTML reports."""
     names = {signature.event.function for signature in found}
     for name in filter(None, (text.rpartition("=")[0] for text in values.memory_budget)):
         if name not in names:
@@ -191,7 +195,9 @@ def _row(signature: script_jit.Signature, advice: str) -> tuple[str, ...]:
 
 
 def _analyzed(signature: script_jit.Signature, number: int, values: flags.FlagValues) -> str:
-    """What would help, or why that is not known; "" where it was not asked for."""
+    """Says what would help a function, or why that is not known; "" without --analyze and --html.
+    With --html it also writes the function's report, which has `number` in its name.
+    """
     if not values.analyze and values.html is None:
         return ""
     try:

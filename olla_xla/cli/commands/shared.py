@@ -20,14 +20,14 @@ from olla_xla.tools.models import BuiltModel
 
 
 def define_hlo(values: flags.FlagValues) -> None:
-    """Defines --hlo."""
+    """Defines --hlo in `values`: the file of a dumped module."""
     Flags(values).text(
         "hlo", None, "File with a dumped module: HLO text, HLO proto or StableHLO; may be gzipped."
     )
 
 
 def define_topology(values: flags.FlagValues) -> None:
-    """Defines --topology."""
+    """Defines --topology in `values`: how a TPU's chips are connected."""
     Flags(values).text(
         "topology",
         "",
@@ -36,7 +36,7 @@ def define_topology(values: flags.FlagValues) -> None:
 
 
 def define_compile(values: flags.FlagValues) -> None:
-    """Defines --compile and --topology."""
+    """Defines --compile (whether XLA compiles a dumped module first) and --topology in `values`."""
     define_topology(values)
     Flags(values).switch(
         "compile",
@@ -47,10 +47,8 @@ def define_compile(values: flags.FlagValues) -> None:
 
 
 def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
-    """The module of --hlo if XLA is to compile it; also prepares the environment for its devices.
-
-    Returns:
-      None with --nocompile, or if the module has a schedule already.
+    """Reads the module of --hlo if XLA is to compile it; prepares the environment for its devices.
+    Returns None with --nocompile, or if the module has a schedule already.
 
     Raises:
       ModuleFormatError: the file cannot be read as a module.
@@ -67,10 +65,8 @@ def lowered_module(values: flags.FlagValues) -> LoweredModule | None:
 
 
 def scheduled_module(values: flags.FlagValues, path: str) -> Module:
-    """A dumped module for --target, with the order of the file.
-
-    Raises:
-      ModuleFormatError: the file cannot be read as a module.
+    """Reads a dumped module for --target, with the order of the file as its schedule.
+    Raises ModuleFormatError if the file cannot be read as a module.
     """
     try:
         return read_view(path, targets.TARGETS[values.target])
@@ -79,20 +75,20 @@ def scheduled_module(values: flags.FlagValues, path: str) -> Module:
 
 
 def define_advice(values: flags.FlagValues) -> None:
-    """Defines --advice: whether other remedies are tried; on by default."""
+    """Defines --advice in `values`: whether other ways to save memory are tried; on by default."""
     Flags(values).switch(
         "advice", True, "If the plan saves little, try other ways to save memory, one compile each."
     )
 
 
 def define_model(values: flags.FlagValues) -> None:
-    """Defines --model, --batch_size and --optimizer."""
+    """Defines the flags --model, --batch_size and --optimizer in `values`, which name a step."""
     define_step(values)
     Flags(values).whole("batch_size", 4, "Number of examples in a batch.", least=1)
 
 
 def define_step(values: flags.FlagValues) -> None:
-    """Defines --model and --optimizer."""
+    """Defines the flags --model and --optimizer in `values`, for a step of any batch size."""
     define = Flags(values)
     define.text(
         "model", None, "Example model's name (in a checkout), or your own package.module:function."
@@ -103,12 +99,12 @@ def define_step(values: flags.FlagValues) -> None:
 def define_target(
     values: flags.FlagValues, what: str = "Device to compile for.", default: str = "cpu"
 ) -> None:
-    """Defines --target, with the text of its help."""
+    """Defines --target in `values`, the device to compile for; `what` is the text of its help."""
     Flags(values).one_of("target", default, list(targets.TARGETS), what)
 
 
 def loaded_model(values: flags.FlagValues, progress: Progress) -> tuple[BuiltModel, Target]:
-    """The model of --model, and the device of --target; loads JAX, which takes seconds."""
+    """Builds the model of --model, and finds the device of --target; loads JAX, for seconds."""
     targets.prepare_environment(values.target)
     progress.stage("loading JAX and the model")
     target = targets.target(values.target)
@@ -116,17 +112,17 @@ def loaded_model(values: flags.FlagValues, progress: Progress) -> tuple[BuiltMod
 
 
 def built_model(values: flags.FlagValues) -> BuiltModel:
-    """The step of --model, --batch_size and --optimizer."""
+    """Builds the train step that --model, --batch_size and --optimizer name."""
     return models.build(values.model, batch_size=values.batch_size, optimizer=values.optimizer)
 
 
 def define_largest(values: flags.FlagValues, default: int, what: str, least: int = 1) -> None:
-    """Defines --largest, how many rows of a table to print, with the text of its help."""
+    """Defines --largest in `values`: how many rows of a table to print; `what` is its help."""
     Flags(values).whole("largest", default, what, least=least)
 
 
 def define_limits(values: flags.FlagValues) -> None:
-    """Defines --time_limit, --step_limit and --seed."""
+    """Defines --time_limit, --step_limit and --seed, of the search for a plan, in `values`."""
     define = Flags(values)
     default = PlanOptions()
     define.real("time_limit", 20.0, "Search time limit (s), unless only --step_limit is given.")
@@ -139,7 +135,7 @@ def define_limits(values: flags.FlagValues) -> None:
 
 
 class _Overhead(flags.ArgumentParser[float | str]):
-    """Reads a part of a step's time: 0.05 or 5%, or "knee"."""
+    """Parser of a flag that is a part of a step's time: 0.05 or 5%, or "knee"."""
 
     syntactic_help = 'a fraction of the step\'s time: 0.05 or "5%"; or "knee"'
 
@@ -151,12 +147,12 @@ class _Overhead(flags.ArgumentParser[float | str]):
 
 
 def define_overhead(values: flags.FlagValues, default: float | None, what: str) -> None:
-    """Defines --max_overhead, with the text of its help."""
+    """Defines --max_overhead in `values`: the most time to add; `what` is the text of its help."""
     flags.DEFINE(_Overhead(), "max_overhead", default, what, values)
 
 
 def define_recomputation(values: flags.FlagValues) -> None:
-    """Defines --memory_budget, --max_overhead, --loops and --collectives."""
+    """Defines --memory_budget, --max_overhead, --loops and --collectives in `values`."""
     define = Flags(values)
     define.text(
         "memory_budget",
@@ -180,7 +176,7 @@ def define_recomputation(values: flags.FlagValues) -> None:
 
 
 def define_method(values: flags.FlagValues) -> None:
-    """Defines --method, --backend, --gap and --early_updates."""
+    """Defines --method, --backend, --gap and --early_updates in `values`: how orders are found."""
     define = Flags(values)
     define.one_of(
         "method",
@@ -199,7 +195,7 @@ def define_method(values: flags.FlagValues) -> None:
 
 
 def define_placement(values: flags.FlagValues) -> None:
-    """Defines --placement."""
+    """Defines --placement in `values`: what chooses buffer addresses."""
     Flags(values).one_of(
         "placement",
         "xla",
@@ -209,7 +205,7 @@ def define_placement(values: flags.FlagValues) -> None:
 
 
 def define_overheads(values: flags.FlagValues, default: str) -> None:
-    """Defines --overheads."""
+    """Defines --overheads in `values`: limits on the predicted added time, one for each plan."""
     Flags(values).names(
         "overheads",
         default,
@@ -219,12 +215,12 @@ def define_overheads(values: flags.FlagValues, default: str) -> None:
 
 
 def define_format(values: flags.FlagValues) -> None:
-    """Defines --format."""
+    """Defines --format in `values`: text or Markdown, for printed tables."""
     Flags(values).one_of("format", "text", ["text", "markdown"], "Format of the printed table.")
 
 
 def options(values: flags.FlagValues) -> PlanOptions:
-    """The planner's options from those flags that the command defines; defaults for the others.
+    """Makes the planner's options from those flags that the command has; defaults for the others.
 
     Raises:
       LimitError: a limit is out of range. InputError: a value cannot be read.
@@ -244,10 +240,8 @@ def options(values: flags.FlagValues) -> PlanOptions:
 
 
 def overheads(values: flags.FlagValues) -> list[float]:
-    """The values of --overheads, fractions of the step's predicted time.
-
-    Raises:
-      InputError: one is no number. LimitError: one is out of range.
+    """Parses --overheads: fractions of the step's predicted time that plans may add.
+    Raises InputError where one is no number, LimitError where one is out of range.
     """
     found = [parse_overhead(text, "--overheads") for text in values.overheads]
     for overhead in found:
@@ -256,7 +250,7 @@ def overheads(values: flags.FlagValues) -> list[float]:
 
 
 def print_table(values: flags.FlagValues, table: Table) -> None:
-    """Prints a table to stdout in the format of --format."""
+    """Prints a table to stdout, as text or Markdown as --format says."""
     if values.format == "markdown":
         print(table.markdown())
     else:
@@ -264,6 +258,6 @@ def print_table(values: flags.FlagValues, table: Table) -> None:
 
 
 def console() -> Console:
-    """The console that prints results to stdout; it wraps lines only if stdout is a terminal."""
+    """Makes a console that prints to stdout; it wraps lines only if that is a terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, soft_wrap=True)

@@ -27,7 +27,7 @@ from olla_xla.tools.sweep.process import run_dask, run_local
 
 
 def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the command `olla_xla sweep`."""
+    """Defines the flags of the command `olla_xla sweep` in `values`."""
     define = Flags(values)
     about = f"Targets to plan for: {', '.join(targets.TARGETS)}. "
     about += "The default is cpu, and also h100 if JAX's CUDA plugin is installed."
@@ -42,7 +42,7 @@ def define_flags(values: flags.FlagValues) -> None:
 
 
 def define_shared_flags(values: flags.FlagValues, out: str) -> None:
-    """Defines the flags that all sweeps have; `out` is the default path of the CSV file."""
+    """Defines the flags that all sweeps have in `values`; `out` is the CSV file's default path."""
     define = Flags(values)
     define.names("models", "zoo", "Names of models; zoo means the 20 models of the benchmarks.")
     define.names("batch_sizes", "1,32", "Batch sizes: numbers of examples.")
@@ -57,10 +57,8 @@ def define_shared_flags(values: flags.FlagValues, out: str) -> None:
 
 
 def run(values: flags.FlagValues) -> int:
-    """Runs the cells that have no row yet, and prints the table of all rows.
-
-    Returns:
-      The exit code: 1 if a cell failed.
+    """Runs the cells (one model, batch size and so on each) without a row; prints all rows.
+    Returns the exit code: 1 if a cell failed, else 0.
 
     Raises:
       InputError: only one of --executor=dask and --scheduler is given.
@@ -78,12 +76,12 @@ def run(values: flags.FlagValues) -> int:
 
 
 def model_names(values: flags.FlagValues) -> list[str]:
-    """The names of --models; "zoo" alone stands for every model of the zoo."""
+    """Returns the names of --models; "zoo" alone stands for the zoo's models of the benchmarks."""
     return list(zoo().ZOO) if values.models == ["zoo"] else values.models
 
 
 def settings(values: flags.FlagValues) -> SweepSettings:
-    """The settings that all cells share; limits are in seconds."""
+    """Makes the settings that all cells of the sweep share, from the flags."""
     options = shared.options(values)
     return SweepSettings(
         time_limit=options.time_limit,
@@ -101,7 +99,7 @@ def fill(
     table: Callable[[Sequence[Mapping[str, Any]]], Table],
     summary: Callable[[Sequence[Mapping[str, Any]]], Sequence[str]] = lambda rows: (),
 ) -> int:
-    """Runs the cells that have no row yet, and prints the table.
+    """Runs the cells of a sweep that have no row yet, stores their rows, and prints the table.
 
     Args:
       journal: the file with the rows that are there already.
@@ -111,7 +109,7 @@ def fill(
       summary: makes lines that are printed below the table, from all rows.
 
     Returns:
-      The exit code: 1 if a cell failed.
+      The exit code: 1 if a cell failed, else 0.
     """
     missing, total = journal.missing, len(journal.grid)
     with Progress() as progress:

@@ -45,7 +45,7 @@ def plan_table(
     elsewhere: Mapping[str, int] = types.MappingProxyType({}),
     constant_bytes: int = 0,
 ) -> Table:
-    """A table of a plan's totals, bound, gaps and seconds, beside XLA's own order.
+    """Returns a table of a plan's totals, bound, gaps and seconds, beside XLA's own order.
 
     Args:
       plan: the plan in use.
@@ -110,7 +110,7 @@ def _mb(size: int) -> str:
 
 
 def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) -> str:
-    """One line: whether the plan lowers memory, and how certain the figures are.
+    """Returns a line: whether the plan lowers memory, and how certain the figures are.
 
     Args:
       plan: the plan. planned: whether the plan is in use.
@@ -139,7 +139,7 @@ def verdict(plan: Plan, *, planned: bool, reason: str, refused: bool = False) ->
 
 
 def clones_line(plan: Plan) -> str:
-    """One line on recomputation: what is computed again, and the predicted time that it adds."""
+    """Returns a line on recomputation: what is computed again, and the predicted time it adds."""
     what = []
     if plan.joined:
         what.append(f"{len(plan.joined)} arrays overwrite the arrays that they are computed from")
@@ -167,7 +167,7 @@ def clones_line(plan: Plan) -> str:
 
 
 def check_line(report: AssignmentReport) -> str:
-    """One line on how the plan compares with XLA's buffer assignment."""
+    """Returns a line on how the plan compares with XLA's buffer assignment."""
     line = (
         f"Checked: the executable runs the planned order; {report.tensors} tensors have the "
         f"predicted size, {report.as_predicted} the predicted address; no two live tensors overlap."
@@ -185,19 +185,19 @@ def check_line(report: AssignmentReport) -> str:
 
 
 def peak_table(view: MemoryView, count: int = 10) -> Table:
-    """The `count` largest tensors at the peak, as `olla_xla analyze` names them."""
+    """Returns a table of the `count` largest tensors at the peak, named as `analyze` names them."""
     title, rows = tensor_rows(view, count)
     title += f" ({megabytes(view.live_bytes)} MB in use, step {view.step:,} of {view.steps:,})"
     return Table(TENSOR_HEADINGS, rows, f"{title}: {view.operator}")
 
 
 def short_operation(op_name: str) -> str:
-    """The last three parts of JAX's op name, such as a layer and its operation; "-" if empty."""
+    """Returns the last three parts of JAX's op name, such as layer and operation; "-" if empty."""
     return "/".join(op_name.split("/")[-3:]) or "-"
 
 
 def proofs_table(proofs: Sequence[Proof]) -> Table:
-    """One row for each computation that was ordered, and for the places; bytes."""
+    """Returns a table of what integer programs proved, a row for each order or packing; bytes."""
     return Table(
         headings=(
             "what:", "of:", "backend:", "start", "cut", "found", "bound", "gap %", "status:",
@@ -227,7 +227,7 @@ def proofs_table(proofs: Sequence[Proof]) -> Table:
 
 
 def stacks_table(rows: Sequence[ResidualRow], count: int, least: int = 0) -> Table:
-    """A table of the largest scan residuals (arrays filled by loops), each kept or recomputed.
+    """Returns a table of the largest scan residuals (arrays filled by loops), kept or recomputed.
 
     Args:
       rows: one a residual, largest first; not empty.
@@ -262,7 +262,7 @@ def _fate(row: ResidualRow) -> str:
 
 
 def allocation_table(found: Sequence[AllocationRow], count: int) -> Table:
-    """The `count` first allocations, which come largest first; sizes in MB."""
+    """Returns a table of the first `count` allocations, which come largest first; sizes in MB."""
     return Table(
         headings=(
             "allocation", "kind:", "values", "size", "largest live", "frag %", "packed", "bound",
@@ -285,7 +285,7 @@ def allocation_table(found: Sequence[AllocationRow], count: int) -> Table:
 
 
 def difference_line(found: Difference) -> str:
-    """One line: both totals in MB, and by how much the second is larger."""
+    """Returns a line with both totals in MB, and by how much the second is larger."""
     grown = f"{megabytes(found.bytes, 2)} MB, {percent(found.share)} %"
     sign = "+" if found.bytes > 0 else ""
     return (
@@ -295,7 +295,7 @@ def difference_line(found: Difference) -> str:
 
 
 def difference_table(found: Difference, count: int) -> Table:
-    """The `count` largest changes, one row for each kind of tensor; sizes in MB."""
+    """Returns a table of the `count` largest changes, one for each kind of tensor; sizes in MB."""
     shown = found.changes[:count]
     what = "tensors" if found.before.of_plan else "tensors at the peak"
     title = f"{len(shown)} largest of {len(found.changes):,} differences between kinds of {what}"

@@ -46,7 +46,7 @@ class Progress:
             self._status.stop()
 
     def stage(self, line: str) -> None:
-        """Prints a line that says which stage begins, also where other lines are left out."""
+        """Begins a stage named `line`; a log gets the line, also where other lines are left out."""
         self._flush()
         self._phase.begin(line)
         if self._status is None:

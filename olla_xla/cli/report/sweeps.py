@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 
 def sweep_table(rows: Sequence[Row]) -> Table:
-    """A sweep's table, one line a step: totals in MB by XLA, by its memory scheduler, and ours."""
+    """Returns a sweep's table, a row for each step: XLA's totals, those planned, in MB; errors."""
     title = "Memory of the steps in MB, as XLA assigned it; nothing was run."
     return Table(_HEADINGS, [_line(row) for row in rows], title)
 
@@ -45,8 +45,7 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def sweep_summary(rows: Sequence[Row]) -> list[str]:
-    """Lines about a sweep's successful rows: the largest errors and the rows without a gain.
-
+    """Returns lines about a sweep's successful rows.
     They give the largest prediction errors, the rows where the planned total is above XLA's, and
     the rows where an order gains nothing.
     """
@@ -94,7 +93,7 @@ _PARETO_HEADINGS = (
 
 
 def pareto_table(rows: Sequence[StepVariant], title: str) -> Table:
-    """A table of the ways to run one step, each compared with the first in memory and time.
+    """Returns a table of the ways to run a step, each compared with the first in memory and time.
 
     Totals are XLA's, in MB; times are in milliseconds. A star marks the ways on the Pareto front:
     no other way is at most as large and at most as slow, and better in one of the two.

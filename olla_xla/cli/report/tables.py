@@ -30,7 +30,6 @@ class Table:
 
     def print(self, console: Console) -> None:
         """Prints title and table; on a terminal wrapped to its width.
-
         The table is also added to the document of `--json`.
         """
         document.add_table(self.title, self.headings, self.rows)
@@ -41,7 +40,7 @@ class Table:
         console.print("\n".join(parts), markup=False, soft_wrap=True)
 
     def markdown(self) -> str:
-        """The table as Markdown, with a trailing newline; also added to `--json` documents."""
+        """Returns the table as Markdown, with a newline last; adds it to `--json` documents."""
         document.add_table(self.title, self.headings, self.rows)
         lines = [f"{self.title}\n"] if self.title else []
         lines.append(_line([h.removesuffix(":") for h in self.headings]))
@@ -55,18 +54,18 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def change(share: float, digits: int = 1) -> str:
-    """A relative change as a percentage with its sign: 0.25 -> "+25.0 %", 0 -> "0.0 %"."""
+    """Formats a relative change as a percentage with sign: 0.25 -> "+25.0 %", 0 -> "0.0 %"."""
     text = percent(share, digits)
     return f"+{text} %" if float(text) > 0 else f"{text} %"
 
 
 def more(size: float, other: float) -> float:
-    """By which fraction of `other` a size exceeds it; negative if smaller, 0.0 if other is 0."""
+    """Returns size / other - 1, the fraction by which a size is larger; 0.0 if other is 0."""
     return size / other - 1 if other else 0.0
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """A fraction in percent, without the percent sign: 0.005 -> "0.50"; "-" for None."""
+    """Formats a fraction in percent, without the percent sign: 0.005 -> "0.50"; "-" for None."""
     if share is None:
         return "-"
     text = f"{100 * share:.{digits}f}"
@@ -74,5 +73,5 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds with one decimal: "12.3"; "-" for None."""
+    """Formats seconds with one decimal: "12.3"; "-" for None."""
     return "-" if value is None else f"{value:,.1f}"

@@ -130,7 +130,7 @@ def _fill(
     counted: NDArray[np.bool_],
     temporary: NDArray[np.bool_],
 ) -> int:
-    """Makes the allocations, writes `counted` and `temporary`; returns how many there are."""
+    """Puts alias sets, in `order`, into old or new allocations, or none; returns how many."""
     # Python literals here would make numba compile the functions that get them twice.
     clock, usables = np.int64(0), np.int64(0)
     for v in range(len(ranges.end)):
@@ -212,7 +212,7 @@ def _find(
 
 @inner
 def _move_in(made: _Allocations, members: NDArray[np.int64], allocation: int) -> None:
-    """Adds a set's values to an allocation, behind those of its first set, which conflict most."""
+    """Appends a set's values to those in an allocation, in place."""
     for v in members:
         made.allocation[v] = allocation
         if made.head[allocation] < 0:
@@ -271,7 +271,7 @@ def put(
     end: NDArray[np.int64],
     clock: int,
 ) -> None:
-    """Enters into the index the spans of time in which an allocation has no live value.
+    """Enters into the index when an allocation first and last has no live value (`new_gaps`).
 
     Args:
       gaps: the index, changed in place. k: the place.
@@ -296,9 +296,9 @@ def put(
 
 @inner
 def previous(gaps: NDArray[np.int64], k: int, start: int, end: int) -> int:
-    """Searches the index backwards for an allocation that is free over the live range [start, end].
+    """The last place before `k` that may be free over the live range [start, end]; -1 if none.
 
-    Any may take a live range of one instant.
+    The index tells only where a search need not look. A range of one instant may go anywhere.
     """
     if start >= end:
         return k - 1

@@ -27,7 +27,7 @@ def share_in_place(
     share_ptr: NDArray[np.int64],
     share_val: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Finds the values that XLA's heap puts into the memory of a dying operand.
+    """Finds the values that XLA's heap puts into the memory of an operand that dies.
 
     It replays definitions and frees in the order of time.
 
@@ -65,9 +65,9 @@ def _replay(
 ) -> None:
     """Writes into the first rows of `found` what `share_in_place` returns.
 
-    `by_start`, `by_end` are the values to place, sorted by (start, end) and by (end, start); others
-    are as there. `found` has two more rows: the value that has an alias set's memory, and whether a
-    value is yet to be freed, 1 for those to place. All else in `found` is -1 at first.
+    `by_start`, `by_end` are the values to place, sorted by (start, end) and by (end, start); other
+    arguments are as in `share_in_place`. `found` has two more rows: the first value in an alias
+    set's memory, and 1 for each value that is yet to be freed. All else in it is -1 at first.
     """
     tick_start, tick_end, root = found[0], found[1], found[2]
     first_of_buffer, waits = found[3], found[4]
@@ -112,7 +112,7 @@ def _replay(
 
 
 class _Runs(NamedTuple):
-    """When the values that share memory live: by their root, ticks without a gap in between.
+    """When groups of values that share memory live, as runs of ticks without a gap in between.
 
     Attributes:
       begin, end: int64 [runs], inclusive ticks; runs are numbered as they begin.
@@ -134,7 +134,7 @@ def _grouped(
     root: NDArray[np.int64],
     size: NDArray[np.int64],
 ) -> tuple[_Runs, NDArray[np.int64], int, int]:
-    """The groups of some values.
+    """Groups values that share memory (of one `root`), and computes when each group lives.
 
     Args:
       ids: ascending. start, end: ticks, all distinct, by value id. root: by value id, -1 for those
@@ -167,7 +167,7 @@ def _gather(
     keys: NDArray[np.int64],
     ticks: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Finds the runs of each group; (most bytes needed at any tick, groups, runs).
+    """Finds the runs of each group of `_grouped`; (most bytes needed at any tick, groups, runs).
 
     Args:
       ids, start, end, root, size, keys: as in `_grouped`. runs: int64 [3, ids], written: `begin`,
@@ -232,7 +232,7 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(runs: _Runs, latest: int) -> _Blocks:
-    """Empty lists that can hold all `runs`. latest: the last tick."""
+    """Makes empty lists with room for all `runs`. latest: the last tick."""
     count, shift = len(runs.begin), _BLOCK_BITS
     if not latest >> shift:  # as below, sooner
         base, ptr = np.array([0, 1], np.int64), np.array([0, count], np.int64)
@@ -262,7 +262,7 @@ def _place(
     places: NDArray[np.int64],
     at: NDArray[np.int64],
 ) -> int:
-    """Best fit of groups, by their roots in `order`; the heap's size in bytes.
+    """Places groups, by their roots in `order`, by best fit; returns the heap's size in bytes.
 
     Args:
       runs: when they live. alignment: as in `pack`. blocks: empty lists for all runs.
@@ -291,7 +291,7 @@ def _gap(
     blocks: _Blocks,
     places: NDArray[np.int64],
 ) -> int:
-    """Offset of the smallest gap that a group fits in (of equals the lowest), else of the end.
+    """Offset of the smallest gap that a group fits in (of equal ones the lowest), else of the end.
 
     Args:
       one: the group's first run. need: bytes. runs: of all groups.
@@ -326,7 +326,7 @@ def _gap(
 
 @inner
 def _make_room(values: NDArray[np.int32], below: np.uint64, stop: np.uint64) -> None:
-    """Moves [below, stop) up by one; unsigned indices let the compiler move many at a time."""
+    """Moves values[below:stop] up by one, in place; unsigned indices make it a fast loop."""
     one = np.uint64(1)
     while stop > below:
         values[stop] = values[stop - one]

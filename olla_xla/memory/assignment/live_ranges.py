@@ -75,7 +75,7 @@ def _fill(
     end: NDArray[np.int64],
     by_start: NDArray[np.int64],
 ) -> None:
-    """Writes the ranges; `by_start` has each set's values, to be sorted. Others as above."""
+    """Writes `live_ranges` to `start`, `end`, `by_start`, which has each set's values unsorted."""
     _whole(time, total, refs, start, end)
     for b in range(len(set_ptr) - 1):
         members = by_start[set_ptr[b] : set_ptr[b + 1]]
@@ -94,7 +94,7 @@ def _whole(
     start: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> None:
-    """Writes the ranges before they are cut."""
+    """Writes each value's live range to `start` and `end`, before alias sets cut them."""
     for v in range(len(refs.start)):
         start[v] = time[refs.start[v]]
         stop = time[refs.end[v]]

@@ -199,7 +199,7 @@ class AssignmentModel:
         return AliasSetKind.TUPLE if any(v.shape.is_tuple for v in members) else AliasSetKind.TEMP
 
     def _set_buffers(self, set_of: NDArray[np.int64], **by_set: NDArray[Any]) -> None:
-        """Sets the alias sets, and what follows from them.
+        """Sets this model's alias sets, and all fields that follow from them.
 
         Args:
           set_of: int64 [values], the set of each. by_set: fields of AliasSets, without the lists.
@@ -361,7 +361,7 @@ class AssignmentModel:
         return times
 
     def _points(self, i: Instruction) -> list[int]:
-        """The reference points of an instruction and of all that it calls."""
+        """Numbers of the reference points of an instruction and of all that it calls."""
         points = [self._number[i]]
         for computation in i.called_control:
             points += [self._start_ref(computation), self._end_ref(computation)]
@@ -407,7 +407,7 @@ class AssignmentModel:
         )
 
     def _shared_in_heap(self, alone: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """CSR: value -> operands whose memory it may take in the heap; dones' if in `alone`."""
+        """CSR (ptr, idx): value -> operands it may take over in the heap; dones of `alone` only."""
         pair, (ptr, idx) = self._heap_share_pair, self._heap_share
         if (pair < 0).all():
             return ptr, idx

@@ -50,7 +50,7 @@ class Starts(NamedTuple):
         return np.flatnonzero(begun == ended)
 
     def joined_times(self, time: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [points]: times of the schedule if each pair in `alone` takes a single step."""
+        """int64 [points]: the times of the schedule if pairs `alone` take one step each."""
         gone = np.sort(time[[number for k in alone for number in self.steps[k]]])
         return time - np.searchsorted(gone, time, side="right")
 
@@ -102,12 +102,12 @@ def starts(dataflow: Dataflow, numbers: dict[Instruction, int], target: str) -> 
 
 
 def _begins(i: Instruction) -> bool:
-    """Whether it is the start of a collective."""
+    """Whether an instruction is the start of an asynchronous collective."""
     return i.opcode.endswith("-start") and _kind(i) in _COLLECTIVES
 
 
 def _kind(start: Instruction) -> str:
-    """What a start begins, as an opcode."""
+    """Opcode of the operation that a start instruction begins; "" if it is not known."""
     if start.opcode == "async-start":
         root = start.called[0].root
         return "" if root is None else root.opcode
@@ -115,7 +115,7 @@ def _kind(start: Instruction) -> str:
 
 
 def applies(module: Module) -> bool:
-    """Whether a module has an instruction that applies a computation to elements: reduce, sort."""
+    """Whether a module has an instruction, no fusion, that applies a computation: reduce, sort."""
     control = list(module.control_computations)
     seen: set[Computation] = set(control)
     for computation in control:  # grows on the way

@@ -81,6 +81,8 @@ def descend(
 ) -> tuple[int, int, NDArray[np.int64]]:
     """Depth-first search for offsets of all items within `capacity` bytes.
 
+    Each decision places an item at its rest, on the highest placed item below it, or higher.
+
     Args:
       model: the items. rank: [items] the preorder, a permutation: of candidates at one offset the
         lowest rank is tried first.
@@ -89,7 +91,7 @@ def descend(
       trails: memory for undo trails; the search stops (LIMIT) before they overflow.
 
     Returns:
-      (outcome, nodes, offsets in bytes: those of the packing, or meaningless).
+      (FOUND, EXHAUSTED or LIMIT; placements tried; offsets in bytes, valid where FOUND).
     """
     state = start(model, capacity, weight, trails)
     outcome, nodes = _descend(model, state, rank, capacity, node_limit)
@@ -100,7 +102,7 @@ def descend(
 def _descend(
     model: Model, state: PlacementState, rank: NDArray[np.int64], capacity: int, node_limit: int
 ) -> tuple[int, int]:
-    """(outcome, nodes), as above; the offsets are those of the state."""
+    """(FOUND, EXHAUSTED or LIMIT; placements tried); offsets, if FOUND, are in `state.offset`."""
     nodes = 0
     n = len(rank)
     good = lift_all(model, state) and infer(model, state, capacity)
@@ -133,7 +135,11 @@ def _descend(
 
 @inner
 def _candidate(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> int:
-    """The item of lowest (rest, rank) above the last candidate's; -1 if none is left or useful."""
+    """The next item to place at its rest (the top of the placed items below it), or -1.
+
+    It is that of least (rest, rank) above the last placed one. There is none if an unplaced item
+    fits entirely below all candidates.
+    """
     level, last = state.count[LEVEL], state.count[RANK]
     best, best_rest, best_rank = -1, FAR, np.int64(0)
     hole = FAR
@@ -157,7 +163,7 @@ def _candidate(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> 
 
 @inner
 def _misplaced(model: Model, state: PlacementState, rank: NDArray[np.int64], i: int) -> bool:
-    """Whether placing i at its rest is left to a symmetric branch."""
+    """Whether item i may not lie at its rest now, as a symmetric packing is searched elsewhere."""
     if model.twin[i] >= 0 and state.offset[model.twin[i]] < 0:
         return True
     state.count[WORK] += model.kin_ptr[i + 1] - model.kin_ptr[i]
@@ -176,10 +182,11 @@ def _misplaced(model: Model, state: PlacementState, rank: NDArray[np.int64], i: 
 def _place(
     model: Model, state: PlacementState, rank: NDArray[np.int64], i: int
 ) -> tuple[bool, bool]:
-    """Places i at its rest.
+    """Places item i at its rest, a new decision, and raises the rests of items that overlap it in
+    time.
 
     Returns:
-      (False if a neighbour then leaves the capacity, whether the frame may be separable).
+      (False if one then ends above the capacity, whether unplaced items may fall into parts).
     """
     depth, active = state.count[DEPTH], state.count[ACTIVE]
     state.stack[depth, ITEM], state.stack[depth, SECOND] = i, 0
@@ -215,7 +222,10 @@ def _place(
 
 @inner
 def _account(model: Model, state: PlacementState, i: int, sign: int) -> bool:
-    """Adds item i to its sections, or takes it away; True where it was the last across a border."""
+    """Moves item i's bytes from the unplaced bytes of its sections (sign -1) or back (sign 1).
+
+    Marks these sections dirty. True if no unplaced item crosses some border between them any more.
+    """
     state.count[WORK] += len(state.dirty) + model.last[i] - model.first[i]
     for e in range(model.sec_ptr[i], model.sec_ptr[i + 1]):
         t = model.sec_idx[e]
@@ -232,7 +242,10 @@ def _account(model: Model, state: PlacementState, i: int, sign: int) -> bool:
 
 @inner
 def _backtrack(model: Model, state: PlacementState) -> int:
-    """Undoes decisions up to one whose second branch is open, and enters that; its item or -1."""
+    """Undoes decisions up to one whose item may also lie above its rest, and decides that it does.
+
+    Returns that item, or -1 if there is none: the search is exhausted.
+    """
     while True:
         active = state.count[ACTIVE]
         while state.count[DEPTH] > state.frames[active, START]:
@@ -248,10 +261,10 @@ def _backtrack(model: Model, state: PlacementState) -> int:
 
 @inner
 def _undo(model: Model, state: PlacementState, alternative: bool) -> int:
-    """Undoes the last decision; with `alternative`, enters its second branch if that is open.
+    """Undoes the last decision; with `alternative`, decides that its item lies above its rest
+    instead.
 
-    Returns:
-      The item of a second branch, or -1.
+    Returns that item; -1 without `alternative`, or if that was decided before.
     """
     depth = state.count[DEPTH] - 1
     decision = state.stack[depth]
@@ -290,7 +303,7 @@ def swap(state: PlacementState, a: int, b: int) -> None:
 
 @inner
 def activate(state: PlacementState, frame: int) -> None:
-    """Makes `frame`, a part of the packing problem, the one that the search goes on with."""
+    """Lets the search go on with `frame`, an independent part of the unplaced items."""
     state.count[ACTIVE] = frame
     state.frames[frame, START] = state.count[DEPTH]
     state.count[LEVEL] = state.frames[frame, LOWEST]
@@ -301,8 +314,7 @@ def activate(state: PlacementState, frame: int) -> None:
 def split(model: Model, state: PlacementState) -> None:
     """Divides the items that are still unplaced into independent parts, to be packed one by one.
 
-    One that cannot be packed then refutes the decisions before the split, however the other parts
-    were packed.
+    A part that cannot be packed refutes the decisions before the split, whatever the others do.
     """
     active = state.count[ACTIVE]
     lo, hi = state.frames[active, LO], state.frames[active, HI]

@@ -22,7 +22,9 @@ from olla_xla.place.exact.state import (
 
 @inner
 def lift_all(model: Model, state: PlacementState) -> bool:
-    """Raises items' lowest possible offsets where they do not fit below a pinned item."""
+    """Raises all least offsets past pinned items below which the items do not fit; False if one
+    item then ends above the capacity.
+    """
     for i in range(len(model.size)):
         if state.earliest[i] > state.latest[i]:
             return False
@@ -33,7 +35,10 @@ def lift_all(model: Model, state: PlacementState) -> bool:
 
 @inner
 def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
-    """Raises the lowest possible offset of item `i`; False if it then ends above the capacity."""
+    """Raises item `i`'s least offset to `least`, and past pinned items below which it does not fit.
+
+    Returns False if the item then ends above the capacity.
+    """
     value = max(least, state.earliest[i])
     for p in range(model.pin_ptr[i], model.pin_ptr[i + 1]):
         e = model.pin_idx[p]
@@ -61,7 +66,10 @@ def lift(model: Model, state: PlacementState, i: int, least: int) -> bool:
 
 @inner
 def pass_over(model: Model, state: PlacementState, i: int) -> bool:
-    """Raises item `i`'s lowest offset onto an item that is placed later; False if that fails."""
+    """Raises the least offset of item `i`, which lies above its rest, onto an item placed later.
+
+    False if there is no such item, or item `i` then ends above the capacity.
+    """
     bound = state.earliest[i]
     hint = state.support[i]
     if hint >= 0 and bound > state.rest[i] and _end(model, state, hint) <= bound:
@@ -87,7 +95,7 @@ def pass_over(model: Model, state: PlacementState, i: int) -> bool:
 
 @inner
 def _end(model: Model, state: PlacementState, e: int) -> int:
-    """The least height at which an item may rest on neighbour e; FAR once that is placed."""
+    """The least offset of an item on its neighbour `nb_idx[e]`; FAR if that is already placed."""
     j = model.nb_idx[e]
     if state.offset[j] >= 0:
         return FAR
@@ -96,10 +104,9 @@ def _end(model: Model, state: PlacementState, e: int) -> int:
 
 @inner
 def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) -> bool:
-    """Raises the least offsets of items skipped for the last one; False if one no longer fits.
+    """Raises the least offsets of items that the last decision skipped; False if one cannot fit.
 
-    Args:
-      model, state: of the search. rank: int64 [items], the order in which they are tried.
+    `rank`: int64 [items], the order in which items are tried.
     """
     level, last = state.count[LEVEL], state.count[RANK]
     frame = state.frames[state.count[ACTIVE]]
@@ -114,14 +121,10 @@ def lift_passed(model: Model, state: PlacementState, rank: NDArray[np.int64]) ->
 
 @inner
 def infer(model: Model, state: PlacementState, capacity: int) -> bool:
-    """Raises the lowest possible offsets of unplaced items by the bytes that must lie below them.
+    """Raises the least offsets of unplaced items by the bytes that must lie below them.
 
-    Args:
-      model: the items. state: of the search; its lower bounds are raised.
-      capacity: bytes that the packing may take.
-
-    Returns:
-      False if the items of some section cannot lie within the capacity.
+    Returns False if the items of some section cannot lie within `capacity` bytes; that section's
+    `state.weight` grows by one.
     """
     frame = state.frames[state.count[ACTIVE]]
     again = True
@@ -146,7 +149,10 @@ def infer(model: Model, state: PlacementState, capacity: int) -> bool:
 
 @inner
 def _infer_section(model: Model, state: PlacementState, t: int, slack: int) -> bool:
-    """Lifts items that cannot be the lowest in section t; the lowest is at `slack` or below."""
+    """Raises the least offsets of items that cannot be the lowest unplaced one in section t.
+
+    The lowest lies at `slack` or below, others on top of it. False if an item cannot fit.
+    """
     lo, hi = model.mem_ptr[t], model.mem_ptr[t + 1]
     state.count[WORK] += hi - lo
     least = np.int64(FAR)

@@ -17,8 +17,7 @@ class Model(NamedTuple):
 
     Attributes:
       grain: bytes of which all offsets are multiples.
-      size, need, align, fixed: [items] as in Items.
-      part_ptr, part_first, part_last, part_height: as in Items.
+      size, need, align, fixed, part_ptr, part_first, part_last, part_height: as in Items.
       first, last: [items] the first and last section in which it is live.
       sec_ptr, sec_idx, sec_height: item -> sections in which it is live, and its bytes there.
       mem_ptr, mem_idx, mem_height: section -> items live there, and their bytes there.
@@ -121,7 +120,7 @@ def _pointers(owner: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def _alike(items: Items) -> tuple[NDArray[np.int64], list[list[int]]]:
-    """The previous twin of each item, and its kin; see Model."""
+    """(each item's previous twin, identical to it, or -1; each item's kin), as the Model's are."""
     twin = np.full(len(items), -1, np.int64)
     kin: list[list[int]] = [[] for _ in range(len(items))]
     last: dict[tuple, int] = {}
@@ -158,7 +157,7 @@ def _neighbours(
     part_last: NDArray[np.int64],
     part_height: NDArray[np.int64],
 ) -> None:
-    """Fills nb_ptr, and the rows nb_idx, nb_below and nb_above of `pairs`; see Model."""
+    """Fills `ptr` with nb_ptr, and `pairs` with rows nb_idx, nb_below and nb_above (see Model)."""
     n = len(part_ptr) - 1
     count = 0
     for i in range(n):
@@ -181,7 +180,7 @@ def _neighbours(
 def _pins(
     nb_ptr: NDArray[np.int64], nb_idx: NDArray[np.int64], fixed: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pinned neighbours of each item, lowest first."""
+    """(pin_ptr, pin_idx) of the Model: the pinned neighbours of each item, lowest offset first."""
     owner = np.repeat(np.arange(len(fixed)), np.diff(nb_ptr))
     entries = np.flatnonzero(fixed[nb_idx] >= 0)
     entries = entries[np.lexsort((fixed[nb_idx[entries]], owner[entries]))]

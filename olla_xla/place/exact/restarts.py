@@ -55,7 +55,7 @@ class Budget:
         return self.deadline - clock.now()
 
     def left(self) -> int:
-        """How many nodes can be searched in the time left, at the measured speed, and the limit."""
+        """Nodes that may still be searched, by the time left at the measured speed and limit."""
         seconds = self.seconds()
         if seconds <= 0:
             return 0
@@ -86,7 +86,7 @@ class Budget:
 
     @property
     def stopped_by(self) -> StopReason:
-        """Which limit ended the search: TIME_LIMIT if no time is left, else NODE_LIMIT."""
+        """The limit that ended the search: TIME_LIMIT if no time is left, else NODE_LIMIT."""
         return StopReason.TIME_LIMIT if self.seconds() <= 0 else StopReason.NODE_LIMIT
 
 
@@ -97,10 +97,9 @@ def searchable(items: Items) -> bool:
 
 
 class Search:
-    """Looks for packings of one independent part; learns from call to call which sections fail.
+    """Looks for packings of the items of one independent part.
 
-    Args:
-      items: the part.
+    From call to call it learns which sections fail, and tries their items first.
     """
 
     def __init__(self, items: Items) -> None:
@@ -118,13 +117,10 @@ class Search:
     def within(
         self, capacity: int, budget: Budget, most: int | None = None
     ) -> tuple[int, NDArray[np.int64]]:
-        """Looks for a packing within `capacity` bytes.
+        """Looks for a packing within `capacity` bytes, for at most `most` nodes if that is given.
 
-        Args:
-          capacity: bytes. budget: what is left of it. most: nodes that may be spent here, or None.
-
-        Returns:
-          (FOUND, EXHAUSTED or LIMIT; int64 [items], offsets in bytes, where FOUND).
+        The budget is charged. Returns (FOUND, EXHAUSTED or LIMIT; int64 [items], offsets in bytes,
+        where FOUND).
         """
         allowed = budget.left() if most is None else min(most, budget.left())
         spent = 0
@@ -148,7 +144,7 @@ class Search:
         return LIMIT, np.empty(0, np.int64)
 
     def _ranks(self, preorder: int) -> NDArray[np.int64]:
-        """The preorder: first by the heaviest section, then by its keys, then by number."""
+        """int64 [items], ranks to try items by: failures in their sections, then the keys."""
         items = self.items
         heavy = np.maximum.reduceat(
             self._weights[preorder][self.model.sec_idx], self.model.sec_ptr[:-1]
@@ -162,7 +158,7 @@ class Search:
 
 
 def _keys(items: Items, model: Model) -> dict[str, NDArray[np.int64]]:
-    """What preorders are made of, by letter; all float64 [items]."""
+    """Letter -> float64 [items], what preorders sort items by: load, span, sections, areas."""
     loads = items.loads()
     sections = np.diff(model.sec_ptr)
     return {

@@ -69,7 +69,7 @@ Trails = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def trails(entries: int) -> Trails:
-    """Undo trails of so many entries; only what is in use is ever touched."""
+    """Allocates undo trails of so many entries; only what is in use is ever touched."""
     return (
         np.empty((entries, 2), np.int64),
         np.empty((entries, 2), np.int64),
@@ -80,7 +80,7 @@ def trails(entries: int) -> Trails:
 def start(
     model: Model, capacity: int, weight: NDArray[np.float64], trails: Trails
 ) -> PlacementState:
-    """The state before anything is placed; arguments as in `descend.descend`."""
+    """The state before any item is placed; `weight` and `trails` become part of it."""
     n, sections = len(model.size), len(model.mem_ptr) - 1
     pinned = model.fixed >= 0
     latest = (capacity - model.need) // model.align * model.align

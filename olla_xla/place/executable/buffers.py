@@ -28,8 +28,8 @@ class CpuAllocation:
     """One of XLA's allocations, of `size` bytes.
 
     Attributes:
-      filled: it begins with an argument or a constant in it. kept: it is read at the end.
-      hosts: XLA's own code writes to it, and it is an argument or a result; others may lie in it.
+      filled: it holds an argument or a constant at the start. kept: its content is a result.
+      hosts: it is a result that thunks write, so that other buffers may lie in its free bytes.
     """
 
     size: int
@@ -40,13 +40,12 @@ class CpuAllocation:
 
 @dataclasses.dataclass
 class Buffer:
-    """Accesses that move together.
+    """Bytes of one allocation that thunks read and write, which must move together.
 
     Attributes:
       allocation, low, high: where XLA put it: bytes [low, high) of an allocation.
       first, last: numbers of the thunks from which and up to which it is live.
-      pinned: it stays where it is.
-      accesses: (number of a thunk, of one of its accesses).
+      pinned: it must not move. accesses: (number of a thunk, number of one of its accesses).
     """
 
     allocation: int
@@ -59,7 +58,7 @@ class Buffer:
 
 
 def allocations(executable: CpuExecutable) -> dict[int, CpuAllocation]:
-    """XLA's allocations, by index."""
+    """Index -> CpuAllocation, for each of the executable's allocations."""
     written = {a.slice.allocation for t in executable.flat for a in t.accesses if a.writes}
     return {
         a.index: CpuAllocation(
@@ -75,10 +74,9 @@ def allocations(executable: CpuExecutable) -> dict[int, CpuAllocation]:
 
 
 def buffers(executable: CpuExecutable, areas: Mapping[int, CpuAllocation]) -> list[Buffer]:
-    """The buffers of all allocations.
+    """The buffers in all allocations of an executable, from what its thunks read and write.
 
-    Raises:
-      OffsetsError: they cannot be told apart.
+    Raises OffsetsError if an access leaves its allocation, or a buffer lies in two.
     """
     return _Finder(executable, areas).found()
 
@@ -89,13 +87,13 @@ _Key = tuple[str, int] | tuple[int, int]
 
 
 class _AccessSets:
-    """Disjoint sets of keys."""
+    """Union-find: disjoint sets of accesses (keys) that belong to one buffer."""
 
     def __init__(self) -> None:
         self._parent: dict[_Key, _Key] = {}
 
     def find(self, key: _Key) -> _Key:
-        """The key that stands for the set of `key`."""
+        """The key that represents the set of `key`; a new key is a set of its own."""
         parent = self._parent.setdefault(key, key)
         while parent != key:
             grand = self._parent[parent]
@@ -104,24 +102,24 @@ class _AccessSets:
         return key
 
     def join(self, a: _Key, b: _Key) -> None:
-        """Makes one set of those of two keys."""
+        """Merges the sets that contain keys `a` and `b`."""
         self._parent[self.find(a)] = self.find(b)
 
 
 class _Writers:
-    """What may have written each byte of an allocation: runs of bytes and their writers."""
+    """For each byte of an allocation the accesses that may have written it, in runs of bytes."""
 
     def __init__(self, starts: list[int], owners: list[frozenset[_Key]]) -> None:
         self.starts, self.owners = starts, owners
 
     def of(self, s: Slice) -> frozenset[_Key]:
-        """All that may have written a byte of a slice."""
+        """The keys of all accesses that may have written a byte of a slice."""
         first = bisect.bisect_right(self.starts, s.offset) - 1
         last = bisect.bisect_left(self.starts, s.end)
         return frozenset().union(*self.owners[first:last]) if s.size else frozenset()
 
     def write(self, s: Slice, key: _Key) -> None:
-        """Enters a write of all bytes of a slice."""
+        """Makes access `key` the only writer of all bytes of a slice."""
         if not s.size:
             return
         self._cut(s.offset)
@@ -131,7 +129,7 @@ class _Writers:
         self.owners[first:last] = [frozenset((key,))]
 
     def joined(self, other: _Writers) -> _Writers:
-        """What may have written each byte where either may hold; itself if that adds nothing."""
+        """The union of two states' writers for each byte; `self` if the other adds none."""
         starts = sorted({*self.starts, *other.starts})
         pairs = [self._at(at) | other._at(at) for at in starts]
         kept = [k for k in range(len(starts)) if not k or pairs[k] != pairs[k - 1]]
@@ -140,14 +138,14 @@ class _Writers:
         return self if same else result
 
     def copy(self) -> _Writers:
-        """A copy."""
+        """A copy that can be changed by itself."""
         return _Writers(list(self.starts), list(self.owners))
 
     def _at(self, at: int) -> frozenset[_Key]:
         return self.owners[bisect.bisect_right(self.starts, at) - 1]
 
     def _cut(self, at: int) -> None:
-        """Makes a run begin at a byte."""
+        """Splits the run of bytes that contains byte `at`, so that a run begins there."""
         k = bisect.bisect_left(self.starts, at)
         if k == len(self.starts) or self.starts[k] != at:
             self.starts.insert(k, at)
@@ -162,7 +160,7 @@ def _either(a: _State, b: _State) -> _State:
 
 
 class _Finder:
-    """Follows an executable's thunks in the ways they may run, and joins what belongs together."""
+    """Follows all ways in which an executable's thunks may run, and finds its buffers by that."""
 
     def __init__(self, executable: CpuExecutable, areas: Mapping[int, CpuAllocation]) -> None:
         self._executable, self._areas = executable, areas
@@ -196,7 +194,7 @@ class _Finder:
         return self._collected()
 
     def _sequence(self, thunks: Sequence[CpuThunk], state: _State) -> _State:
-        """Follows a sequence; returns what may have written each byte after it."""
+        """Follows a sequence of thunks from `state`; returns the possible writers after it."""
         for thunk in thunks:
             if thunk.flow is Flow.LOOP:
                 state = self._loop(thunk, state)
@@ -215,7 +213,7 @@ class _Finder:
         return state
 
     def _loop(self, thunk: CpuThunk, head: _State) -> _State:
-        """Follows a loop until no iteration adds a writer."""
+        """Follows a loop until no iteration adds a possible writer; returns those after it."""
         while True:
             tested = self._sequence(thunk.inner[0], _copied(head))
             self._read(thunk, tested)
@@ -247,7 +245,7 @@ class _Finder:
                         self._sets.join(key, (thunk.number, j))
 
     def _live_through(self, reader: _Key, writer: _Key) -> None:
-        """What passes into or out of a loop lives through all of it."""
+        """Keeps bytes live through all of each loop that contains one of reader and writer only."""
         inside = [self._loops[k[0]] if isinstance(k[0], int) else () for k in (reader, writer)]
         for loop in set(inside[0]) ^ set(inside[1]):
             first, last = self._spans.get(reader, loop)
@@ -278,7 +276,7 @@ class _Finder:
         return list(found.values())
 
     def _pin(self, found: dict[_Key, Buffer]) -> None:
-        """Keeps arguments from the start, and results to the end, with all of their allocation."""
+        """Pins the buffers of arguments (live from the start) and results (live to the end)."""
         ends = len(self._executable.flat)
         for index, area in self._areas.items():
             start, end = self._sets.find(("start", index)), self._sets.find(("end", index))

@@ -49,8 +49,7 @@ def relocated(
     Nothing is checked here: whoever loads it has that done (`check.executable.relocation`).
 
     Args:
-      executable: read from its serialized form.
-      time_limit: seconds of search, at most.
+      executable: read from its serialized form. time_limit: seconds of search, at most.
       backend: the solver where the program, as `place` has it, lowers what search finds; or None.
       gap: of the program. on_proof: called with what it proved of the height of temporaries.
 
@@ -84,7 +83,7 @@ def relocated(
 
 
 class _Try(NamedTuple):
-    """Places in some arenas, the last of which is that of temporaries.
+    """A packing of buffers in some arenas (allocations), the last of which is that of temporaries.
 
     Attributes:
       height, bound: bytes of temporaries, and the least that these arenas allow.
@@ -100,7 +99,7 @@ class _Try(NamedTuple):
     failure: str
 
     def proof(self, backend: str, xla_bytes: int, seconds: float) -> Proof:
-        """What is known of the height in these arenas; XLA's has `xla_bytes`."""
+        """The Proof of the height of temporaries; `xla_bytes`: the height in XLA's own places."""
         p, status = self.packing, Status.OPTIMAL if self.height <= self.bound else Status.FEASIBLE
         message = f"by {p.source} in {len(self.arenas)} allocations, stopped by {p.stopped_by}"
         return Proof(
@@ -128,11 +127,13 @@ def _tried(
     backend: str | None,
     gap: float,
 ) -> _Try:
-    """Packs all arenas end to end with walls between; temp is last, so least height is least temp.
+    """Packs buffers into all arenas, laid end to end with pinned blocks between them.
+
+    Temporaries are last, so that the least height leaves least bytes of them.
 
     Args:
-      found: all buffers. areas: XLA's allocations. arenas: those in which buffers may lie, temp
-        last. thunks: of the executable. time_limit: seconds. backend, gap: as in `relocated`.
+      found: all buffers. areas: XLA's allocations. arenas: indices of those in which buffers may
+        lie, temp last. thunks: how many run. time_limit: seconds. backend, gap: as in `relocated`.
     """
     base: dict[int, int] = {}
     usable: dict[int, int] = {}
@@ -176,8 +177,7 @@ def _tried(
 def temporary(executable: CpuExecutable) -> int | None:
     """The index of the allocation of temporaries; None if there are none.
 
-    Raises:
-      OffsetsError: there are several, or they lie in several memory spaces.
+    Raises OffsetsError if there are several, or buffers lie in several memory spaces.
     """
     found = [
         a
@@ -197,17 +197,13 @@ def temporary(executable: CpuExecutable) -> int | None:
 
 
 def _arenas(areas: Mapping[int, CpuAllocation], least: int) -> list[int]:
-    """Donated arguments and outputs of at least so many bytes, which may host buffers."""
+    """Indices of allocations that may host buffers and have at least `least` bytes."""
     least = max(_SMALLEST, least)
     return [index for index, area in areas.items() if area.hosts and area.size >= least]
 
 
 def move(places: list[list[Slice]], buffer: Buffer, allocation: int, offset: int) -> None:
-    """Moves all slices of a buffer, so that it begins at an offset of an allocation.
-
-    Args:
-      places: slices by thunk's number and access; those of the buffer are replaced.
-    """
+    """Moves all slices of a buffer in `places` (by thunk and access) to an offset, in place."""
     for k, i in buffer.accesses:
         s = places[k][i]
         places[k][i] = Slice(allocation, offset + s.offset - buffer.low, s.size)
@@ -216,11 +212,11 @@ def move(places: list[list[Slice]], buffer: Buffer, allocation: int, offset: int
 def logical_places(
     executable: CpuExecutable, places: list[list[Slice]], temp: int, height: int
 ) -> dict[int, tuple[int, int]]:
-    """The new places of XLA's logical buffers: each moves with the write of its instruction.
+    """The new (allocation, offset) of each of XLA's logical buffers, by its id.
 
-    Nothing at run time reads the places of temporaries that no thunk names (a loop's state, which
-    its first and last writes name); they only must lie inside. Of results and arguments only what a
-    thunk writes can have moved.
+    Each moves with the write of its instruction. Nothing at run time reads the places of
+    temporaries that no thunk names (a loop's state, which its first and last writes name); they
+    only must lie inside. Of results and arguments only what a thunk writes can have moved.
 
     Args:
       places: slices by thunk's number and access. temp: the allocation of temporaries, which now

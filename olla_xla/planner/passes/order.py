@@ -21,7 +21,7 @@ def run(state: ModuleState) -> ModuleState:
     """The planner's pass that finds an order for every computation; XLA's own stays if it is best.
 
     Raises:
-      KernelError: no order gives its kernels their patterns.
+      KernelError: no order gives its kernels their patterns of shared memory.
     """
     request, kernels = state.request, state.kernels
     options, longest = request.options, LONGEST

@@ -33,9 +33,8 @@ _logger = logging.getLogger("olla_xla")
 
 
 def run(state: ModuleState) -> ModuleState:
-    """The planner's pass that lets transfers overlap with less work where that saves memory.
-
-    It adds at most the rest of the time allowance. Returns `state` where that saves too little, or
+    """The planner's pass that lets transfers overlap with less work where that saves memory. It
+    adds at most the rest of the time allowance. Returns `state` where that saves too little, or
     under a budget, which was met at less cost.
     """
     request, allowance = state.request, state.allowance_left
@@ -48,10 +47,8 @@ def run(state: ModuleState) -> ModuleState:
 
 
 def to_fit(state: ModuleState) -> ModuleState:
-    """Lets transfers overlap with less work until a step fits the device, if it does not fit yet.
-
-    A step that does not fit cannot run at all, so any time is allowed for it, unless the options
-    say how much.
+    """Lets transfers overlap with less work where a step then fits the device and did not before.
+    It may take any time, unless the options limit that. Returns `state` in all other cases.
     """
     request = state.request
     limit, options = request.device_bytes, request.options
@@ -89,10 +86,9 @@ def relaxed(
     options: PlanOptions,
     timing: Timing | None = None,
 ) -> tuple[Plan, float] | None:
-    """A plan of the least total that is found where transfers may overlap with less work.
-
-    At first all transfers may. Then the cheapest may that fit the allowance together. Once a choice
-    fits, the allowance becomes a part of its time, and this ends where the total grows.
+    """Finds the plan of least total in which transfers may overlap with less work. At first all
+    transfers may. Then the cheapest may that fit the allowance together. Once a choice fits, the
+    allowance becomes a part of its time, and this ends where the total grows.
 
     Args:
       module: a scheduled one. base: its plan so far.
@@ -135,11 +131,10 @@ def relaxed(
 
 
 def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str, float]:
-    """Seconds of work that no longer hide each transfer: in `plan`, compared with `base`.
+    """Start's name -> seconds of work that overlap with its transfer in `base` and not in `plan`.
 
     Args:
-      module: that both plans are for, with their loops and clones in it. base, plan: the plans.
-      cost: prices operators.
+      module: that both plans are for, with their loops and clones in it. cost: prices operators.
     """
     before, after = (hidden_seconds(module, p.order, cost) for p in (base, plan))
     return {name: max(seconds - after.get(name, 0.0), 0.0) for name, seconds in before.items()}
@@ -148,18 +143,14 @@ def exposed(module: Module, base: Plan, plan: Plan, cost: CostModel) -> dict[str
 def hidden_seconds(
     module: Module, order: Mapping[str, Sequence[str]], cost: CostModel
 ) -> dict[str, float]:
-    """Predicted seconds of the work between each asynchronous start and its done.
-
-    The sum is over one run of a module. Other transfers use the same link and hide nothing: only
-    their memory traffic counts.
+    """Returns an asynchronous start's name -> predicted seconds of the work between it and its
+    done. The sum is over one run of a module. Other transfers use the same link and hide nothing:
+    only their memory traffic counts.
 
     Args:
-      module: the module. order: computation name -> instruction names in execution order; names
-        that the module does not have are passed over.
-      cost: prices operators.
-
-    Returns:
-      Start's name -> predicted seconds.
+      module: the module. cost: prices operators.
+      order: computation name -> instruction names in execution order; names that the module does
+        not have are passed over.
     """
     hidden: dict[str, float] = {}
 
@@ -175,7 +166,7 @@ def hidden_seconds(
 
 
 def _hidden(computation: Computation, names: Sequence[str], cost: CostModel) -> dict[str, float]:
-    """The same of one run of a computation."""
+    """Start's name -> seconds of work between it and its done, in one run of a computation."""
     own = {i.name: i for i in computation.instructions}
     sequence = [own[name] for name in names if name in own]
     dones = [i for i in sequence if i.opcode.endswith("-done")]
@@ -193,7 +184,7 @@ def _hidden(computation: Computation, names: Sequence[str], cost: CostModel) -> 
 
 
 def _cheapest(lost: dict[str, float], starts: set[str], allowance: float) -> set[str]:
-    """Those that cost least, while they fit into the allowance together; never all."""
+    """Names in `starts` of least seconds in `lost` that fit `allowance` together; never all."""
     kept: set[str] = set()
     for name in sorted(starts, key=lambda name: (lost[name], name)):
         allowance -= lost[name]

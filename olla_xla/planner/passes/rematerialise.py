@@ -1,4 +1,4 @@
-"""Computes instructions again, for a memory budget or within an allowance of time.
+"""Recomputes values by cloned instructions, for a memory budget or within an allowance of time.
 
 The choices are those of `remat.front`. Each one that is tried is made cheaper by an integer program
 where that can be solved in time, written into the module, ordered anew and judged by the predicted
@@ -80,10 +80,9 @@ def run(state: ModuleState) -> ModuleState:
 
 
 def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
-    """The least total within the allowance, one computation after the other.
-
-    The entry computation and the loops' bodies that hold the peak; each time the one that gains
-    most. `done` names those that are left alone.
+    """Computes values again where that lowers the total most within the allowance, in one
+    computation after the other: the entry and the loops' bodies that hold the peak, but none in
+    `done`. Returns `state` where none gains.
     """
     deadline = clock.now() + state.seconds_left
     names = {c.name for c in state.module.control_computations}
@@ -111,7 +110,9 @@ def _lowered(state: ModuleState, done: frozenset[str]) -> ModuleState:
 
 
 def _cheapest(state: ModuleState, budget: int) -> ModuleState:
-    """The cheapest choice whose total fits. Raises BudgetError."""
+    """Returns a state with the clones of least time that meet `budget` bytes, in one computation.
+    Raises BudgetError if none do.
+    """
     seconds = state.seconds_left
     deadline = clock.now() + seconds
     most = state.allowance_left
@@ -131,18 +132,17 @@ def _cheapest(state: ModuleState, budget: int) -> ModuleState:
 
 
 def _least_seconds(front: Front, budget: int) -> float:
-    """Least seconds of the choices whose peak meets a budget; infinite where none does."""
+    """Least added seconds of a front's choices whose peak meets a budget; inf if none does."""
     return min((p.seconds for p in front.below(budget - front.outside)), default=math.inf)
 
 
 def _places(state: ModuleState, seconds: float, done: frozenset[str]) -> list[list[Front]]:
-    """The fronts of each computation, the entry first, in the orders that promise most.
-
-    Fronts in which arguments keep their memory are a place of their own: their peaks are higher.
+    """Fronts by computation, the entry first: each list has a front for each order to try. Fronts
+    in which arguments keep their memory are in lists of their own: their peaks are higher.
 
     Args:
       state: an ordered one. seconds: for all of them together, of which walks take a part.
-      done: names of computations that are left alone.
+      done: names of computations that are left out.
     """
     found = fronts(state.module, state.ordered, state.request.cost, _FRONT_SHARE * seconds)
     places: dict[tuple[str, bool], list[Front]] = {}
@@ -154,7 +154,9 @@ def _places(state: ModuleState, seconds: float, done: frozenset[str]) -> list[li
 
 
 def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
-    """The state with a choice of a front; the referee has accepted it."""
+    """Returns the state with a front's choice in it. Raises CheckError if the referee, which checks
+    that results are the same, rejects it.
+    """
     target = state.request.target
     check_rewrite(front.module.data, choice.module.data, target)
     check_executable(choice.module.data, target)
@@ -179,13 +181,12 @@ def _with(state: ModuleState, choice: _Choice, front: Front) -> ModuleState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Choice:
-    """Clones, written and ordered.
+    """A choice of clones, written into the module, which was then ordered.
 
     Attributes:
       plan: of the module with the clones. module: that one. clones: in execution order.
-      seconds: predicted time added. exposed: part of it, of transfers that hide less.
-      bound: the least that any choice takes for the same peak, of those that the integer program
-        knows; 0 where unknown.
+      seconds: predicted time added. exposed: part of it, of transfers that overlap with less.
+      bound: the least added seconds for the same peak that the integer program proves; 0: unknown.
       moved: bytes moved beyond the module's own. peak: of the front's computation, in its order.
     """
 
@@ -200,7 +201,9 @@ class _Choice:
 
 
 class _Tried:
-    """Tries choices of a front."""
+    """Tries choices of a front: writes the clones, orders the module anew, and compares predicted
+    totals and times. The tries share the time until `deadline`, on `memory.clock`.
+    """
 
     def __init__(self, state: ModuleState, front: Front, deadline: float) -> None:
         self.state = state
@@ -209,7 +212,9 @@ class _Tried:
         self.least = state.ordered.predicted_bytes
 
     def _with(self, point: Point, target: int, tries_left: int) -> _Choice | None:
-        """A choice for a target, written and ordered; None where kernels cannot keep patterns."""
+        """Makes a point cheaper for a target peak, writes its clones and orders the module anew;
+        None if in no order kernels' arrays share memory as they must.
+        """
         left = max(self.deadline - clock.now(), 0.1) / tries_left
         begun = clock.now()
         point, bound = self.front.refined(point, target, _EXACT_SHARE * left)
@@ -227,8 +232,7 @@ class _Tried:
         )
 
     def _longer(self, module: Module, plan: Plan) -> float:
-        """Predicted seconds that a run with a choice's clones takes longer.
-
+        """Predicted seconds by which a run of `module`, with clones, takes longer than the state's.
         That may be less than the choice's price, since clones have only the results that are read,
         or more, where transfers were moved and overlap with less work.
         """
@@ -246,7 +250,9 @@ class _Tried:
         return found.plan.predicted_bytes <= budget and found.seconds <= allowance
 
     def cheapest(self, budget: int, allowance: float) -> _Choice:
-        """The cheapest choice whose total fits. Raises BudgetError."""
+        """The choice of least seconds whose total meets `budget`, of those of the front that are
+        tried. Raises BudgetError if none does within `allowance` seconds.
+        """
         here = budget - self.front.outside
         points = [p for p in self.front.below(here) if p.seconds <= _OVERPRICED * allowance]
         limit = here
@@ -270,7 +276,7 @@ class _Tried:
         raise BudgetError(budget, self.least, reason)
 
     def least_total(self, allowance: float) -> _Choice | None:
-        """The least total within the allowance; None if that is the state's."""
+        """The choice of least total within the allowance; None if the state's total stays least."""
         best: _Choice | None = None
         total, price = self.state.least_worth, allowance
         tried = {b""}  # no evictions

@@ -1,4 +1,4 @@
-"""The passes that change a module's instructions, in their order; loaded where they have work."""
+"""Runs the passes that change a module's instructions; loaded only where there is work."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -26,8 +26,7 @@ _SPARING = 0.2
 
 
 def recomputed(state: ModuleState) -> ModuleState:
-    """A new state with values recomputed to meet a memory budget, or within a time allowance.
-
+    """Returns a state with values recomputed to meet a memory budget, or within a time allowance.
     For max_overhead="knee" it searches twice: to find the knee, and within its time.
 
     Raises:
@@ -53,7 +52,7 @@ def recomputed(state: ModuleState) -> ModuleState:
 
 
 def _recomputed(state: ModuleState) -> ModuleState:
-    """The state with what one search finds. Raises as `recomputed`."""
+    """Runs the passes that recompute, once; returns the best state. Raises as `recomputed`."""
     state = recompute_residuals(state)
     ways = [state] if state.other is None else [state, state.other]
     found = []
@@ -69,11 +68,10 @@ def _recomputed(state: ModuleState) -> ModuleState:
 
 
 def free_edits(start: ModuleState, *, joins: bool) -> Iterator[ModuleState]:
-    """Yields states with edits that cost no time: first with all of them, last without any.
-
-    An array that was joined with another is no residual any more, which may be dropped altogether:
+    """Yields states with edits that cost no time: first with all of them, last without any. An
+    array that was joined with another is no residual any more, which may be dropped altogether:
     where arrays can be joined, states come by their module's total in its own order, of equal ones
-    those first that join none. Without `joins` none are.
+    those first that join none. Without `joins` no arrays are joined.
     """
 
     def rank(states: list[ModuleState]) -> tuple[int, bool]:
@@ -90,7 +88,7 @@ def free_edits(start: ModuleState, *, joins: bool) -> Iterator[ModuleState]:
 
 
 def _spared(state: ModuleState, joins: bool) -> list[ModuleState]:
-    """States without arrays that loops need not have: that with most edits first."""
+    """States whose modules lack arrays that loops need not have, the one with most edits first."""
     request = state.request
     most = request.options.max_overhead
     most = most * request.own_seconds * _SPARING if isinstance(most, float) else 0.0
@@ -118,9 +116,8 @@ _SHARE = 0.5
 
 
 def residuals_before_order(state: ModuleState) -> Iterator[ModuleState]:
-    """Yields states to order: first without scan residuals that cost nothing to drop.
-
-    The next one is used where kernels cannot keep their patterns in the one before, or where a run
+    """Yields states to order: first without scan residuals that cost nothing to drop. The next one
+    is used where no order of the one before has kernels' arrays share memory as they must, or a run
     takes longer, as the dropped work had overlapped with other work. For that case one state has
     residuals priced with overlap.
     """
@@ -157,9 +154,8 @@ def _choices(state: ModuleState) -> ResidualChoices:
 
 def recompute_residuals(state: ModuleState) -> ModuleState:
     """The planner's pass that recomputes scan residuals, arrays that loops fill and others read.
-
-    Where no choice is better within the allowance, only `met` changes. Of the others that were
-    tried without a budget, the least one that takes less time is its `other`.
+    Where no choice is better within the allowance, only `met` changes. Of the other choices that
+    were tried without a budget, the least one that takes less time is in the result's `other`.
     """
     choices, budget = state.choices, state.request.options.budget_bytes
     if choices is None:
@@ -197,7 +193,7 @@ def recompute_residuals(state: ModuleState) -> ModuleState:
 
 
 def _with(state: ModuleState, choice: ResidualChoice, plan: Plan | None) -> ModuleState:
-    """The state with a choice instead of the one that it has."""
+    """Returns the state with `choice` in place of its choice of scan residuals, and its plan."""
     before = state.edits.spared
     edits = dataclasses.replace(
         state.edits,

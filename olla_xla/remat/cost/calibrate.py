@@ -38,14 +38,13 @@ _thread = threading.local()
 
 
 def is_measuring() -> bool:
-    """Whether this thread measures rates, and so must not plan: planning waits for them."""
+    """Whether this thread measures rates now; it must not plan, since planning waits for them."""
     return getattr(_thread, "measuring", False)
 
 
 def calibrated_cpu() -> Device:
-    """Measured rates of this machine's CPU: from the file of an earlier run, or measured now.
-
-    Rates measured while other processes ran are low; they are measured again once these rest.
+    """Measured rates of this machine's CPU: from the file of an earlier run, or measured now. Rates
+    measured while other processes ran are low; they are measured again once these rest.
     """
     with LOCK:
         return _calibrated()
@@ -59,9 +58,9 @@ def _calibrated() -> Device:
 def kept[Rates: DataclassInstance](
     name: str, kind: type[Rates], measure: Callable[[], Rates]
 ) -> Rates:
-    """Measured rates of this machine: read from file `name` in the user's cache, or measured anew.
-
-    The caller holds LOCK. Rates that other processes disturbed are measured again once these rest.
+    """Rates of this machine: read from the file `name` in the user's cache, or else measured by
+    `measure` and written there. The caller holds LOCK. Rates that other processes disturbed are
+    measured again once these rest.
     """
     path = _path(name)
     found = _read(path, kind)
@@ -80,7 +79,9 @@ def kept[Rates: DataclassInstance](
 
 
 def _others[Result](work: Callable[[], Result]) -> tuple[Result, float]:
-    """A function's result, and other processes' part of the machine's processor time meanwhile."""
+    """Calls `work`; returns (its result, the part of the machine's processor time that other
+    processes took meanwhile).
+    """
     before = _processor_seconds()
     own, started = time.process_time(), time.perf_counter()
     result = work()
@@ -92,9 +93,8 @@ def _others[Result](work: Callable[[], Result]) -> tuple[Result, float]:
 
 
 def _processor_seconds() -> float | None:
-    """What all processes have taken since the machine started; None where it is not told (proc(5)).
-
-    Without idle time, that of waiting, and that of guests, which user time holds.
+    """Processor time of all processes since the machine started, in seconds, without idle time,
+    that of waiting, and that of guests, which user time holds; None where it is not told (proc(5)).
     """
     try:
         with open("/proc/stat", encoding="ascii") as file:
@@ -105,21 +105,21 @@ def _processor_seconds() -> float | None:
 
 
 def _load() -> float:
-    """The load average by cores, less this process."""
+    """The load average less 1 for this process, divided by the number of cores."""
     if not hasattr(os, "getloadavg"):
         return 0.0
     return max(os.getloadavg()[0] - 1, 0) / (os.cpu_count() or 1)
 
 
 def _cores() -> int:
-    """How many this process may use, which XLA takes."""
+    """How many processor cores this process may use, which XLA takes."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _path(name: str) -> Path:
-    """In the user's cache directory, by machine, cores and JAX version."""
+    """Path of a file of rates in the user's cache, by machine, cores and JAX version."""
     import jax
 
     machine = f"{platform.machine()} {_cores()} {jax.__version__}"
@@ -128,7 +128,7 @@ def _path(name: str) -> Path:
 
 
 def _read[Rates](path: Path, kind: type[Rates]) -> tuple[Rates, bool] | None:
-    """The rates, and whether other processes disturbed the benchmarks."""
+    """(rates, whether other processes disturbed their benchmarks) in a file; None if unreadable."""
     try:
         fields = json.loads(read_own(path))
         return kind(**fields["rates"]), fields["busy"]

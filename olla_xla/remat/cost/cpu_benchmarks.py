@@ -60,9 +60,8 @@ def first_quartile(seconds: Sequence[float]) -> float:
 
 
 def in_turns(benches: Collection[Bench], seconds: float = _MOMENT) -> None:
-    """Runs benchmarks alternately, so that other load slows all alike; they keep their rates.
-
-    `seconds`: of each turn of each.
+    """Runs benchmarks alternately, each for `seconds` at a time, so that other load slows all
+    alike. Each keeps the times of its runs.
     """
     for _ in range(_ROUNDS):
         for bench in benches:
@@ -107,7 +106,7 @@ def measure_cpu() -> Device:
 
 
 def _rate(amount: float, seconds: float) -> float:
-    """Amount a second; infinite where no time was left to measure."""
+    """Amount per second; infinite where no time was left to measure."""
     return amount / seconds if seconds > 0 else math.inf
 
 
@@ -118,12 +117,12 @@ def _arithmetic(x: Any) -> Any:
 
 
 def _transposing(kept: Any, x: Any) -> Any:
-    """Activations with their channels outermost, as gradients of convolutions want them."""
+    """Writes a function of `x` with channels outermost, as gradients of convolutions want them."""
     return jnp.minimum(kept, jnp.maximum(x * x + x, 0).transpose(_ACROSS))
 
 
 def _depthwise(x: Any) -> Any:
-    """A convolution of each channel by itself."""
+    """A convolution of each channel by itself, with a window of ones."""
     channels = x.shape[-1]
     return jax.lax.conv_general_dilated(
         x,
@@ -136,7 +135,7 @@ def _depthwise(x: Any) -> Any:
 
 
 def _kernels(x: Any) -> Any:
-    """A chain of small operators that XLA does not fuse."""
+    """Runs a chain of _CHAIN small operators that XLA does not fuse."""
     for _ in range(_CHAIN):
         x = jnp.sort(jnp.stack([x, x + 1]))[0]
     return x

@@ -1,4 +1,4 @@
-"""The device that a target's operators are priced for."""
+"""The rates of CPUs, GPUs and TPUs by which a target's operators are priced."""
 
 import dataclasses
 import logging
@@ -21,13 +21,12 @@ def _card(
     link: float,
     host: float,
 ) -> Device:
-    """A card, or one device of a TPU, from its peak rates.
+    """Makes the Device of a GPU, or of one device of a TPU, from its peak rates.
 
     These are TB/s of memory; TFLOP/s in float32, of dots in float32, and of dots in 16 bits; GB/s
     to other devices in one direction (NVLink, else PCIe; ICI), half of the documents' sum of both;
     and GB/s to the host in one direction (PCI Express 3 to 5: 16, 32, 64; a GB200 has half of its
-    superchip's NVLink-C2C). The sustained part of each is taken to be an H100's (roofline.H100):
-    nothing is measured.
+    superchip's NVLink-C2C). The sustained part of each is taken to be an H100's, not measured.
     """
     return Device(
         name,
@@ -54,11 +53,11 @@ _SCOPED_MIB = 16
 def _tpu(
     name: str, terabytes: float, float32: float, matrix: float, link: float, host: float, vmem: int
 ) -> Device:
-    """A TPU from its peak rates (`_card`) and its VMEM in MiB, which is JAX's figure of a core.
-    GB/s to the host are those of Austin et al. (2025), section 2.
+    """Makes the Device of a TPU from its peak rates (`_card`) and a core's VMEM in MiB, as by JAX.
 
-    Dots in float32 run in bfloat16 by default. Vector units do 4,096 operations a cycle each, at
-    the clock that the peak of the matrix units takes.
+    GB/s to the host are those of Austin et al. (2025), section 2. Dots in float32 run in bfloat16
+    by default. Vector units do 4,096 operations a cycle each, at the clock of the matrix units'
+    peak.
     """
     found = _card(name, terabytes, float32, matrix, matrix, link, host)
     return dataclasses.replace(
@@ -123,8 +122,8 @@ def device(target: str, kind: str = "") -> Device:
 
     Args:
       target: "cpu": this machine's, measured; "cuda" and "tpu": as listed.
-      kind: JAX's name of the device. Where it is "", or of one that is not in the list, the rates
-        are an H100's, or a TPU v5e's.
+      kind: JAX's name of the device. Where it is "" or not in the list, the rates are an H100's, or
+        a TPU v5e's.
     """
     if platform(target).has_measured_rates:
         return calibrated_cpu()

@@ -1,8 +1,8 @@
 """Which arrays XLA:TPU keeps in VMEM, the memory of a core, instead of HBM.
 
-Its memory-space assignment runs after the schedule that a plan decides, so this is a prediction.
-In each computation arrays are taken one after the other, most bytes read and written first, as long
-as all that are in VMEM at a step fit. What comes from outside of the computation, leaves it, or
+Its memory-space assignment runs after the schedule that a plan decides, so this is a prediction. In
+each computation arrays are taken one after the other, most bytes read and written first, as long as
+all that are in VMEM at a step fit. What comes from outside of the computation, leaves it, or
 outlives a loop or call in it stays in HBM.
 """
 
@@ -30,7 +30,7 @@ _known: weakref.WeakKeyDictionary[Computation, _Known] = weakref.WeakKeyDictiona
 
 
 def on_chip(computation: Computation, capacity: int) -> frozenset[Array]:
-    """The arrays of a computation that XLA is predicted to keep in VMEM, not in HBM.
+    """The arrays of a computation that XLA is predicted to keep in VMEM, not in HBM; cached.
 
     Args:
       computation: one that runs step by step. capacity: of VMEM, in bytes.
@@ -42,7 +42,9 @@ def on_chip(computation: Computation, capacity: int) -> frozenset[Array]:
 
 
 def leaves_of(i: Instruction, index: ShapeIndex = ()) -> Iterator[Array]:
-    """The arrays in an instruction's result, each as (the instruction that makes it, its index)."""
+    """Yields (the instruction that makes it, index there) of each array at `index` of a result,
+    through tuples, bitcasts and barriers.
+    """
     while i.opcode in _FORWARDS and (i.opcode != "tuple" or index):
         if i.opcode == "get-tuple-element":
             i, index = i.operands[0], (i.tuple_index, *index)
@@ -86,7 +88,7 @@ def _packed(computation: Computation, capacity: int) -> frozenset[Array]:
 
 
 def _may_make(i: Instruction) -> bool:
-    """Whether what an instruction makes may lie in VMEM: not what transfers or loops give."""
+    """Whether results of an instruction may lie in VMEM: not those of transfers or loops."""
     if i.opcode in _FORWARDS or i.opcode in _OUTSIDE or i.called_control:
         return False
     if i.opcode == "custom-call" and i.custom_call_target == TPU.allocating_call:
@@ -97,7 +99,9 @@ def _may_make(i: Instruction) -> bool:
 def _readers(
     computation: Computation, sequence: Sequence[Instruction]
 ) -> dict[Array, list[int] | None]:
-    """Array -> ascending steps of its readers; None if it leaves the computation."""
+    """Array -> steps that read it, ascending; None if it leaves the computation, or a loop, call or
+    asynchronous operation reads it.
+    """
     readers: dict[Array, list[int] | None] = {}
     for k, i in enumerate(sequence):
         if i.opcode in _FORWARDS:

@@ -72,7 +72,7 @@ def alone_seconds(
 
 
 def host_waits(computation: Computation, cost: CostModel) -> float:
-    """The part of the time of a computation's copies to and from the host that it waits for."""
+    """The part of the time of its copies to and from the host that a computation waits for."""
     starts = (i for i in computation.instructions if i.opcode in ("async-start", "copy-start"))
     copies = frozenset(i for i in starts if is_hosted(i))
     own = sum(alone_seconds(i, cost) for i in copies)
@@ -164,7 +164,9 @@ def _is_sent(start: Instruction) -> bool:
 
 
 def _link(start: Instruction) -> str:
-    """What the start of an asynchronous operation moves data over; "" if over the memory's bus."""
+    """What an asynchronous operation moves data over: "devices" (to others), "to the host", "from
+    the host", or "" for the device's own memory bus.
+    """
     if _is_sent(start):
         return "devices"
     # A start's shape is (operands, results, context), that of a copy (result, operand, context).
@@ -179,5 +181,5 @@ def _on_host(shape: Shape) -> bool:
 
 
 def _start(done: Instruction) -> Instruction:
-    """The start of a done, through updates, tuples and bitcasts."""
+    """The start of an asynchronous operation's done, through updates, tuples and bitcasts."""
     return done.operands[0].behind("async-update", "get-tuple-element", "bitcast")

@@ -109,7 +109,7 @@ class CostModel:
         return found if found.near <= self.device.near_bytes else self.work(i)
 
     def _placed(self, i: Instruction, made: Set[on_chip.Array]) -> Work:
-        """What an instruction takes if these arrays lie near, beside those predicted to."""
+        """The work of an instruction if `made`, and arrays predicted to be, are in VMEM."""
         found = work(i, self.target)
         if not self.device.near_bytes or not found.bytes:
             return found
@@ -127,7 +127,7 @@ class CostModel:
         return self.device.seconds(self.copied_work(i))
 
     def nearer_seconds(self, i: Instruction, size: int) -> float:
-        """Predicted seconds that `i` saves if `size` bytes that it moves are in VMEM; else 0."""
+        """Predicted seconds that `i` saves if `size` of its bytes are in VMEM; 0 without VMEM."""
         if not self.device.near_bytes:
             return 0.0
         found = self.work(i)
@@ -143,7 +143,7 @@ class CostModel:
         return self._run_seconds(module.entry)
 
     def _run_seconds(self, computation: Computation) -> float:
-        """The same of one run of a computation; of branches the longest counts."""
+        """Predicted seconds of one run of a computation; of branches the longest counts."""
         total = 0.0
         for i in computation.instructions:
             inside = [self._run_seconds(c) for c in i.called_control]

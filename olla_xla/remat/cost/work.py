@@ -147,10 +147,9 @@ def _array_bytes(i: Instruction) -> int:
 
 
 def touched(i: Instruction, target: str) -> Iterator[tuple[Array, int]]:
-    """The arrays that an instruction reads or writes, with the bytes of each that it moves.
-
-    Of an array that is updated in place only the part that changes is touched. A result that nobody
-    reads is not, where XLA takes it out of its fusion.
+    """Yields (array, bytes of it that are moved) for all that an instruction reads or writes. Of an
+    array that is updated in place only the part that changes counts; a result that nobody reads
+    does not, where XLA takes it out of its fusion.
     """
     part, updated, read = own_part(i), {}, set()
     unread = _unread(i) if platform(target).trims_results else frozenset()
@@ -187,7 +186,7 @@ def _hosted(i: Instruction, parts: list[tuple[Array, int]]) -> int:
 
 
 def _unread(i: Instruction) -> frozenset[ShapeIndex]:
-    """The results of a fusion of several that nobody reads."""
+    """Tuple indices of the results that nobody reads, of a fusion with several."""
     if i.opcode != "fusion" or not i.shape.is_tuple or i.is_root:
         return frozenset()
     if any(user.opcode != "get-tuple-element" for user in i.users):
@@ -197,7 +196,7 @@ def _unread(i: Instruction) -> frozenset[ShapeIndex]:
 
 
 def _exchanged(i: Instruction) -> int:
-    """Bytes that a device sends to others."""
+    """Bytes that a device sends to others in a collective; 0 for other instructions."""
     if i.opcode not in REPEATABLE:
         return 0
     given, found = sum(_array_bytes(o) for o in i.operands), _array_bytes(i)
@@ -207,7 +206,7 @@ def _exchanged(i: Instruction) -> int:
 
 
 def _read(i: Instruction, number: int, operand: Instruction) -> int:
-    """Bytes that an instruction reads of one operand."""
+    """Bytes that an instruction reads of its operand `number`, which is `operand`."""
     if i.opcode in _SLICES and number == 0:
         return _array_bytes(i)
     if i.opcode == "fusion":
@@ -218,7 +217,7 @@ def _read(i: Instruction, number: int, operand: Instruction) -> int:
 
 
 def _readers(i: Instruction) -> Iterator[Instruction]:
-    """What reads an instruction, through bitcasts and into fusions."""
+    """Yields the instructions that read a result, through bitcasts and inside fusions."""
     for user in i.users:
         if user.opcode == "bitcast" and not user.is_root:
             yield from _readers(user)
@@ -231,7 +230,7 @@ def _readers(i: Instruction) -> Iterator[Instruction]:
 
 
 def _updated(i: Instruction, index: ShapeIndex) -> int:
-    """Bytes that are written of a result that is updated in place."""
+    """Bytes that an instruction writes of its result at `index`, which is updated in place."""
     if i.opcode == "fusion":
         root = i.called[0].root
         assert root is not None
@@ -242,7 +241,7 @@ def _updated(i: Instruction, index: ShapeIndex) -> int:
 
 
 def _transposed(i: Instruction) -> int:
-    """Bytes of operands that are read in another order than they lie in memory."""
+    """Bytes of operands that an instruction reads in another order than they lie in memory."""
     if i.opcode != "fusion":
         return _array_bytes(i.operands[0]) if transposes(i) else 0
     across = (k for k in i.called[0].instructions if transposes(k))
@@ -264,7 +263,7 @@ def transposes(i: Instruction) -> bool:
 
 
 def _arithmetic(i: Instruction, target: str) -> Work:
-    """What one instruction and its fused ones compute; nothing of what they move."""
+    """The Work of what an instruction, or all in its fusion, computes; it leaves bytes at 0."""
     if i.opcode == "fusion":
         inside = [_arithmetic(k, target) for k in i.called[0].instructions]
         counted = [_figures(w) for w in inside if w is not _NOTHING]
@@ -304,7 +303,7 @@ def _matrix(i: Instruction) -> int:
 
 
 def _convolution(i: Instruction) -> int:
-    """2 |activations out| |kernel| / output features, by the roles the three arrays play."""
+    """Operations of a convolution or gradient: 2 |activations out| |kernel| / output features."""
     result = i.shape.elements[0] if i.shape.elements else i.shape
     first, second = i.operands[0].shape, i.operands[1].shape
     if "BackwardFilter" in i.custom_call_target:
@@ -328,9 +327,8 @@ def _is_depthwise(i: Instruction) -> bool:
 
 
 def _transform(i: Instruction) -> int:
-    """5 n log2 n of each complex transform of n elements, half of it where they are real.
-
-    Frigo, Johnson, "The Design and Implementation of FFTW3" (Proceedings of the IEEE 2005).
+    """Operations of an fft: 5 n log2 n of each transform of n elements, half if these are real
+    (Frigo, Johnson, "The Design and Implementation of FFTW3", Proceedings of the IEEE 2005).
     """
     assert i.proto is not None
     shapes = (i.operands[0].shape, i.shape)
@@ -340,7 +338,7 @@ def _transform(i: Instruction) -> int:
 
 
 def _gemm_contracting(i: Instruction) -> tuple[int, ...]:
-    """Dimensions summed over by a call of a matrix library, from its configuration."""
+    """Dimensions of the first operand that a matrix library's call sums over, as configured."""
     try:
         config = json.loads(i.backend_config)
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]

@@ -1,1 +1,1 @@
-"""Recomputation across loops: what one loop keeps for another, and need not."""
+"""Recomputation across loops: scan residuals that one loop keeps for another, and need not."""

@@ -43,8 +43,7 @@ class New:
       module: the one that is changed; its names are taken.
 
     Attributes:
-      made: instructions of the backward loop's body. added: elements of its state, as in
-        `LoopEdit`.
+      made: instructions of the backward loop's body. added: elements of its state (`LoopEdit`).
     """
 
     def __init__(self, module: Module) -> None:
@@ -53,7 +52,7 @@ class New:
         self.added: list[Added] = []
 
     def name(self, name: str) -> str:
-        """An unused name for a new instruction: `name`, with a number if it is taken."""
+        """Takes an unused name for a new instruction: `name`, with a number if it is taken."""
         for k in itertools.count(1):
             found = name if k == 1 else f"{name}.{k}"
             if found not in self._names:
@@ -64,6 +63,7 @@ class New:
 
 class Again:
     """Plans the instructions with which the backward loop recomputes values of the forward loop.
+    Values are found by value number; a ValueRef says where the backward loop has one.
 
     Args:
       pair: the two loops. table: the recipes for the forward loop's values.
@@ -95,9 +95,8 @@ class Again:
         """Instruction beside the loops -> name of its copy."""
 
     def _updated(self, number: int) -> ValueRef | None:
-        """The array of few slices into which a value's copied owner writes it; None if it does not.
-
-        If it has only one, that is the value.
+        """The value `number` as a copy of its owner has it, if the owner writes scan residuals: in
+        an array of few slices, or by itself; else None. Adds the copy at its first use.
         """
         if number in self._kept or number in self._stored or number in self._table.pieces:
             return None
@@ -126,13 +125,13 @@ class Again:
         return ValueRef(made=name, index=self._leaf(recipe))
 
     def _slices(self, update: Node) -> int:
-        """Slices of the array that an update in a copy of its owner is given."""
+        """Number of slices of the array into which an update in a copy of its owner writes."""
         return self._table.slices(self._body.number(update.operands[1].behind), update.owner)
 
     def _copied(
         self, name: str, recipe: Recipe, slots: tuple[tuple[int, int, int], ...] = ()
     ) -> NewInstruction:
-        """A copy of an instruction, without its part in a transfer."""
+        """Describes a copy of a recipe's owner, named `name`, without its part in a transfer."""
         owner, part = recipe.owner, recipe.part
         left_out = set(recipe.updated)
         if part is not None:
@@ -142,7 +141,7 @@ class Again:
         return NewInstruction(name, owner.name, "", operands, slots=slots, results=results)
 
     def _leaves(self, recipe: Recipe) -> dict[ShapeIndex, Node]:
-        """The results of a copy of a recipe's owner, by leaf index."""
+        """The results of a copy of a recipe's owner: leaf index -> the original's node."""
         leaves = self._body.leaves(self._body.runs(recipe.owner))
         if recipe.part is None:
             return leaves
@@ -152,7 +151,7 @@ class Again:
     def _operands(
         self, owner: Instruction, but: Collection[int] = ()
     ) -> tuple[tuple[int, ValueRef], ...]:
-        """Operands of a copy of an instruction, except those in `but`."""
+        """(number, value) of the operands of a copy of an instruction, except those in `but`."""
         arrays = ReadArrays(self._value)
         nodes = (node for o in owner.operands for node in self._body.leaves(o).values())
         leaves = [(k, node) for k, node in enumerate(nodes) if k not in but]
@@ -162,7 +161,9 @@ class Again:
         )
 
     def _inside(self, number: int) -> ValueRef:
-        """A value for a fusion, which may slice it out of a scan residual itself."""
+        """Where a fusion reads a value: a scan residual that it slices itself, if there is one,
+        else where `_value` has it.
+        """
         residual = self._kept.get(number)
         if residual is not None:
             if residual.whole.is_host:
@@ -174,13 +175,13 @@ class Again:
         return self._value(number)
 
     def _part(self, piece: ConcatOperand) -> ValueRef:
-        """A value that a fusion slices out of a concatenation."""
+        """Where a fusion reads a value that it slices out of a scan residual of concatenations."""
         (dimension,) = piece.made.i.dimensions
         part = Part(piece.made.shape.key, piece.node.shape.key, dimension, piece.start)
         return dataclasses.replace(self._inside(piece.whole), part=part)
 
     def _value(self, number: int) -> ValueRef:
-        """A value in the backward loop's body."""
+        """Where the backward loop's body has the value `number`; adds what recomputes it."""
         if number not in self._values:
             if number in self._making:
                 raise PlanMismatchError("recomputing a loop's value would need the value itself")
@@ -189,7 +190,9 @@ class Again:
         return self._values[number]
 
     def _there(self, number: int) -> ValueRef | None:
-        """A value that the backward loop has, or can have, without computing anything."""
+        """Where the backward loop has a value without computing it, if only from a new element of
+        its state; else None.
+        """
         if self._table.is_iteration(number):
             return ValueRef(iteration=True)
         if (element := self._table.element(number)) is not None:
@@ -199,23 +202,25 @@ class Again:
         return None
 
     def _stacked(self, recipe: Recipe) -> ValueRef:
-        """The value of an element of the forward loop's state at the start of the iteration."""
+        """The element of the forward loop's state that the recipe is for, as it was when the
+        iteration began. Adds a scan residual for it.
+        """
         return self._slice_of_new(recipe.node.i, recipe.node.shape, recipe.node.index[0])
 
     def _slice_of_new(self, i: Instruction, shape: Shape, stored: int | NewResidual) -> ValueRef:
-        """A slice of a new scan residual: of an element of the forward loop's state, or of the
-        result of an instruction in its body.
+        """Adds a new scan residual and an instruction that slices it; returns that slice. `stored`
+        is an element of the forward loop's state, or a result of an instruction in its body.
         """
         whole = stack_shape(shape.key, self._pair.writer.iterations)
         return self._slice(i, self._added(stored, whole))
 
     def _slice(self, i: Instruction, given: ValueRef) -> ValueRef:
-        """A new instruction that only slices, named after `i`."""
+        """Adds an instruction that only slices `given`, named after `i`; returns its result."""
         name = self._new.name(f"{i.name}.slice")
         return self._made(NewInstruction(name, "", operands=((0, given),)))
 
     def _made(self, new: NewInstruction) -> ValueRef:
-        """The result of a new instruction, which is added."""
+        """Adds a new instruction to the backward loop's body; returns its result."""
         self._new.made.append(new)
         return ValueRef(made=new.name)
 
@@ -257,7 +262,9 @@ class Again:
         return self._run(recipe)
 
     def _restored(self, recipe: Recipe, array: int) -> ValueRef:
-        """The value of an array in the state, after its update or before, which is undone here."""
+        """An array of the forward loop's state as it was after an iteration's update, or, by
+        undoing that, before it. Adds what undoes it.
+        """
         if array not in self._undone:
             owner, update = recipe.owner.name, recipe.node.i.name
             whole, part, *_ = recipe.node.operands
@@ -271,7 +278,7 @@ class Again:
         return self._undone[array][not recipe.is_after]
 
     def _index_of(self, recipe: Recipe, array: int, k: int) -> ValueRef:
-        """An index of what an iteration overwrote, along dimension `k`."""
+        """The index, along dimension `k`, of the part that an iteration overwrote in an array."""
         node = recipe.node.operands[2 + k].behind
         number = self._body.number(node)
         if number in recipe.needs:
@@ -280,13 +287,15 @@ class Again:
         return self._added(made, stack_shape(node.shape.key, self._pair.writer.iterations))
 
     def _added(self, new: Added, whole: bytes = b"") -> ValueRef:
-        """A new element of the backward loop's state, or a slice of it if its shape is given."""
+        """Adds an element to the backward loop's state. Returns a reference to it, or to the slice
+        of it for the iteration if `whole`, the shape of all slices, is given.
+        """
         self._new.added.append(new)
         element = len(self._pair.reader.start) + len(self._new.added) - 1
         return ValueRef(element=element, whole=whole)
 
     def _run(self, recipe: Recipe) -> ValueRef:
-        """A value as a result of a copy of its owner."""
+        """A value as a result of a copy of its owner; adds the copy unless it was added before."""
         run = recipe.owner, recipe.node if recipe.inside is not None else None
         if run not in self._runs:
             if recipe.inside is None:
@@ -298,7 +307,7 @@ class Again:
         return ValueRef(made=self._runs[run], index=self._leaf(recipe))
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> NewInstruction:
-        """A copy of a fusion that ends with a node; on a CPU such a copy only moves bytes."""
+        """Describes a copy of a fusion that reads the values at `inside` and ends with `node`."""
         given, arrays = [], ReadArrays(self._value)
         arrays.whole = self._inside
         for i in self._body.fusions[owner].called[0].instructions:
@@ -311,9 +320,8 @@ class Again:
         )
 
     def _array(self, node: Node) -> Hashable:
-        """Identifies the array that a value of the forward loop's body lies in.
-
-        Elements of the state that no iteration changes are one array if they begin as one.
+        """Identifies the array in which a value of the forward loop's body lies: equal for the same
+        array. Elements of the state that no iteration changes are one array if they begin as one.
         """
         node, writer = uncast(node), self._pair.writer
         if node.i.opcode != "parameter" or node.index[0] not in writer.fixed:
@@ -321,7 +329,7 @@ class Again:
         return writer.start[node.index[0]].behind("bitcast")
 
     def _sources(self, node: Node, owner: Instruction) -> Hashable:
-        """The arrays outside a fusion that a value is taken from inside it."""
+        """The arrays outside a fusion (as of `_array`) that a node inside it is made of."""
         found, waiting = set(), [node]
         while waiting:
             k = uncast(waiting.pop())
@@ -332,17 +340,16 @@ class Again:
         return frozenset(found)
 
     def _leaf(self, recipe: Recipe) -> ShapeIndex:
-        """Where a recipe's value stands in the result of a copy of its owner."""
+        """Tuple index of a recipe's value in the result of a copy of its owner."""
         leaves = self._leaves(recipe)
         if () in leaves:
             return ()
         return next(k for k, leaf in leaves.items() if leaf.behind is recipe.node.behind)
 
     def _invariant(self, k: int) -> ValueRef:
-        """Where the backward loop has the forward loop's element `k`, a fixed one.
-
+        """Where the backward loop has the forward loop's element `k`, which no iteration changes.
         If its state has no such element, one is added; or the value is made in each iteration,
-        where it is a large one that is made of nothing.
+        where it is a large one that is made of constants alone.
         """
         writer, reader = self._pair.writer, self._pair.reader
         start = writer.start[k]
@@ -359,9 +366,8 @@ class Again:
         return ValueRef(element=len(reader.start) + self._new.added.index(start.name))
 
     def _is_made_of_nothing(self, start: Instruction) -> bool:
-        """Whether a fusion of constants alone gives a large array, as of a mask's least value.
-
-        On a GPU one more kernel in each iteration would take more time than it is worth.
+        """Whether a fusion of constants alone gives a large array, as of a mask's least value. On a
+        GPU one more kernel in each iteration would take more time than it is worth.
         """
         here = platform(self._body.target)
         large = start.opcode == "fusion" and start.shape.is_array and start.shape.bytes >= _LARGE
@@ -390,7 +396,9 @@ class ReadArrays:
         self._used[given] = source
 
     def given(self, source: Hashable, number: int) -> ValueRef:
-        """The operand to read instead of `source`: the value's array, or a copy if it is in use."""
+        """The operand to read instead of the array `source`: the array of the value `number`, or a
+        copy of that if it stands for another source already.
+        """
         given = self.whole(number)
         if self._is_free(_array(given), source):
             return given
@@ -400,17 +408,17 @@ class ReadArrays:
         return given
 
     def _is_free(self, array: ValueRef, source: Hashable) -> bool:
-        """Whether an array is, or now becomes, that of a source."""
+        """Whether `array` stands for `source`, and for no other; from now on it does so."""
         return self._used.setdefault(array, source) == source
 
 
 def _axis(update: Node) -> int:
-    """The dimension along which a slice is put into an array."""
+    """The dimension along which an update puts a slice into an array; 0 if it fills it."""
     return next(iter(restored.moving(update)), 0)
 
 
 def _array(given: ValueRef) -> ValueRef:
-    """The array that a value lies in."""
+    """The whole array in which a value lies, without slicing."""
     return dataclasses.replace(given, whole=b"", axis=0, part=None)
 
 

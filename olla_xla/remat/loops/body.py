@@ -125,17 +125,14 @@ class LoopBody:
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """What an asynchronous instruction runs: a fusion, a collective, or a TPU's slice.
-
-        Others as they are.
-        """
+        """The fusion, collective or slice that an asynchronous instruction runs; others: itself."""
         found = self.fusions.get(owner) or self.exchanges.get(owner)
         if found is None and owner.opcode == "async-start":
             found = owner.called[0].root
         return found or owner
 
     def root_of(self, owner: Instruction) -> Node | None:
-        """The node for the result of the computation that an instruction runs; None if a tuple."""
+        """The node of the result of what an instruction runs (`runs`); None if that is a tuple."""
         i = self.runs(owner)
         return None if i.shape.is_tuple else self.at[i, ()]
 
@@ -201,11 +198,11 @@ class LoopBody:
                 self.used.setdefault(operand, []).append(node)
 
     def _starts(self, i: Instruction) -> bool:
-        """Whether an instruction starts a transfer that is followed (`hlo.exchange.started_by`)."""
+        """Whether an instruction starts a transfer of one device array (`exchange.started_by`)."""
         return i.opcode in STARTS and i in self.exchanges
 
     def _converted(self, part: Node, whole: Shape, owner: Instruction) -> Node:
-        """An update as it is written: XLA:TPU converts it to the array's type."""
+        """The node of an update as it is written: XLA:TPU converts it to the array's type."""
         if part.shape.element_type == whole.element_type:
             return part
         shape = part.shape.converted(whole)
@@ -246,12 +243,11 @@ class LoopBody:
         return self._outer[node]
 
     def between(self, number: int, move: Instruction) -> int:
-        """The value number after an instruction outside of the loop moved the value `number`."""
+        """The value number of what `move`, outside of the loop, makes of the value `number`."""
         return self._key("between", number, move)
 
     def moved(self, node: Node) -> bool:
         """Whether a node only moves or widens elements of its operands, or computes an integer.
-
         What it computes of one element is the same in any code, as a slice's index.
         """
         if node not in self._moved:
@@ -300,7 +296,7 @@ class LoopBody:
         return result(node.i, node.shape, [self.index(o) for o in node.operands])
 
     def _in_terms(self, affine: Affine) -> Affine | None:
-        """The same in terms of the other loop, if it can be said in them."""
+        """A multiple of an element in terms of the other loop's elements; None if not possible."""
         terms = self._terms
         if terms is None or affine.element is None:
             return affine
@@ -331,7 +327,7 @@ class LoopBody:
         return self._key("made", owner.fusion_kind, code, owner.backend_config, is_put, inner)
 
     def _ends_of(self, owner: Instruction) -> dict[Node, bool]:
-        """The results of an instruction, and the slices that it writes into one (True)."""
+        """Node -> False if it is a result of the instruction, True if a slice put into one."""
         if owner not in self._ends:
             ends = self._ends[owner] = {}
             for leaf in self.leaves(self.runs(owner)).values():
@@ -350,7 +346,7 @@ class LoopBody:
         return self._generators[fusion]
 
     def _inside(self, node: Node) -> int:
-        """The number of a node inside its owner."""
+        """The value number of a node as its fusion has it inside, before code may round results."""
         node = node.behind
         if node not in self._inner:
             affine, kind = self.affine(node), node.shape.element_type
@@ -382,7 +378,7 @@ class LoopBody:
         return self._inner[node]
 
     def _read(self, node: Node, operand: Node) -> int:
-        """The number of an operand, as a node reads it."""
+        """The value number of `operand` as `node` reads it: inside its fusion, or as its result."""
         return self._inside(operand) if operand.owner is node.owner else self.number(operand)
 
     def _parameter(self, index: ShapeIndex) -> int:
@@ -394,7 +390,7 @@ class LoopBody:
         return self._key("element", (other,))
 
     def _exchanged(self, node: Node) -> int:
-        """The number of a collective's result: equal for equal collectives of equal operands."""
+        """The value number of a collective's result: equal for equal collectives and operands."""
         given, i = self.made_of(node), node.i
         if i.opcode in STARTS and node.index != (1,):
             return self._key("once", i, node.index)  # the transfer's state
@@ -406,14 +402,14 @@ class LoopBody:
         return self._key("exchanged", asked(i), said, read)
 
     def made_of(self, node: Node) -> tuple[Node, ...]:
-        """The nodes on which a node depends directly."""
+        """The operands that make a node: only its own one for a result of a moving collective."""
         given, i = node.operands, node.i
         if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
             return (given[node.index[0] if node.index else 0],)
         return given
 
     def handed_on(self, node: Node) -> int:
-        """A number that equal elements share, also when a collective has changed their layout."""
+        """A number shared by nodes of equal elements, though collectives change layouts."""
         while node.i.opcode == "copy":
             (node,) = node.operands
         i = node.i

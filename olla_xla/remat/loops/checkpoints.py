@@ -24,9 +24,8 @@ _FEWEST_ITERATIONS = 6  # with fewer, N / k + k is no less than N
 
 
 def can_be_kept(pair: ScanPair) -> bool:
-    """Whether a pair of loops can keep its state at every k-th iteration and rerun the others.
-
-    Its backward loop must go back one iteration at a time.
+    """Whether a pair of loops can keep its state at every k-th iteration and rerun the others. Its
+    backward loop must go back one iteration at a time.
     """
     kind = pair.writer.start[pair.writer.counter].shape.element_type
     is_enough = pair.writer.iterations >= _FEWEST_ITERATIONS
@@ -39,7 +38,7 @@ class Thin:
 
     Attributes:
       iterations: of the loop. every: iterations from one that is kept to the next.
-      residuals: numbers of values that can be kept too for the iterations since the last of these.
+      residuals: value numbers whose residuals can be kept for iterations since the last of these.
     """
 
     iterations: int
@@ -67,7 +66,9 @@ def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
 
 
 def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
-    """Value numbers whose scan residual can be kept for iterations since the last kept one only."""
+    """Value numbers whose scan residuals can do with the slices of the iterations since the last
+    kept state, as a rerun makes them.
+    """
     wholes = {piece.whole for piece in table.pieces.values()}
     return {
         number
@@ -122,7 +123,7 @@ class Rerun(Again):
         return self._can[number]
 
     def _begins(self, number: int) -> bool:
-        """Whether a value that `_is_made` depends on the state that the iteration begins with."""
+        """Whether a value that `_is_made` depends on the state with which the iteration begins."""
         if number not in self._depends:
             there = self._table.is_iteration(number) or self._table.element(number) is not None
             recipe = None if there else self._table.recipe(number)
@@ -131,9 +132,7 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """A reference to the recomputed value with this number, as the backward
-        iteration needs it.
-        """
+        """Reference to the recomputed value `number`, as the backward iteration needs it."""
         if number not in self._residuals:
             i, _ = self._table.given[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")

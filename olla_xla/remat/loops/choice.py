@@ -43,8 +43,7 @@ class Gone:
     """Which scan residuals a pair of loops drops, and which it adds.
 
     Attributes:
-      dropped: elements of the forward loop's state. kept: value numbers that get a new scan
-        residual instead.
+      dropped: elements of the forward loop's state. kept: value numbers that get a new one instead.
     """
 
     dropped: frozenset[int] = frozenset()
@@ -58,8 +57,7 @@ class SolvedChoices:
     Attributes:
       gone: of each pair, what it drops and adds.
       bytes: of the scan residuals that stay, new ones too.
-      bound: no choice from these recipes within the limit keeps fewer bytes; 0 where time was
-        the objective.
+      bound: no choice from these recipes within the limit keeps fewer bytes; 0 if time was minimal.
       seconds: that it adds, as the cost model has them operator by operator.
     """
 
@@ -184,7 +182,9 @@ class Choice:
         return price * size + seconds
 
     def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
-        """Seconds that it costs to keep a scan residual: its bytes, and to write and read it."""
+        """Seconds that keeping a scan residual costs: its bytes at `price` seconds each, and the
+        time to write and read it. With `thin` only a part of its slices is kept, or it is to go.
+        """
         residual, iterations = (
             self.table.scan_residuals[number][0],
             self.table.pair.writer.iterations,
@@ -198,9 +198,8 @@ class Choice:
         return price * residual.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
-        """Value numbers that must be recomputed too whenever `number` is.
-
-        Scan residuals are kept or made again by their own choice, and their parts with them.
+        """Value numbers that must be recomputed too whenever `number` is. Scan residuals are kept
+        or made again by their own choice, and their parts with them.
         """
         recipe = self.needed[number]
         pieces = self.table.pieces
@@ -213,9 +212,8 @@ class Choice:
         ]
 
     def taken_with(self, number: int) -> list[int]:
-        """Value numbers that must be sliced out of scan residuals whenever `number` is recomputed.
-
-        Only those that an operator of its own slices out; a recipe may also slice for itself.
+        """Value numbers that must be sliced out of scan residuals whenever `number` is recomputed,
+        by an operator of its own each; a recipe that slices for itself has none.
         """
         recipe = self.needed[number]
         if recipe is None or recipe.inside is not None or recipe.between or recipe.narrowed:
@@ -288,7 +286,7 @@ class RecipePrices:
 
     Args:
       table: of the recipes. cost: prices operators.
-      beside: whether asynchronous operations are priced without their start.
+      beside: whether asynchronous operations are priced without what overlaps of them.
     """
 
     def __init__(self, table: RecipeTable, cost: CostModel, *, beside: bool = False) -> None:
@@ -299,7 +297,7 @@ class RecipePrices:
         self._iterations = table.pair.writer.iterations
 
     def seconds(self, recipe: Recipe) -> float:
-        """Predicted seconds of an iteration to run a recipe's owner once more."""
+        """Predicted seconds in each iteration to make a recipe's value in the backward loop."""
         if recipe.stacked:
             return self.moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
         if recipe.restored is not None:
@@ -320,8 +318,8 @@ class RecipePrices:
         return seconds + (self._slots_seconds(recipe) if recipe.updated else 0.0)
 
     def _slots_seconds(self, recipe: Recipe) -> float:
-        """Predicted time of the arrays of few slices into which a copy of an owner writes: to
-        initialise them, where the target must, and to slice them for readers of the bare value.
+        """Predicted seconds to initialise the arrays of few slices into which a copy of an owner
+        writes, where the target must, and to slice them for readers of the bare value.
         """
         body, inner = self._table.body, self._table.pair.reader.body
         seconds = 0.0
@@ -346,7 +344,7 @@ class RecipePrices:
         return self._cost.device.seconds(Work(bytes=moved, kernels=1))
 
     def saved_seconds(self, residual: ScanResidual) -> float:
-        """Predicted seconds of an iteration of both loops that dropping a scan residual saves."""
+        """Predicted seconds in each iteration of both loops that dropping a scan residual saves."""
         owner = residual.update.owner
         # An owner of several results may run for the others (`written_together`).
         alone = len(self._table.results(owner)) == 1
@@ -386,10 +384,9 @@ class RecipePrices:
         return found
 
     def _exposed_seconds(self, body: LoopBody, owner: Instruction) -> float:
-        """Predicted time of what an instruction runs; with `beside`, less what is hidden.
-
-        Of copies to and from the host that is what the body waits for now, of other asynchronous
-        ones all but the start (remat.cost.path).
+        """Predicted seconds of what an instruction runs; with `beside`, less what is hidden. Of
+        copies to and from the host that leaves what the body waits for now, of other asynchronous
+        operations all but the start (remat.cost.path).
         """
         seconds = self._cost.seconds(body.runs(owner))
         if not self._beside or owner.opcode != "async-start":
@@ -406,7 +403,6 @@ class RecipePrices:
 
     def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
         """Bytes of the new scan residual that a recipe stores for its value; 0 if it stores none.
-
         Of a restored array: those of its parts, and the array itself.
 
         Args:

@@ -79,9 +79,8 @@ def instructions_run(module: Module) -> int:
 
 
 def _has_state(computation: Computation) -> bool:
-    """Whether results depend on how often something ran before, as a host callback's do.
-
-    The check takes such a loop as a whole, so that nothing in it may change.
+    """Whether results depend on how often something ran before, as a host callback's do. The check
+    takes such a loop as a whole, so that nothing in it may change.
     """
     return any(
         k.opcode in ("infeed", "recv", "rng", "rng-get-and-update-state")
@@ -94,7 +93,7 @@ def _has_state(computation: Computation) -> bool:
 def _count(
     body: LoopBody, tested: LoopBody, start: Sequence[Instruction]
 ) -> tuple[int, int] | None:
-    """The counter's element, and the number of iterations; `tested` is the condition."""
+    """(state element that counts, number of iterations), if it counts from 0 by 1; else None."""
     test = tested.root[()].behind
     if test.i.opcode != "compare" or test.i.direction != "LT":
         return None
@@ -111,7 +110,8 @@ def _count(
 
 
 def _says(i: Instruction, counter: int, iterations: int) -> bool:
-    """Whether XLA's notes on a loop agree, and stay true when other elements come and go.
+    """Whether XLA's notes on a loop (backend_config) agree with this counter and count, and stay
+    true when state elements come and go.
 
     XLA:GPU takes offsets of slices from them (WhileLoopBackendConfig, `dynamic_slice_analysis.cc`):
     `known_init_step` has the counter's first value and step, `dynamic_variables` those of elements

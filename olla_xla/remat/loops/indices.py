@@ -98,7 +98,7 @@ def result(i: Instruction, shape: Shape, given: list[Index]) -> Index:
 
 
 def _of_element(opcode: str, given: list[Index]) -> Affine | None:
-    """What an operation gives where an operand is a multiple of an element."""
+    """The result of an operation with an operand that is a multiple of an element; else None."""
     lines = [affine(g, None) for g in given]
     known = [a for a in lines if a is not None]
     if len(known) < len(given):
@@ -130,7 +130,7 @@ def _line(element: ShapeIndex | None, factor: int, offset: int) -> Affine:
 
 
 def _quotient(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any] | None:
-    """A division that is rounded towards zero."""
+    """Integer division of arrays, rounded towards zero; None if a divisor is 0."""
     if not b.all():
         return None
     down = a // b

@@ -26,10 +26,10 @@ _OTHER: _Home = ("other", 0)
 
 
 def joins(module: Module, target: str, records: Sequence[JoinRecord] | None = None) -> list[Join]:
-    """The pairs of arrays that can be one, in the module's order.
+    """The pairs of arrays of loops that can be one array, in the module's order.
 
     Args:
-      module: a scheduled one. target: such as "cpu". records: of those that are wanted; None: all.
+      module: a scheduled one. target: such as "cpu". records: pairs that are wanted; None: all.
 
     Raises:
       HloError: one of the records is not of this module.
@@ -49,14 +49,14 @@ def joins(module: Module, target: str, records: Sequence[JoinRecord] | None = No
 
 
 def record(join: Join) -> JoinRecord:
-    """A join as a plan says it."""
+    """A join as in a plan: (loop's name, element that is read, element that is written)."""
     return join.loop, join.read, join.written
 
 
 def _of_loop(
     module: Module, site: Instruction, i: Instruction, target: str, *, together: bool
 ) -> Iterator[Join]:
-    """Those of one loop, each element in at most one of them."""
+    """Yields the joins of one loop's arrays; each state element is in at most one of them."""
     body = i.called[0]
     if not _has_equal_arrays(i, body):
         return
@@ -104,7 +104,7 @@ def _join(
     target: str,
     first: dict[Instruction, list[Instruction]],
 ) -> Join | None:
-    """Both elements as one array; None if an iteration may read what another one wrote.
+    """A join of two elements; None if an iteration may read what another one wrote.
 
     Args:
       loop: theirs. read, written: the elements. target: such as "cpu".
@@ -163,8 +163,7 @@ def _may_split(put: Instruction, place: Affine, target: str) -> bool:
     """Whether `put` may be given a slice instead of an array of which it takes that slice.
 
     It must be a fusion. Where kernels must keep their code to round alike, its rounding must be
-    settled without it; and where XLA emits only fusions that it makes itself, the slice must be at
-    the loop's counter.
+    settled without it; where XLA emits only its own fusions, the slice is at the loop's counter.
     """
     at_counter = (place.factor, place.offset) == (1, 0)
     if put.opcode != "fusion" or not (platform(target).emits_any_fusion or at_counter):
@@ -173,7 +172,9 @@ def _may_split(put: Instruction, place: Affine, target: str) -> bool:
 
 
 def _begins(module: Module, start: Instruction) -> _Home:
-    """Where an initial value lies: None if it is a value of its own, which nothing else needs."""
+    """Where an initial array lies: in an argument or an element of the loop around it, by number,
+    or elsewhere (_OTHER); None if it is a value of its own, which nothing else needs.
+    """
     start = start.behind("bitcast")
     if start.opcode == "parameter":
         if start.computation is not module.entry:
@@ -186,7 +187,9 @@ def _begins(module: Module, start: Instruction) -> _Home:
 
 
 def _ends(module: Module, site: Instruction, k: int) -> _Home:
-    """Where a loop's result is handed to: None if that is nowhere in particular."""
+    """Where a loop's result `k` goes, as its only use: an aliased argument or an element of the
+    loop around it, by number; None if nowhere in particular.
+    """
     i = next((u for u in site.users if u.tuple_index == k), None)
     while i is not None and len(i.users) == 1 and i.users[0].opcode in ("bitcast", "copy"):
         (i,) = i.users

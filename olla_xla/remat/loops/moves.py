@@ -1,4 +1,4 @@
-"""What loops can do without, at no cost in time: arrays moved for them, and second arrays.
+"""Removes arrays that loops do not need, at no cost in time: moved copies, and second arrays.
 
 An array that is transposed before a loop, so that each iteration's slice is contiguous, is live as
 long as the loop runs, beside the original. A slice of the original has the same bytes. And an array
@@ -32,9 +32,8 @@ class Spared:
 
     Attributes:
       names: of the instructions that moved arrays for loops alone, and are gone.
-      joined: arrays that then became one, as in `Plan.joined`.
-      module: the result.
-      less_seconds, less_moved: predicted time of a step, and bytes moved, that it takes less.
+      joined: arrays that then became one, as in `Plan.joined`. module: the result.
+      less_seconds, less_moved: predicted seconds, and bytes moved, that a step now takes less.
     """
 
     names: tuple[str, ...]
@@ -45,16 +44,17 @@ class Spared:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What was done, for `Plan.source`."""
+        """Which edits were made, "moves" and "joined", for `Plan.source`."""
         return ("moves",) * bool(self.names) + ("joined",) * bool(self.joined)
 
 
 def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0) -> list[Spared]:
-    """A module without arrays that its loops need not have: with both edits, and with the first.
+    """Removes arrays that loops need not have: the edited modules, the one with most edits first.
 
-    Each edit is made only if the module then takes less memory and no more time, but for the
-    `allowance` of the second: where a slice is read and written by one fusion, it takes a copy of
-    the slice, and rows that are written into an array take a kernel each.
+    The first edit removes moves of arrays in front of loops, the second joins arrays. Each is made
+    only if the module then takes less memory and no more time, but for the `allowance` of the
+    second: where a slice is read and written by one fusion, it takes a copy of the slice, and rows
+    that are written into an array take a kernel each.
 
     Args:
       module: a scheduled one, without optimization barriers. target: such as "cpu".
@@ -107,7 +107,7 @@ _MOVES = "copies of arrays in front of loops"
 
 
 def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
-    """Predicted time of a module without one thing that moves an array."""
+    """Predicted seconds of a run of the module without one move of an array; inf if impossible."""
     try:
         without = Edit(module).rewrite(sink_moves, (sink.move.name,), target).module()
     except HloError as error:
@@ -125,9 +125,8 @@ def _cheaper(
     edits: Sequence[Any],
     allowance: float = 0.0,
 ) -> Module | None:
-    """A module after `change(proto, edits, target)`, if it takes less memory.
-
-    It may take `allowance` seconds longer. Without `what`, for a refusal's text.
+    """A module after `change(proto, edits, target)`; None if that does not save memory, takes over
+    `allowance` seconds longer, or is refused, which is noted as a module without `what`.
     """
     try:
         after = Edit(module).rewrite(change, edits, target).module()

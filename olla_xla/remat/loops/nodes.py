@@ -55,9 +55,8 @@ def converts(node: Node) -> bool:
 
 
 def whole_slice(node: Node) -> tuple[int, int] | None:
-    """(dimension, number of slices) of a dynamic-slice of one contiguous slice; else None.
-
-    Which bytes these are does not depend on the array's other dimensions.
+    """(dimension, number of slices) of a dynamic-slice of one contiguous slice; else None. Which
+    bytes these are does not depend on the array's other dimensions.
     """
     if node.i.opcode != "dynamic-slice" or node.shape.element_bits < 8:
         return None

@@ -29,8 +29,7 @@ class ScanPair:
       refused: (element of the writer, why not) of what looks like one but cannot be recomputed.
       written: the slice that an iteration of the writer writes.
       place: the slice that an iteration of the reader reads.
-      iteration: the iteration of the writer that the reader's iteration j goes back to, affine in
-        j.
+      iteration: the writer's iteration to which the reader's iteration j goes back, affine in j.
     """
 
     writer: CountedLoop
@@ -88,7 +87,7 @@ def pairs(module: Module, target: str) -> list[ScanPair]:
 
 
 def loop_sites(module: Module) -> dict[Instruction, Instruction]:
-    """Site of a loop (`CountedLoop.site`) -> the while, in order."""
+    """Site of a loop (the while, or a call of nothing but the while) -> the while, in order."""
     computations = module.control_computations
     calls = collections.Counter(
         i.called[0] for c in computations for i in c.instructions if i.opcode == "call"
@@ -117,7 +116,7 @@ def _writers(reader: Instruction, sites: dict[Instruction, Instruction]) -> list
 
 
 def _pair(writer: CountedLoop, reader: CountedLoop) -> ScanPair | None:
-    """Two loops as a pair, if the later one reads scan residuals of the earlier one."""
+    """Two loops as a ScanPair; None if the later one reads no scan residuals of the earlier one."""
     if writer.iterations != reader.iterations or writer.counter or reader.counter:
         return None
     if writer.start[0].shape.element_type != reader.start[0].shape.element_type:

@@ -1,5 +1,4 @@
-"""The change of a module that recomputes given scan residuals: what is made, from what, and who
-reads it.
+"""Makes the edits of a module's loops that recompute given scan residuals.
 
 The same choice gives the same change, so a plan need only say which scan residuals go.
 
@@ -61,7 +60,7 @@ def recipe(module: Module, pair: ScanPair, record: LoopRecord) -> LoopEdit:
         kept only for the iterations since the last that is kept (`checkpoints`).
 
     Raises:
-      PlanMismatchError: they cannot all be recomputed.
+      PlanMismatchError: the scan residuals cannot all be recomputed.
     """
     return _EditBuilder(module, pair, record).edit()
 
@@ -87,14 +86,14 @@ class _EditBuilder(Again):
 
     @staticmethod
     def _new_residuals(pair: ScanPair, table: RecipeTable, record: LoopRecord) -> frozenset[int]:
-        """Numbers of the values that get a scan residual."""
+        """Value numbers that get a new scan residual by `record`; PlanMismatchError if unknown."""
         numbers = {(i.name, index): number for number, (i, index) in table.given.items()}
         if unknown := [name for name, index in record.kept if (name, index) not in numbers]:
             raise PlanMismatchError(f"loop {pair.writer.i.name} has no value {unknown[0]} to store")
         return frozenset(numbers[value] for value in record.kept)
 
     def edit(self) -> LoopEdit:
-        """The change."""
+        """Makes the edit of the pair of loops, with all new instructions and replaced operands."""
         pair = self._pair
         taken = self._taken()
         checkpoints = None if self._rerun is None else self._rerun.checkpoints()
@@ -126,10 +125,9 @@ class _EditBuilder(Again):
         return super()._stacked(recipe) if self._rerun is None else self._rerun.held(recipe)
 
     def _counter(self) -> str:
-        """The name of the backward loop's counter: of a copy of it, if the body has one.
-
-        The element itself may be overwritten by the next iteration's before all new instructions
-        have read it.
+        """The name of the backward loop's counter: of a copy of it, if the body has one. The
+        element itself may be overwritten by the next iteration's before all new instructions have
+        read it.
         """
         reader = self._pair.reader
         body, opcodes = reader.body, ("copy", "get-tuple-element")
@@ -143,7 +141,7 @@ class _EditBuilder(Again):
         return min(found, key=lambda i: opcodes.index(i.opcode)).name
 
     def _taken(self) -> list[OperandReplacement]:
-        """What the readers of the dropped scan residuals read instead."""
+        """Replacements of the operands, or whole instructions, that read dropped scan residuals."""
         reads = [(s, o) for s in self._dropped for o in dict.fromkeys(r.owner for r in s.reads)]
         inner = self._pair.reader.body
         replaced: dict[Instruction, ValueRef] = {}
@@ -185,9 +183,7 @@ class _EditBuilder(Again):
         return [k for k, leaf in enumerate(leaves) if leaf is not None and leaf.behind is element]
 
     def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, ValueRef]) -> ReadArrays:
-        """What an instruction of the backward loop's body reads beside the scan residuals that
-        go.
-        """
+        """Records the arrays that a backward instruction goes on reading, in a ReadArrays."""
         inner, arrays = self._pair.reader.body, ReadArrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
         gone = {s.read for s in self._dropped}
@@ -204,9 +200,7 @@ class _EditBuilder(Again):
         return arrays
 
     def _whole(self, old: ScanResidual, number: int) -> ValueRef:
-        """What a reader of the scan residual `old` is given: an array to slice itself, or just the
-        value.
-        """
+        """What a reader of the residual `old` gets: an array to slice itself, or just the value."""
         if not self._body.exact:
             updated = self._updated(number)
             return updated if updated is not None and updated.whole else self._inside(number)

@@ -91,7 +91,7 @@ class RecipeTable:
         return any(s.written not in gone for s in self.scan_residuals.get(number, ()))
 
     def _made_by_reader(self, gone: Collection[int] | None) -> dict[int, Instruction]:
-        """Number in the forward loop's body -> an instruction of the backward one's with its value.
+        """Value number of the forward body -> an instruction of the backward body with that value.
 
         It is made of loop invariants, of the iteration, and of slices of scan residuals. What is
         made of a scan residual's value has a higher number, and is not needed to make that value
@@ -141,7 +141,7 @@ class RecipeTable:
         return {n: i for n, i in found.items() if n not in late}
 
     def _divide(self, number: int, residual: ScanResidual) -> None:
-        """Enters the parts that a scan residual's slices are concatenated from."""
+        """Adds to `pieces` the operands of the concatenation that a scan residual holds."""
         made = residual.value
         if residual.moves or made.i.opcode != "concatenate" or number not in self.scan_residuals:
             return
@@ -157,7 +157,7 @@ class RecipeTable:
             start += node.shape.dimensions[dimension]
 
     def _is_moved_in(self, node: Node) -> bool:
-        """Whether the backward loop can make it by moves alone, as a layer's weights."""
+        """Whether the backward loop can make a node by moves alone, as a layer's weights."""
         waiting, seen = [node], set()
         while waiting:
             k = waiting.pop().behind
@@ -173,8 +173,7 @@ class RecipeTable:
         return True
 
     def _narrow(self, number: int, residual: ScanResidual) -> None:
-        """Enters a recipe for what a scan residual holds in a wider type.
-
+        """Adds a recipe for a value that a scan residual holds in a wider type: to convert it back.
         It is used where there would only be a new scan residual, a collective, or nothing.
         """
         value = residual.value
@@ -211,7 +210,9 @@ class RecipeTable:
         return 1 if all(self._settled[i] for i in found) else SLOTS
 
     def number(self, residual: ScanResidual) -> int:
-        """The value number of what the backward loop reads from a scan residual."""
+        """The value number of what the backward loop reads from a scan residual. Adds a recipe for
+        each move of all its slices between the loops.
+        """
         number = self.body.number(residual.value)
         self._written.setdefault(number, residual)
         for move, axes in zip(residual.moves, residual.axes, strict=True):
@@ -220,7 +221,7 @@ class RecipeTable:
         return number
 
     def _made_values(self) -> Iterator[tuple[int, Node]]:
-        """Every value that is a result of an instruction of the body."""
+        """Yields (value number, node) of every result of an instruction of the forward body."""
         for i in reversed(self.body.computation.instructions):
             if i.opcode not in ("tuple", "parameter", "async-start"):
                 for node in self.body.leaves(i).values():
@@ -305,14 +306,16 @@ class RecipeTable:
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
     def _apart(self, number: int) -> tuple[int, ...] | None:
-        """What a value is made of; None if that is an array of the state."""
+        """Value numbers that `number` is made of, () if the backward loop has it; None if it is in
+        the state or cannot be made.
+        """
         if self.is_there(number):
             return ()
         recipe = None if number in self.restores else self.recipe(number)
         return None if recipe is None or recipe.stacked else recipe.needs
 
     def _beside_transfer(self, node: Node, owner: Instruction, part: OwnPart) -> Recipe | None:
-        """A recipe by a copy of a fusion without the transfer that it runs parts of."""
+        """A recipe by a copy of a fusion without the transfer that it runs parts of; else None."""
         results = [self.body.at[owner, (k,)] for k in part.results]
         updated = self._updates(owner, results)
         if updated is None or not pure_but_for_transfer(owner):
@@ -331,9 +334,8 @@ class RecipeTable:
         return list(self.body.leaves(fusion).values())
 
     def _opened(self, node: Node, owner: Instruction) -> Recipe | None:
-        """A recipe by a copy of a fusion that is elementwise, or only moves bytes.
-
-        Its arithmetic stays as it is. Where it slices an operand, and a scan residual has just that
+        """A recipe by a copy of a fusion that is elementwise, or only moves bytes; else None. Its
+        arithmetic stays as it is. Where it slices an operand, and a scan residual has just that
         slice, the copy may read that instead. Not on a CPU: there a fusion with arithmetic is
         copied whole, or it would be compiled to other code.
         """
@@ -371,7 +373,7 @@ class RecipeTable:
         return Recipe(node, owner, inside, tuple(self.body.number(k.behind) for k in inside))
 
     def _needs(self, owner: Instruction, but: Collection[int] = ()) -> tuple[int, ...]:
-        """Numbers of an instruction's operands, except those in `but`."""
+        """Value numbers of an instruction's operands, except those operand numbers in `but`."""
         given = (self.body.leaves(o) for k, o in enumerate(owner.operands) if k not in but)
         return tuple(self.body.number(n.behind) for leaves in given for n in leaves.values())
 
@@ -383,11 +385,9 @@ class RecipeTable:
         return Recipe(node, owner, None, self._needs(owner, (k,)), updated=(k,))
 
     def _putting(self, node: Node, owner: Instruction) -> Recipe | None:
-        """A recipe by a copy of a fusion that is not elementwise, or has several results, and
-        writes some into scan residuals.
-
-        In another form its code might compute other bits. A fusion of several results is copied
-        whole, and only where fusions must stay as they are (`LoopBody.exact`).
+        """A recipe by a copy of a fusion that writes some results into scan residuals; else None.
+        It is not elementwise, or has several results: in another form its code might compute other
+        bits. One of several results is copied whole, only where fusions stay as they are (`exact`).
         """
         results = self.results(owner)
         if platform(self.body.target).keeps_arrays:
@@ -402,8 +402,8 @@ class RecipeTable:
         return Recipe(node, owner, None, self._needs(owner, updated), updated=tuple(updated))
 
     def _updates(self, owner: Instruction, results: Sequence[Node]) -> list[int] | None:
-        """Numbers of the operands into which a fusion writes results; None where it writes another
-        slice than the iteration's own, or the operand is not known.
+        """Numbers of the operands into which a fusion writes results; None where one is not known,
+        or the slice is not the iteration's own.
         """
         updated = []
         for result in results:
@@ -429,9 +429,7 @@ class RecipeTable:
         return found[0] if len(found) == 1 else None
 
     def _is_own_slice(self, update: Node) -> bool:
-        """Whether an update writes an element of the state, at the slice at which the pair's scan
-        residuals are written.
-        """
+        """Whether an update writes a state element's slice where scan residuals are written."""
         whole = update.operands[0].behind
         if whole.i.opcode != "parameter":
             return False
@@ -442,7 +440,7 @@ class RecipeTable:
         return written is update and at == self.pair.written
 
     def _is_held(self, k: Node) -> bool:
-        """Whether what is moved inside a fusion is what a scan residual has."""
+        """Whether a node inside a fusion is a moved value that a scan residual holds."""
         if self.body.affine(k) is not None or not self.body.moved(k):
             return False
         number = self.body.number(k.behind)

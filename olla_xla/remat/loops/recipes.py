@@ -14,7 +14,7 @@ class ConcatOperand:
     """A value that a scan residual holds as one part of a concatenation.
 
     Attributes:
-      whole: value number of the slice. made: the concatenation.
+      whole: value number of the residual's slice. made: the concatenation.
       node: the operand. start: first index of it along the concatenation's dimension.
     """
 

@@ -86,9 +86,8 @@ class ResidualChoice:
 
 
 class ResidualChoices:
-    """All choices of scan residuals to recompute in a module, by number.
-
-    They come in the order of a rising price of memory, then those with checkpointed loops.
+    """All choices of scan residuals to recompute in a module, by number. They come in the order of
+    a rising price of memory, then `plain`, then those with checkpointed loops.
 
     Args:
       module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
@@ -99,8 +98,8 @@ class ResidualChoices:
     Attributes:
       module, target: as given.
       free: where no time may be added, one of the first so many is chosen, that of least time.
-      plain: number of the choice that keeps least without new residuals of values in between,
-        which leaves other orders and more time for other recomputation; None if nothing can go.
+      plain: number of the choice that keeps least without new residuals of values in between, which
+        leaves other orders and more time for other recomputation; None if nothing can go.
     """
 
     def __init__(
@@ -177,9 +176,8 @@ class ResidualChoices:
 
     @functools.cached_property
     def _thin(self) -> list[tuple[LoopRecord, ...]]:
-        """Choices with checkpointed loops (`checkpoints`), the one of least time first.
-
-        Pairs that cannot be checkpointed keep the fewest bytes.
+        """Choices with checkpointed loops (`checkpoints`), the one of least time first. Pairs that
+        cannot be checkpointed keep the fewest bytes.
         """
         rest = {r[:2]: r for r in self._named(self._gone(_PRICES[-1]))}
         found = []
@@ -213,7 +211,7 @@ class ResidualChoices:
         return any(residual.whole.is_host for residual in self._dropped(choice.records))
 
     def _dropped(self, records: Iterable[LoopRecord]) -> Iterator[ScanResidual]:
-        """The scan residuals that a choice drops, or keeps only parts of."""
+        """Yields the scan residuals that `records` drop, or of which they keep only parts."""
         gone = {record[:2]: record.dropped for record in records}
         for pair in (choice.table.pair for choice in self._choices):
             dropped = gone.get((pair.writer.i.name, pair.reader.i.name), ())
@@ -287,7 +285,7 @@ class ResidualChoices:
         return best
 
     def _gone(self, price: float, *, new: bool = True) -> list[Gone]:
-        """What each pair of loops drops and adds at a price of a byte."""
+        """What each pair of loops drops and adds if a byte is worth `price` seconds."""
         found = [choice.gone(price, new=new) for choice in self._choices]
         return [
             gone if choice.is_possible(gone) else safe.gone(price, new=new)
@@ -297,7 +295,9 @@ class ResidualChoices:
     def _solved[Limit: (int, float)](
         self, solve: Callable[[Sequence[Choice], Limit], SolvedChoices | None], limit: Limit
     ) -> SolvedChoices | None:
-        """What an integer program finds within a limit, of choices that can be written."""
+        """Runs an integer program within a limit; where its choice cannot be written, once more
+        without recipes that wait for scan residuals or restore arrays. None if it finds nothing.
+        """
         found = solve(self._choices, limit)
         if found is None:
             return None
@@ -334,7 +334,7 @@ class ResidualChoices:
         )
 
     def _seconds(self, module: Module) -> tuple[float, float]:
-        """Predicted time of a run: one operator after the other, and on a GPU's streams."""
+        """Predicted seconds of a run: (one operator after the other, on a GPU's streams)."""
         serial = self._cost.step_seconds(module)
         if not platform(self.target).runs_beside:
             return serial, serial
@@ -357,7 +357,7 @@ def _record(choice: Choice, gone: Gone, every: int = 0) -> LoopRecord:
 
 
 def _bodies(module: Module, records: Sequence[LoopRecord]) -> set[str]:
-    """Names of the bodies of the loops that records change."""
+    """Names of the body computations of the loops that records change."""
     loops = {name for record in records for name in record[:2]}
     return {
         i.called[0].name
@@ -368,7 +368,7 @@ def _bodies(module: Module, records: Sequence[LoopRecord]) -> set[str]:
 
 
 def _made_of(module: Module, changes: Sequence[LoopEdit]) -> Iterator[tuple[str, str]]:
-    """The (copy, original) of all that changes make, and of what runs in branches of that."""
+    """Yields (copy's name, original's) of instructions that changes make, in their branches too."""
     made = [one for change in changes for one in change.made]
     yield from ((one.name, one.original) for one in made)
     originals = {one.original for one in made}
@@ -389,7 +389,7 @@ def _made_of(module: Module, changes: Sequence[LoopEdit]) -> Iterator[tuple[str,
 def _alike(
     before: Module, after: Module, made: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """The (copy, original) whose arrays, read and made, have the same types and sizes."""
+    """Of (copy, original) names, those whose operands and results have equal types and sizes."""
 
     def arrays(module: Module, names: set[str]) -> dict[str, list[tuple[int, int]]]:
         return {
@@ -410,7 +410,7 @@ def _alike(
 
 
 def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
-    """The record of a pair of checkpointed loops; None if they cannot be.
+    """The record of a pair of checkpointed loops; None if they cannot be checkpointed.
 
     Args:
       view: the module. choice: of the pair. price: seconds that a byte is worth.
@@ -433,7 +433,7 @@ def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
 
 
 def _apart(found: list[ScanPair]) -> list[ScanPair]:
-    """Pairs that share no loop, those with most bytes first."""
+    """Selects pairs so that no two share a loop, those with most bytes first."""
     used: set[str] = set()
     kept = []
     for pair in sorted(found, key=lambda p: -sum(s.bytes for s in p.scan_residuals)):

@@ -21,10 +21,9 @@ _SMALLER = 2
 
 
 def overwritten(pair: ScanPair) -> dict[int, tuple[int, Node, bool]]:
-    """Value number of an array -> (element of the forward loop's state, the dynamic-update-slice
-    that overwrites a part of it, whether it is the array after that).
-
-    Where the backward loop goes back one iteration at a time, so that it can undo them.
+    """Value number of an array -> (state element, its update, whether it is the array after that).
+    The update is a dynamic-update-slice of a part in the forward loop, which the backward loop can
+    undo as it goes back one iteration at a time.
     """
     if not pair.goes_back:
         return {}
@@ -48,7 +47,7 @@ def moving(update: Node) -> list[int]:
 
 
 def _is_undone(body: LoopBody, update: Node, array: Node) -> bool:
-    """Whether an update overwrites a small part of an array, at indices that can be had again."""
+    """Whether the backward loop can undo an update: of a small part, at indices it can have."""
     whole, part, *indices = update.operands
     small = _SMALLER * part.shape.bytes <= whole.shape.bytes
     here = whole.shape.element_bits >= 8 and not whole.shape.is_host
@@ -78,7 +77,7 @@ def restoring(
 
     Args:
       body: of the forward loop. element, update, is_after: as of `overwritten`.
-      made_of: numbers that a value is made of; None for one that is in the state.
+      made_of: value number -> numbers that it is made of; None for one that is in the state.
     """
     indices = [body.number(update.operands[2 + k].behind) for k in moving(update)]
     needs = tuple(n for n in indices if _is_apart(n, made_of))
@@ -86,7 +85,7 @@ def restoring(
 
 
 def _is_apart(number: int, made_of: Callable[[int], Iterable[int] | None]) -> bool:
-    """Whether a value is made without an array of the state."""
+    """Whether the value `number` is made without an array of the state, as `made_of` tells."""
     waiting, seen = [number], set[int]()
     while waiting:
         if (n := waiting.pop()) in seen:

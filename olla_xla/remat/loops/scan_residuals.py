@@ -49,12 +49,12 @@ class NotAResidual(Exception):
 def residual_of(
     writer: CountedLoop, reader: CountedLoop, w: int, readers: list[int]
 ) -> tuple[ScanResidual, Affine, Affine | None]:
-    """Element `w` of the forward loop's state as (scan residual, index written, index
-    read or None).
+    """Describes element `w` of the forward loop's state: (ScanResidual, index written, index read).
+    The indices of slices are affine in the iteration; the second is None if nothing reads it.
 
     Args:
       writer, reader: the loops. w: an element of the writer's state.
-      readers: the elements of the reader's state that begin as what it ends as.
+      readers: elements of the reader's state whose initial value is its final one.
 
     Raises:
       NotAResidual: the element could not be recomputed.
@@ -103,7 +103,7 @@ def _contiguous_between(
 def _followed(
     shape: Shape, axis: int, moves: Sequence[Instruction], end: Shape
 ) -> tuple[tuple[tuple[int, ...], ...], int] | None:
-    """(the dimensions that count slices in each move, the one in `end`); None if they mix slices.
+    """Follows the dimension that counts slices: (those in each move, that in `end`); None if mixed.
 
     Args:
       shape, axis: as slices are written. moves: from there to `end`, with bitcasts between them.
@@ -127,7 +127,7 @@ def _followed(
 
 
 def _passed_on(move: Instruction, axis: int) -> int | None:
-    """The dimension that counts slices of a move's result, for `axis` of its operand."""
+    """The dimension of a move's result that `axis` of its operand becomes; None if it is mixed."""
     if move.opcode == "transpose":
         return move.dimensions.index(axis)
     return (
@@ -141,7 +141,7 @@ def _steps(i: Instruction) -> list[Instruction]:
 
 
 def _is_divided(i: Instruction) -> bool:
-    """Whether a CPU divides it among threads, in a way that is made for its shape."""
+    """Whether a CPU divides an instruction among threads, in a way that is made for its shape."""
     return b"partitions" in i.backend_config
 
 
@@ -164,7 +164,9 @@ def _moves(i: Instruction) -> bool:
 
 
 def _moves_within_slices(i: Instruction, iterations: int) -> bool:
-    """Whether an instruction that `_moves` does so within slices, and can move a single one."""
+    """Whether a move (`_moves`) of all slices keeps elements in their slice, the first dimension,
+    and can be made for a single one.
+    """
     if _is_divided(i):
         return False
     return _leading(i.operands[0].shape, iterations) and all(
@@ -174,7 +176,7 @@ def _moves_within_slices(i: Instruction, iterations: int) -> bool:
 
 
 def _only_between(writer: CountedLoop, reader: CountedLoop, w: int, r: int) -> None:
-    """Raises NotAResidual unless only the two loops' bodies see an element."""
+    """Raises NotAResidual unless only the two loops' bodies read or write an element."""
     outside = [u for u in writer.site.users if u.tuple_index == w]
     last, begin = reader.start[r], reader.site.operands[0]
     while len(outside) == 1 and outside[0] is not last and outside[0].users != [begin]:
@@ -222,7 +224,7 @@ def written_slice(writer: CountedLoop, w: int) -> tuple[Node, Affine, int]:
 def _read(
     reader: CountedLoop, r: int, axis: int, written: Shape
 ) -> tuple[tuple[Node, ...], Affine | None]:
-    """The slices that are read of a scan residual, and which that is of each iteration.
+    """The dynamic-slices that read a scan residual, and which slice (affine) each iteration reads.
 
     Args:
       reader: the loop. r: number of the element. axis: along which slices are written.
@@ -255,7 +257,7 @@ def _read(
 
 
 def own_iteration(loop: CountedLoop) -> tuple[Affine, Affine]:
-    """Slices that are each read or written in one iteration: counted up, and down."""
+    """Indices by which each iteration reads or writes its own slice: counted up, and down."""
     up = Affine((loop.counter,), 1, 0)
     return up, Affine((loop.counter,), -1, loop.iterations - 1)
 
@@ -279,7 +281,7 @@ def only_hands_on(node: Node, result: Node | None) -> bool:
 
 
 def readers_of(body: LoopBody, node: Node) -> list[Node]:
-    """What reads a node, through bitcasts."""
+    """The nodes that read a node, through bitcasts."""
     found, waiting = [], [node]
     while waiting:
         for user in body.used.get(waiting.pop(), ()):
@@ -291,9 +293,9 @@ def readers_of(body: LoopBody, node: Node) -> list[Node]:
 
 
 def axis_of(element: Shape, whole: Shape, part: Shape, iterations: int) -> int | None:
-    """The dimension along which a part is a slice of an element, which may be bitcast to `whole`.
-
-    Slices that are not contiguous are slices of that shape, and of no other.
+    """The dimension of `whole` along which `part` is one of `iterations` slices; None if it is not.
+    `element` may be bitcast to `whole`; slices that are not contiguous are slices of that shape,
+    and of no other.
     """
     if not _is_slice(part, whole):
         return None

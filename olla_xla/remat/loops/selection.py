@@ -36,7 +36,9 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
 
 
 def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
-    """The choice with the fewest bytes of scan residuals; None if it adds more than `allowance`."""
+    """The last choice without checkpointed loops, which keeps few bytes of scan residuals; None if
+    there is none or it adds more than `allowance` seconds.
+    """
     choice = _if_possible(choices.choice, choices.thin - 1) if choices.thin else None
     return choice if choice is not None and choice.path_seconds <= allowance else None
 
@@ -44,7 +46,7 @@ def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
 def to_try(
     choices: ResidualChoices, budget: int | None, allowance: float | None
 ) -> Iterator[tuple[ResidualChoice, bool]]:
-    """The most promising choices, best first, each with whether it was added for its low total.
+    """Yields the most promising choices, best first: (choice, if it was added for a low total).
 
     For a budget, the cheapest come first, the integer program's that meets it in XLA's order too.
     Under an allowance the integer program's choice for it is among them; without a budget it comes
@@ -86,11 +88,10 @@ def to_try(
 
 
 def _lowest_first(choices: ResidualChoices, last: int) -> list[int]:
-    """The choices up to the last one by their totals, the lowest first.
-
-    A choice that keeps fewer bytes of residuals may need more inside an iteration that recomputes
-    them. Choices are looked at from the last down; one is skipped if its total would not be lower
-    even with all its dropped bytes saved.
+    """Numbers of the choices up to `last` by their totals, the lowest first. A choice that keeps
+    fewer bytes of residuals may need more inside an iteration that recomputes them. Choices are
+    looked at from the last down; one is skipped if its total would not be lower even with all its
+    dropped bytes saved.
     """
     found: list[tuple[int, int]] = []
     for k in reversed(range(last + 1)):
@@ -105,7 +106,7 @@ def _lowest_first(choices: ResidualChoices, last: int) -> list[int]:
 def _if_possible[Given](
     write: Callable[[Given], ResidualChoice | None], given: Given
 ) -> ResidualChoice | None:
-    """What `write` gives; None if the module cannot be written with it."""
+    """Returns `write(given)`; None, with a note of it, if the module cannot be changed so."""
     try:
         return write(given)
     except (HloError, PlanMismatchError) as error:
@@ -114,7 +115,7 @@ def _if_possible[Given](
 
 
 def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
-    """Whether the referee accepts a choice of scan residuals as computing the same results."""
+    """Whether the referee accepts a choice of scan residuals; the answer is counted in refusals."""
     try:
         check_rewrite(choices.module.data, choice.module.data, choices.target, loops=True)
         check_executable(choice.module.data, choices.target)

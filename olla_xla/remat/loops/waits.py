@@ -34,7 +34,9 @@ class Waits:
             self._before[i] = functools.reduce(operator.or_, before, within.get(i, 0))
 
     def _parts(self, body: LoopBody, given: Callable[[Node], Iterable[Node]]) -> dict[Node, int]:
-        """The slices that each node is made of, where it is made of the `given` nodes."""
+        """Node -> bit set of the slices that it is made of; `given` gives the nodes that it is made
+        of directly, such as its operands.
+        """
         parts: dict[Node, int] = {}
         for node in body.at.values():  # operands first
             own = self._bits.get(node.i, 0)
@@ -44,9 +46,8 @@ class Waits:
         return parts
 
     def joined_with(self, i: Instruction, node: Node) -> list[Instruction] | None:
-        """Slices that `i` waits for only because a collective transfers them with what it needs.
-
-        None if it also waits for slices for another reason.
+        """Slices that `i`, whose value is `node`, waits for only because a collective transfers
+        them with what it needs. None if it also waits for slices for another reason.
         """
         if self._before[i] != self._read[node]:
             return None

@@ -34,10 +34,8 @@ _WORK = 3_000_000  # cuts times the graph's size, at most
 
 @dataclasses.dataclass(eq=False)
 class _Case:
-    """A subproblem: the graph with precedences added, and its minimum cuts.
-
-    Attributes:
-      graph: with the precedences. bound: bytes. cuts: by operator.
+    """A subproblem: `graph` with precedences added, a lower `bound` of its orders' peaks in bytes,
+    and the minimum `cuts` made so far, by operator.
     """
 
     graph: GraphArrays
@@ -66,10 +64,8 @@ def branch(
 
 
 class _Branching:
-    """One search.
-
-    Attributes:
-      peak: least met, in bytes. proven: no order has a lower one.
+    """One branch and bound search: cases yet to be split, and the best order so far.
+    `peak`: of that order, in bytes. `proven`: bytes; no order has a lower peak.
     """
 
     def __init__(
@@ -97,16 +93,16 @@ class _Branching:
         self.push(_Case(g, cuts.bound, known))
 
     def spend(self, cuts: int) -> None:
-        """Counts cuts that are made next."""
+        """Counts cuts that are made next, and tells the caller's `spend`."""
         self.made += cuts
         self._spend(cuts)
 
     def push(self, case: _Case) -> None:
-        """Keeps a case for later."""
+        """Adds a case to the heap, which is ordered by bound."""
         heapq.heappush(self.heap, (case.bound, next(self.count), case))
 
     def run(self) -> None:
-        """Takes cases until the least bound meets the peak, or `_WORK` is spent."""
+        """Splits cases until the least bound meets the peak, or `_WORK` is spent; sets `proven`."""
         closed = self.peak  # the least bound of cases that could not be split
         while self.heap and self.made * self.graph.n < _WORK:
             bound, _, case = heapq.heappop(self.heap)
@@ -130,7 +126,7 @@ class _Branching:
             self.proven = max(self.proven, min(closed, self.peak))
 
     def complete(self, case: _Case) -> None:
-        """Makes the cuts of a case that are missing."""
+        """Makes the cuts that a case lacks, and raises its bound to the largest."""
         missing = [v for v in self.matter if v not in case.cuts]
         self.spend(len(missing))
         for v in missing:
@@ -167,7 +163,7 @@ class _Branching:
         return best[1]
 
     def case(self, case: _Case, u: int, v: int) -> _Case | None:
-        """The part of a case in which `u` runs before `v`; None if it cannot."""
+        """A new case: `case` with operator u before v, and their cuts; None if u depends on v."""
         alone = np.zeros(self.graph.n, np.bool_)
         alone[v] = True
         if closure(alone, case.graph, forward=True)[u]:
@@ -178,7 +174,10 @@ class _Branching:
         return _Case(graph, max(case.bound, *(c.bytes for c in cuts.values())), cuts)
 
     def joined(self, case: _Case) -> bool:
-        """Makes the order of a case without conflicts; whether it meets its bound or joins some."""
+        """Offers an order made from a case's cuts; False if nothing is left to do for the case.
+
+        True if the order meets the case's bound, or if operators were joined to those with cuts.
+        """
         rank = np.full(self.graph.n, len(self.matter), np.int64)
         by_size = sorted(self.matter, key=lambda v: (int(case.cuts[v].before.sum()), v))
         for k, v in reversed(list(enumerate(by_size))):
@@ -202,7 +201,7 @@ class _Branching:
         return self.join(other[np.argsort(-self.need[other], kind="stable")].tolist())
 
     def join(self, operators: list[int]) -> bool:
-        """Adds operators to those whose cuts are made; whether there were any to add."""
+        """Adds a few operators to `matter`, for which cuts are made; whether any was added."""
         new = [v for v in operators if v not in self.matter][:_JOIN]
         new = new[: _MOST - len(self.matter)]
         self.matter += new
@@ -210,7 +209,7 @@ class _Branching:
 
 
 def _with_precedence(graph: GraphArrays, u: int, v: int) -> GraphArrays:
-    """The graph in which operator u runs before v."""
+    """A copy of the graph in which operator u must run before v."""
     after = np.arange(graph.n + 1)
     return graph._replace(
         pred_ptr=graph.pred_ptr + (after > v),

@@ -52,7 +52,7 @@ class Cuts:
 def improve(
     cuts: Cuts, order: NDArray[np.int64], offer: Callable[[NDArray[np.int64], int], None]
 ) -> tuple[NDArray[np.int64], int]:
-    """Lowers the peak of an order by cuts, until it meets the bound or moves no longer lower it.
+    """Lowers an order's peak by minimum cuts, until it meets the bound or no cut lowers it.
 
     Args:
       cuts: of the graph. order: int64 [n], legal.
@@ -87,7 +87,7 @@ def improve(
 
 
 def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> None:
-    """Raises `cuts.bound` as far as cuts of single operators can.
+    """Raises `cuts.bound`, the peak's lower bound, as far as cuts of single operators can.
 
     A cut gives no more than the bytes live at its operator in any order. So cuts are made only at
     operators with more bytes live in this order than the bound, the largest first.
@@ -105,7 +105,7 @@ def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> No
 
 
 def needs(g: GraphArrays) -> NDArray[np.int64]:
-    """int64 [n]: the bytes that each operator needs by itself: what it reads, makes and uses."""
+    """int64 [n]: bytes of tensors that each operator reads and makes, and its transient bytes."""
     readers = np.repeat(np.arange(g.n), np.diff(g.in_ptr))
     return g.transient + g.made + sum_by(readers, g.bytes[g.in_idx], g.n)
 
@@ -143,7 +143,7 @@ def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
 def _live_beside(
     g: GraphArrays, v: int, others: NDArray[np.bool_], which: str, spend: Callable[[], None]
 ) -> int:
-    """The least bytes at `v` with the others "late" (after) or "early"; int64's max if illegal."""
+    """Least bytes at `v` with the others "late" (after) or "early"; int64's max if impossible."""
     reached = closure(others, g, forward=which == "late")
     if reached[v]:
         return np.iinfo(np.int64).max

@@ -57,7 +57,7 @@ def _keep(order: NDArray[np.int64], best: NDArray[np.int64]) -> None:
 
 @inner
 def _find_hot(s: State, level: int, above: bool) -> None:
-    """Lists in `hot` the steps with more than `level` live bytes; not `above`: equal ones too."""
+    """Lists in `s.hot` the steps with more than `level` live bytes, or (not `above`) as many."""
     hot = 0
     for t in range(len(s.order)):
         if s.live[t] > level or (s.live[t] == level and not above):
@@ -174,7 +174,7 @@ The others choose any operator: odd kinds pull it, even kinds push it."""
 
 @inner
 def _next(random: NDArray[np.uint64]) -> np.uint64:
-    """splitmix64."""
+    """The next random number by splitmix64; advances the generator's state, `random`."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
     z = random[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -190,7 +190,7 @@ def below(random: NDArray[np.uint64], limit: int) -> Any:
 
 @inner
 def _pull(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Sets the trial of [lo, hi]: the marked operators and their ancestors, then the others.
+    """Writes to `s.trial`, [lo, hi]: marked operators and their ancestors, then the others.
 
     Operators are marked with the current counters[0].
     """
@@ -213,7 +213,7 @@ def _pull(g: GraphArrays, s: State, lo: int, hi: int) -> None:
 
 @inner
 def _push(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Sets the trial of [lo, hi]: the others, then the marked operators and their descendants."""
+    """Writes to `s.trial`, [lo, hi]: the others, then marked operators and their descendants."""
     stamp = s.counters[0]
     front = lo
     for t in range(lo, hi + 1):
@@ -233,7 +233,7 @@ def _push(g: GraphArrays, s: State, lo: int, hi: int) -> None:
 
 @inner
 def _distance(s: State, longest: int) -> int:
-    """A length in [1, longest], short ones more often."""
+    """A random length in [1, longest], short ones more often."""
     bits = 1
     while (1 << bits) < longest:
         bits += 1
@@ -243,7 +243,7 @@ def _distance(s: State, longest: int) -> int:
 
 @inner
 def _drawn(pick: NDArray[np.int64], ball: int) -> int:
-    """The first tensor whose running sum is above `ball`."""
+    """Index of the first running sum in `pick` that is above `ball`, by binary search."""
     lo, hi = 0, len(pick)
     while lo < hi:
         middle = (lo + hi) // 2
@@ -271,7 +271,7 @@ def _live_tensor(g: GraphArrays, s: State, step: int) -> Any:
 
 @inner
 def propose(g: GraphArrays, s: State, first: int) -> tuple[Any, Any]:
-    """Draws a random change of the order, writes it to `s.trial`; returns the steps it changes."""
+    """Writes a random change of the order to `s.trial`; (first, last step changed) or (0, -1)."""
     kind = below(s.random, 8)
     s.counters[0] += 1
     if kind < _ANY and s.counters[2]:
@@ -292,7 +292,7 @@ def propose(g: GraphArrays, s: State, first: int) -> tuple[Any, Any]:
 def _die_sooner(
     g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
 ) -> tuple[Any, Any]:
-    """Pulls the readers of tensor a, so that it dies at a hot step or, with _FARTHER, before."""
+    """As `propose`: moves the readers of tensor a to a hot step or, with _FARTHER, before it."""
     lo, hi = step, s.last[a]
     if kind == _FARTHER:
         lo = max(first, lo - _distance(s, len(s.order)))
@@ -309,7 +309,7 @@ def _die_sooner(
 def _appear_later(
     g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
 ) -> tuple[Any, Any]:
-    """Pushes the source of tensor a to a hot step; beyond it with _FARTHER or if it runs there."""
+    """As `propose`: moves tensor a's source to a hot step, beyond with _FARTHER or if there."""
     n = len(s.order)
     v = g.source[a]
     lo, hi = s.place[v], step
@@ -324,7 +324,7 @@ def _appear_later(
 
 @inner
 def _pull_one(g: GraphArrays, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
-    """Pulls the operator of a step, with _PULL_FREELY to right after its last predecessor."""
+    """As `propose`: moves a step's operator earlier, with _PULL_FREELY as far as is legal."""
     v = s.order[here]
     s.marked[v] = s.counters[0]
     lo = here
@@ -342,7 +342,7 @@ def _pull_one(g: GraphArrays, s: State, first: int, kind: int, here: int) -> tup
 
 @inner
 def _push_one(g: GraphArrays, s: State, kind: int, here: int) -> tuple[Any, Any]:
-    """Pushes the operator of a step, with _PUSH_FREELY to right before its first successor."""
+    """As `propose`: moves a step's operator later, with _PUSH_FREELY as far as is legal."""
     n = len(s.order)
     v = s.order[here]
     s.marked[v] = s.counters[0]

@@ -108,14 +108,14 @@ def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArra
 
 
 def _branch(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
-    """Branch and bound if the gap is wide: raises the bound and may lower the peak."""
+    """Runs branch and bound if the gap is wide: raises the bound, and may lower the peak."""
     assert run.least is not None
     if _wide(run):
         branch(run.cuts, run.least.groups, offer, run.spend_cuts)
 
 
 def _flatten(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
-    """Local search for flat orders, which often lowers the peak too."""
+    """Runs local search for flat orders, while the gap is wide; this often lowers the peak too."""
     assert run.least is not None
     graph, groups = run.reduced.arrays, run.least.groups
     orders = flattened(
@@ -133,7 +133,7 @@ def _flatten(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
 
 
 def _wide(run: Run) -> bool:
-    """Whether the gap is worth closing by expensive means."""
+    """Whether the gap of least peak and lower bound is worth closing by expensive means."""
     assert run.least is not None
     return run.least.peak > run.cuts.bound * (1 + run.settings.wide_gap)
 
@@ -143,7 +143,7 @@ def _restart(
     starts: Sequence[NDArray[np.int64]],
     offer: Callable[[NDArray[np.int64], int], None],
 ) -> None:
-    """Local search for the peak from one start after another, while the gap is wide.
+    """Runs local search for a lower peak from one start after another, while the gap is wide.
 
     What lies near the best order has mostly been searched; another start often leads elsewhere.
     Orders with a peak near the least are kept too: they may have a lower objective.
@@ -164,7 +164,7 @@ def _restart(
 
 
 def _prove(run: Run) -> None:
-    """Raises the bound on the least peak, unless it is met."""
+    """Raises the lower bound on the peak by minimum cuts, unless the least peak is near it."""
     assert run.least is not None
     if not run.is_near(run.least.peak):
         prove(run.cuts, run.least.groups, run.spend_cuts)
@@ -238,7 +238,7 @@ def flattened(
 
 
 class _Run:
-    """Local search on one graph."""
+    """Local search for flat orders on one graph, which goes on round by round."""
 
     def __init__(
         self, graph: GraphArrays, start: NDArray[np.int64], level: float, seed: int
@@ -250,7 +250,7 @@ class _Run:
         self.level = least + int(level * (self.peak - least))
 
     def round(self, moves: int, first: int, spend: Callable[[int], None]) -> NDArray[np.int64]:
-        """The best order met, after more moves; `spend` is told the steps of each chunk."""
+        """Tries more moves, and tells `spend` their number; returns the best order so far."""
         history = np.zeros(_HISTORY)
         for begun in range(0, moves, _CHUNK):
             chunk = min(_CHUNK, moves - begun)
@@ -339,7 +339,7 @@ def _patience(run: Run, gap: float, fruitless: int) -> int:
 
 
 def _polish(run: Run, graphs: Sequence[GraphArrays], now: Scored, patience: int, seed: int) -> None:
-    """Local search accepted on the objective, until `patience` evaluations bring no progress."""
+    """Perturbs orders and keeps those of lower objective, until `patience` bring no progress."""
     objective = run.options.objective
     assert objective is not None
     states = [new_state(g, now.groups, seed + 1 + k) for k, g in enumerate(graphs)]

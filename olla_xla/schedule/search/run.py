@@ -135,7 +135,7 @@ class SearchOptions:
     """Options of `search`; sizes in bytes.
 
     Attributes:
-      time_limit: wall-clock seconds after which the search ends.
+      time_limit: seconds of `memory.clock` after which the search ends.
       step_limit: steps after which it ends; None: no such limit.
       objective: (order, limit) -> bytes of the order; any number above the limit where these exceed
         it. None: the lifetime peak is minimised.
@@ -202,7 +202,7 @@ class Stop(Exception):
 
 @dataclasses.dataclass(eq=False)
 class StepLimits:
-    """The limits of one search: wall-clock seconds and a number of steps; counts the steps."""
+    """The limits of one search: seconds of `memory.clock`, and steps, which it counts."""
 
     seconds: float
     most_steps: int | None
@@ -214,7 +214,7 @@ class StepLimits:
         self.deadline = clock.now() + self.seconds
 
     def spend(self, steps: int) -> None:
-        """Counts `steps` as done; raises Stop when a limit is reached."""
+        """Adds to the steps done; raises Stop when the steps or the time are used up."""
         self.steps += steps
         if self.most_steps is not None and self.steps >= self.most_steps:
             raise Stop(StopReason.STEP_LIMIT)
@@ -258,11 +258,11 @@ class Run:
         self.best_exact: tuple[int, int] = (0, 0)  # that objective and the lifetime peak
 
     def met(self) -> bool:
-        """Whether the best order is so near the lower bound that the search may end."""
+        """Whether the best objective is within the tolerance of the lower bound."""
         return self.best_order is not None and self.is_near(self.best_exact[0])
 
     def settled(self) -> bool:
-        """Whether the best objective is so near the least expected one that the search may end."""
+        """Whether the best objective is within the tolerance of `expected`: the search may end."""
         assert self.best_order is not None
         return self.best_exact[0] <= self.expected() * (1 + self.options.tolerance)
 
@@ -272,7 +272,7 @@ class Run:
         return self.least.peak + self.options.excess
 
     def is_near(self, bytes: int) -> bool:
-        """Whether a peak of so many bytes is within the tolerance of the bound."""
+        """Whether a peak of so many bytes is within the tolerance of the lower bound."""
         return bytes <= self.cuts.bound * (1 + self.options.tolerance)
 
     def is_progress(self, value: int, before: int) -> bool:
@@ -284,7 +284,7 @@ class Run:
         self.limits.spend(cuts * self.settings.cut_steps)
 
     def peak(self, groups: NDArray[np.int64], peak: int | None = None) -> int:
-        """Records an order of groups, int64 [groups]; returns its lifetime peak in bytes."""
+        """Records an order, int64 [groups]; returns its lifetime peak: `peak`, or else computed."""
         peak = peak_bytes(self.reduced.arrays, groups) if peak is None else peak
         if self.least is None or peak < self.least.peak:
             if self.least is not None:
@@ -352,7 +352,7 @@ class Run:
         )
 
     def _near_least(self) -> list[NDArray[np.int64]]:
-        """Orders of little more than the least peak, met on the way to it; the lowest first."""
+        """Orders recorded whose peak is little above the least; the lowest first."""
         assert self.least is not None
         limit = self.least.peak * self.settings.near
         least = self.least.groups

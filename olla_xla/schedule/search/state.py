@@ -63,7 +63,7 @@ class State(NamedTuple):
 
 
 def new_state(g: GraphArrays, order: NDArray[np.int64], seed: int) -> State:
-    """The search's state at an order, with its live bytes computed and scratch arrays allocated.
+    """The state of local search at an order, with live bytes computed and scratch arrays.
 
     Args:
       g: the graph. order: int64 [n], operators. seed: of the random numbers.
@@ -110,7 +110,7 @@ def evaluate(g: GraphArrays, s: State) -> int:
 
 @inner
 def try_window(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Computes the live bytes of a trial order at steps `lo` to `hi` (inclusive)."""
+    """Writes to `s` the live bytes of the trial order at steps `lo` to `hi` (inclusive)."""
     s.counters[0] += 1
     stamp = s.counters[0]
     touched = 0

@@ -55,7 +55,7 @@ def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
 
 
 def configured(limits: SolverLimits) -> cp_model.CpSolver:
-    """A CP-SAT solver with the time, work, threads and seed of `limits`."""
+    """A CP-SAT solver with the time, work, threads, seed and gap of `limits`."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.max_time_in_seconds = limits.time_limit
@@ -68,7 +68,7 @@ def configured(limits: SolverLimits) -> cp_model.CpSolver:
 
 
 class Watcher(cp_model.CpSolverSolutionCallback):
-    """A CP-SAT callback that calls a watch at better points and at better bounds."""
+    """A CP-SAT callback that calls a watch (value, bound) at better points and at better bounds."""
 
     def __init__(self, watch: Watch, offset: float) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Watcher(cp_model.CpSolverSolutionCallback):
 
 
 def _program(model: LinearModel) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
-    """The model in CP-SAT, and its variables by column."""
+    """The model as CP-SAT's, and its variables by column; SolverError if CP-SAT cannot take it."""
     arrays = model.arrays()
     if not arrays.integral:
         raise SolverError("CP-SAT takes integer variables and coefficients only")
@@ -130,7 +130,7 @@ def _program(model: LinearModel) -> tuple[cp_model.CpModel, list[cp_model.IntVar
 
 
 def _integers(values: NDArray[np.float64]) -> list[int]:
-    """Integers, with infinities at CP-SAT's own limits."""
+    """The values as ints; infinite ones become INT_MAX or INT_MIN, CP-SAT's own limits."""
     return [
         int(v) if np.isfinite(v) else cp_model.INT_MAX if v > 0 else cp_model.INT_MIN
         for v in values.tolist()

@@ -64,7 +64,7 @@ def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
 
 
 def _callback(watch: Watch | None) -> Callable[[gp.Model, int], None] | None:
-    """Gurobi's callback for progress, or None without a watch."""
+    """A Gurobi callback that passes incumbent and bound on to `watch`; None without a watch."""
     if watch is None:
         return None
 
@@ -92,7 +92,7 @@ def _set_parameters(program: gp.Model, limits: SolverLimits, until: float) -> No
 
 
 def _fill(program: gp.Model, model: LinearModel) -> list[gp.Var]:
-    """Adds variables, rows, objective and start; the variables by column."""
+    """Adds the model's variables, rows, objective and start to a Gurobi model; its variables."""
     arrays = model.arrays()
     kinds = np.where(arrays.integer, GRB.INTEGER, GRB.CONTINUOUS).tolist()
     added = program.addVars(

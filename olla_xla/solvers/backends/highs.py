@@ -20,9 +20,9 @@ from olla_xla.solvers.linear import (
 
 
 def _two_libraries() -> bool:
-    """Whether highspy (from 1.15 on) and OR-Tools each bring a libhighs.so.1 of another version.
+    """Whether OR-Tools is installed beside a highspy (from 1.15 on) with a libhighs.so of its own.
 
-    The loader keeps the first of them for both: whichever package is imported second fails.
+    The loader keeps the first libhighs.so.1 for both: whichever package is imported second fails.
     """
     highs = importlib.util.find_spec("highspy")
     return (
@@ -87,7 +87,7 @@ def solve(model: LinearModel, limits: SolverLimits) -> SolverResult:
 
 
 def _watched(solver: highspy.Highs, watch: Watch) -> None:
-    """Has HiGHS call a watch at better points, and whenever it would log its progress."""
+    """Subscribes `watch` (value, bound) to HiGHS's better points and progress reports."""
 
     def on_progress(event: highspy.HighsCallbackEvent) -> None:
         best, bound = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
@@ -164,7 +164,7 @@ def _result(solver: highspy.Highs, arrays: LinearArrays) -> SolverResult:
 
 
 def _without_variables(arrays: LinearArrays) -> SolverResult:
-    """HiGHS calls a model without variables empty and does not look at its rows."""
+    """The result for a model without variables, of which HiGHS does not look at the rows."""
     if ((arrays.row_lower > 0) | (arrays.row_upper < 0)).any():
         return SolverResult(Status.INFEASIBLE, message="a constraint without variables cannot hold")
     return SolverResult(Status.OPTIMAL, bound=arrays.offset, x=np.zeros(0), message="no variables")

@@ -1,4 +1,4 @@
-"""Orders of least peak by a solver: any form of the problem; the referee checks its answer."""
+"""Orders of least peak by a solver: any form of the problem; a verifier checks its answer."""
 
 import dataclasses
 import logging
@@ -25,7 +25,7 @@ _logger = logging.getLogger("olla_xla")
 
 
 class Task(Protocol):
-    """Protocol: the problem of a least peak for one graph, in a form that solvers take.
+    """Protocol: a problem, to find an order of one graph with the least peak, as solvers take it.
 
     Attributes:
       scale: of its units. size: `variables`, `rows` and `nonzeros` of a linear model, else zeros.
@@ -35,7 +35,7 @@ class Task(Protocol):
     size: dict[str, int]
 
     def solve(self, limits: SolverLimits, backend: str) -> SolverResult:
-        """Runs a backend, given by name. Raises SolverError if it fails."""
+        """Runs a backend, given by name, on the problem. SolverError if it fails."""
         ...
 
     def order(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -72,7 +72,7 @@ class Linear:
 
 
 def running(prepared: Prepared, bound_bytes: int) -> Linear:
-    """The integer program `RunningIlp` for a prepared graph, as a problem for solvers."""
+    """The least-peak problem of a prepared graph, as the integer program `RunningIlp`."""
     return Linear(RunningIlp(prepared.arrays, bound_bytes=bound_bytes), prepared.start)
 
 
@@ -81,7 +81,7 @@ class ExactOrder:
     """An order that a solver found, and what it proved about the least peak.
 
     Attributes:
-      order: int64 [n], operators in execution order; accepted by the referee.
+      order: int64 [n], operators in execution order; accepted by the verifier.
       peak_bytes: its lifetime peak, as the form counts it.
       bound_bytes: no order has a smaller one.
       status: OPTIMAL (`peak_bytes` is the least of all), FEASIBLE at a limit, or ERROR: every
@@ -184,7 +184,10 @@ def _watched_in_bytes(limits: SolverLimits, scale: Scale) -> SolverLimits:
 def _first_sound(
     task: Task, prepared: Prepared, limits: SolverLimits, backends: Sequence[str]
 ) -> tuple[SolverResult, NDArray[np.int64], int]:
-    """The result of the first backend that the referee agrees with, its order and its peak."""
+    """(result, order, peak in bytes) of the first backend whose order passes verification.
+
+    If all fail: a result with status ERROR, and the start with its peak.
+    """
     failures: list[str] = []
     for name in backends:
         try:
@@ -211,7 +214,7 @@ def _first_sound(
 def _verified_peak(
     graph: TensorGraph, order: NDArray[np.int64], result: SolverResult, scale: Scale
 ) -> int:
-    """The referee's peak of an order; raises SolverError if the solver's claims contradict it."""
+    """The verifier's peak of an order, bytes; SolverError if the solver's claims contradict it."""
     peak = check_schedule(graph, order.tolist())
     value = math.inf if result.value is None else scale.to_bytes(result.value)
     proven = result.status is Status.OPTIMAL and peak != value

@@ -55,7 +55,7 @@ def order_by_ilp(
       too large; the proof says so.
 
     Raises:
-      CheckError: the referee rejected an order (a bug).
+      CheckError: the verifier rejected an order (a bug).
     """
     began, seconds = time.monotonic(), max(seconds, 0.0)
     proof = _of_search(graph.name, options.backend, start_bytes, bound_bytes)
@@ -97,7 +97,7 @@ def order_by_ilp(
 
 
 def _of_search(computation: str, backend: str, start_bytes: int, bound_bytes: int) -> Proof:
-    """What is known without a solver: the search's order, and the lower bound."""
+    """The Proof without a solver: the search's order, with its peak, and its lower bound."""
     return Proof(
         computation=computation,
         backend=backend,
@@ -115,7 +115,7 @@ def _of_search(computation: str, backend: str, start_bytes: int, bound_bytes: in
 
 
 def _watch(name: str, backend: str, progress: Progress) -> Callable[[float | None, float], None]:
-    """Tells `progress` of incumbents and bounds, in MB of 2^20 bytes."""
+    """A solver's watch that reports value and bound to `progress` as text, in MB of 2^20 bytes."""
 
     def on_progress(value: float | None, bound: float) -> None:
         best = "none yet" if value is None else f"{value / _MIB:.2f} MB"
@@ -164,7 +164,7 @@ def control_edges(graph: TensorGraph) -> list[tuple[int, int]]:
 
 
 def _levels(g: GraphArrays) -> tuple[list[int], list[int]]:
-    """The longest path to each operator, and from it to the end, in edges."""
+    """(longest path to each operator, longest path from it to the end), in numbers of edges."""
     order = topological_order(g).tolist()
     level, to_end = [0] * g.n, [0] * g.n
     for v in order:

@@ -26,7 +26,7 @@ class Prepared:
     """A graph made ready for a formulation: checked, in topological order, perhaps condensed.
 
     Attributes:
-      graph: the graph whose orders the referee judges, as `counted` makes it.
+      graph: the graph by which orders are verified, as `counted` makes it.
       arrays: what is ordered: the graph's operators or groups of them.
       start: int64 [arrays.n], a legal order of them.
       back: from an order of them to one of the graph's operators.
@@ -46,12 +46,11 @@ def prepare(
     reduce: bool = True,
     start: Sequence[int] | NDArray[np.int64] | None = None,
 ) -> Prepared:
-    """Checks a graph, numbers it in a topological order, and condenses it.
+    """Checks a graph, numbers it topologically, and joins operators without tensors to neighbours.
 
     Args:
-      graph: the graph. counted: leaves in it what is counted; it is not condensed then.
-      edges: control edges to be added, (before, after). reduce: condense where that keeps the
-        optimum.
+      graph: the graph. counted: maps it to one with only the bytes that count, not joined then.
+      edges: control edges to be added, (before, after). reduce: whether to join operators.
       start: int64 [n], a legal order; by default some such order. Control edges may change it.
 
     Raises:
@@ -128,7 +127,7 @@ class Scale:
         return cls(unit, base, sizes, extra, int(sizes.sum() + extra.max(initial=0)))
 
     def add_peak(self, model: LinearModel, bound_bytes: int) -> int:
-        """Adds the column that is minimised, the peak in units; no order's is below the bound."""
+        """Adds the variable to minimise, the peak in units (bounded below); its column."""
         return model.add_variable(self.to_units(bound_bytes), self.most, cost=1, name="peak")
 
     def to_bytes(self, units: float) -> int:

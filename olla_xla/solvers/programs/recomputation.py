@@ -35,7 +35,8 @@ class ExactChoice:
 
     Attributes:
       result: of the solver; values and bound are predicted seconds added.
-      evictions: int64 [k, 2] of (tensor, key); None if no feasible point was found.
+      evictions: int64 [k, 2] of (tensor, key: a moment over which it is dropped); None if no
+        feasible point was found.
       variables, rows: of the program.
     """
 
@@ -48,7 +49,9 @@ class ExactChoice:
 def choose_exactly(
     g: RematGraph, budget: int, limits: SolverLimits, small: float = _SMALL
 ) -> ExactChoice:
-    """Solves for evictions that keep the lifetime peak within a budget at the least time.
+    """Solves for evictions that keep the lifetime peak within a budget at the least added time.
+
+    An evicted tensor is dropped over a moment and recomputed for its next reader.
 
     Args:
       g: the problem, in its order. budget: bytes. limits: of the solver.
@@ -61,7 +64,7 @@ def choose_exactly(
 
 
 def evictions(g: RematGraph, budget: int, seconds: float) -> tuple[NDArray[np.int64] | None, float]:
-    """The evictions of `choose_exactly` within so many seconds, and the bound on the added time."""
+    """(evictions of `choose_exactly` in `seconds`, or None; lower bound on the added seconds)."""
     found = choose_exactly(g, budget, SolverLimits(time_limit=seconds))
     return found.evictions, found.result.bound
 
@@ -85,22 +88,22 @@ class _Formulation:
         self._budget(budget)
 
     def inputs(self, v: int) -> list[int]:
-        """Tensors that operator v reads."""
+        """The numbers of the tensors that operator v reads."""
         return self.arrays.in_idx[self.arrays.in_ptr[v] : self.arrays.in_ptr[v + 1]].tolist()
 
     def outputs(self, v: int) -> list[int]:
-        """Tensors that operator v defines."""
+        """The numbers of the tensors that operator v defines."""
         return self.arrays.out_idx[self.arrays.out_ptr[v] : self.arrays.out_ptr[v + 1]].tolist()
 
     def stands(self, t: int, step: int) -> bool:
-        """Whether a tensor is in memory at a step whatever is chosen."""
+        """Whether tensor t may not be evicted, and so is in memory at a step in every solution."""
         start = -1 if self.arrays.live_in[t] else int(self.arrays.source[t])
         return not self.candidate[t] and start <= step <= self.last[t]
 
     def _collect(self) -> None:
-        """Events of every tensor, each with the length of the chain of clones that reads it there.
+        """Fills `levels`: for each tensor, the steps at which it is made or read (events).
 
-        Length 0 says that an operator of the module reads it, or defines it.
+        Each has the length of the chain of clones that reads it; 0: an operator of the module does.
         """
         g = self.g
         for v in range(self.arrays.n - 1, -1, -1):
@@ -141,14 +144,14 @@ class _Formulation:
                         )
 
     def _there(self, t: int, step: int) -> list[int]:
-        """Columns of which one must be 1 for a tensor to be in memory when `step` begins."""
+        """Columns (kept, or recomputed) of which one is 1 if tensor t is in memory at `step`."""
         k = bisect.bisect_left(self.events[t], step) - 1
         columns = [self.keep[t, k]] if (t, k) in self.keep else []
         made = self.make.get((int(self.arrays.source[t]), step))
         return columns + ([made] if made is not None else [])
 
     def _presence(self) -> None:
-        """Rows (1b), (wanted) and (1c)."""
+        """Adds rows on what must be in memory: (1b) and (wanted) if read, (1c) if kept."""
         for t in np.flatnonzero(self.candidate).tolist():
             for step, level in self.levels[t].items():
                 if level == 0 and step > self.arrays.source[t]:
@@ -170,7 +173,7 @@ class _Formulation:
                 self.model.add_row([*columns, column], [*values, -1.0], lower=0, tag="(1c)")
 
     def _wanted(self) -> None:
-        """Rows (wanted): a clone's result is read at its step, by an operator or another clone."""
+        """Adds rows (wanted): a clone runs only if an operator or a clone reads it at its step."""
         clones: dict[tuple[int, int], list[int]] = {}
         for (v, step), column in self.make.items():
             for t in self.inputs(v):
@@ -182,7 +185,7 @@ class _Formulation:
                 self.model.add_row([*readers, column], [*values, -1.0], lower=0, tag="wanted")
 
     def _budget(self, budget: int) -> None:
-        """Rows (1d), in units that keep the coefficients small."""
+        """Adds rows (1d): the bytes live at each step are within the budget, in bytes."""
         g = self.arrays
         unit = max(self.base.peak / 1e4, 1.0)
         run = [[float(b), [], []] for b in self.base.live]
@@ -207,7 +210,10 @@ class _Formulation:
                     )
 
     def _tensor_bytes(self, t: int, run: list, before: list) -> None:
-        """Adds one tensor's variable part to the live bytes at each step."""
+        """Adds what tensor t's columns change of the live bytes to `run` and `before`, in place.
+
+        Both have (constant, columns, coefficients) for each step: while it runs, and as it begins.
+        """
         size, last = float(self.arrays.bytes[t]), int(self.last[t])
         for k, first in enumerate(self.events[t][:-1]):
             column = self.keep.get((t, k))
@@ -240,7 +246,7 @@ class _Formulation:
         before[step][2].append(size)
 
     def evictions(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """A feasible point as evictions: one in each gap over which a tensor is not kept."""
+        """The evictions, int64 [k, 2], of a point: one a gap in which a tensor is not kept."""
         found = [
             (t, (2 * self.events[t][k] + 1) * self.arrays.n + 1)
             for (t, k), column in self.keep.items()

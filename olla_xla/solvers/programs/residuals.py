@@ -22,7 +22,7 @@ _UNIT = 1e-12
 def least(
     choices: Sequence[Choice], allowance: float, limits: SolverLimits | None = None
 ) -> SolvedChoices | None:
-    """Solves for the fewest bytes of scan residuals within an allowance of time.
+    """Solves for the fewest bytes of scan residuals kept, within an allowance of added time.
 
     Args:
       choices: one for each pair of loops. allowance: seconds that may be added to the step, as the
@@ -41,8 +41,8 @@ def quickest(
     """Solves for the least added time that keeps at most `most` bytes of scan residuals.
 
     Args:
-      choices: one for each pair of loops. most: bytes, new scan residuals too. limits: of the
-        solver; None: LIMITS.
+      choices: one for each pair of a forward and a backward loop. most: bytes, new scan residuals
+        too. limits: of the solver; None: LIMITS.
 
     Returns:
       None where no choice keeps so few, or none is found.
@@ -51,7 +51,7 @@ def quickest(
 
 
 class _Columns:
-    """A model of bytes and seconds: one of them is the objective, the other gets a row."""
+    """A model whose columns have bytes and seconds: one is the objective, the other a limit."""
 
     def __init__(self, *, is_quick: bool = False) -> None:
         self.model = LinearModel("scan residuals")
@@ -60,14 +60,14 @@ class _Columns:
         self.ticks: dict[int, int] = {}
 
     def add(self, size: int, seconds: float, name: str) -> int:
-        """A column of 0 or 1 that takes so many bytes and seconds."""
+        """Adds a 0/1 variable that takes so many bytes and seconds if 1; returns its column."""
         ticks = _ticks(seconds)
         column = self.model.add_variable(cost=ticks if self.is_quick else size, name=name)
         self.bytes[column], self.ticks[column] = size, ticks
         return column
 
     def limit(self, most: int) -> None:
-        """Adds the row of what is not the objective."""
+        """Adds the row that the bytes (or ticks of time) not minimised are at most `most`."""
         row, tag = (self.bytes, "bytes") if self.is_quick else (self.ticks, "time")
         self.model.add_row(list(row), list(row.values()), upper=most, tag=tag)
 
@@ -75,7 +75,7 @@ class _Columns:
 def _solved(
     choices: Sequence[Choice], columns: _Columns, most: int, limits: SolverLimits
 ) -> SolvedChoices | None:
-    """The best choice under a limit of bytes, or of ticks of all that a choice takes."""
+    """The best choice with at most `most` bytes, or ticks of time; None if no point is found."""
     added = [_add(columns, choice) for choice in choices]
     columns.limit(most)
     result = solve(columns.model, limits)
@@ -101,8 +101,8 @@ def _ticks(seconds: float) -> int:
 
 
 def _add(columns: _Columns, choice: Choice) -> tuple[dict[int, int], dict[int, int]]:
-    """Adds a pair's variables and rows; by number of a scan residual's value the column "it is
-    kept", and by number of another one "it gets a scan residual".
+    """Adds a pair of loops' variables and rows to the model; returns two dicts from value numbers
+    to columns: of scan residuals, "it is kept", and of others, "it becomes a scan residual".
     """
     model, table, prices = columns.model, choice.table, choice.prices
     iterations = table.pair.writer.iterations

@@ -34,8 +34,7 @@ class RunningIlp:
     """The integer linear program for a graph's orders; its optimum is the least lifetime peak.
 
     Args:
-      graph: to be ordered.
-      bound_bytes: a known lower bound on the peak; 0 leaves it to the solver.
+      graph: to be ordered. bound_bytes: a known lower bound on the peak; 0 leaves it to the solver.
 
     Attributes:
       model: minimises the peak, in units of `scale`. peak: its column.
@@ -60,7 +59,10 @@ class RunningIlp:
             self._add_load(t)
 
     def step_spans(self, graph: GraphArrays, reach: Reach) -> StepSpans:
-        """The steps at which operators run and tensors live; wider ones have the same optimum."""
+        """The first and last steps at which operators can run and tensors live, for fewer columns.
+
+        Wider spans have the same optimum.
+        """
         return spans(graph, reach)
 
     def decode(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -87,20 +89,26 @@ class RunningIlp:
         return x
 
     def position(self, terms: LinearTerms, v: int, coefficient: int) -> LinearTerms:
-        """Adds to a linear expression `coefficient` times the step at which operator `v` runs."""
+        """Adds `coefficient` times the step of operator `v` to a linear expression; returns it."""
         terms.plus_constant(coefficient * int(self._spans.last[v]))
         for column in self._r[v].values():
             terms.plus(column, -coefficient)
         return terms
 
     def _running_columns(self, v: int) -> dict[int, int]:
-        """Step -> column of R, from the first step of the span to the last but one."""
+        """Adds variables R[v, t], "v has run by the end of step t"; returns step -> column.
+
+        v's last step has none, as it is always 1 there.
+        """
         steps = range(int(self._spans.first[v]), int(self._spans.last[v]))
         block = self.model.add_variables(len(steps), name=lambda i: f"R[{v},{steps[i]}]")
         return dict(zip(steps, block, strict=True))
 
     def _live_columns(self, e: int) -> dict[int, int]:
-        """Step -> column of L, where it is neither 0 nor 1 nor an expression in R."""
+        """Adds variables L[e, t], "tensor e is live at step t"; returns step -> column.
+
+        Steps at which that is certain, or known from the columns R, have none.
+        """
         g, s = self._g, self._spans
         if g.live_out[e] or not self._users[e]:
             return {}
@@ -121,13 +129,13 @@ class RunningIlp:
         return self._has_run(self._has_run(terms, v, t, coefficient), v, t - 1, -coefficient)
 
     def _created(self, terms: LinearTerms, e: int, t: int, coefficient: int) -> LinearTerms:
-        """Adds "e exists by the end of step t"."""
+        """Adds `coefficient` times "tensor e exists by the end of step t" to an expression."""
         if self._g.live_in[e]:
             return terms.plus_constant(coefficient)
         return self._has_run(terms, int(self._g.source[e]), t, coefficient)
 
     def _add_order(self) -> None:
-        """(3), and ours: one operator at each step, in an order that respects precedence."""
+        """Adds rows (3), and ours: one operator at each step, in an order that respects edges."""
         first, last = self._spans.first, self._spans.last
         for columns in self._r:
             pairs = list(columns.values())
@@ -144,7 +152,7 @@ class RunningIlp:
                 self._has_run(later, u, t - 1, -1).into(self.model, upper=0, tag="precedence")
 
     def _add_lifetime(self, e: int) -> None:
-        """(2), (4): live from its creation until every user has run."""
+        """Adds rows (2), (4): tensor e is live from its creation until every user has run."""
         sharing = self._sharing.sharing
         for t, column in self._live[e].items():
             for u in self._users[e]:
@@ -155,7 +163,7 @@ class RunningIlp:
                     live.into(self.model, lower=0, tag="(2), (4)")
 
     def _add_load(self, t: int) -> None:
-        """(14): the peak is no less than the load of a step."""
+        """Adds row (14): the peak is no less than the bytes live at step t."""
         g, s = self._g, self._spans
         terms = LinearTerms().plus(self.peak, -1)
         for e in np.flatnonzero(self.scale.sizes).tolist():
@@ -174,17 +182,12 @@ class RunningIlp:
 
 
 def sequence(running: Sequence[Iterable[int]], n: int) -> NDArray[np.int64]:
-    """The execution order of operators, from those that run at each step of an ILP's solution.
-
-    Function 1 of the paper.
+    """The execution order of operators, int64 [n], by an ILP's solution (the paper's Function 1).
 
     Args:
-      running: by step, the operators that create a tensor there. Those of one step do not depend
-        on each other, by equation (4); they are taken by number.
+      running: by step, the operators that create a tensor there. Those of one step do not depend on
+        each other, by equation (4); they are taken by number.
       n: how many operators there are.
-
-    Returns:
-      int64 [n], operators in the order they run.
 
     Raises:
       SolverError: an operator runs twice or not at all.

@@ -30,7 +30,7 @@ class InPlacePair:
     """An output that may take over the memory of an input that dies at its operator.
 
     Attributes:
-      operator: source of the output. output, input: tensors. number: its place in GraphArrays.
+      operator: source of the output. output, input: tensors. number: of the pair in GraphArrays.
     """
 
     operator: int
@@ -61,7 +61,7 @@ class Sharing:
 
     @classmethod
     def of(cls, g: GraphArrays, reach: Reach) -> Sharing:
-        """Collects the in-place pairs of a graph, without those that share in no order."""
+        """Collects a graph's in-place pairs, without those that share memory in no order."""
         must: set[tuple[int, int]] = set()
         optional: dict[int, list[InPlacePair]] = {}
         forced: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -93,7 +93,7 @@ class Sharing:
 
 
 def _needs(g: GraphArrays, a: int, v: int) -> list[int]:
-    """The operators other than v that keep a tensor alive."""
+    """The operators other than v that need tensor a in memory: its source and its readers."""
     users = g.sink_idx[g.sink_ptr[a] : g.sink_ptr[a + 1]].tolist()
     return [u for u in {*users, int(g.source[a])} if u != v]
 
@@ -103,7 +103,7 @@ def _may_die(reach: Reach, others: dict[tuple[int, int], list[int]], a: int, v: 
 
 
 def _parts(pairs: Sequence[InPlacePair]) -> list[list[InPlacePair]]:
-    """The pairs of one operator, in groups that have no tensor in common."""
+    """Splits pairs of one operator into groups, such that no two groups have a tensor in common."""
     parts: list[list[InPlacePair]] = []
     for p in pairs:
         joined = [q for q in parts if any(p.output == r.output or p.input == r.input for r in q)]
@@ -119,7 +119,7 @@ def _worth(g: GraphArrays, part: Sequence[InPlacePair]) -> bool:
 def _is_strict(
     g: GraphArrays, pairs: Sequence[InPlacePair], forced: dict[tuple[int, int], list[int]]
 ) -> bool:
-    """Whether a matching with more bytes than the greedy rule's could exist in some order."""
+    """Whether in some order other pairs could share more bytes than the evaluator's greedy rule."""
     for part in _parts(pairs):
         outputs, inputs = {p.output for p in part}, {p.input for p in part}
         if len(part) < len(outputs) * len(inputs):
@@ -167,9 +167,7 @@ class SharingRows:
                     self._add_strict(v, pairs, t)
 
     def relax(self, terms: LinearTerms, a: int, v: int, t: int, coefficient: int) -> LinearTerms:
-        """Adds `coefficient` times "tensor a hands on its memory at v, run at step t"
-        to `terms`.
-        """
+        """Adds `coefficient` times "v runs at t, and tensor a passes its memory on" to `terms`."""
         for p in self.sharing.of_input.get((a, v), ()):
             if (p.number, t) in self.columns:
                 terms.plus(self.columns[p.number, t], coefficient)
@@ -178,14 +176,11 @@ class SharingRows:
     def fill(
         self, x: NDArray[np.float64], g: GraphArrays, position: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Sets the sharing variables in a point to what the evaluator does under a given order.
+        """Sets the sharing variables of point `x`, in place, as the evaluator shares in an order.
 
-        Args:
-          x: the point. g: the graph. position: step of each operator.
-
-        Returns:
-          int64 [m], one past the last step at which each tensor occupies memory in the model: as
-          the evaluator has it, but for pairs without bytes, which have no column.
+        `position`: int64 [n], step of each operator. Returns int64 [m], one past the last step at
+        which each tensor occupies memory in the model: as the evaluator has it, but for pairs
+        without bytes, which have no column.
         """
         spans, passes = spans_and_passes(g, position)
         stop = spans[:, 1]
@@ -219,7 +214,7 @@ class SharingRows:
                 self.deaths.update({(a, v, t): c for t, c in zip(steps, block, strict=True)})
 
     def _add_outputs(self, v: int, pairs: Sequence[InPlacePair], t: int) -> None:
-        """An output takes over one input at most, and only at its operator's step."""
+        """Adds rows: each output of v takes over one input at most, and only if v runs at t."""
         by_output: dict[int, LinearTerms] = defaultdict(LinearTerms)
         for p in pairs:
             by_output[p.output].plus(self.columns[p.number, t])
@@ -227,7 +222,7 @@ class SharingRows:
             self._runs(terms, v, t, -1).into(self._model, upper=0, tag="share output")
 
     def _add_strict(self, v: int, pairs: Sequence[InPlacePair], t: int) -> None:
-        """The greedy rule at one step of an operator."""
+        """Adds rows: if v runs at t, its pairs share memory greedily, in order, as evaluated."""
         for a in self._inputs[v]:
             self._add_death(a, v, t)
         by_input: dict[int, LinearTerms] = defaultdict(LinearTerms)
@@ -250,7 +245,7 @@ class SharingRows:
             terms.into(self._model, lower=0, tag="share greedy")
 
     def _add_death(self, a: int, v: int, t: int) -> None:
-        """D[a,t] = 1 exactly if v runs at t and all other operators that need a ran before."""
+        """Adds rows: D[a, v, t] = 1 exactly if v runs at t after all others that need a."""
         death = self.deaths[a, v, t]
         self._runs(LinearTerms().plus(death), v, t, -1).into(self._model, upper=0, tag="dies")
         least = self._runs(LinearTerms().plus(death), v, t, -1)

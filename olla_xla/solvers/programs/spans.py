@@ -26,7 +26,7 @@ class Reach:
 
     @classmethod
     def of(cls, g: GraphArrays) -> Reach:
-        """Computes the transitive closure of all precedence in a graph."""
+        """Computes the Reach of a graph: the transitive closure of its edges of all kinds."""
         order = topological_order(g).tolist()
         before, after = [0] * g.n, [0] * g.n
         for v in order:
@@ -42,11 +42,11 @@ class Reach:
         return bool(self.before[v] >> u & 1)
 
     def latest(self, users: list[int]) -> list[int]:
-        """Those of `users` that can be the last of them to run."""
+        """Those of `users` that no other of `users` must follow: one of these runs last."""
         return [u for u in users if not any(self.before[w] >> u & 1 for w in users)]
 
     def direct(self, g: GraphArrays) -> list[tuple[int, int]]:
-        """The edges (u, v), u before v, of the transitive reduction of all precedence."""
+        """The edges (u, v), u before v, that the others do not imply (the transitive reduction)."""
         pairs = []
         for v in range(g.n):
             near = g.pred_idx[g.pred_ptr[v] : g.pred_ptr[v + 1]].tolist()
@@ -76,11 +76,7 @@ class StepSpans:
 
 
 def spans(g: GraphArrays, reach: Reach) -> StepSpans:
-    """Computes the StepSpans of a graph, each operator of which has a step of its own.
-
-    Args:
-      g: the graph. reach: its precedence; an operator runs after as many steps as it has ancestors.
-    """
+    """Computes the StepSpans of a graph, each operator of which has a step of its own."""
     first = np.array([s.bit_count() for s in reach.before], np.int64)
     last = g.n - 1 - np.array([s.bit_count() for s in reach.after], np.int64)
     useful_first, useful_last = np.zeros(g.m, np.int64), np.zeros(g.m, np.int64)
@@ -99,7 +95,7 @@ def spans(g: GraphArrays, reach: Reach) -> StepSpans:
 
 
 def coefficients(g: GraphArrays) -> int:
-    """An estimate of the coefficients in the rows of RunningIlp: up to twice too many.
+    """An estimate of the number of coefficients in the rows of RunningIlp: up to twice too many.
 
     An operator has one for each step of its span in the row of that step, and two for each pair
     with a direct predecessor; a tensor one in each row of (14) and three for each user.

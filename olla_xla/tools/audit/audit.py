@@ -34,7 +34,7 @@ of a module that was made from HLO, with all such pairs."""
 
 
 def audit(fn: Any, *args: Any, before: str | Path | None = None, **kwargs: Any) -> Audit:
-    """Checks what XLA made of a function: that each read finds what was written there last.
+    """Checks a compiled function's memory: that each read finds what was written there last.
 
     Followed are all arrays through the bytes that XLA assigned, asynchronous operations to their
     end, donated arguments, layouts, and on a GPU each thunk and the address of each slice that a
@@ -76,7 +76,7 @@ def audit_compiled(
     donated: frozenset[int] | None = None,
     before: str | Path | None = None,
 ) -> Audit:
-    """Checks an executable that is compiled already; the audit of it.
+    """Audits an executable that is compiled already, as `audit` does; returns the report.
 
     Args:
       compiled: a `jax.stages.Compiled`, or what has as much of it as `tools.dumped` has.
@@ -106,10 +106,8 @@ def audit_compiled(
 
 
 def dumped_before(path: str | Path | None) -> bytes:
-    """A dump to compare results with, as a serialized HloModuleProto; b"" without one.
-
-    Raises:
-      ModuleFormatError: it is no module.
+    """Reads a dump to compare results with, as a serialized HloModuleProto; b"" for None.
+    Raises ModuleFormatError if it is no module.
     """
     try:
         return b"" if path is None else to_hlo(read_file(path))
@@ -123,7 +121,7 @@ def audit_parts(
     donated: frozenset[int] | None = None,
     began: float | None = None,
 ) -> Audit:
-    """Checks an executable given by its modules and assignment, as read from a file.
+    """Audits an executable given by its serialized parts, as read from a file.
 
     Args:
       parts: the executable. lowered, donated: as `audit_compiled`.
@@ -163,7 +161,7 @@ def audit_parts(
 
 
 def _read(parts: ExecutableParts) -> tuple[GpuExecutable | CpuExecutable | None, tuple[str, ...]]:
-    """The executable, or why it cannot be read."""
+    """Parses the executable of `parts`: (it or None, what is not checked as it cannot be read)."""
     if not parts.executable:
         return None, ()
     try:
@@ -175,7 +173,9 @@ def _read(parts: ExecutableParts) -> tuple[GpuExecutable | CpuExecutable | None,
 
 
 def promises_of(lowered: Any, arguments: int) -> Promises:
-    """Which arguments are donated, and which results JAX asked XLA to write over which of them.
+    """Reads from a lowered module what is donated: (donated arguments, aliases).
+    The first are numbers of arguments, or None if these do not match XLA's. The second: index of a
+    result -> number of the donated argument that JAX asked XLA to write it over.
 
     Args:
       lowered: the module, as MLIR. arguments: how many XLA's entry computation has.
@@ -203,7 +203,7 @@ def promises_of(lowered: Any, arguments: int) -> Promises:
 
 
 def _donated(compiled: jax.stages.Compiled) -> frozenset[int] | None:
-    """Numbers of a compiled function's donated arguments; None where JAX does not say."""
+    """Numbers of the donated ones among an executable's arguments; None where JAX does not say."""
     kept = kept_arguments(compiled)
     leaves = jax.tree.leaves(compiled.args_info)
     if kept is None or len(module_from_bytes(final_module(compiled)).entry.parameters) != len(kept):

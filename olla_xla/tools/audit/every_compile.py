@@ -25,13 +25,11 @@ _FUNCTION = "compile_or_get_cached"
 @contextlib.contextmanager
 def every_compile(found: Callable[[Audit], None], failed: Callable[[str], None]) -> Iterator[None]:
     """Context manager that audits every executable that JAX compiles in it, in any thread.
+    A private function of JAX is replaced meanwhile; OllaError if JAX has none of that name.
 
     Args:
       found: gets each report.
       failed: gets a line for each executable that could not be audited; the program goes on.
-
-    Raises:
-      OllaError: JAX has changed a private function.
     """
     compiler = importlib.import_module("jax._src.compiler")
     own: Any = getattr(compiler, _FUNCTION, None)

@@ -16,7 +16,7 @@ _MOST = 200
 
 
 def reduced(audit: Audit) -> Audit:
-    """The audit of what is left of a program when all is cut that its first finding can do without.
+    """Cuts all from an audited program that its first finding does not need; audits what is left.
 
     What is cut are results, instructions that nothing left needs, what computes arrays before
     (they become arguments) and elements of loops' states. After each cut the rest is audited again,
@@ -41,7 +41,7 @@ class _Reducer:
     def _halves[T](
         self, options: Sequence[T], apply: Callable[[CutModule, Sequence[T]], None]
     ) -> None:
-        """Makes as many cuts as it can: all at once, or else those of each half."""
+        """Applies a cut to all `options` at once or, if that loses the finding, to each half."""
         if not options or self._cut(lambda cut: apply(cut, options)) or len(options) == 1:
             return
         middle = len(options) // 2
@@ -49,7 +49,7 @@ class _Reducer:
         self._halves(options[middle:], apply)
 
     def _cut(self, work: Callable[[CutModule], None]) -> bool:
-        """Whether a cut could be made."""
+        """Applies a cut and audits what is left; False, and undone, if the finding is lost."""
         if not self._left:
             return False
         self._left -= 1
@@ -67,7 +67,7 @@ class _Reducer:
 
 
 def _with(parts: ExecutableParts, module: bytes) -> ExecutableParts:
-    """An executable with what is left of its module; a CPU's goes on without its code."""
+    """Puts a cut module in the parts of an executable; a GPU's code is cut, a CPU's left out."""
     executable = b""
     if parts.executable and parts.target == CUDA.name:
         left = (i.name for c in module_from_bytes(module).computations for i in c.instructions)

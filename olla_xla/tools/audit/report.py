@@ -21,10 +21,10 @@ _TEXTS = {"target": "target.txt", "stablehlo": "step.stablehlo.txt"}
 
 
 class Finding(NamedTuple):
-    """Something that is wrong with an executable.
+    """Something that an audit found wrong with an executable.
 
     Attributes:
-      check: which one objects, such as "slices". message: what is wrong, in one line.
+      check: name of the check that objects, such as "slices". message: what is wrong, in one line.
       instruction: the first one that the message names, or "". instructions: all of them.
       line: of the program, "file:line"; "" where XLA does not know it.
       operation: JAX's name of the operation, such as "jit(loss)/while/body/dynamic_slice", or "".
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 class ExecutableParts(NamedTuple):
-    """An executable as it is audited.
+    """An executable as it is audited: its module, memory and code, mostly serialized.
 
     Attributes:
       target: "cpu", "cuda" or "tpu". module: the final HloModuleProto, serialized.
@@ -81,11 +81,11 @@ class Audit:
     parts: ExecutableParts = dataclasses.field(repr=False, compare=False)
 
     def __bool__(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the audit found nothing wrong."""
         return not self.findings
 
     def __str__(self) -> str:
-        """As the command prints it."""
+        """The report as text, as `olla_xla audit` prints it."""
         count = len(self.findings)
         said = f"{count or 'no'} finding{'s' * (count != 1)}"
         lines = [f"{self.name} ({self.target}): {said}"]
@@ -104,19 +104,15 @@ class Audit:
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
-        """The audit as plain dicts, lists and numbers, for JSON."""
+        """The audit as plain dicts, lists and numbers, for JSON, without the executable."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del found["parts"]
         return {**found, "findings": [f._asdict() for f in self.findings]}
 
     def save(self, path: str | Path) -> None:
         """Writes a zip with the report, the module, its assignment and the executable.
-
         It is for an issue of XLA's; `olla_xla audit --hlo=FILE` repeats the audit. Constants are in
-        it as they are.
-
-        Raises:
-          InputError: the file cannot be written.
+        it as they are. Raises InputError if the file cannot be written.
         """
         about = f"{self}\nversions: {versions()}\nXLA_FLAGS: {os.environ.get('XLA_FLAGS', '')}\n"
         data = io.BytesIO()
@@ -129,7 +125,7 @@ class Audit:
 
 
 def saved_parts(path: str | Path) -> ExecutableParts | None:
-    """The executable in a file that `Audit.save` wrote; None where it is no such file."""
+    """Reads the executable from a file that `Audit.save` wrote; None where it is no such file."""
     try:
         with zipfile.ZipFile(path) as file:
             held = {name: file.read(name) for name in file.namelist()}
@@ -141,7 +137,7 @@ def saved_parts(path: str | Path) -> ExecutableParts | None:
 
 
 def located(module: bytes, objections: tuple[tuple[str, str], ...]) -> tuple[Finding, ...]:
-    """Makes Findings of objections: with the instruction each names, and its source line.
+    """Makes a Finding of each objection, with the instructions it names and a source line.
 
     Args:
       module: the executable's, serialized. objections: (check, message).

@@ -33,7 +33,7 @@ _SECONDS = 600
 def examine(
     rows: Sequence[ModelRow], steps: int, where: str, progress: Callable[[str], None]
 ) -> Examination:
-    """Examines this machine: runs the probes and the model rows, each in separate processes.
+    """Examines this machine: makes all checks and runs models, each in separate processes.
 
     Args:
       rows: models to run. steps: of each run. where: "gpu" or "cpu", which of the two runs them.
@@ -67,7 +67,7 @@ def examine(
 
 
 def _probed(name: str) -> Check:
-    """What a probe saw in a process of its own."""
+    """Runs a check of `probe.PROBES` in a process of its own; returns its result."""
     only = "cuda,cpu" if name == "device" else "cpu"
     environment = {"JAX_PLATFORMS": only, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
@@ -79,7 +79,7 @@ def _probed(name: str) -> Check:
 
 
 def _verified() -> Check:
-    """What `first_use` has recorded of first plans on this installation's cards."""
+    """Makes a check of the stored comparisons (`first_use`) of plans' results with XLA's own."""
     known = first_use.verified()
     if not known:
         return Check("first plans", None, "no plan was compared with XLA's results on a GPU yet")
@@ -92,7 +92,7 @@ def _verified() -> Check:
 
 
 def _runs(row: ModelRow, steps: int, where: str, progress: Callable[[str], None]) -> list[RunRow]:
-    """A row planned and unplanned; on a GPU with command buffers and without."""
+    """Runs a model planned and unplanned; on a GPU with command buffers, and then without."""
     request = RunRequest(
         model=row.model,
         batch_size=row.batch_size,
@@ -129,7 +129,7 @@ def _packages() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """The processor's name, if the system reports it."""
+    """Returns the name of this machine's processor, from /proc/cpuinfo where that has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -37,13 +37,13 @@ _CARD = "h100"
 
 
 def _step(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
-    """A step that needs less memory in another order."""
+    """A step for the checks, of matrix products, that needs less memory in another order."""
     hidden = [jnp.tanh(x @ w) for w in weights]
     return [w * jnp.sum(h @ h.T) for w, h in zip(weights, hidden, strict=True)]
 
 
 def _device() -> Seen:
-    """The GPU that JAX finds, its memory, and its platform's version."""
+    """Finds JAX's GPU: (True, its kind, memory and version), or (None, why there is none)."""
     try:
         found = next((d for d in jax.devices() if d.platform == "gpu"), None)
     except RuntimeError as error:
@@ -56,7 +56,7 @@ def _device() -> Seen:
 
 
 def _targets() -> Seen:
-    """The targets that can be compiled for, without a card."""
+    """Lists the targets to compile for here, without a card: (True, or None for one; text)."""
     here, missing = [], {}
     for name in targets.TARGETS:
         targets.prepare_environment(name)
@@ -72,7 +72,9 @@ def _targets() -> Seen:
 
 
 def _executable() -> Seen:
-    """Whether an executable planned for an absent card can be read, and the referee accepts it."""
+    """Plans a step for an absent card, reads its executable, and has the referee check that.
+    Returns (whether all is well, or None without the target; what was seen).
+    """
     targets.prepare_environment(_CARD)
     try:
         target = targets.target(_CARD)
@@ -100,7 +102,7 @@ def _executable() -> Seen:
 
 
 def _bits() -> Seen:
-    """Whether a step on this CPU gives the same bits planned, and how long its first plan takes."""
+    """Runs a step on this CPU planned and by `jax.jit`: (whether bits are equal, text and time)."""
     began = time.perf_counter()
     loaded()  # a small step may do without the loops
     planned = decorator.plan(_step, step_limit=2000, time_limit=60, donate_argnums=0)
@@ -119,7 +121,7 @@ def _bits() -> Seen:
 
 
 def _cache() -> Seen:
-    """Whether the cache folder can be written, and where plans are kept."""
+    """Checks that the cache folder can be written: (whether it can, where plans are stored)."""
     try:
         folder = user_cache()
         own_folder(folder)
@@ -143,7 +145,7 @@ PROBES: dict[str, Callable[[], Seen]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one check of the machine, named in `arguments[0]`; prints its result as JSON."""
+    """Runs the check that `arguments[0]` names; prints its result as JSON; returns 0."""
     passed, seen = PROBES[arguments[0]]()
     print(json.dumps({"passed": passed, "seen": seen}))
     return 0
@@ -155,7 +157,7 @@ if __name__ == "__main__":
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One check of a machine.
+    """The result of one check of a machine.
 
     Attributes:
       name: of the check. seen: what was found, as text.
@@ -169,7 +171,7 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class ModelRow:
-    """A step to run planned and unplanned; see `olla_xla.tools.models`."""
+    """A model's step to run planned and unplanned: model, batch size, optimizer, overhead."""
 
     model: str
     batch_size: int
@@ -197,11 +199,11 @@ ROWS = (
 
 @dataclasses.dataclass(frozen=True)
 class RunRow:
-    """The outcome of one ModelRow.
+    """The outcome of running one ModelRow planned and unplanned.
 
     Attributes:
       row: the step. commands: whether XLA made command buffers; None where it makes none.
-      comparison: of both ways; None where a process failed, and `error` says why.
+      comparison: of both runs; None where a process failed, and `error` says why.
     """
 
     row: ModelRow
@@ -211,7 +213,7 @@ class RunRow:
 
     @property
     def passed(self) -> bool:
-        """Whether the step ran both ways, and gave the same bits."""
+        """Whether the step ran planned and unplanned, and outputs were the same bit for bit."""
         return self.comparison is not None and not self.comparison.difference
 
 
@@ -238,6 +240,6 @@ class Examination:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed and all rows that ran passed."""
+        """Whether no check of the machine failed, and all models that ran gave the same bits."""
         failed = any(check.passed is False for check in self.checks)
         return not failed and all(run.passed for run in self.runs)

@@ -67,7 +67,7 @@ class MeasuredMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The memory of a step in XLA's own order, and planned.
+    """The memory of a step run in XLA's own order, and run planned.
 
     Attributes:
       device: its kind.
@@ -119,7 +119,7 @@ def measure(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Measurement
 
 
 def _device(compiled: jax.stages.Compiled) -> tuple[Any, str]:
-    """The executable's first device, and why nothing can be measured on it, or ""."""
+    """Returns (an executable's first device, why nothing can be measured on it, or "")."""
     devices = {
         device
         for sharding in jax.tree.leaves(compiled.input_shardings)
@@ -138,7 +138,7 @@ def _device(compiled: jax.stages.Compiled) -> tuple[Any, str]:
 def _leaves(
     fn: Callable[..., Any], jit_options: Mapping[str, Any], args: Any, kwargs: Any
 ) -> list[Any]:
-    """The leaves of the arguments that are not static."""
+    """Returns the pytree leaves of a call's arguments that `jit_options` do not make static."""
     numbers = _tuple(jit_options.get("static_argnums"))
     names = set(_tuple(jit_options.get("static_argnames")))
     try:
@@ -159,7 +159,9 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _run(compiled: jax.stages.Compiled, leaves: list[Any], platform: str) -> dict[str, Any]:
-    """Runs an executable in a fresh process; returns fields of `MeasuredMemory`."""
+    """Runs an executable in a fresh process; returns fields of `MeasuredMemory`.
+    Raises InputError if it cannot be serialized for that process.
+    """
     infos = jax.tree.leaves(compiled.args_info)
     if len(infos) != len(leaves):
         raise InputError("measure cannot tell which arguments are static; pass those by position")
@@ -190,7 +192,7 @@ def _run(compiled: jax.stages.Compiled, leaves: list[Any], platform: str) -> dic
 
 
 def _write(path: Path, leaf: Any) -> dict[str, Any]:
-    """Writes an argument's bytes, unless it is only a shape; returns its shape and types."""
+    """Writes an argument's bytes, unless it is only a shape; returns shape, dtype, key type."""
     key = ""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         leaf = leaf if hasattr(leaf, "dtype") else jax.numpy.asarray(leaf)

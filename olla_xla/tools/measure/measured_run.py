@@ -20,7 +20,7 @@ from olla_xla.compile import process_memory
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Program of a child process: loads an executable, runs it twice, prints its memory."""
+    """Program of a child process: loads and runs an executable, prints its memory as JSON."""
     folder = Path(arguments[0])
     request = json.loads((folder / "request.json").read_text())
     device = jax.devices()[0]
@@ -77,7 +77,7 @@ def run_twice(
 
 
 def _arguments(folder: Path, leaves: list[dict[str, Any]], device: Any) -> list[Any]:
-    """The arguments on the device, new each time: donated ones are gone after a run."""
+    """Loads the arguments onto the device, new each time: donated ones are gone after a run."""
     values = []
     for k, leaf in enumerate(leaves):
         path, dtype = folder / f"leaf{k}", jax.numpy.dtype(leaf["dtype"])

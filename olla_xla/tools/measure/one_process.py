@@ -133,9 +133,8 @@ def _run_in_turns(request: RunRequest) -> Recomputation:
 
 
 def _predicted(compiled: Any, platform: str) -> float:
-    """Seconds of a step by the cost model, by the rates that plans are made with.
-
-    On a GPU the allocator keeps memory for temporaries, and transfers overlap with other work.
+    """Predicts the seconds of an executable's step by the cost model that plans are made with.
+    On a GPU allocating temporaries takes no time, and transfers overlap with other work.
     """
     target = platform_of_jax(platform).name
     kind = jax.devices()[0].device_kind
@@ -151,7 +150,9 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def _compiled(model: Any, request: RunRequest) -> tuple[Callable[..., Any], Any, str]:
-    """The function to call, its executable, and why it is not planned."""
+    """Compiles the model's step: (the function to call, its executable, why it is not planned).
+    Raises OllaError if planning failed, or the executable does not run the plan.
+    """
     with tracing(model.name):
         if not request.planned:
             function = jax.jit(model.step, **model.jit_options)
@@ -174,7 +175,7 @@ def _compiled(model: Any, request: RunRequest) -> tuple[Callable[..., Any], Any,
 
 
 def _arguments(model: Any, seed: int, device: Any) -> Any:
-    """The arguments on the device, made on a CPU so that making them takes no memory there."""
+    """Makes a step's arguments on the device, by way of a CPU, which takes no memory there."""
     if device.platform == "cpu":
         return jax.block_until_ready(model.arrays(seed))
     with jax.default_device(jax.devices("cpu")[0]):
@@ -188,7 +189,7 @@ def run_steps(
     steps: int,
     again: Callable[[Any, Any], Any],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[float]]:
-    """Runs the steps; returns the output's leaf names, digests by step, and seconds by step.
+    """Runs a step several times: (names of output leaves, their digests by step, seconds by step).
 
     Args:
       function: a step. given: a list of its first arguments only, which are taken out of it, so
@@ -215,10 +216,9 @@ def run_steps(
 def _next_arguments(
     outputs: Any, arguments: Any, model: Any, request: RunRequest, device: Any
 ) -> Any:
-    """The next step's arguments: the state that was returned, else the same or equal ones.
-
+    """Returns the arguments of the next step, given outputs and arguments of the last one.
     A step that returns its first argument anew, a train state, gets it back; others get the same
-    arguments each time.
+    arguments each time, or equal ones if they were donated.
     """
     if isinstance(outputs, tuple) and _same_shapes(outputs[0], arguments[0]):
         return (outputs[0], *arguments[1:])
@@ -243,7 +243,7 @@ def _same_shapes(a: Any, b: Any) -> bool:
 
 
 def _digest(leaf: Any) -> str:
-    """Of a leaf's dtype, shape and bytes."""
+    """Returns a digest, 16 hex digits, of an array's dtype, shape and bytes."""
     if _is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     digest = hashlib.sha256(f"{leaf.dtype}{leaf.shape}".encode())
@@ -257,7 +257,7 @@ def _digest(leaf: Any) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Program of a child process: does one measuring request, prints its result as last line."""
+    """Program of a child process: runs a request in JSON; prints the result as last line."""
     request = msgspec.convert(json.loads(arguments[0]), RunRequest)
     try:
         result = _run_in_turns(request) if request.turns else _run(request)

@@ -28,7 +28,7 @@ _FIND_GPU = (
 
 
 def gpu_kind() -> str:
-    """The kind of the GPU on which `measure` runs requests for one; "" if JAX finds none."""
+    """Asks a fresh process for the kind of the GPU that JAX finds; "" if it finds none."""
     run = subprocess.run(
         [sys.executable, "-c", _FIND_GPU],
         env={**os.environ, **_device_environment("gpu")},
@@ -70,7 +70,9 @@ def measure(request: RunRequest, progress: Progress, turns: int = 40) -> Compari
 
 
 def measure_one(request: RunRequest, progress: Progress, cache: str) -> Measured:
-    """Runs a request in a fresh process, planned or not as it says; raises as `measure`."""
+    """Runs a request in a fresh process, planned or not as it says; raises as `measure`.
+    Another process compiles first, into the folder `cache`.
+    """
     what = "planned" if request.planned else "unplanned"
     progress(f"{what}: compiling")
     _spawn(dataclasses.replace(request, steps=0), cache)
@@ -79,7 +81,9 @@ def measure_one(request: RunRequest, progress: Progress, cache: str) -> Measured
 
 
 def _spawn(request: RunRequest, cache: str) -> dict[str, Any]:
-    """Runs a request in a fresh process; returns the fields of its result."""
+    """Runs a request in a fresh process; returns the fields of its result.
+    Raises InputError or OllaError with the process's message if it failed.
+    """
     text = json.dumps(dataclasses.asdict(request))
     environment = _environment(request, cache)
     child = run_module("olla_xla.tools.measure.one_process", text, environment)
@@ -102,7 +106,7 @@ def _environment(request: RunRequest, cache: str) -> dict[str, str]:
 
 
 def _device_environment(platform: str, more: str = "") -> dict[str, str]:
-    """Environment variables with which JAX runs on "cpu" or "gpu", with the same bits each time.
+    """Returns environment variables for JAX on "cpu" or "gpu", with the same bits in each run.
 
     Args:
       platform: one of these. more: further XLA flags.

@@ -15,7 +15,7 @@ _CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class RunRequest:
-    """What one process is to run.
+    """A request to run a model's step in a process of its own, for measuring.
 
     Attributes:
       model, batch_size, optimizer: which step; see `olla_xla.tools.models`.
@@ -94,7 +94,7 @@ class Measured:
 
     @property
     def measured_bytes(self) -> int | None:
-        """Peak bytes in use: of a GPU's allocator, or on a CPU resident over the steps; or None."""
+        """Peak bytes in use: by a GPU's allocator, or resident in a CPU's steps; None: unknown."""
         return self.steps_peak_bytes if self.device_peak_bytes is None else self.device_peak_bytes
 
 
@@ -134,18 +134,18 @@ class Recomputation:
 
     @property
     def _overheads(self) -> list[float]:
-        """Measured time that the plan adds as a part of an XLA step, by turn, ascending."""
+        """Measured time that the plan adds, as a part of XLA's step, by pair of steps; sorted."""
         pairs = zip(self.again.step_seconds, self.kept.step_seconds, strict=True)
         return sorted(again / kept - 1 for again, kept in pairs)
 
     @property
     def overhead(self) -> float:
-        """Measured time that the plan adds, as a part of an XLA step: median over step pairs."""
+        """Measured time that the plan adds, as a part of XLA's step: the median over step pairs."""
         return statistics.median(self._overheads)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A confidence interval of `overhead`: of 95 %, or the most that so few steps give.
+        """A confidence interval (low, high) of `overhead`: of 95 %, or less with very few steps.
 
         Of n independent pairs, the k-th least and the k-th greatest enclose the median unless fewer
         than k are on one side of it, which is binomial, however times are distributed.
@@ -161,8 +161,7 @@ class Recomputation:
 
     @property
     def predicted(self) -> float:
-        """The added time as a part of a step, predicted from both executables' final modules.
-
+        """Time that the plan adds, as a part of a step, predicted from both final modules.
         A smaller temporary is allocated in less time, and operators that XLA removes, since their
         results are recomputed, do not run.
         """
@@ -187,12 +186,12 @@ class Comparison:
 
     @property
     def time_ratio(self) -> float:
-        """Median step time, planned over unplanned."""
+        """Median step time with the plan, divided by that without."""
         return self.planned.seconds / self.unplanned.seconds
 
 
 def compare(planned: Measured, unplanned: Measured) -> str:
-    """The first output that differs, or "" if all are identical bit for bit."""
+    """Says which output first differs between the runs, and after which step; "" if none does."""
     if planned.leaves != unplanned.leaves:
         return "the planned and unplanned outputs have different structures"
     if len(planned.digests) != len(unplanned.digests):

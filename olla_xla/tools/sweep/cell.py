@@ -30,7 +30,7 @@ Work = Callable[[Cell, SweepSettings], dict[str, Any]]
 
 
 def _row(cell: Cell, settings: SweepSettings, work: Work) -> dict[str, Any]:
-    """The row of a cell; what went wrong is its `error`."""
+    """Does `work` for a cell; returns its row with seconds, and with `error` if it failed."""
     started = time.monotonic()
     try:
         row = work(cell, settings)
@@ -90,7 +90,7 @@ def _argument_bytes(arguments: Any) -> int:
 
 
 def _check_fit(what: str, size: int, target: targets.Target) -> None:
-    """Raises InputError if that many bytes are more than the target has."""
+    """Raises InputError if `size` bytes exceed the target's memory; `what` is for the text."""
     if target.memory_bytes is not None and size > target.memory_bytes:
         raise InputError(
             f"the step does not fit: {what} {size / 2**30:,.1f} GiB, {target.name} has "
@@ -99,11 +99,11 @@ def _check_fit(what: str, size: int, target: targets.Target) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Ignores progress, which is not shown for cells."""
+    """Does nothing with a line of progress, since progress is not shown for cells."""
 
 
 def _end_with_parent() -> None:
-    """Ends this process soon after the one that started it is gone, killed or not."""
+    """Starts a thread that ends this process soon after its parent process is gone."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -115,7 +115,7 @@ def _end_with_parent() -> None:
 
 
 def answer(arguments: Sequence[str], work: Work) -> int:
-    """Program of a child process: does `work` for a request in JSON, prints the row."""
+    """Program of a child process: does `work` for the cell in its argument; prints the row."""
     request = json.loads(arguments[0])
     settings = SweepSettings(**request.pop("settings"))
     cell = Cell(**request)
@@ -129,7 +129,7 @@ def answer(arguments: Sequence[str], work: Work) -> int:
 
 
 def _off(predicted: int, assigned: int) -> float:
-    """The error of a prediction, as a part of what was assigned; a step may take nothing."""
+    """Relative error of a predicted total, predicted / assigned - 1; 0 if none is assigned."""
     return predicted / assigned - 1 if assigned else 0.0
 
 

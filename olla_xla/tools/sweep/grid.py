@@ -85,7 +85,7 @@ def cells(
     targets: Sequence[str],
     known_modes: Sequence[str] = tuple(MODES),
 ) -> list[Cell]:
-    """All combinations, in the order of the lists; the first list changes slowest.
+    """Makes a Cell of each combination, in the order of the lists; the first changes slowest.
 
     Args:
       models, batch_sizes, target_names, optimizers, modes: as given on the command line.
@@ -132,7 +132,7 @@ _FORMAT = "olla_xla.sweep/1"
 
 
 class Journal:
-    """The rows of one sweep, in two files; rows that are there already are read.
+    """The rows of one sweep, kept in two files; rows of an earlier run are read from there.
 
     Args:
       path: the CSV file; the JSON lines lie beside it, ending in `.jsonl`.
@@ -166,7 +166,7 @@ class Journal:
 
     @property
     def missing(self) -> list[Cell]:
-        """The cells that have no row yet."""
+        """The cells of the sweep that have no row in its files yet, in order."""
         return [cell for cell in self.grid if cell not in self.rows]
 
     def add(self, cell: Cell, row: Mapping[str, Any]) -> None:
@@ -183,7 +183,9 @@ class Journal:
             raise InputError(f"cannot write {self.path}: {error.strerror}") from error
 
     def _read(self) -> None:
-        """Takes over the rows of an earlier run, or starts the file."""
+        """Reads the rows of an earlier run, or starts the file; removes an unfinished last line.
+        Raises InputError if the file is of another sweep.
+        """
         text = self.lines.read_text(encoding="utf-8") if self.lines.exists() else ""
         whole = text[: text.rfind("\n") + 1]
         if not whole:

@@ -123,7 +123,7 @@ def _room(running: dict[Any, Any], worker_bytes: int) -> bool:
 
 
 def _available() -> int:
-    """Bytes that processes can take without swapping, as Linux estimates them."""
+    """Bytes of memory that processes can take without swapping, as Linux estimates them."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     fields = dict(line.split(":") for line in lines)
     return 1024 * int(fields["MemAvailable"].split()[0])
