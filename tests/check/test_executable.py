@@ -6,6 +6,8 @@ import itertools
 import re
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from hlo import xla_pb2
@@ -16,6 +18,8 @@ from olla_xla.check.executable import (
     check_planned,
 )
 from olla_xla.check.executable import results_digest as digest_for
+from olla_xla.compile.accounting import final_module
+from olla_xla.compile.assignment import assignment_proto
 from olla_xla.errors import CheckError
 from tests.support.compiles import STEPS, raw_step
 from tests.support.plugins import CUDA
@@ -490,6 +494,24 @@ def test_places_are_found_by_the_executables_own_ids():
     with pytest.raises(CheckError, match="no memory"):
         check_places(accepted, data, "cpu", assignment=assignment)
     check_places(accepted, final, "cpu", assignment=assignment)
+
+
+def test_a_call_that_is_one_function_writes_its_tuples_tables():
+    """A table of addresses that lies where the loop's counter does is written over it."""
+    x = jax.ShapeDtypeStruct((64,), jnp.float32)
+    loop = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, a: jnp.sin(a) * 1.5 + a[::-1], x))
+    compiled = loop.lower(x).compile()
+    data, assignment = final_module(compiled), assignment_proto(compiled, "cpu")
+    assert verdict(data, assignment=assignment) == ""
+    found = xla_pb2.BufferAssignmentProto.FromString(assignment)
+    tables = {b.id for b in found.logical_buffers if b.size == 16}
+    (temp,) = (
+        a for a in found.buffer_allocations if tables & {s.logical_buffer_id for s in a.assigned}
+    )
+    counter = max(s.offset for s in temp.assigned if s.size == 4)
+    for s in temp.assigned:
+        s.offset = counter if s.logical_buffer_id in tables else s.offset
+    assert "tuple has written over it" in verdict(data, assignment=found.SerializeToString())
 
 
 @pytest.mark.parametrize("target", ["cpu", CUDA])

@@ -328,9 +328,9 @@ class Numbering(abc.ABC):
         XLA:CPU compiles some calls to one function. Where its rounding may depend on any operation
         in that function, all of them are hashed into the results.
         """
-        if not self.is_cpu or not _is_one_function(op):
+        if not self.is_cpu or not is_one_function(op):
             return self.run(op.called[0], operands, effects)
-        bodies = _run_by(op)
+        bodies = run_by(op)
         self._together.update(k for body in bodies for k in body.ops if k.opcode == "fusion")
         result = self.run(op.called[0], operands, effects)
         if is_settled(bodies):
@@ -398,11 +398,12 @@ class Numbering(abc.ABC):
         }
 
 
-def _is_one_function(call: Op) -> bool:
+def is_one_function(call: Op) -> bool:
+    """Whether XLA:CPU compiles a call, and all that it runs, into one function."""
     return call.proto.frontend_attributes.map.get("xla_cpu_small_call") == "true"
 
 
-def _run_by(call: Op) -> list[Body]:
+def run_by(call: Op) -> list[Body]:
     """The computations that a call runs, those of loops, branches and calls in it included."""
     found, waiting = [], list(call.called)
     while waiting:

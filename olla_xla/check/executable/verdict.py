@@ -17,6 +17,7 @@ from olla_xla.check.executable.expressions import program_digest
 from olla_xla.check.executable.kernels import KernelMemory, kernel_memory
 from olla_xla.check.executable.layouts import check_layouts
 from olla_xla.check.executable.memory import Place, assigned_places, run, shared_buffers
+from olla_xla.check.executable.numbering import is_one_function, run_by
 from olla_xla.check.executable.program import Program, is_effect, may_be_effect, read_program
 from olla_xla.check.executable.values import MemoryValue, Values, follow
 from olla_xla.errors import CheckError, ResultsError
@@ -157,11 +158,23 @@ def _run_on_bytes(
     """Checks a schedule on the bytes that XLA assigned, and a GPU's thunks; returns the places."""
     if executable is not None:
         assignment = executable.assignment
-    places = assigned_places(values, places_of(assignment, names))
-    run(program, values, places, target)
+    found = places_of(assignment, names)
+    places = assigned_places(values, found)
+    run(program, values, places, target, _tables(program, found))
     if executable is not None:
         thunks.check_thunks(program, values, places, executable)
     return places
+
+
+def _tables(program: Program, found: Mapping[tuple[str, ShapeIndex], Place]) -> dict[str, Place]:
+    """Where the tables of addresses lie of tuples in calls that XLA:CPU compiles as one function.
+
+    That function writes them; elsewhere no thunk does.
+    """
+    calls = [op for op in program.run_ops() if op.opcode == "call" and is_one_function(op)]
+    inside = (op for call in calls for body in run_by(call) for op in body.ops)
+    tuples = (op.name for op in inside if op.opcode == "tuple")
+    return {name: found[name, ()] for name in tuples if (name, ()) in found}
 
 
 def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]) -> None:
