@@ -127,7 +127,7 @@ class _Cloner:
         self._computation.reorder()
 
     def _scheduled(self) -> list[int]:
-        """Returns all ids in execution order, with each clone right before its first reader."""
+        """All ids in execution order, each clone just before its first reader; HloError without."""
         step = {k: n for n, k in enumerate(self._order)}
         for k in reversed(self._readers):  # what reads a clone has its place by now
             if not self._readers[k]:

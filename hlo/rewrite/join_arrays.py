@@ -106,13 +106,13 @@ def _read_first(module: LoopModule, join: Join) -> None:
 def _write_part(
     body: MutableComputation, put: _Instruction, read: _Instruction, written: _Instruction
 ) -> None:
-    """Lets a fusion that updates a part of a slice, and writes the slice, write the part alone.
+    """Makes a fusion that updates part of a slice, and writes the slice, write the part alone.
 
-    As a cache does, which gets one row: what it writes over has the slice's other rows already.
+    In place; nothing is done if it has another form. `written` has the slice's other rows already.
 
     Args:
-      body: of the fusion `put`. read: the operand of which it reads the slice that it writes.
-      written: that into which it writes the slice, and which is to be the same array.
+      body: of the fusion `put`. read: the operand that it slices.
+      written: the operand into which it writes the slice; it is to be the same array as `read`.
     """
     first, last = (body.parameter(list(put.operand_ids).index(i.id)) for i in (read, written))
     whole = update_of(put, body, last.parameter_number)

@@ -60,7 +60,7 @@ class Restack(NamedTuple):
 
 
 def restacks(module: Module, target: str) -> Iterator[Restack]:
-    """Finds arrays of a scheduled module that can be updated in place, not stacked again."""
+    """Finds fusions that stack one array's slices, rows replaced, as could be done in place."""
     together = one_function(module) if platform(target).joins_calls else {}
     for c in module.control_computations if platform(target).emits_any_fusion else ():
         if c not in together or not may_depend_on_others(together[c]):  # else it is other code

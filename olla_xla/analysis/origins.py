@@ -184,7 +184,7 @@ def _is_carried(i: Instruction) -> bool:
 
 
 def _made(root: Instruction | None, index: ShapeIndex) -> Instruction | None:
-    """The fused instruction that computes element `index` of the root; copies are skipped."""
+    """Element `index` of a fusion's root, behind bitcasts, copies and converts without op_name."""
     if root is not None and root.opcode == "tuple" and index:
         root = root.operands[index[0]]
     while root is not None and not root.op_name and root.opcode in ("bitcast", "copy", "convert"):

@@ -32,7 +32,7 @@ _NOTEBOOK = 120
 
 
 def html(analysis: Analysis) -> str:
-    """The tables of an analysis as an HTML `pre` element in a monospaced font."""
+    """The summary and tables of an analysis as an HTML `pre` element in a monospaced font."""
     style = "font-family: ui-monospace, monospace; line-height: 1.3; white-space: pre"
     return f'<pre style="{style}">{escape(text(analysis, width=_NOTEBOOK))}</pre>'
 

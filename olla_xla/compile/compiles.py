@@ -145,7 +145,7 @@ class Compiles(StageCompiles):
     def judged(
         self, compiled: jax.stages.Compiled, plan: Plan, final: Final | None = None
     ) -> Applied:
-        """Checks a plan's executable: its order, the referee's checks, and a GPU's limits.
+        """Checks a plan's executable: order, referee, a GPU's limits; `reason` says what fails.
         If XLA's rematerialization changed it needlessly, the plan is compiled again without that.
 
         Args:

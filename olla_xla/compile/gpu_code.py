@@ -33,7 +33,7 @@ def serialized_executable(compiled: jax.stages.Compiled) -> bytes:
 
 
 def read_or_say(data: bytes) -> GpuExecutable | None:
-    """Parses a serialized GPU executable; None if it is b"", or cannot be read (one warning)."""
+    """Reads a serialized GPU executable; None if b"" or unreadable. Warns, of unknown kinds too."""
     if not data:
         return None
     try:

@@ -211,7 +211,7 @@ class PlannedFunction:
         self, traced: jax.stages.Traced, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], None] | None:
         """Lowers and plans a traced call, and notes if its first results are to be compared.
-        Returns None, or a function that warns after the call that it was not planned.
+        Returns None, or a function that warns later that it was not planned. Raises `MEANT`.
         """
         lowered = None
         try:

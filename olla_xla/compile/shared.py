@@ -56,10 +56,10 @@ def shared(
     way: Any,
     jit: Callable[[Callable[..., Any]], jax.stages.Wrapped],
 ) -> tuple[Callable[..., Any], Shared]:
-    """Finds or makes the state that is shared by functions with equal code and settings.
+    """Finds or makes the state shared by functions that are equal (==) and have equal settings.
 
     Args:
-      function: that is planned. way: all settings, in tuples, lists and dictionaries.
+      function: that is planned; not shared if unhashable. way: settings, in tuples, lists, dicts.
       jit: jits a function.
 
     Returns:

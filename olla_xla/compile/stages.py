@@ -118,7 +118,7 @@ class PlannedCompiled(_Stage, jax.stages.Compiled):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the executable; its first results are compared with XLA's own if that is due.
-        If they differ, XLA's own results are returned, and its executable is used from then on.
+        If they differ, warns, returns XLA's own, and runs XLA's executable from then on.
         """
         if self._outcome is None:
             return self._stage(*args, **kwargs)

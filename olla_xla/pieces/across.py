@@ -168,8 +168,8 @@ def cost_in_pieces(target: str, kind: str, module: Module) -> CostModel:
     """The cost model that compares a function cut into pieces with the whole function.
 
     Args:
-      target: "cpu", "cuda" or "tpu". kind: JAX's name of the device. module: on a CPU, its matrix
-        products are timed, once on a machine.
+      target: "cpu", "cuda" or "tpu". kind: JAX's name of the device. module: on a CPU, its heaviest
+        matrix products are timed, and transposed reads, unless times of both are on file.
     """
     found = device(target, kind)
     if not platform(target).has_measured_rates:

@@ -90,7 +90,7 @@ def solve(work: Candidates, limits: SearchLimits, seconds: float) -> Solved:
       limits: of all computations. seconds: of search for this one.
 
     Returns:
-      A solution whose predicted total is never above that of XLA's order.
+      A solution with no higher predicted total (placement "own": peak) than XLA's order.
     """
     options, began = limits.options, clock.now()
     deadline = began + max(seconds, 0.01)

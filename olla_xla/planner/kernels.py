@@ -140,8 +140,8 @@ class _KernelMemory:
     def _all_like(
         self, i: Instruction, own: Sequence[int], numbers: Sequence[int]
     ) -> tuple[int, ...]:
-        """Numbers of operands to hold: all of sizes as in `numbers`, since the next of them would
-        be overwritten, but those held already or that `own` has overwritten.
+        """Numbers of operands as large as one of `numbers`: if only those were held, the next would
+        be overwritten. Not those held already, or whose memory `own` gives to a result.
         """
         found, held = leaves(i), self.holds.get(i.name, ())
         first = len(found) - sum(source is i for source, _ in found)

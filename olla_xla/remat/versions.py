@@ -192,8 +192,8 @@ def _sort_needs(needs: Needs, t: int) -> int:
 
 @inner
 def _shared(g: GraphArrays, evicted: Evicted, needs: Needs, made: Versions, v: int) -> int:
-    """Writes to `needs.places` keys at which evicted results of `v` would each have clones; returns
-    their number, 0 if fewer than two results are evicted.
+    """The number of clones of `v` if each evicted result had its own, 0 if fewer than two are
+    evicted. Writes their keys (moments) to `needs.places`; adds nothing to `made`.
     """
     results = 0
     for e in range(g.out_ptr[v], g.out_ptr[v + 1]):

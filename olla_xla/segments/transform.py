@@ -348,7 +348,7 @@ def _with_again(part: _Block, earlier: Sequence[Any]) -> _Block:
 
 @jax.custom_jvp
 def _relayed(first: jax.Array, again: jax.Array) -> jax.Array:
-    """Returns `again`, with the derivative of `first`, its equal, which then need not be kept."""
+    """Returns `again`, equal to `first`, with `first`'s derivative, so `first` need not be kept."""
     return again
 
 

@@ -319,9 +319,9 @@ class ElementExpressions(ElementNumbering):
     def _codes_of(
         self, op: Op, arrays: Arrays, results: Collection[ShapeIndex]
     ) -> dict[ShapeIndex, bytes]:
-        """Result index -> hash of a fusion's code and of equal values it reads from several arrays.
+        """Result index -> hash of a fusion's code and of which arrays it reads have equal values.
 
-        XLA:TPU takes results that are not read out of a fusion, so there each counts by itself.
+        On XLA:TPU, which removes unread results, each hash covers what its result needs; else all.
         """
         root = op.called[0].result
         if not self.is_tpu or root.opcode != "tuple":

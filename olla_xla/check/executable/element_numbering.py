@@ -121,7 +121,7 @@ class ElementNumbering(Numbering):
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
-        """Records a placeholder value number, for which each iteration calls `again(...)`."""
+        """In a loop's body: a new number, which each iteration replaces by that of `again(...)`."""
         said = hashed(repr((again.__qualname__, hash(given))).encode())
         number = hashed(b"".join((_LATER, said, *operands)))
         assert self.terms is not None

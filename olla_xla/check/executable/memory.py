@@ -180,9 +180,9 @@ class _Memory:
         self.holds.add(value)
         self.log.append((True, value, place))
 
-    def undo(self, mark: int) -> set[MemoryValue]:
+    def undo(self, mark: int) -> dict[MemoryValue, Place]:
         """Restores memory to when the log had `mark` entries; returns the values ended since."""
-        ended = set()
+        ended: dict[MemoryValue, Place] = {}
         while len(self.log) > mark:
             written, value, place = self.log.pop()
             starts, held = self._starts[place.allocation], self._held[place.allocation]
@@ -194,12 +194,12 @@ class _Memory:
                 starts.insert(at, place.start)
                 held.insert(at, (place.start, place.stop, value))
                 self.holds.add(value)
-                ended.add(value)
+                ended[value] = place
         return ended
 
-    def drop(self, values: set[MemoryValue], places: Places, by: Op) -> None:
-        """Ends those of `values` that memory holds, as overwritten by `by`; logs it."""
-        for value in values & self.holds:
+    def drop(self, places: Places, by: Op) -> None:
+        """Ends those of these values that memory holds, as overwritten by `by`; logs it."""
+        for value in places.keys() & self.holds:
             place = places[value]
             starts, held = self._starts[place.allocation], self._held[place.allocation]
             at = bisect.bisect_left(starts, place.start)
@@ -357,7 +357,7 @@ class _Machine:
         for value in frame.at[op.operands[0]].values():
             self.read(value, op.name)
         chosen = frame.choices.get(op, [])
-        ended: set[MemoryValue] = set()
+        ended: dict[MemoryValue, Place] = {}
         mark = len(self._memory.log)
         for k, inner in enumerate(frame.inner[op]):
             self.run(inner)
@@ -367,7 +367,7 @@ class _Machine:
             for value in inner.at[inner.body.result].values():
                 self.read(value, op.name)
             ended |= self._memory.undo(mark)
-        self._memory.drop(ended, self._places, op)
+        self._memory.drop(ended, op)
         for result, _ in chosen:
             self.write(result, op)
 

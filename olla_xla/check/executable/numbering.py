@@ -257,7 +257,7 @@ class Numbering(abc.ABC):
         return found
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of an operation without a rule: a hash of it, its operands and callees."""
+        """Hashes an operation without a rule, its operands and callees; appends to `effects`."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]

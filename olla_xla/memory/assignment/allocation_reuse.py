@@ -296,9 +296,9 @@ def put(
 
 @inner
 def previous(gaps: NDArray[np.int64], k: int, start: int, end: int) -> int:
-    """The last place before `k` that may be free over the live range [start, end]; -1 if none.
+    """The last place (an allocation's, as in `put`) before `k` that may be free over [start, end].
 
-    The index tells only where a search need not look. A range of one instant may go anywhere.
+    -1 if none. It may be taken after all. If start >= end, it is k - 1.
     """
     if start >= end:
         return k - 1

@@ -125,7 +125,7 @@ class LoopBody:
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """The fusion, collective or slice that an asynchronous instruction runs; others: itself."""
+        """The fusion, collective or slice that an async-start runs; others, dones too: itself."""
         found = self.fusions.get(owner) or self.exchanges.get(owner)
         if found is None and owner.opcode == "async-start":
             found = owner.called[0].root

@@ -198,8 +198,8 @@ class Choice:
         return price * residual.bytes * thin.every / iterations + seconds
 
     def made_with(self, number: int) -> list[int]:
-        """Value numbers that must be recomputed too whenever `number` is. Scan residuals are kept
-        or made again by their own choice, and their parts with them.
+        """Value numbers that the recipe of `number` reads and that are recomputed with it, but for
+        scan residuals and their parts (except those of `number`), which are chosen by themselves.
         """
         recipe = self.needed[number]
         pieces = self.table.pieces
