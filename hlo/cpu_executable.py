@@ -143,7 +143,7 @@ class CpuExecutable:
 
         A kernel that runs a whole computation lists all of the computation's memory among what it
         reads. Where no array of its operands lies in exactly these bytes, they are memory of its
-        own. So is a tuple's table of addresses, which no thunk writes.
+        own. So is a tuple's table of addresses, which no other thunk writes or reads.
         """
         given = self._operands()
         shapes = {i.name: i.shape for c in self._module.computations for i in c.instructions}
@@ -168,7 +168,7 @@ class CpuExecutable:
         )
 
     def _operands(self) -> dict[str, set[str]]:
-        """Maps a call's name to instructions, but tuples, whose values its operands may hold."""
+        """Maps a call's name to the names of instructions whose values its operands may hold."""
         every = {i.id: i for c in self._module.computations for i in c.instructions}
         roots = {c.id: c.root_id for c in self._module.computations}
         home = {i.id: c.id for c in self._module.computations for i in c.instructions}
