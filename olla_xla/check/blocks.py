@@ -24,6 +24,8 @@ def check_blocks(
 ) -> dict[int, int]:
     """Checks that no two blocks that are live at once share a byte, and the constraints below.
 
+    Raises CheckError, with the blocks' names, where they do not hold.
+
     Args:
       lower, upper: block i is live at the times lower[i], ..., upper[i] - 1.
       size: bytes. offsets: block i occupies bytes [offsets[i], offsets[i] + size[i]).
@@ -35,10 +37,7 @@ def check_blocks(
       space: memory space of each block; blocks of different spaces never conflict.
 
     Returns:
-      The least capacity of each memory space that holds its blocks, in bytes.
-
-    Raises:
-      CheckError: a constraint is violated; the message names the blocks.
+      Memory space -> the least capacity that holds its blocks, in bytes.
     """
     n = len(size)
     label = [str(i) for i in range(n)] if names is None else [str(x) for x in names]
@@ -89,7 +88,7 @@ def _check_overlaps(
     label: Sequence[str],
     group: Sequence[int] | None,
 ) -> None:
-    """Raises CheckError if two blocks live at once overlap; sweeps over time, sorted by offset."""
+    """Raises CheckError if two of `blocks` (indices), not of one group, share a time and a byte."""
     events = sorted(
         event for i in blocks for event in ((int(lower[i]), 1, i), (int(upper[i]), 0, i))
     )

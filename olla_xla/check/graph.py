@@ -12,19 +12,15 @@ from olla_xla.problem.graph import TensorGraph
 
 
 def check_schedule(graph: TensorGraph, order: Sequence[int], peak_bytes: int | None = None) -> int:
-    """Checks an order of a graph's operators and recomputes its lifetime peak.
+    """Checks an order of a graph's operators; returns its recomputed lifetime peak in bytes.
+
+    Raises CheckError if it is no permutation, an operator runs before one it depends on, a reader
+    of a donated or updated buffer runs after the operator that overwrites it, or the peak is wrong.
 
     Args:
       graph: the tensor graph.
       order: operator ids in execution order.
       peak_bytes: the peak that was claimed for it, or None.
-
-    Returns:
-      The recomputed lifetime peak in bytes.
-
-    Raises:
-      CheckError: not a permutation; an operator runs before one it depends on; a reader of a
-        donated or updated buffer runs after the operator that overwrites it; a wrong peak.
     """
     steps = _steps(graph, order)
     for u, v in graph.edges:
@@ -109,7 +105,7 @@ def _check_aliases(graph: TensorGraph, steps: Sequence[int]) -> None:
 
 
 def _handed(graph: TensorGraph, steps: Sequence[int], last: Sequence[int]) -> dict[int, int]:
-    """Tensors whose memory passes on at their last step: tensor -> the tensor that takes it."""
+    """Tensors whose memory passes on at their `last` step: tensor -> the tensor that takes it."""
     taken: dict[int, int] = {}
     given: set[int] = set()
     must = []
@@ -130,7 +126,7 @@ def _handed(graph: TensorGraph, steps: Sequence[int], last: Sequence[int]) -> di
 
 
 def _intervals(graph: TensorGraph, steps: Sequence[int]) -> list[tuple[int, int]]:
-    """[start, stop) steps of each tensor; at a step where one takes over memory, only it counts."""
+    """[start, stop) steps of each tensor; one whose memory is taken over ends a step earlier."""
     last = _last_steps(graph, steps)
     handed = _handed(graph, steps, last)
     return [
@@ -159,9 +155,10 @@ def _peak(graph: TensorGraph, steps: Sequence[int]) -> int:
 def _passes_on(
     graph: TensorGraph, last: Sequence[int], a: int, b: int, step: int, paired: bool
 ) -> bool:
-    """Whether tensor `b`, which begins at a step, may lie in the memory of tensor `a`.
+    """Whether tensor `b`, which begins at `step`, may lie in the memory of tensor `a`.
 
     Args:
+      last: last step of each tensor.
       paired: whether the graph has them as an output and an input that may share memory.
     """
     old, new = graph.tensors[a], graph.tensors[b]
@@ -188,17 +185,16 @@ def check_placement(
 ) -> None:
     """Checks that no two tensors that live at the same time share a byte.
 
+    Tensors of one buffer share by design; so may an output and the operand that dies at its
+    operator, if both begin at one offset. Raises CheckError if others overlap, or a tensor has no
+    place, a wrong size, or leaves the arena.
+
     Args:
       graph: the tensor graph. order: operator ids in execution order.
       offsets: tensor name -> (offset, size): the tensor occupies bytes [offset, offset + size).
       arena_bytes: the arena's size, or None for no limit.
       one_offset: whether a tensor that takes over another one's memory must begin at its offset;
         else any overlap of the two is allowed.
-
-    Raises:
-      CheckError: a tensor has no place, a wrong size, or leaves the arena; or two live tensors
-        overlap. Tensors of one buffer share by design; so may an output and the operand that dies
-        at its operator, if both begin at one offset.
     """
     steps = _steps(graph, order)
     lasts = _last_steps(graph, steps)
@@ -247,7 +243,7 @@ def _met(places: np.ndarray) -> list[list[int]]:
     """
     page = places[:, 3].max(initial=0) // _PAGES + 1
     first, last = places[:, 2] // page, (places[:, 3] - 1) // page
-    found = [np.zeros(0, np.int64)]
+    met = [np.zeros(0, np.int64)]
     for p in range(_PAGES):
         here = np.flatnonzero((first <= p) & (last >= p))
         live = here[:0]
@@ -256,15 +252,15 @@ def _met(places: np.ndarray) -> list[list[int]]:
             live = np.append(live[places[live, 1] >= places[new[0], 0]], new)
             later, earlier = np.nonzero(_overlap(places[new, :, None], places[live].T))
             pairs = new[later] * len(places) + live[earlier]
-            found.append(pairs[new[later] > live[earlier]])
-    return np.stack(np.divmod(np.unique(np.concatenate(found)), max(len(places), 1)), 1).tolist()
+            met.append(pairs[new[later] > live[earlier]])
+    return np.stack(np.divmod(np.unique(np.concatenate(met)), max(len(places), 1)), 1).tolist()
 
 
 def _overlap(new: np.ndarray, old: np.ndarray) -> np.ndarray:
     """Bool [new, old]: whether both share a byte, and the old one lives until the new begins.
 
-    Args:
-      new: int64 [new, 5, 1]. old: int64 [5, old]; places as in `_met`.
+    `new`: int64 [new, 5, 1]. `old`: int64 [5, old]. Of the five: first and last step, first byte,
+    end, tensor.
     """
     return (old[1] >= new[:, 0]) & (old[2] < new[:, 3]) & (old[3] > new[:, 2])
 

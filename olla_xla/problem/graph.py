@@ -88,7 +88,7 @@ class TensorGraph:
     inplace: tuple[tuple[int, int], ...] = ()
 
     def validate(self) -> None:
-        """Raises GraphError if a size is negative, an id is unknown, or the order is cyclic."""
+        """Raises GraphError if a size is negative, an id is unknown, or the edges have a cycle."""
         n, m = len(self.operators), len(self.tensors)
         for tensor in self.tensors:
             if not 0 <= tensor.source < n:

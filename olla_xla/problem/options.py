@@ -33,7 +33,8 @@ _PART = "a fraction of the step's time, such as 0.05 for 5%, or 'knee'"
 class PlanOptions:
     """All options of one planning run; they are checked at construction.
 
-    Numbers may be scalars of numpy or JAX; they are kept as Python's.
+    Numbers may be scalars of numpy or JAX; they are kept as Python's. Raises LimitError if a limit
+    is not positive, and InputError if a value has the wrong type or is no method or backend.
 
     Attributes:
       time_limit: seconds that planning may add; the clock can only end it earlier. None: in
@@ -67,10 +68,6 @@ class PlanOptions:
         possible, XLA's places are kept, and `Plan.placement_note` says why.
       early_updates: the program has the paper's control edges (4.3), which make weight updates run
         early. It is smaller, may exclude the best order, and proves no more than the minimum cuts.
-
-    Raises:
-      LimitError: a limit is not positive.
-      InputError: a value has the wrong type, or no such method or backend.
     """
 
     time_limit: float | None = None
@@ -102,7 +99,7 @@ class PlanOptions:
 
     @property
     def in_proportion(self) -> bool:
-        """Whether planning time is in proportion to XLA's: no limit, budget or "ilp" is set."""
+        """Whether planning time follows XLA's compile time: no limit, budget or "ilp" is set."""
         limits = (self.time_limit, self.step_limit, self.memory_budget)
         return limits == (None,) * len(limits) and self.method == "search"
 
@@ -178,8 +175,7 @@ def _plain(value: Any) -> Any:
 def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
     """Parses a number of bytes: KB to TB are powers of 1000, K to T and KiB to TiB of 1024.
 
-    Raises:
-      InputError: it is neither a number nor such text; the message calls it `name`.
+    Raises InputError, which calls it `name`, if it is neither a number nor such text.
 
     Examples:
       >>> parse_bytes("1.5GB")
@@ -191,10 +187,10 @@ def parse_bytes(text: int | str, name: str = "memory_budget") -> int:
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     if isinstance(text, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
         units = {name.lower(): size for name, size in _UNITS.items()}
-        if found and found[2].lower() in units:
-            return int(float(found[1]) * units[found[2].lower()])
+        if match and match[2].lower() in units:
+            return int(float(match[1]) * units[match[2].lower()])
     raise InputError(f"{name}={text!r} is not {_FORM}")
 
 
@@ -209,9 +205,8 @@ def parse_positive(text: int | str, name: str) -> int:
 def parse_overhead(value: float | str, name: str = "max_overhead") -> float:
     """Parses a fraction of a step's time, given as a number or a percentage: 0.05, or "5%".
 
-    Raises:
-      InputError: it is neither; the message calls it `name`. A number above 2 is likely meant as
-        per cent, and is refused; "500%" is not.
+    Raises InputError, which calls it `name`, if it is neither. A number above 2 is likely meant as
+    per cent, and is refused; "500%" is not.
 
     Examples:
       >>> parse_overhead("5%")

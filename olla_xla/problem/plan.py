@@ -38,11 +38,7 @@ class Plan(PlanFields):
         return summary.table(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a plan file atomically: no reader sees half of it.
-
-        Raises:
-          PlanFileError: the file cannot be written.
-        """
+        """Writes a plan file atomically: no reader sees half of it. PlanFileError if it cannot."""
         try:
             with written_whole(path) as beside:
                 beside.write_bytes(dumps(self))
@@ -51,11 +47,7 @@ class Plan(PlanFields):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Reads a plan from a plan file.
-
-        Raises:
-          PlanFileError: it cannot be read, is not a plan file, or is of another version.
-        """
+        """Reads a plan file; PlanFileError if it is unreadable, none, or of another version."""
         try:
             text = read_regular(path)
         except OSError as error:
@@ -137,14 +129,10 @@ def dumps(plan: Plan) -> bytes:
 
 
 def loads(text: bytes | str, name: str = "plan") -> Plan:
-    """Decodes a plan from the JSON text of a plan file.
+    """Decodes a plan from the JSON text of a plan file, as `dumps` writes it.
 
-    Args:
-      text: as `dumps` writes it.
-      name: what to call the text in errors, such as the file's path.
-
-    Raises:
-      PlanFileError: not a plan file, of another version, or a field is missing or malformed.
+    Raises PlanFileError, which calls the text `name`, if it is no plan file, of another version, or
+    if a field is missing or malformed.
     """
     try:
         document = msgspec.json.decode(text)

@@ -43,10 +43,7 @@ class LoopRecord(NamedTuple):
 
 
 class StopReason(enum.StrEnum):
-    """Why a search for an order or for offsets ended.
-
-    Members are strings, and are written as such to plan files and to the rows of benchmarks.
-    """
+    """Why a search for an order or for offsets ended; text in plan files and benchmarks."""
 
     PROOF = "proof"
     """A bound shows that no more than the tolerance is left to gain, or that there is no answer."""
@@ -178,7 +175,9 @@ class PlanEdits:
 
     @property
     def recomputed_residuals(self) -> int:
-        """The number of scan residuals that the plan recomputes instead of storing them."""
+        """The number of scan residuals (arrays that one loop writes and a later one reads slice by
+        slice) that the plan recomputes instead of storing them.
+        """
         return sum(len(record.dropped) for record in self.loops)
 
     @property
@@ -188,10 +187,10 @@ class PlanEdits:
 
 
 class HostArray(NamedTuple):
-    """A scan residual that is kept in host memory between two loops; sizes are one device's.
+    """A scan residual, which one loop writes and a later one reads, that is kept in host memory.
 
     Attributes:
-      array: XLA's shape, such as "bf16[16,8,2048,7168]". bytes: of it.
+      array: XLA's shape, such as "bf16[16,8,2048,7168]". bytes: of it, on one device.
       line: "file:line" that makes its slices, or "".
       writer, reader: the loops, of which each iteration sends one slice, and fetches one.
     """

@@ -11,7 +11,7 @@ _NOTEWORTHY = 0.9
 def in_a_line(plan: PlanFields) -> str:
     """Formats total, XLA's total, bound, time: "16.1 MB instead of 18.8, bound 16.1, 3.0 s".
 
-    No bound where the total lies below it (`of_the_bound`).
+    The lower bound is left out where the total lies below it (`of_the_bound`).
     """
     total, bound = plan.total_bytes, plan.lower_bound_bytes
     rest = f"bound {_mb(bound)}, " if bound <= total else ""

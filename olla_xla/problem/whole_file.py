@@ -19,8 +19,9 @@ def written_whole(
 ) -> Iterator[Path]:
     """Context manager that gives a temporary path; what is written there replaces the file `path`.
 
-    The old file stays until the block ends, and also if it raises. The path ends in the file's
-    name, for writers that look at the suffix. Nobody else can have made the file there.
+    The old file stays until the block ends, and also if it raises. The temporary path ends in the
+    file's name, for writers that look at the suffix; nobody else can have made a file there. Raises
+    OSError if the file cannot be put in its place.
 
     Args:
       path: of the file, in a folder that exists.
@@ -28,15 +29,12 @@ def written_whole(
       follow: whether a symbolic link is followed, and a device or a pipe written directly; else the
         file takes their place.
 
-    Raises:
-      OSError: it cannot be put in its place.
-
     Examples:
       >>> import tempfile
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     with written_whole(Path(folder) / "a.txt") as beside:
       ...         _ = beside.write_text("all of it")
-      ...     print(*(found.name for found in Path(folder).iterdir()))
+      ...     print(*(file.name for file in Path(folder).iterdir()))
       a.txt
     """
     place = Path(os.path.realpath(path) if follow else path)
@@ -77,10 +75,9 @@ def user_cache() -> Path:
 
 
 def keep(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Writes `data` to a file atomically; makes the folder, which only this user may write to.
+    """Writes `data` to a file atomically; makes its folder, which only this user may write to.
 
-    Raises:
-      OSError: it cannot be written, or others may write to the folder.
+    Raises OSError if the file cannot be written, or others may write to the folder.
     """
     own_folder(path.parent)
     with written_whole(path, mode, follow=False) as beside:

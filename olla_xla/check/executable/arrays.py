@@ -28,9 +28,10 @@ _MOVED = {
 
 
 class Arrays:
-    """For one fusion: from which arrays outside it each value inside the fusion takes elements.
+    """Records from which arrays outside a fusion the operations inside it read their operands.
 
-    It starts with the fusion's parameters, each from its operand's array (`array_of`).
+    Args:
+      alike: (parameter of a loop's body, tuple index) -> the array that this element always is.
     """
 
     def __init__(self, fusion: Op, alike: Alike) -> None:
@@ -39,7 +40,7 @@ class Arrays:
         self._read: list[tuple[Op, _Extents, bytes, frozenset[object]]] = []
 
     def note(self, op: Op, read: list[Numbers]) -> None:
-        """Records from which arrays an operation reads, given its operands' value numbers."""
+        """Records which arrays outside the fusion `op` reads; `read`: numbers of its operands."""
         if op.opcode in ("concatenate", "tuple"):
             count = len(op.operands)
         else:
@@ -54,12 +55,12 @@ class Arrays:
                 self._read += ((op, extents, number, origin) for number in numbers.values())
 
     def candidates(self, among: Collection[Op] | None = None) -> dict[bytes, frozenset[object]]:
-        """Value number -> arrays it is read from, where values of its shape come from several.
+        """Value number -> outside arrays it is read from; only of shapes that several arrays have.
 
         Args:
-          among: the operations that count; None: all of the fusion.
+          among: operations inside the fusion whose reads count; None: all.
         """
-        found: dict[bytes, frozenset[object]] = {}
+        sources: dict[bytes, frozenset[object]] = {}
         read: dict[_Extents, dict[bytes, frozenset[object]]] = {}
         for op, extents, number, origin in self._read:
             if among is None or op in among:
@@ -67,23 +68,27 @@ class Arrays:
                 alike[number] = alike.get(number, _NONE) | origin
         for alike in read.values():
             if len(_NONE.union(*alike.values())) > 1:
-                found |= alike
-        return found
+                sources |= alike
+        return sources
 
 
 def several(read: Iterable[tuple[bytes, frozenset[object]]]) -> list[bytes]:
-    """Value numbers that `read` has of more than one array, each followed by a hash of how many."""
-    found: dict[bytes, frozenset[object]] = {}
+    """Picks the numbers that several arrays hold from `read`: (value number, arrays that hold it).
+
+    Returns each such number, ascending, followed by a hash of how many arrays hold it.
+    """
+    origins: dict[bytes, frozenset[object]] = {}
     for number, origin in read:
-        found[number] = found.get(number, _NONE) | origin
-    counts = ((n, len(origin)) for n, origin in found.items() if len(origin) > 1)
+        origins[number] = origins.get(number, _NONE) | origin
+    counts = ((n, len(origin)) for n, origin in origins.items() if len(origin) > 1)
     return [part for n, count in sorted(counts) for part in (n, named((count,)))]
 
 
 def array_of(op: Op, alike: Alike) -> object:
-    """A key for the array that `op` returns: the `Op` that makes it, behind bitcasts.
+    """Returns a key that tells whether two operations return the same array.
 
-    For a get-tuple-element: what `alike` has for it, else (key of the tuple, element).
+    It is the operation that makes the array, before bitcasts; for a get-tuple-element what `alike`
+    has for (tuple operation, tuple index), else (key of the tuple operation, tuple index).
     """
     op = op.behind("bitcast")
     if op.opcode == "get-tuple-element":

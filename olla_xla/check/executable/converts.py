@@ -20,21 +20,25 @@ _FLOATS = frozenset({10, 11, 12, 16})
 
 
 def convert_of(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
-    """The value number of a convert of `number` from `old` to `new`; None if no rule gives it."""
-    if (found := narrowed(numbering, number, new)) is not None:
-        return found
+    """Value number of a convert of value `number` from shape `old` to `new`.
+
+    None if no rule here applies: for other types than floats, or for one that rounds and changes
+    the layout. A value that was widened and is narrowed again has its first number.
+    """
+    if (original := narrowed(numbering, number, new)) is not None:
+        return original
     if is_wider(old, new):
         return widened(numbering, number, old, new)
     return rounded(numbering, number, old, new)
 
 
 def converted(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
-    """The value number of an implicit convert from `old`'s to `new`'s type; always some number."""
-    found = convert_of(numbering, number, old, new)
-    if found is None:
-        found = _plain(numbering, number, new)
-        numbering.note_computed(found)
-    return found
+    """Value number of an implicit convert of value `number`: by `convert_of`, else a plain hash."""
+    new_number = convert_of(numbering, number, old, new)
+    if new_number is None:
+        new_number = _plain(numbering, number, new)
+        numbering.note_computed(new_number)
+    return new_number
 
 
 def is_wider(old: Shape, new: Shape) -> bool:
@@ -43,7 +47,10 @@ def is_wider(old: Shape, new: Shape) -> bool:
 
 
 def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes | None:
-    """Value number, recorded, of a convert that may round; None unless of floats in one layout."""
+    """Returns, and records, the value number of a convert that may round.
+
+    None if one of the types is no float, or if the layouts differ.
+    """
     if old.minor_to_major != new.minor_to_major:
         return None
     if not {old.element_type, new.element_type} <= _FLOATS:
@@ -60,14 +67,17 @@ def rounded(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
 
 def _again(numbering: ElementNumbering, shapes: tuple[Shape, Shape], number: bytes) -> bytes:
-    """Recomputes the value number of a convert that `note_term` recorded, for another operand."""
-    found = convert_of(numbering, number, *shapes)
-    assert found is not None  # that depends on the shapes alone
-    return found
+    """Recomputes a recorded convert's value number for another operand; `shapes`: (old, new)."""
+    new_number = convert_of(numbering, number, *shapes)
+    assert new_number is not None  # that depends on the shapes alone
+    return new_number
 
 
 def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
-    """Value number, outside the fusion whose code hashes to `code`, of its result `number`."""
+    """Value number of result `number` outside of its fusion: hashed with the fusion's code.
+
+    `code`, a hash of the code, may decide how a result is rounded. A convert stays recorded as one.
+    """
     if (inner := numbering.rounded.get(number)) is not None and not inner.code:
         return _rounded_by(numbering, (inner.old, inner.new), code, inner.operand)
     result = numbering.coded(code, number)
@@ -79,9 +89,13 @@ def exposed(numbering: ElementNumbering, number: bytes, code: bytes) -> bytes:
 def _rounded_by(
     numbering: ElementNumbering, shapes: tuple[Shape, Shape], code: bytes, number: bytes
 ) -> bytes:
-    """Value number of a convert computed by a fusion's code (hash `code`); moves come after it."""
-    if (found := narrowed(numbering, number, shapes[1])) is not None:
-        return found
+    """Value number of a convert of value `number`, of `shapes` (old, new), in a fusion.
+
+    The fusion's code (`code`: a hash of it) may decide how it is rounded. Bitcasts and transposes
+    of the operand are numbered as if they came after the convert.
+    """
+    if (original := narrowed(numbering, number, shapes[1])) is not None:
+        return original
 
     def made(number: bytes, old: Shape, new: Shape) -> bytes:
         result = numbering.term(code, _plain(numbering, number, new))
@@ -93,7 +107,7 @@ def _rounded_by(
 
 
 def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) -> bytes:
-    """The value number of a convert of `number` to a wider type, which is exact."""
+    """Value number of a convert of value `number` to a wider type, which is exact; records it."""
 
     def made(number: bytes, old: Shape, new: Shape) -> bytes:
         result = _plain(numbering, number, new)
@@ -106,10 +120,10 @@ def widened(numbering: ElementNumbering, number: bytes, old: Shape, new: Shape) 
 
 
 def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | None:
-    """The value number before a convert to a wider type, if `number` is such a convert's; or None.
+    """Undoes a convert to a wider type: returns the value number of what was converted.
 
-    Bitcasts and transposes after the convert are applied to that value. None if there is no such
-    convert, or the value's type is not `new`'s.
+    None if `number` is not a widened value, or that had another type before than `new` has.
+    Bitcasts and transposes after the widening are applied to what is returned.
     """
     if number in numbering.widened:
         first, before, _ = numbering.widened[number]
@@ -124,7 +138,7 @@ def narrowed(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes | 
 def slice_of_converted(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 ) -> bytes | None:
-    """The value number of one slice of a convert's result, flattened; None if not of a convert.
+    """Value number of one slice of a convert's result, flattened; None if `number` is no convert's.
 
     Args:
       numbering: of the module. number: the array's value number. at: the index's value number.
@@ -149,7 +163,7 @@ def slice_of_converted(
 
 
 def _plain(numbering: ElementNumbering, number: bytes, new: Shape) -> bytes:
-    """Value number of a convert of `number` to the type and extents of `new`, of any layout."""
+    """Value number of a convert of value `number`: a hash of it and of `new`'s type and extents."""
     shape = numbering.shape(row_major(new))
     return numbering.term(hashed(SHAPED + b"convert" + shape), END, number)
 
@@ -161,7 +175,10 @@ def _behind_moves(
     new: Shape,
     made: Callable[[bytes, Shape, Shape], bytes],
 ) -> bytes:
-    """Value number by `made` for the array before bitcasts and transposes, then moved by these."""
+    """Numbers a convert as if done before the bitcasts and transposes that made array `number`.
+
+    `made(number, old, new)` numbers that convert; they are then applied to its result.
+    """
     if number in numbering.moves:
         move = numbering.moves[number]
         wide = typed(move.shape, new)

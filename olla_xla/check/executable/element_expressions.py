@@ -28,12 +28,7 @@ from hlo.wire import slice_ranges
 from olla_xla.check.executable.arrays import Arrays
 from olla_xla.check.executable.converts import convert_of, converted
 from olla_xla.check.executable.element_numbering import ElementNumbering
-from olla_xla.check.executable.element_order import (
-    as_row,
-    permuted,
-    row_major,
-    typed,
-)
+from olla_xla.check.executable.element_order import as_row, permuted, row_major, typed
 from olla_xla.check.executable.expressions import EXCHANGES, ROUNDING
 from olla_xla.check.executable.fusions import from_outside, is_elementwise, note_own, put
 from olla_xla.check.executable.iterations import Loops
@@ -62,14 +57,14 @@ _MEMORIES = ("MoveToHost", "MoveToDevice")
 
 
 def program_digest(program: Program, target: str) -> str:
-    """Digest, 32 hex digits, of what a module computes; loops are numbered element by element."""
+    """Hashes what a module computes, 32 hex digits; each element of a loop's state by itself."""
     numbering = ElementExpressions(target)
     root, effects = _results(numbering, program)
     return hashed(b"".join((all_of(root), EFFECT, *effects, *numbering.loops.marks()))).hex()
 
 
 def _results(numbering: ElementExpressions, program: Program) -> tuple[Numbers, list[bytes]]:
-    """Value numbers of the entry's results, and hashes of its side effects but collectives'."""
+    """(value numbers of the entry's results, hashes of its side effects except collectives)."""
     root, effects = numbering.function(program.entry)
     return root, [effect for effect in effects if not is_exchange(effect)]
 
@@ -77,8 +72,7 @@ def _results(numbering: ElementExpressions, program: Program) -> tuple[Numbers, 
 def changed_results(before: Program, after: Program, target: str) -> tuple[list[ShapeIndex], bool]:
     """Finds the results that module `after` computes otherwise than `before` of equal arguments.
 
-    Returns:
-      (indices of the results, whether the modules' visible effects differ).
+    Returns (their indices in the entry's result, whether the modules' visible effects differ).
     """
     (old, acts_then), (new, acts_now) = (
         _results(ElementExpressions(target), program) for program in (before, after)
@@ -88,7 +82,7 @@ def changed_results(before: Program, after: Program, target: str) -> tuple[list[
 
 
 class ElementExpressions(ElementNumbering):
-    """Value numbering that sees through loops, slices, moved elements and elementwise fusions."""
+    """Value numbering that tracks elements through loops, slices, updates, bitcasts and fusions."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
@@ -98,17 +92,21 @@ class ElementExpressions(ElementNumbering):
     def computation(self, body: Body) -> bytes:
         """A hash of a computation: its results and effects as functions of its parameters."""
         terms, self.terms = self.terms, None
-        found = super().computation(body)
+        digest = super().computation(body)
         self.terms = terms
-        return found
+        return digest
 
     def taken(self, number: bytes, at: bytes, shape: Shape, digit: Digit) -> bytes:
-        """The value number of one slice of an array, flattened; arguments as in the base class."""
+        """Value number of one slice of array `number`, at index `at` (both value numbers).
+
+        `digit`: (count, stride in elements) of the sliced dimension. The slice is flattened.
+        """
         return slice_of(self, number, at, shape, digit)
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of an operation without a rule: a hash of it and its operands', or a
-        known integer's.
+        """Value numbers of an operation that has no rule: a hash of it and its operands' numbers.
+
+        A scalar integer whose value is known has the number of that integer.
         """
         kind = self.integers.type_of(op)
         read = [number for numbers in operands for number in numbers.values()] if kind else []
@@ -121,7 +119,7 @@ class ElementExpressions(ElementNumbering):
         return numbers
 
     def _note_operation(self, op: Op, operands: list[Numbers], result: Numbers) -> None:
-        """Records how to recompute the value number of `op` for other operands (`note_term`)."""
+        """Records, in a loop's body, how to recompute `op`'s value number for other operands."""
         read = [number for numbers in operands for number in numbers.values()]
         self.note_term(result[()], _again, op, *read)
 
@@ -141,9 +139,10 @@ class ElementExpressions(ElementNumbering):
         return {(): self._taken_at(array, indices, whole.shape, op.shape)}
 
     def _taken_at(self, array: bytes, indices: Sequence[bytes], whole: Shape, part: Shape) -> bytes:
-        """Value number of the part of shape `part` at `indices` of an array of shape `whole`.
+        """Value number of the part of `array` of shape `part` that begins at `indices`.
 
-        A part that `_put` wrote at the same indices has the number of what was written.
+        Array and indices are value numbers. A part that was just written at the same indices
+        (`_put`) has the number of what was written.
         """
         cut = cut_dimensions(part.dimensions, whole.dimensions)
         axis = next((k for k in cut if part.dimensions[k] == 1), None)
@@ -163,13 +162,13 @@ class ElementExpressions(ElementNumbering):
         return self.arranged(row, small, permuted(small), part)
 
     def _slice(self, op: Op, number: bytes, index: bytes, axis: int) -> Numbers:
-        """Numbers of `op`, which takes slice `index` (a value number) of `number` along `axis`."""
+        """Value number of `op`: the slice of array `number` at `index` along dimension `axis`."""
         whole = op.operands[0].shape
         row = self.taken(number, index, whole, sliced_digit(whole, axis))
         return {(): self.arranged(row, as_row(op.shape), permuted(op.shape), op.shape)}
 
     def broadcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of a broadcast, recorded in `repeated` with its operand and shapes."""
+        """Value number of a broadcast; records its operand, dimensions and shapes in `repeated`."""
         numbers = self.plain(op, operands, effects)
         ((number,), (operand,)) = numbers.values(), operands[0].values()
         self.repeated[number] = operand, tuple(op.proto.dimensions), op.operands[0].shape, op.shape
@@ -177,7 +176,7 @@ class ElementExpressions(ElementNumbering):
         return numbers
 
     def concatenate(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of a concatenate, which is recorded in `concatenations`."""
+        """Value number of a concatenate; records where its operands begin in `concatenations`."""
         numbers = tuple(number for operand in operands for number in operand.values())
         (dimension,) = op.proto.dimensions
         extents = (o.shape.dimensions[dimension] for o in op.operands)
@@ -193,19 +192,19 @@ class ElementExpressions(ElementNumbering):
         (number,) = operands[0].values()
         if self.shape(op.operands[0].shape) == self.shape(op.shape):
             return operands[0]
-        found = self._known_part(op, number)
-        if found is None:
+        known = self._known_part(op, number)
+        if known is None:
             numbers = self.plain(op, operands, effects)
             if number not in self.concatenations:
                 self._note_operation(op, operands, numbers)
             return numbers
         if self._parts is not None:  # on a TPU, parts of arrays are joined again
-            self._parts.note(op, number, found[()])
-        return found
+            self._parts.note(op, number, known[()])
+        return known
 
     def _known_part(self, op: Op, number: bytes) -> Numbers | None:
-        """Numbers of the static slice `op` of array `number`, if a concatenated operand or one
-        slice along a dimension; else None.
+        """Value number of static slice `op` of array `number`, if it is a whole operand of the
+        concatenate that made the array, or one index along one dimension; else None.
         """
         made = self.concatenations.get(number)
         ranges, whole = slice_ranges(op.proto), op.operands[0].shape
@@ -225,8 +224,8 @@ class ElementExpressions(ElementNumbering):
     def convert(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
         """Value number of a convert; the original one if a value is widened and converted back."""
         ((number,), old) = operands[0].values(), op.operands[0].shape
-        if (found := convert_of(self, number, old, op.shape)) is not None:
-            return {(): found}
+        if (new_number := convert_of(self, number, old, op.shape)) is not None:
+            return {(): new_number}
         return self.plain(op, operands, effects)
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
@@ -263,9 +262,9 @@ class ElementExpressions(ElementNumbering):
     def _put(
         self, array: bytes, value: bytes, indices: Sequence[bytes], whole: Shape, part: Shape
     ) -> bytes:
-        """Value number of an array in which `value` replaces the part of shape `part` at `indices`.
+        """Value number of `array` with `value` in place of the part of shape `part` at `indices`.
 
-        A part of one slice is put into that slice, which then replaces the old one.
+        A part of extent 1 along some dimension is put into the slice there, which is then put back.
         """
         cut = cut_dimensions(part.dimensions, whole.dimensions)
         if not cut:
@@ -311,42 +310,48 @@ class ElementExpressions(ElementNumbering):
             return inside
         made = self._codes_of(op, arrays, rounded)
         if self._is_elementwise(op.called[0]):
-            found = {i: from_outside(self, n, made[i], computed) for i, n in rounded.items()}
+            outside = {i: from_outside(self, n, made[i], computed) for i, n in rounded.items()}
         else:
-            found = {i: put(self, n, made[i], computed) for i, n in rounded.items()}
-        return inside | found
+            outside = {i: put(self, n, made[i], computed) for i, n in rounded.items()}
+        return inside | outside
 
     def _codes_of(
         self, op: Op, arrays: Arrays, results: Collection[ShapeIndex]
     ) -> dict[ShapeIndex, bytes]:
         """Result index -> hash of a fusion's code and of which arrays it reads have equal values.
 
-        On XLA:TPU, which removes unread results, each hash covers what its result needs; else all.
+        On XLA:TPU, which removes unread results, a hash covers only what its result needs.
         """
         root = op.called[0].result
         if not self.is_tpu or root.opcode != "tuple":
             return dict.fromkeys(results, self._code_of(op, arrays.candidates()))
-        found = {}
+        codes = {}
         for i in results:
             among = left = {root.operands[i[0]]}
             while left:
                 left = {o for k in left for o in k.operands} - among
                 among = among | left
-            found[i] = self._code_of(op, arrays.candidates(among))
-        return found
+            codes[i] = self._code_of(op, arrays.candidates(among))
+        return codes
 
     def _code_of(self, op: Op, read: dict[bytes, frozenset[object]]) -> bytes:
-        """A hash of a fusion's code, and of equal values among `read` (number -> arrays)."""
+        """A hash of a fusion's code, and of those values in `read` that several arrays hold.
+
+        `read`: value number -> the arrays outside the fusion that hold it.
+        """
         return self.code_of(tuple(read.values()), self.code(op), *read) if read else self.code(op)
 
     def _is_elementwise(self, body: Body) -> bool:
-        """`is_elementwise` of a fused computation, cached."""
+        """Whether a fused computation is elementwise but for moves of elements; cached."""
         if body not in self._elementwise:
             self._elementwise[body] = is_elementwise(body)
         return self._elementwise[body]
 
     def loop(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value numbers of a while: by following its iterations, else by equations of its state."""
+        """Value numbers of a while: iteration by iteration, or by what each element depends on.
+
+        In another loop's body they are placeholders, which each of its iterations replaces.
+        """
         start = operands[0]
         if self.terms is not None:
             return self.loops.later(self, op, start, effects)
@@ -358,7 +363,7 @@ class ElementExpressions(ElementNumbering):
 
 
 def _again(numbering: ElementExpressions, op: Op, *operands: bytes) -> bytes:
-    """Recomputes the value number of `op`, which `note_term` recorded, for other operands."""
+    """Recomputes the value number of an operation in a loop's body for other operands' numbers."""
     handler = numbering.handlers.get(op.opcode, ElementExpressions.plain)
     return handler(numbering, op, [{(): number} for number in operands], [])[()]
 

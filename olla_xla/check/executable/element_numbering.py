@@ -52,9 +52,6 @@ _MOST_PLACES = 1 << 16
 class ElementNumbering(Numbering):
     """Value numbering that also records how each value was made, by its number.
 
-    Args:
-      target: "cpu", "cuda" or "tpu".
-
     Attributes:
       integers: scalar integers whose values are known.
       updates: by number, the dynamic-update-slice that it is.
@@ -64,13 +61,14 @@ class ElementNumbering(Numbering):
       in_slices: by number, the array that it is, all of whose slices are known, one behind the
         other: its flat shape and their numbers.
       moves: by number, the bitcast or transpose that it is, of an array in another order.
-      casts: by number, the bitcast of a row to another type that it is: row's number, both shapes.
+      casts: by number, the bitcast of a flat array to another type: its number, both shapes.
       widened: by number, the convert to a wider type: its operand's number, old shape, new shape.
       rounded: by number, the convert that it is, to a type that is not wider.
-      cuts: by number, the slice that it is as a row: numbers of array and index, digit sliced.
+      cuts: by number, the flattened slice that it is: the array's number, the index's, and (count,
+        stride) of the sliced dimension.
       alike: state elements that no iteration of their loop changes -> the array that they are.
-      terms: by number, how it is made of others, while a loop's body is numbered for all of its
-        iterations (`iterations`); else None.
+      terms: while a loop's body is numbered for all of its iterations (`iterations`): by number,
+        how it is made of others; else None.
       depth: how many loops without a known trip count are being numbered.
     """
 
@@ -103,7 +101,7 @@ class ElementNumbering(Numbering):
         """
 
     def term(self, *parts: bytes) -> bytes:
-        """A new value number: the hash of these numbers joined; how it was made is recorded."""
+        """A new value number: the hash of `parts` joined. In a loop's body `parts` are recorded."""
         data = b"".join(parts)
         number = hashed(data)
         if self.terms is not None:
@@ -113,15 +111,16 @@ class ElementNumbering(Numbering):
     def note_term(
         self, number: bytes, again: Callable[..., Any], given: Any, *operands: bytes
     ) -> None:
-        """Records that value number `number` is computed by `again(self, given, *operands)`.
+        """Records that a loop's iterations compute `number` as `again(self, given, *operands)`.
 
-        Nothing is recorded if it is one of `operands`, or outside of a loop's body (`terms` None).
+        Operands are value numbers, `given` is other data. Nothing is recorded outside of a loop's
+        body, or if `number` is one of the operands.
         """
         if self.terms is not None and number not in operands:
             self.terms[number] = Term(again, given, operands)
 
     def later(self, again: Callable[..., Any], given: Any, *operands: bytes) -> bytes:
-        """In a loop's body: a new number, which each iteration replaces by that of `again(...)`."""
+        """A placeholder that a loop's iterations replace by `again(self, given, *operands)`."""
         said = hashed(repr((again.__qualname__, hash(given))).encode())
         number = hashed(b"".join((_LATER, said, *operands)))
         assert self.terms is not None
@@ -133,17 +132,20 @@ class ElementNumbering(Numbering):
         return self._fused is not None and number in self._fused
 
     def note_computed(self, number: bytes) -> None:
-        """Records that the fusion being numbered, if any, computes this value."""
+        """Records that the fusion being numbered (if any) computes `number`, not only moves it."""
         if self._fused is not None:
             self._fused.add(number)
 
     def note_moved(self, number: bytes, result: bytes) -> None:
-        """Records that value `result` has only `number`'s elements: computed if that is."""
+        """Records that the fusion being numbered computes value `result` if it computes `number`.
+
+        The elements of `result` are all elements of `number`, in whatever order.
+        """
         if self.is_computed(number):
             self.note_computed(result)
 
     def unmoved(self, number: bytes) -> bytes:
-        """The value number that `number` had before bitcasts and transposes moved its elements."""
+        """The number of the array from which bitcasts and transposes made `number`, or `number`."""
         while number in self.moves:
             number = self.moves[number].base
         return number
@@ -156,7 +158,7 @@ class ElementNumbering(Numbering):
         return self.arranged(row, flat, as_dimensions(new), new)
 
     def retyped(self, row: bytes, old: Shape, new: Shape) -> bytes:
-        """The value number of a flat array whose bytes are read as elements of another type."""
+        """Value number of a bitcast of flat array `row` from `old` to `new`, whose types differ."""
         row, old, _ = self.casts.get(row, (row, old, old))
         if self.shape(old) == self.shape(new):
             return row
@@ -167,7 +169,7 @@ class ElementNumbering(Numbering):
         return result
 
     def rearranged(self, base: bytes, move: Move, shape: Shape | None = None) -> bytes:
-        """The value number of array `base` in the order of `move`, with the type of `shape`."""
+        """Value number of array `base` in the order recorded as `move`, of the type of `shape`."""
         old, new = move.shape, move.new
         if shape is not None:
             old, new = typed(old, shape), typed(new, shape)
@@ -176,27 +178,27 @@ class ElementNumbering(Numbering):
     def arranged(self, number: bytes, shape: Shape, steps: Steps, new: Shape) -> bytes:
         """Value number of an array that has another array's elements in another order.
 
-        It depends on the order alone, not on the moves that led to it. An order that no steps give
-        (`element_order`) is hashed place by place if the array is small.
+        It depends on the order alone, not on the bitcasts and transposes that led to it.
 
         Args:
           number: of the other array. shape: of the other array. new: shape of the new array.
-          steps: (count, stride) loops over the other array, both in row-major order.
+          steps: the order, as nested loops (count, stride in elements) over the other array; both
+            arrays are taken in row-major order.
         """
         while number in self.moves:
             inner = self.moves[number]
-            found = composed(inner.steps, steps)
-            if found is None:
+            merged = composed(inner.steps, steps)
+            if merged is None:
                 break
-            number, shape, steps = inner.base, inner.shape, found
+            number, shape, steps = inner.base, inner.shape, merged
         first, said = number, repr(steps).encode()
         if number in self.moves and new.num_elements <= _MOST_PLACES:
             order = places(steps)
             while first in self.moves:
                 inner = self.moves[first]
                 first, order = inner.base, places(inner.steps)[order]
-                if (found := steps_of(order)) is not None:
-                    return self.arranged(first, inner.shape, found, new)
+                if (merged := steps_of(order)) is not None:
+                    return self.arranged(first, inner.shape, merged, new)
             said = order.tobytes()
         if steps == permuted(shape) and shape.dimensions == new.dimensions:
             return number
@@ -209,7 +211,10 @@ class ElementNumbering(Numbering):
         return result
 
     def _moved(self, made: tuple[Move, bytes, bytes], number: bytes) -> bytes:
-        """Recomputes the value number by `arranged`; `made`: (move, first array, hash of order)."""
+        """Recomputes the value number of a reordering (`arranged`) for another array `number`.
+
+        `made`: (record of the reordering, number of the array before all others, hash of order).
+        """
         move, first, kind = made
         if number in self.moves or first != move.base:
             return self.rearranged(number, move)
@@ -230,10 +235,10 @@ class ElementNumbering(Numbering):
             return before
         if update.digit is not None and array in self.moves:
             move = self.moves[array]
-            found = without(move.steps, update.shape.num_elements, update.digit)
-            if found is not None:
-                row = self.arranged(value, update.part, inverse(found[1]), update.part)
-                base = Update.of_slice((move.base, row, *indices), move.shape, found[0])
+            split = without(move.steps, update.shape.num_elements, update.digit)
+            if split is not None:
+                row = self.arranged(value, update.part, inverse(split[1]), update.part)
+                base = Update.of_slice((move.base, row, *indices), move.shape, split[0])
                 number = self.arranged(self.updated(base), move.shape, move.steps, move.new)
                 self.updates.setdefault(number, update)
                 return number
@@ -253,7 +258,7 @@ class ElementNumbering(Numbering):
         return number
 
     def _undone(self, update: Update) -> bytes | None:
-        """Value number of the array before two updates, if the second undoes the first; or None."""
+        """Value number of the array before two updates, if `update` undoes the first; or None."""
         last = self.updates.get(update.numbers[0])
         if last is None or last.made != update.made or last.numbers[2:] != update.numbers[2:]:
             return None
@@ -265,7 +270,7 @@ class ElementNumbering(Numbering):
         return first if value == before else None
 
     def part_of(self, update: Update) -> bytes:
-        """Value number of the part of an array that `update`, not of a slice, would replace."""
+        """Value number of what `update`, if not of one slice, would replace in its array."""
         array, _, *indices = update.numbers
         last = self.updates.get(array)
         if last is not None and last.made == update.made and last.numbers[2:] == tuple(indices):
@@ -276,9 +281,10 @@ class ElementNumbering(Numbering):
         return number
 
     def _complete(self, shape: Shape, digit: Digit, rows: list[bytes]) -> bytes:
-        """Value number of an array made of all its slices `rows` along `digit`: from these alone.
+        """Value number of an array of shape `shape`, all of whose slices are known: by these alone.
 
-        An order of elements that all slices have been given is given to the whole array instead.
+        A reordering that all slices share becomes one of the whole array. `rows`: the numbers of
+        the flattened slices. `digit`: (count, stride in elements) of the sliced dimension.
         """
         (count, distance), size = digit, shape.num_elements
         row, flat = as_row(shape, size // count), as_row(shape)
@@ -293,7 +299,7 @@ class ElementNumbering(Numbering):
         return self.arranged(whole, flat, joined(steps), row_major(shape))
 
     def of_slices(self, flat: Shape, rows: list[bytes]) -> bytes:
-        """Value number, recorded, of the flat array `flat` that is the slices `rows` end to end."""
+        """Value number of a flat array of shape `flat`, that is `rows` end to end; records it."""
         digit = len(rows), flat.num_elements // len(rows)
         whole = hashed(b"".join((_COMPLETE, sliced(flat, digit), *rows)))
         self.note_term(
@@ -308,7 +314,7 @@ class ElementNumbering(Numbering):
     def joined(self, made: Concatenation) -> bytes:
         """The value number of a concatenate's result; records it in `concatenations`.
 
-        One of an array's slices has the number of an array in which each was written.
+        If each operand is one slice, it is the number of an array into which they were written.
         """
         if made.slices is None:
             number = self.term(made.made, END, *made.numbers)
@@ -322,14 +328,13 @@ class ElementNumbering(Numbering):
         return number
 
     def coded(self, code: bytes, number: bytes) -> bytes:
-        """The value number, outside a fusion, of a result that the fusion computes.
+        """The value number that a result of a fusion has outside of it: hashed with the code.
+
+        A scalar integer whose value is known keeps its number.
 
         Args:
           code: hash of the fusion's code, on which rounding may depend.
           number: the result's value number inside the fusion.
-
-        Returns:
-          The hash of both; `number` itself if it is that of a scalar integer whose value is known.
         """
         if self.integers.is_known(number):
             return number
@@ -339,9 +344,10 @@ class ElementNumbering(Numbering):
         return result
 
     def code_of(self, arrays: tuple[frozenset[object], ...], code: bytes, *numbers: bytes) -> bytes:
-        """A hash of a fusion's code and of the equal values that it reads from several arrays.
+        """A hash of a fusion's code and of which values it reads from more than one array.
 
-        Known integers are left out: two that are equal in this iteration may differ in another one.
+        LLVM cannot tell that the arrays are equal, which affects rounding. Known integers are left
+        out: two that are equal in this iteration may differ in another one.
 
         Args:
           arrays: for each value, the arrays it is read from. code: hash of the code alone.
@@ -350,22 +356,22 @@ class ElementNumbering(Numbering):
         if self.terms is not None:  # other values may be equal
             return self.later(ElementNumbering.code_of, arrays, code, *numbers)
         read = zip(numbers, arrays, strict=True)
-        found = several((n, a) for n, a in read if not self.integers.is_known(n))
-        return hashed(b"".join((_SEVERAL, code, *found))) if found else code
+        equal = several((n, a) for n, a in read if not self.integers.is_known(n))
+        return hashed(b"".join((_SEVERAL, code, *equal))) if equal else code
 
 
 def _updated(numbering: ElementNumbering, update: Update, *numbers: bytes) -> bytes:
-    """Recomputes the value number of an update that `note_term` recorded, for other operands."""
+    """Recomputes the value number of a dynamic-update-slice in a loop's body for other operands."""
     return numbering.updated(update._replace(numbers=numbers))
 
 
 def _part_again(numbering: ElementNumbering, update: Update, *numbers: bytes) -> bytes:
-    """Recomputes the value number of an array's part (`part_of`), for other array and indices."""
+    """Recomputes the value number of a part of an array (`part_of`) for other array and indices."""
     return numbering.part_of(update._replace(numbers=(numbers[0], b"", *numbers[1:])))
 
 
 def _joined(numbering: ElementNumbering, made: Concatenation, *numbers: bytes) -> bytes:
-    """Recomputes the value number of a concatenate `note_term` recorded, for other operands."""
+    """Recomputes the value number of a concatenate in a loop's body for other operands."""
     return numbering.joined(made._replace(numbers=numbers))
 
 

@@ -49,92 +49,86 @@ def as_row(shape: Shape, elements: int | None = None) -> Shape:
 @_cached
 def digits(shape: Shape) -> list[tuple[int, int]]:
     """(extent, stride in memory in elements) of each dimension of an array, by dimension number."""
-    distance, found = 1, dict[int, tuple[int, int]]()
+    distance, pairs = 1, dict[int, tuple[int, int]]()
     for k in shape.minor_to_major:
-        found[k] = shape.dimensions[k], distance
+        pairs[k] = shape.dimensions[k], distance
         distance *= shape.dimensions[k]
-    return [found[k] for k in range(len(shape.dimensions))]
+    return [pairs[k] for k in range(len(shape.dimensions))]
 
 
 @_cached
 def permuted(shape: Shape, dimensions: tuple[int, ...] | None = None) -> Steps:
-    """Loops (count, stride) over an array's row-major positions, its dimensions in another order.
+    """Nested loops (count, stride) that visit an array with its dimensions in another order.
 
     Args:
-      shape: of the array.
+      shape: of the array; strides are in elements of its row-major order.
       dimensions: all of its dimensions, the outermost first; None for their own order.
     """
     if dimensions is None:
         return joined([(shape.num_elements, 1)])
-    found = digits(row_major(shape))
-    return joined(found[k] for k in dimensions)
+    pairs = digits(row_major(shape))
+    return joined(pairs[k] for k in dimensions)
 
 
 @_cached
 def lying(shape: Shape) -> Steps:
-    """Loops (count, stride) over an array's row-major positions, in the order of memory."""
+    """Nested loops (count, stride) that visit row-major positions of an array in memory order."""
     return permuted(shape, shape.minor_to_major[::-1])
 
 
 @_cached
 def as_dimensions(shape: Shape) -> Steps:
-    """Loops (count, stride) over an array's positions in memory, in row-major order."""
+    """Nested loops (count, stride) that visit an array's places in memory in row-major order."""
     return joined(digits(shape))
 
 
 @_cached
 def composed(inner: Steps, outer: Steps) -> Steps | None:
-    """Two reorderings as one: `outer` of what `inner` gives, over the positions `inner` is over.
+    """Combines two reorderings of a flat array into one: `inner` first, then `outer`.
 
-    Args:
-      inner, outer: strided loops over positions, as (count, stride).
-
-    Returns:
-      The steps; None where a digit of `outer` divides one of `inner` unevenly.
+    All are nested loops (count, stride), the outermost first. Returns None where no such loops give
+    the combined order, as a loop of `outer` ends amid one of `inner`.
     """
-    found: list[tuple[int, int]] = []
+    loops: list[tuple[int, int]] = []
     for step in outer:
         part = within(inner, *step)
         if part is None:
             return None
-        found += part
-    return joined(found)
+        loops += part
+    return joined(loops)
 
 
 @_cached
 def within(steps: Steps, count: int, distance: int) -> Steps | None:
-    """Steps over the original row that visit the values of one digit of a reordered row's position.
+    """Finds the elements at positions 0, distance, ..., (count - 1) * distance of a reordering.
+
+    Returns nested loops (count, stride) over the flat array that visit them; None if no loops do.
 
     Args:
-      steps: the reordered row, over the original. count, distance: the digit of a position p in
-        the reordered row is p // distance % count.
-
-    Returns:
-      The steps; None where the digit's ends divide a step unevenly.
+      steps: the reordering of a flat array, as nested loops (count, stride) over it.
     """
-    found: list[tuple[int, int]] = []
+    loops: list[tuple[int, int]] = []
     here, end = 1, count * distance
     for many, far in reversed(steps):
         low, high = max(here, distance), min(here * many, end)
         if low < high:
             if low % here or high % low or (here * many) % high:
                 return None
-            found.append((high // low, far * (low // here)))
+            loops.append((high // low, far * (low // here)))
         here *= many
-    return tuple(reversed(found))
+    return tuple(reversed(loops))
 
 
 @_cached
 def without(steps: Steps, size: int, digit: Digit) -> tuple[Digit, Steps] | None:
-    """Finds a digit of a reordered row in the original row, and the order of the other digits.
+    """Expresses a slice of a reordered flat array as a reordered slice of the array itself.
+
+    Returns ((count, stride) of the dimension to slice of the array, nested loops that reorder this
+    slice); None where that is no single dimension of the array.
 
     Args:
-      steps: the reordered row over the original; each element once. size: elements of the row.
-      digit: of the position in the reordered row.
-
-    Returns:
-      (digit of the original row, steps over the original row without it that give the reordered
-      row without `digit`); None where `digit` is no single digit of the original row.
+      steps: the reordering: nested loops (count, stride) that visit each element of the array once.
+      size: elements of the array. digit: (count, stride) of the dimension sliced of the reordering.
     """
     count, distance = digit
     cut = within(steps, count, distance)
@@ -148,29 +142,25 @@ def without(steps: Steps, size: int, digit: Digit) -> tuple[Digit, Steps] | None
 
 
 def inverse(steps: Steps) -> Steps:
-    """The steps that restore row-major order after `steps`.
-
-    Args:
-      steps: (count, distance in elements), outermost first: a permutation of a flat array.
-    """
-    found, here = [], 1
+    """Inverts a permutation of a flat array, given as nested loops (count, stride in elements)."""
+    triples, here = [], 1
     for count, distance in reversed(steps):
-        found.append((distance, count, here))
+        triples.append((distance, count, here))
         here *= count
-    return joined((count, distance) for _, count, distance in sorted(found, reverse=True))
+    return joined((count, distance) for _, count, distance in sorted(triples, reverse=True))
 
 
 def places(steps: Steps) -> Places:
-    """The positions that loops of (count, stride) visit, in order, as integers."""
-    found = np.zeros(1, np.int64)
+    """The positions that nested loops of (count, stride) visit, in order, as int64."""
+    positions = np.zeros(1, np.int64)
     for count, distance in steps:
-        found = (found[:, None] + distance * np.arange(count)).ravel()
-    return found
+        positions = (positions[:, None] + distance * np.arange(count)).ravel()
+    return positions
 
 
 def steps_of(order: Places) -> Steps | None:
-    """The strided loops that visit positions in exactly the given order; None if no loops do."""
-    found: list[tuple[int, int]] = []
+    """The nested loops (count, stride) that visit exactly these positions in order; or None."""
+    loops: list[tuple[int, int]] = []
     while len(order) > 1:
         distance = int(order[1])
         other = np.flatnonzero(order != distance * np.arange(len(order)))
@@ -178,22 +168,22 @@ def steps_of(order: Places) -> Steps | None:
         rows = order.reshape(-1, count) if len(order) % count == 0 else None
         if rows is None or (rows - rows[:, :1] != order[:count]).any():
             return None
-        found.append((count, distance))
+        loops.append((count, distance))
         order = rows[:, 0]
-    return tuple(reversed(found))
+    return tuple(reversed(loops))
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Simplifies loops of (count, stride): merges contiguous ones and drops those of count 1."""
-    found: list[tuple[int, int]] = []
+    """Simplifies nested loops (count, stride): merges contiguous ones, drops those of count 1."""
+    merged: list[tuple[int, int]] = []
     for count, distance in steps:
         if count == 1:
             continue
-        if found and found[-1][1] == count * distance:
-            found[-1] = found[-1][0] * count, distance
+        if merged and merged[-1][1] == count * distance:
+            merged[-1] = merged[-1][0] * count, distance
         else:
-            found.append((count, distance))
-    return tuple(found)
+            merged.append((count, distance))
+    return tuple(merged)
 
 
 @_cached

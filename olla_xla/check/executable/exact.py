@@ -32,8 +32,7 @@ XLA may apply it once for each thread. Those of the second set need an initial v
 def exact_results(body: Body) -> frozenset[ShapeIndex]:
     """Indices of a fusion's results whose bits do not depend on how the fusion is compiled.
 
-    Returns:
-      Their shape indices; just () where all have.
+    These are tuple indices of the root; just () where all results are exact.
     """
     exact: set[Op] = set()
     for op in body.ops:  # operands first
@@ -48,7 +47,7 @@ def exact_results(body: Body) -> frozenset[ShapeIndex]:
 
 
 def _divides(op: Op) -> bool:
-    """Whether an operation is an integer division (or remainder) by a positive constant."""
+    """Whether an operation is a scalar integer division or remainder by a positive constant."""
     if op.opcode not in ("divide", "remainder") or op.operands[1].opcode != "constant":
         return False
     value = scalar_integer(op.operands[1].proto.literal, op.proto.shape.element_type)
@@ -62,7 +61,7 @@ def _is_exact(op: Op) -> bool:
 
 
 def is_whole(op: Op) -> bool:
-    """Whether each element of an operation's result is computed of integers, exactly."""
+    """Whether each element of an operation's result is computed from integers, exactly."""
     return (op.opcode in _COMPUTES or _divides(op)) and _is_of_integers(op)
 
 

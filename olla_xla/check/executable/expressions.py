@@ -26,12 +26,12 @@ from olla_xla.check.executable.program import Op, Program, leaves
 
 
 def program_digest(program: Program, target: str) -> str:
-    """Digest, 32 hex digits, of what a module computes; loops as functions of their state."""
+    """Hashes what a module computes, 32 hex digits; each loop as one function of its state."""
     return _Expressions(target).computation(program.entry).hex()
 
 
 class _Expressions(Numbering):
-    """Numbers each loop as a whole, and all results of a fusion that may round with its code."""
+    """Value numbering that hashes a loop as a whole, and a fusion with its code if it may round."""
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
@@ -48,7 +48,7 @@ class _Expressions(Numbering):
         return result
 
     def bitcast(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Value number of a bitcast, by `cast`."""
+        """Value number of a bitcast; if it undoes an earlier one, that of the array before both."""
         (number,) = operands[0].values()
         return {(): self.cast(number, op.operands[0].shape, op.shape)}
 
@@ -70,7 +70,7 @@ def _rounded(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
     """Value numbers of a reduce-precision; on a TPU the operand's, if to its type's own precision.
-    Elsewhere it may change a NaN: XLA:CPU makes one of all in bf16.
+    Elsewhere that may change a NaN: XLA:CPU gives all NaNs of bf16 the same bits.
     """
     bits = op.proto.exponent_bits, op.proto.mantissa_bits
     if numbering.is_tpu and bits == _PRECISIONS.get(op.shape.element_type):
@@ -94,14 +94,14 @@ def _exchanged(
         return numbers
     shapes = (_extents(o.shape) + _extents(p) for o, p in zip(op.operands, parts, strict=True))
     given = (number for read in operands for number in read.values())
-    found = [numbering.term(made, s, END, n) for s, n in zip(shapes, given, strict=True)]
-    return {index: n for (index, _), n in zip(leaves(op.shape), found, strict=True)}
+    per_operand = [numbering.term(made, s, END, n) for s, n in zip(shapes, given, strict=True)]
+    return {index: n for (index, _), n in zip(leaves(op.shape), per_operand, strict=True)}
 
 
 def _started(
     numbering: Numbering, op: Op, operands: list[Numbers], effects: list[bytes]
 ) -> Numbers:
-    """Value numbers of an all-gather- or permute-start of one array: operand, result, state."""
+    """Value numbers of an all-gather- or permute-start of one array: (operand, result, context)."""
     numbers = numbering.plain(op, operands, effects)
     parts = [index for index, _ in leaves(op.shape)]
     if len(operands) != 1 or len(operands[0]) != 1 or not {(0,), (1,)} <= set(parts):
@@ -114,7 +114,7 @@ def _started(
 
 
 def _asked(op: Op) -> bytes:
-    """A hash of a collective's attributes but its shape, with its device groups."""
+    """A hash of a collective's attributes and device groups, without its shape."""
     proto = xla_pb2.HloInstructionProto()
     proto.CopyFrom(op.proto)  # `plain` has cleared its ids, names and metadata
     proto.ClearField("shape")

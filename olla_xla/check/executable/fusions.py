@@ -40,11 +40,11 @@ _EACH = frozenset(
 def note_own(
     numbering: ElementNumbering, op: Op, read: list[Numbers], result: Numbers, own: set[bytes]
 ) -> None:
-    """Adds an operation's results to `own` if the fusion computes their elements, moved or not.
+    """Adds an operation's results to `own` if the fusion that it is in computes their elements.
 
     Args:
       numbering: of the module. op: the operation. read: value numbers of its operands.
-      result: value numbers of its results. own: extended; numbers that the fusion computes.
+      result: value numbers of its results. own: value numbers that the fusion computes; extended.
     """
     if op.opcode in _PASSING or (op.opcode == "reduce-precision" and result == read[0]):
         return
@@ -81,7 +81,10 @@ def is_elementwise(body: Body) -> bool:
 
 
 def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The value number, outside of an elementwise fusion, of one of its results.
+    """Value number that a result of an elementwise fusion has outside of it.
+
+    The code is hashed into the elements that the fusion computes; moves of them are numbered after
+    that, so that the number does not depend on where the fusion puts them.
 
     Args:
       numbering: of the module. number: of the result inside. code: hash of the fusion's code.
@@ -115,7 +118,7 @@ def from_outside(numbering: ElementNumbering, number: bytes, code: bytes, own: s
 
 
 def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]) -> bytes:
-    """The value number, outside of a fusion that is not elementwise, of one of its results.
+    """Value number that a result of a fusion that is not elementwise has outside of it.
 
     Where the result is a dynamic-update-slice, a GPU's code computes the elements of the update,
     whatever the array's extents (XLA's emitter of in-place dynamic-update-slices). A TPU's code
@@ -123,7 +126,7 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
     over the whole array, so that its vectors depend on the array's extents and on the place.
 
     Args:
-      numbering, number, code, own: as for `from_outside`.
+      number: of the result inside. code: hash of the fusion's code. own: numbers that it computes.
     """
     if number not in own:
         return number
@@ -150,10 +153,10 @@ def put(numbering: ElementNumbering, number: bytes, code: bytes, own: set[bytes]
 
 
 def _window(numbering: ElementNumbering, is_put: bool, code: bytes, value: bytes) -> bytes:
-    """Value number of what a GPU's or TPU's fusion computes as `value`; its reordering comes last.
+    """Value number of what a fusion computes as `value`: hashed with the fusion's code.
 
-    Args:
-      is_put: whether it is put into an array, in whatever order its elements are there.
+    A reordering of the value's elements is numbered after that: any one if the fusion puts the
+    value into an array (`is_put`), else only a change of extents.
     """
     if numbering.integers.is_known(value):
         return value

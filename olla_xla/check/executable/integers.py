@@ -39,15 +39,15 @@ class Integers:
         return self._known.get(number)
 
     def number(self, value: int, kind: int = _S32) -> bytes:
-        """The value number of the integer `value` of element type `kind`, known from now on."""
-        found = self._numbers.get((value, kind))
-        if found is None:
-            found = self._numbers[value, kind] = hashed(_INTEGER + repr((kind, value)).encode())
-            self._known[found] = value
-        return found
+        """The value number of integer `value` of XLA's element type `kind`, known from now on."""
+        integer = self._numbers.get((value, kind))
+        if integer is None:
+            integer = self._numbers[value, kind] = hashed(_INTEGER + repr((kind, value)).encode())
+            self._known[integer] = value
+        return integer
 
     def clamped(self, number: bytes, bound: int) -> int | None:
-        """The integer of a value number clamped to [0, bound), as XLA clamps indices; or None."""
+        """The integer of a value number clamped to [0, bound), as XLA clamps; None if not known."""
         value = self._known.get(number)
         return None if value is None else min(max(value, 0), bound - 1)
 
@@ -67,8 +67,8 @@ class Integers:
         rule = (_OF_PREDS if kind == _PRED else _RULES).get(op.opcode + direction)
         if rule is None or len(known) < len(read):
             return None
-        found = rule(*known)
-        return None if found is None else self.number(_wrapped(int(found), kind), kind)
+        computed = rule(*known)
+        return None if computed is None else self.number(_wrapped(int(computed), kind), kind)
 
 
 def _wrapped(value: int, kind: int) -> int:

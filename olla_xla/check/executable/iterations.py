@@ -43,7 +43,7 @@ class Loops:
         self._marks: set[bytes] = set()
 
     def marks(self) -> list[bytes]:
-        """Hashes of unverified claims in loops' backend_configs, such as trip counts; sorted."""
+        """Sorted hashes of claims in loops' backend_configs that following them did not check."""
         return sorted(self._marks)
 
     def is_stateful(self, op: Op) -> bool:
@@ -53,18 +53,20 @@ class Loops:
         return self._stateful[op]
 
     def followed(self, numbering: ElementNumbering, op: Op, start: Numbers) -> _Run | None:
-        """(value numbers of a loop's results, its effects); None if not followed to its end.
+        """(value numbers of a loop's results, its effects), by running its iterations on numbers.
+
+        None if the condition is not known, backend_config is wrong, or there are too many steps.
 
         Args:
           numbering: of the module. op: the while. start: value numbers of its initial state.
         """
         made = self._made(numbering, op, start)
-        found = None if made is None else self._iterated(numbering, op, start, *made)
-        if found is None:
+        run = None if made is None else self._iterated(numbering, op, start, *made)
+        if run is None:
             if op not in self._sizes:
                 self._sizes[op] = _size(op)
             self._steps += _STEPS_AN_OPERATION * self._sizes[op]
-        return found
+        return run
 
     def _iterated(
         self,
@@ -117,7 +119,7 @@ class Loops:
     def _made(
         self, numbering: ElementNumbering, op: Op, start: Numbers
     ) -> tuple[_Program, _Program] | None:
-        """A loop's (condition, body) as `_Program`s, cached; None if it cannot be followed."""
+        """A loop's (condition, body) as steps on value numbers, cached; None if not possible."""
         if op not in self._programs:
             body, condition = op.called
             own = _STATE + hashed(repr(id(op)).encode())
@@ -147,14 +149,14 @@ def _size(op: Op) -> int:
 
 
 def _run_now(numbering: Any, op: Op, *given: bytes) -> _Run:
-    """Recomputes (results, effects) of a loop for the initial state numbered `given`."""
+    """Recomputes (results, effects) of a while for an initial state of value numbers `given`."""
     effects: list[bytes] = []
     elements = sorted(index for index, _ in leaves(op.shape))
     return numbering.loop(op, [dict(zip(elements, given, strict=True))], effects), effects
 
 
 def _result(numbering: ElementNumbering, i: ShapeIndex, run: _Run) -> bytes:
-    """Value number of element `i` of the results of a loop's `run`."""
+    """Value number of the element at shape index `i` of a loop's results; `run`: of `_run_now`."""
     return run[0][i]
 
 
@@ -163,7 +165,7 @@ class _Unfollowed(Exception):
 
 
 class _Program:
-    """A loop's condition or body: steps that compute numbers of its results from the state's.
+    """A loop's condition or body as steps that compute its results' value numbers from the state's.
 
     The steps work on a list of numbers: the state's, then constants; each step appends one.
 
@@ -179,7 +181,7 @@ class _Program:
         order = _dependent(terms, given, [*roots, *effects])
         dependent = {*given, *order}
         parts = {number: _parts(terms[number], dependent) for number in order}
-        used = (part for found in (*parts.values(), roots, effects) for part in found)
+        used = (part for group in (*parts.values(), roots, effects) for part in group)
         constants = dict.fromkeys(part for part in used if part not in dependent)
         self._constants = [b"", *constants]
         every = [*given, *self._constants, *order]
@@ -202,19 +204,19 @@ class _Program:
     def run(
         self, numbering: ElementNumbering, state: list[bytes], effects: list[bytes]
     ) -> list[bytes]:
-        """Value numbers of the results for those of the state; appends to `effects`."""
-        found: list[Any] = [*state, *self._constants]
-        add = found.append
+        """Runs the steps: value numbers of the results for those of `state`; extends `effects`."""
+        numbers: list[Any] = [*state, *self._constants]
+        add = numbers.append
         for again, given, read in self._steps:
             if again is None:
-                add(hashed(b"".join(read(found))))
+                add(hashed(b"".join(read(numbers))))
             else:
-                add(again(numbering, given, *read(found)))
+                add(again(numbering, given, *read(numbers)))
         for slot in self._effects:
-            effect = found[slot]
+            effect = numbers[slot]
             new = [effect] if isinstance(effect, bytes) else effect[1]
             effects += [e for e in new if len(e) == SIZE or e not in effects]
-        return [found[slot] for slot in self._roots]
+        return [numbers[slot] for slot in self._roots]
 
 
 _Step = tuple[Callable[..., Any] | None, Any, Callable[[list[Any]], tuple[Any, ...]]]
@@ -229,7 +231,7 @@ def _getter(read: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
 
 
 def _operands(term: Term) -> list[bytes]:
-    """The value numbers that a term was made from; CheckError if its data is no list of them."""
+    """The value numbers that a number was made from; CheckError if its data is no list of them."""
     if term.again is not None:
         return list(term.operands)
     (data,) = term.operands
@@ -239,23 +241,29 @@ def _operands(term: Term) -> list[bytes]:
 
 
 def _parts(term: Term, dependent: set[bytes]) -> list[bytes]:
-    """A term's operands; adjacent constants (not in `dependent`) of a hash are joined to one."""
-    found: list[bytes] = []
+    """The value numbers that a number was made from (`term`).
+
+    If it is a hash of them, adjacent ones that are constant (not in `dependent`) are joined.
+    """
+    operands: list[bytes] = []
     joined = False
     for number in _operands(term):
         constant = term.again is None and number not in dependent
         if constant and joined:
-            found[-1] += number
+            operands[-1] += number
         else:
-            found.append(number)
+            operands.append(number)
         joined = constant
-    return found
+    return operands
 
 
 def _dependent(
     terms: dict[bytes, Term], given: Sequence[bytes], roots: Sequence[bytes]
 ) -> list[bytes]:
-    """The numbers that `roots` are made of and that depend on `given`, operands first."""
+    """The value numbers that `roots` are made of and that change with `given`, operands first.
+
+    Placeholders always count as changing. `terms`: number -> how it is made of others.
+    """
     known, order = dict.fromkeys(given, True), list[bytes]()
     waiting = [(number, False) for number in reversed(roots)]
     while waiting:
@@ -277,7 +285,7 @@ def _dependent(
 
 
 class _Claims:
-    """What a loop's backend_config says of it, which XLA takes for true.
+    """What a while's backend_config says of it, which XLA takes for true.
 
     Attributes:
       iterations: the trip count; None if it is not said.
@@ -304,7 +312,7 @@ class _Claims:
             self.others.add(hashed(repr(sorted(said.items())).encode()))
 
     def hold(self, numbering: ElementNumbering, state: Numbers, iteration: int) -> bool:
-        """Whether the counter has the value that it is said to have as an iteration begins."""
+        """Whether, before an iteration, the counter has the value that backend_config implies."""
         if self._counter is None:
             return True
         element, init, step = self._counter
@@ -331,7 +339,7 @@ def fixed_elements(start: Numbers, symbols: Numbers, root: Numbers) -> set[Shape
 
 
 def note_alike(numbering: ElementNumbering, op: Op, fixed: set[ShapeIndex]) -> None:
-    """Records in `numbering.alike` which arrays the unchanged state elements `fixed` are."""
+    """Records in `numbering.alike` which array each unchanging (`fixed`) element of a state is."""
     (given,) = op.operands
     (state,) = op.called[0].parameters
     for k, operand in enumerate(given.operands if given.opcode == "tuple" else ()):

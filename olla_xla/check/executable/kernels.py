@@ -18,9 +18,10 @@ the same memory."""
 
 @dataclasses.dataclass(frozen=True)
 class KernelMemory:
-    """Which arrays of a kernel share memory: as assigned (`found`), as aliases force (`forced`).
+    """Which operands and results of a kernel lie in the same memory, as two patterns.
 
-    A pattern has, for each operand and then result, the position of the first in its place.
+    `found` is that of XLA's buffer assignment; `forced` has only what XLA's alias rules force. A
+    pattern has, for each operand and then result, the position of the first one in its place.
     """
 
     found: Pattern
@@ -33,14 +34,16 @@ def kernel_memory(
     places: Mapping[MemoryValue, Place],
     target: str,
 ) -> dict[str, KernelMemory]:
-    """Kernel name -> which of its arrays share memory, where its rounding may depend on that.
+    """Finds which arrays share memory, for each kernel whose rounding may depend on that.
+
+    Returns name of the kernel's instruction -> the patterns of its operands and results.
 
     Args:
-      values: of a program. shared: value -> buffer, as XLA must share (`shared_buffers`).
+      values: of a program. shared: value -> the buffer that alias rules put it into.
       places: value -> assigned bytes. target: "cpu", "cuda" or "tpu".
     """
     rounding, known = Rounding(target), {}
-    found: dict[str, KernelMemory] = {}
+    memories: dict[str, KernelMemory] = {}
     for frame in values.frame.every():
         for op in frame.body.ops:
             if op.opcode in ("parameter", "constant", "tuple", "get-tuple-element", "bitcast"):
@@ -50,8 +53,8 @@ def kernel_memory(
                 known[op] = not runs_others and rounding.depends_on_memory(op)
             if known[op]:
                 given = [resolve(frame.at[o][i]) for o in (*op.operands, op) for i in frame.at[o]]
-                found[op.name] = KernelMemory(_pattern(given, places), _pattern(given, shared))
-    return found
+                memories[op.name] = KernelMemory(_pattern(given, places), _pattern(given, shared))
+    return memories
 
 
 def differing(found: Mapping[str, KernelMemory], expected: Mapping[str, Pattern]) -> list[str]:

@@ -34,11 +34,10 @@ _HOST_PROGRAM_SHAPE, _PARAMETERS, _RESULT = 4, 1, 2
 
 
 def check_layouts(program: Program) -> None:
-    """Checks that an array's layout changes only at a bitcast or where the array is written anew.
+    """Checks that an array's layout changes only at a bitcast or where an array is written anew.
 
-    Raises:
-      CheckError: a layout changes elsewhere, an operation lacks operands or has more, or an output
-        takes over the memory of an argument of another size.
+    Raises CheckError if one changes elsewhere, an operation lacks operands or has more, or an
+    output takes over the memory of an argument of another size.
     """
     entry = program.entry
     for index, (number, part) in program.aliases.items():
@@ -60,11 +59,7 @@ def check_layouts(program: Program) -> None:
 def check_declared(program: Program, module: bytes) -> None:
     """Checks that arguments and results have the layouts that a module declares to its caller.
 
-    Args:
-      program: the module. module: the same, serialized.
-
-    Raises:
-      CheckError: a layout differs; the message names the parameter or root.
+    `module` is the program, serialized. Raises CheckError, which names the parameter or root.
     """
     declared = Message(Message(module).blob(_HOST_PROGRAM_SHAPE))
     entry = program.entry
@@ -78,7 +73,7 @@ def check_declared(program: Program, module: bytes) -> None:
 
 
 def _check(op: Op, is_fused: bool) -> None:
-    """Raises CheckError if `op` reads an array in another layout; `is_fused`: tiles may differ."""
+    """Raises CheckError if `op` reads an array in another layout. In a fusion tiles may differ."""
     extents = op.opcode not in _EXCHANGES
     try:
         agree = all(_agree(a, b, extents, tiles=not is_fused) for a, b in _pairs(op))
@@ -89,7 +84,7 @@ def _check(op: Op, is_fused: bool) -> None:
 
 
 def _pairs(op: Op) -> Iterator[tuple[Shape, Shape]]:
-    """Yields (shape as written, shape as read) of the bytes that `op` passes on or exchanges."""
+    """Yields (shape as written, shape as read) of the arrays that `op` passes on or exchanges."""
     given = [operand.shape for operand in op.operands]
     inside = [parameter.shape for body in op.called for parameter in body.parameters]
     roots = [body.result.shape for body in op.called]

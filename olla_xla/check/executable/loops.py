@@ -27,7 +27,7 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def number_loop(numbering: ElementNumbering, op: Op, start: Numbers) -> tuple[Numbers, list[bytes]]:
-    """(value numbers of a while's results, its effects), from the equations of its state.
+    """Value numbers of a while's results, and its effects: hashes of how its state is updated.
 
     Args:
       numbering: of the module. op: the while, without stateful operations.
@@ -54,7 +54,7 @@ def number_loop(numbering: ElementNumbering, op: Op, start: Numbers) -> tuple[Nu
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _State:
-    """A while loop, whose state's elements are named (hashed) by what they are computed from.
+    """A while loop, whose state's elements get names: hashes of what they are computed from.
 
     Attributes:
       op: the loop. start: numbers of its initial state. level: its nesting depth.
@@ -77,7 +77,10 @@ class _State:
         return self.op.called[1]
 
     def first(self, numbering: ElementNumbering) -> Numbers:
-        """The names of the first round: by an element's initial value and shape alone."""
+        """The first names of the state's elements: hashes of initial value and shape.
+
+        An element that no iteration changes has its initial value's number as its name.
+        """
         shape = self.body.parameters[0].shape
         return {
             i: n if i in self.fixed else _hash(_NAME, n, numbering.shape(shape.at(i)), self.level)
@@ -85,7 +88,11 @@ class _State:
         }
 
     def next(self, root: Numbers) -> Numbers:
-        """The next round's names of the elements that change, given the body's results `root`."""
+        """The next names (hashes) of the elements that iterations change: of initial value and
+        result.
+
+        `root`: value numbers of the body's results for the names before.
+        """
         return {
             i: _hash(_NAME, self.start[i], n, self.level)
             for i, n in root.items()
@@ -95,11 +102,11 @@ class _State:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rounds:
-    """Names of a loop's state, round by round, until no round tells more elements apart.
+    """Names (hashes) of the elements of a loop's state in rounds of partition refinement.
 
     Attributes:
       names: of each round. tests: the condition's result for each round but the last one.
-      whole: number of the loop's backend_config, which may hold a trip count that XLA uses.
+      whole: hash of the loop's backend_config, which may hold a trip count that XLA uses.
     """
 
     names: list[Numbers]
@@ -107,9 +114,10 @@ class _Rounds:
     whole: bytes
 
     def settled(self, equations: list[ShapeIndex]) -> tuple[int, bytes]:
-        """(first round whose names of these elements no later one refines, their equations in it).
+        """Finds the first round whose names tell `equations` (elements) apart as the next ones do.
 
-        Other elements do not affect the round, so that they do not change the equations.
+        Returns that round, and these elements' equations in it, joined to bytes: each element's
+        name and next name, with the loop's condition.
         """
         k = next(
             k
@@ -121,7 +129,7 @@ class _Rounds:
 
 
 def _rounds(numbering: ElementNumbering, state: _State) -> _Rounds:
-    """Names a loop's state round by round, until a round tells no more elements apart."""
+    """Gives a loop's state new names (hashes) in rounds, until one tells no more elements apart."""
     names, tests = [state.first(numbering)], list[bytes]()
     while True:
         before = names[-1]
@@ -136,8 +144,9 @@ def _rounds(numbering: ElementNumbering, state: _State) -> _Rounds:
 def _closures(
     op: Op, fixed: set[ShapeIndex]
 ) -> tuple[dict[ShapeIndex, list[ShapeIndex]], list[ShapeIndex]]:
-    """(changing element -> the elements that it depends on, itself included; those that the
-    loop's side effects depend on).
+    """Finds what each changing element of a while's state depends on; `fixed` ones do not change.
+
+    Returns (element -> changing elements it depends on, itself too; those of the side effects).
     """
     body, condition = op.called
     changing = [i for i, _ in leaves(body.parameters[0].shape) if i not in fixed]
@@ -146,20 +155,20 @@ def _closures(
     effects: list[int] = []
     direct = reach(body, [given], effects)
     tested = 0
-    for found in (*reach(condition, [given], effects).values(), 0):
-        tested |= found
+    for reached in (*reach(condition, [given], effects).values(), 0):
+        tested |= reached
 
     def closure(first: int) -> list[ShapeIndex]:
-        found, waiting = 0, [first | tested]
+        reached, waiting = 0, [first | tested]
         while waiting:
-            more = waiting.pop() & ~found
-            found |= more
-            waiting += [direct[k] for k in changing if bits[k] & more and direct[k] & ~found]
-        return [k for k in changing if bits[k] & found]
+            more = waiting.pop() & ~reached
+            reached |= more
+            waiting += [direct[k] for k in changing if bits[k] & more and direct[k] & ~reached]
+        return [k for k in changing if bits[k] & reached]
 
     acting = 0
-    for found in effects:
-        acting |= found
+    for reached in effects:
+        acting |= reached
     return {i: closure(bits[i]) for i in changing}, closure(acting)
 
 
@@ -171,8 +180,8 @@ def reach(body: Body, given: list[Reach], effects: list[int]) -> Reach:
     """The parameter elements that each leaf of a computation's result depends on, as bit sets.
 
     Args:
-      body: the computation. given: for each parameter, the bits of its leaves.
-      effects: the bits of each effect are appended, except for collectives.
+      body: the computation. given: for each parameter, leaf -> bit set of what it stands for.
+      effects: the bits of each side effect are appended, except for collectives.
     """
     at: dict[Op, Reach] = dict(zip(body.parameters, given, strict=True))
     for op in body.ops:
@@ -180,7 +189,7 @@ def reach(body: Body, given: list[Reach], effects: list[int]) -> Reach:
             continue
         operands = [at[o] for o in op.operands]
         if acts(op) and not may_repeat(op):
-            effects.append(_either(found for operand in operands for found in operand.values()))
+            effects.append(_either(bits for operand in operands for bits in operand.values()))
         inner = _CALLING.get(op.opcode)
         if inner is not None:
             at[op] = inner(op, operands, effects)
@@ -191,14 +200,14 @@ def reach(body: Body, given: list[Reach], effects: list[int]) -> Reach:
 
 def _either(sets: Iterable[int]) -> int:
     result = 0
-    for found in sets:
-        result |= found
+    for bits in sets:
+        result |= bits
     return result
 
 
 def _plain(op: Op, operands: list[Reach]) -> Reach:
     """Default rule of `reach`: each leaf of the result depends on all leaves of all operands."""
-    whole = _either(found for operand in operands for found in operand.values())
+    whole = _either(bits for operand in operands for bits in operand.values())
     return {i: whole for i, _ in leaves(op.shape)}
 
 
@@ -207,14 +216,14 @@ def _same(op: Op, operands: list[Reach]) -> Reach:
 
 
 def _pack(op: Op, operands: list[Reach]) -> Reach:
-    return {(k, *i): found for k, operand in enumerate(operands) for i, found in operand.items()}
+    return {(k, *i): bits for k, operand in enumerate(operands) for i, bits in operand.items()}
 
 
 def _element(op: Op, operands: list[Reach]) -> Reach:
     k = op.proto.tuple_index
     if not op.shape.is_tuple:
         return {(): operands[0][(k,)]}
-    return {i[1:]: found for i, found in operands[0].items() if i[0] == k}
+    return {i[1:]: bits for i, bits in operands[0].items() if i[0] == k}
 
 
 def _call(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
@@ -224,13 +233,13 @@ def _call(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
 def _begin(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
     """Rule of `reach` for an async-start, whose result is (operands, result, context)."""
     result = _plain(op, operands)
-    result |= {(0, k, *i): found for k, given in enumerate(operands) for i, found in given.items()}
-    return result | {(1, *i): found for i, found in _call(op, operands, effects).items()}
+    result |= {(0, k, *i): bits for k, given in enumerate(operands) for i, bits in given.items()}
+    return result | {(1, *i): bits for i, bits in _call(op, operands, effects).items()}
 
 
 def _done(op: Op, operands: list[Reach]) -> Reach:
     result = _plain(op, operands)
-    return result | {i[1:]: found for i, found in operands[0].items() if i and i[0] == 1}
+    return result | {i[1:]: bits for i, bits in operands[0].items() if i and i[0] == 1}
 
 
 def _choose(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
@@ -238,7 +247,7 @@ def _choose(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
     branches = [
         reach(body, [given], inner) for body, given in zip(op.called, operands[1:], strict=True)
     ]
-    effects += [index | found for found in inner]
+    effects += [index | bits for bits in inner]
     return {i: index | _either(b[i] for b in branches) for i, _ in leaves(op.shape)}
 
 
@@ -249,9 +258,9 @@ def _loop(op: Op, operands: list[Reach], effects: list[int]) -> Reach:
         inner: list[int] = []
         again = reach(body, [state], inner)
         iterations = _either(reach(condition, [state], inner).values())
-        more = {i: found | again[i] | iterations for i, found in state.items()}
+        more = {i: bits | again[i] | iterations for i, bits in state.items()}
         if more == state:
-            effects += [iterations | found for found in inner]
+            effects += [iterations | bits for bits in inner]
             return state
         state = more
 

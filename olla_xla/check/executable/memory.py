@@ -45,7 +45,7 @@ Places = Mapping[MemoryValue, Place]
 
 
 def shared_buffers(program: Program, values: Values, target: str) -> dict[MemoryValue, Place]:
-    """Value -> buffer: one place for all values that XLA must keep together (HloAliasAnalysis).
+    """Value -> a place that stands for the buffer that XLA must put it into (HloAliasAnalysis).
 
     Each buffer counts as an allocation of one byte, or of none. Sets `MemoryValue.buffer`.
     """
@@ -91,11 +91,10 @@ def assigned_places(
 ) -> dict[MemoryValue, Place]:
     """Value -> its bytes in XLA's buffer assignment.
 
+    Raises CheckError if a value of some bytes has no place, or a loop's state has two.
+
     Args:
       values: of the module. found: (instruction name, shape index) -> bytes assigned to it.
-
-    Raises:
-      CheckError: a value of some bytes has no place, or a loop's state has two.
     """
     places = {}
     for value in values.defined:
@@ -120,16 +119,15 @@ def run(
     target: str,
     tables: Mapping[str, Place] | None = None,
 ) -> None:
-    """Simulates the schedule over the memory `places`, with each loop's body and each branch once.
+    """Simulates a schedule over memory, with each loop's body and each branch once.
+
+    Raises CheckError if a value is read after it was overwritten; the result of a loop, a branch or
+    an aliased output is not in the place that it must have; or a constant, a result, or an argument
+    that was not donated is overwritten.
 
     Args:
-      program, values, places, target: what runs where.
-      tables: tuple instruction -> where its code writes pointers to the elements.
-
-    Raises:
-      CheckError: a value is read after it was overwritten; the result of a loop, a branch or an
-        aliased output is not in the place that it must have; a constant, a result, or an argument
-        that was not donated is overwritten.
+      program, values: what runs. places: value -> where it lies. target: "cpu", "cuda" or "tpu".
+      tables: name of a tuple instruction -> where its code writes pointers to the elements.
     """
     machine = _Machine(places, target, tables or {})
     arguments = [(p, i, v) for p in program.entry.parameters for i, v in values.frame.at[p].items()]
@@ -152,7 +150,7 @@ def run(
 
 
 class _Memory:
-    """The values in memory: of each allocation by increasing start, no two sharing a byte."""
+    """The values that memory holds: sorted by start in each allocation, no two sharing a byte."""
 
     def __init__(self) -> None:
         self._starts: dict[int, list[int]] = {}
@@ -198,7 +196,7 @@ class _Memory:
         return ended
 
     def drop(self, places: Places, by: Op) -> None:
-        """Ends those of these values that memory holds, as overwritten by `by`; logs it."""
+        """Ends those values in `places` that memory holds, as overwritten by operation `by`."""
         for value in places.keys() & self.holds:
             place = places[value]
             starts, held = self._starts[place.allocation], self._held[place.allocation]
@@ -255,7 +253,7 @@ class _Machine:
                 self._memory.put(MemoryValue(op, ()), self._tables[op.name], op)
 
     def step(self, frame: Frame, op: Op) -> None:
-        """Runs an operation that reads all its operands, then writes all results, with checks."""
+        """Simulates an operation: reads its operands, writes its results; CheckError if wrong."""
         begun = self._begun_by(frame, op) if op.opcode.endswith("-done") else ()
         reads: dict[MemoryValue, list[int]] = {}
         for number, operand in enumerate(op.operands):
@@ -289,7 +287,7 @@ class _Machine:
                 self.read(result, f"what follows {op.name}", "one of its results")
 
     def _joins(self, frame: Frame, op: Op) -> bool:
-        """Whether an operation's result is its operands, joined without moving (`joined_at`).
+        """Whether `op`, on a TPU, joins its operands, slices, into its result without a move.
 
         They fill its place without a gap, in the order of their positions in the sliced array.
         """
@@ -308,7 +306,7 @@ class _Machine:
         return len(known) == len(starts) and fills and [s for _, _, s in known] == sorted(starts)
 
     def _begun_by(self, frame: Frame, op: Op) -> tuple[MemoryValue, ...]:
-        """The results of an asynchronous operation's start that are not its operands."""
+        """For a -done operation: the results of its -start that are not the start's operands."""
         start = op.operands[0]
         while start.opcode.endswith("-update"):
             start = start.operands[0]

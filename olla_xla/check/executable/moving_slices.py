@@ -41,13 +41,13 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
     if not thunks:
         return FollowedSlices()
     follower = _Follower(thunks)
-    found = {op: thunks[op.name] for op in program.run_ops() if op.name in thunks}
-    for op, thunk in found.items():
+    thunk_of = {op: thunks[op.name] for op in program.run_ops() if op.name in thunks}
+    for op, thunk in thunk_of.items():
         try:
             follower.pair(op, thunk)
         except CheckError as error:
             follower.wrong[op] = str(error)
-    scalars = follower.scalars = Scalars(found, follower.visit)
+    scalars = follower.scalars = Scalars(thunk_of, follower.visit)
     try:
         scalars.run(program.entry, [UNKNOWN] * len(program.entry.parameters))
     except OutOfStepsError:
@@ -61,7 +61,7 @@ def check_moving_slices(program: Program, executable: GpuExecutable) -> Followed
 
 
 class _Follower:
-    """Compares, at each visit of a fusion, its slices with those of its thunk."""
+    """Compares where a fusion's slices begin by the module's indices and by the fusion's thunk."""
 
     scalars: Scalars
 
@@ -74,8 +74,8 @@ class _Follower:
         self.wrong: dict[Op, str] = {}
 
     def pair(self, op: Op, thunk: GpuThunk) -> None:
-        """Matches a thunk's slices to operations, for `visit`; CheckError if sizes differ."""
-        self._pairs[op] = found = []
+        """Matches a thunk's slices to operations in fusion `op`; CheckError if sizes differ."""
+        self._pairs[op] = pairs = []
         _check_copies(thunk)
         for cut, part in _paired(op.called[0], thunk):
             if part is None:
@@ -87,11 +87,14 @@ class _Follower:
                     f"{thunk} takes {cut.size:,} bytes of {_which(cut)}, but {part.name} "
                     f"has {shape.bytes:,}"
                 )
-            found.append((cut, part))
-        self.slices += len(found)
+            pairs.append((cut, part))
+        self.slices += len(pairs)
 
     def visit(self, op: Op, operands: Sequence[Known], iterations: tuple[int, ...]) -> None:
-        """Compares the slices' addresses in one iteration; counts them, notes which differ."""
+        """Compares the addresses of fusion `op`'s slices in one iteration; notes which differ.
+
+        `operands`: what is known of the fusion's operands. `iterations`: of each loop around it.
+        """
         self.seen.add(op)
         known = self.scalars.run(op.called[0], operands, iterations)
         for cut, part in self._pairs[op]:
@@ -113,7 +116,7 @@ class _Follower:
             self.addresses += 1
 
     def _begin(self, part: Op, known: Mapping[Op, Known]) -> int | None:
-        """Where a slice begins in its array, in bytes; None if an index is not known."""
+        """Where the slice that `part` takes or writes begins, in bytes; None if it is unknown."""
         whole = part.operands[0].shape
         if part.opcode == "slice":
             starts: list[int | None] = [start for start, _, _ in slice_ranges(part.proto)]
@@ -137,7 +140,7 @@ class _Follower:
 
 
 def _paired(body: Body, thunk: GpuThunk) -> Iterator[tuple[MovingSlice, Op | None]]:
-    """Each slice of a thunk, with the operation that takes it; None where that is not clear.
+    """Each slice of a thunk, with the operation in fusion `body` that takes it, None if unclear.
 
     Operands of what the fusion runs come in its order. Where nothing is run but a copy, the slice
     is the result itself.
@@ -166,7 +169,7 @@ def _paired(body: Body, thunk: GpuThunk) -> Iterator[tuple[MovingSlice, Op | Non
 
 
 def _takes(op: Op, cut: MovingSlice) -> bool:
-    """Whether `op` is a slice of the parameter and of the extents that `cut` says."""
+    """Whether `op` slices the parameter that `cut` names, to the extents that `cut` has."""
     if op.opcode not in _CUTS or op.shape.dimensions != cut.dimensions:
         return False
     source = op.operands[0].behind(*_STILL)
@@ -174,7 +177,7 @@ def _takes(op: Op, cut: MovingSlice) -> bool:
 
 
 def _check_copies(thunk: GpuThunk) -> None:
-    """Raises CheckError if an inner thunk leaves the slices, or a lone copy does not copy all."""
+    """Raises CheckError if inner thunks leave `thunk`'s slices, or a lone copy misses a part."""
     for inner in thunk.embedded:
         for access in inner.accesses:
             place = access.slice

@@ -84,7 +84,7 @@ def all_of(numbers: Numbers) -> bytes:
 
 
 def ordered(effects: list[bytes]) -> list[bytes]:
-    """Side effects in a canonical order: collectives sorted behind the others, which keep theirs.
+    """Side effects in a canonical order: hashes of collectives behind the others, and sorted.
 
     The order of collectives does not matter, as all devices run the same module.
     """
@@ -92,12 +92,12 @@ def ordered(effects: list[bytes]) -> list[bytes]:
 
 
 def is_exchange(effect: bytes) -> bool:
-    """Whether an effect (bytes) was marked by `exchange` as that of a collective."""
+    """Whether the hash of a side effect was marked by `exchange` as that of a collective."""
     return len(effect) > SIZE
 
 
 def exchange(effect: bytes) -> bytes:
-    """Marks an effect (bytes) as that of a collective, which may happen once or more often."""
+    """Marks a side effect's hash as that of a collective, which may run once or more often."""
     return _EXCHANGE + effect
 
 
@@ -177,14 +177,14 @@ class Numbering(abc.ABC):
 
     def attributes(self, op: Op) -> bytes:
         """A hash of opcode, shape and attributes, not operands or callees; clears proto fields."""
-        found = self._attributes.get(op)
-        if found is None and op.opcode in _BARE:
+        digest = self._attributes.get(op)
+        if digest is None and op.opcode in _BARE:
             made = op.opcode.encode() + b" " + op.proto.shape.SerializeToString()
-            found = self._bare.get(made)
-            if found is None:
+            digest = self._bare.get(made)
+            if digest is None:
                 whole = SHAPED + op.opcode.encode() + self.shape(op.shape)
-                found = self._bare[made] = hashed(whole)
-        elif found is None:
+                digest = self._bare[made] = hashed(whole)
+        elif digest is None:
             proto = op.proto
             met = proto.frontend_attributes.map.get(_RENDEZVOUS, "")
             for field in _CLEARED:
@@ -207,9 +207,9 @@ class Numbering(abc.ABC):
             if proto.HasField("precision_config"):
                 _normalise(proto.precision_config)
             data = proto.SerializeToString(deterministic=True)
-            found = hashed(groups_listed(data) if may_repeat(op) else data)
-            self._attributes[op] = found
-        return found
+            digest = hashed(groups_listed(data) if may_repeat(op) else data)
+            self._attributes[op] = digest
+        return digest
 
     def is_free(self, op: Op, index: ShapeIndex) -> bool:
         """Whether a fusion's result at `index` has the same bits, whatever code is made of it."""
@@ -228,36 +228,36 @@ class Numbering(abc.ABC):
         these others are hashed. Of a concatenation at the end of a fusion each operand gets code of
         its own; so does a fusion that lacks an index (`rounding`).
         """
-        found = self._codes.get(op)
-        if found is None:
+        digest = self._codes.get(op)
+        if digest is None:
             op.forget_shape()  # adding or removing a result does not change the others
-            found = self.attributes(op)
+            digest = self.attributes(op)
             steps = [k for k in op.called[0].ops if k.opcode != "parameter"]
             if inner := [self.code(k) for k in steps if k.opcode == "fusion"]:
-                found = hashed(b"".join((found, *inner)))
+                digest = hashed(b"".join((digest, *inner)))
             if op in self._together:
-                found = hashed(_TOGETHER + found)
+                digest = hashed(_TOGETHER + digest)
             elif self.is_cpu and _ends_in_parts(op.called[0]):
-                found = hashed(_PARTS + found)
+                digest = hashed(_PARTS + digest)
             elif self.is_cpu and not any(k.opcode in _UNTILED for k in steps):
                 others = [k for k in steps if not is_tiled(k)]
                 moved = (named((number,)) + self.attributes(k) for number, k in enumerate(others))
-                found = hashed(b"".join((_GENERATOR, found, *moved)))
+                digest = hashed(b"".join((_GENERATOR, digest, *moved)))
             if self.is_cpu and lacks_index(op):
-                found = hashed(_ALL + found)
-            self._codes[op] = found
-        return found
+                digest = hashed(_ALL + digest)
+            self._codes[op] = digest
+        return digest
 
     def shape(self, shape: Shape) -> bytes:
         """A hash of a shape's element type, extents and layout, without its memory space."""
-        found = self._shapes.get(shape)
-        if found is None:
+        digest = self._shapes.get(shape)
+        if digest is None:
             parts = (shape.element_type, shape.dimensions, shape.minor_to_major, shape.element_bits)
-            found = self._shapes[shape] = hashed(repr(parts).encode())
-        return found
+            digest = self._shapes[shape] = hashed(repr(parts).encode())
+        return digest
 
     def plain(self, op: Op, operands: list[Numbers], effects: list[bytes]) -> Numbers:
-        """Hashes an operation without a rule, its operands and callees; appends to `effects`."""
+        """Value numbers of an operation without a handler: hashes of it, operands and callees."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(op, operands[0])
         read = [number for numbers in operands for number in numbers.values()]
@@ -287,7 +287,7 @@ class Numbering(abc.ABC):
         """The value number of a bitcast from `old` to `new`; a bitcast and its inverse cancel."""
 
     def meeting(self, op: Op, effect: bytes) -> bytes:
-        """The hash `effect` of a collective's side effect, or one that depends on less of it."""
+        """The hash of a collective's side effect: `effect`; a subclass may hash less of it."""
         return effect
 
     def done(self, op: Op, start: Numbers) -> Numbers:
@@ -405,16 +405,16 @@ def is_one_function(call: Op) -> bool:
 
 def run_by(call: Op) -> list[Body]:
     """The computations that a call runs, those of loops, branches and calls in it included."""
-    found, waiting = [], list(call.called)
+    bodies, waiting = [], list(call.called)
     while waiting:
         body = waiting.pop()
-        found.append(body)
+        bodies.append(body)
         waiting += [c for k in body.ops if k.opcode in CONTROL_FLOW for c in k.called]
-    return found
+    return bodies
 
 
 def _ends_in_parts(body: Body) -> bool:
-    """Whether a computation's result is a concatenate, perhaps behind operations with tiles."""
+    """Whether a result is a concatenate, or made of one by operations that XLA:CPU can tile."""
     waiting, seen = [body.result], set()
     while waiting:
         op = waiting.pop()

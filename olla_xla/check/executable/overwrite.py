@@ -33,7 +33,7 @@ Pair = tuple[ShapeIndex, int, ShapeIndex]
 
 
 def must_share(op: Op, target: str) -> list[Pair]:
-    """(result index, operand number, operand's index) of each two that XLA puts into one buffer."""
+    """(result index, operand number, index in it) of what XLA must put into one buffer."""
     if op.opcode == "fusion":
         return [*_updates(op, target), *op.bound]
     if op.opcode in ("custom-call", "async-start"):
@@ -50,9 +50,9 @@ def must_share(op: Op, target: str) -> list[Pair]:
 
 
 def _updates(fusion: Op, target: str) -> list[Pair]:
-    """Pairs, as of `must_share`: a fusion's results, and its operands they update in place."""
+    """(result index, operand number, index in it) of operands that a fusion updates in place."""
     root = fusion.called[0].result
-    found = []
+    pairs = []
     for index, shape in fusion.shape.indices():
         if shape.is_tuple:
             continue
@@ -67,8 +67,8 @@ def _updates(fusion: Op, target: str) -> list[Pair]:
                         source, within = _origin(source.operands[nested], deeper, target)
                         break
             if source.opcode == "parameter":
-                found.append((index, source.proto.parameter_number, within))
-    return found
+                pairs.append((index, source.proto.parameter_number, within))
+    return pairs
 
 
 def _origin(op: Op, index: ShapeIndex, target: str) -> tuple[Op, ShapeIndex]:
@@ -259,7 +259,7 @@ def _transposes(op: Op) -> bool:
 
 
 def _adds_to_product(body: Body, numbers: list[int]) -> bool:
-    """Whether a fusion's root adds the parameter, used once, to a dot or convolution."""
+    """Whether the root adds the only parameter in `numbers`, used once, to a dot or convolution."""
     root = body.result
     if root.opcode != "add" or len(numbers) != 1:
         return False
@@ -311,13 +311,12 @@ class _Paths:
         return set(places)
 
     def _lie(self, current: Op, places: Shape, user: Op, number: int) -> Shape | None:
-        """The shape and layout under which `user`'s elements lie where the parameter's do.
+        """The layout that puts `user`'s elements where the parameter's, which they come from, lie.
+
+        None where `user` reads `current` at other positions than those of its own elements.
 
         Args:
-          current: what `user` reads as operand `number`. places: shape and layout of `current`.
-
-        Returns:
-          None where `user` reads `current` at other positions than those of its own elements.
+          current: what `user` reads as operand `number`. places: such a layout of `current`.
         """
         if user.opcode in ("tuple", "get-tuple-element"):
             return places

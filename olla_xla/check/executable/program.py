@@ -208,11 +208,11 @@ def _half(opcode: str) -> str:
 
 def leaves(shape: Shape) -> tuple[tuple[ShapeIndex, Shape], ...]:
     """(shape index, shape) of every part of a shape that is no tuple, in order."""
-    found = _LEAVES.get(shape)
-    if found is None:
-        found = tuple((index, part) for index, part in shape.indices() if not part.is_tuple)
-        _LEAVES[shape] = found
-    return found
+    parts = _LEAVES.get(shape)
+    if parts is None:
+        parts = tuple((index, part) for index, part in shape.indices() if not part.is_tuple)
+        _LEAVES[shape] = parts
+    return parts
 
 
 def nowhere(shape: xla_pb2.ShapeProto) -> None:
@@ -226,9 +226,8 @@ def nowhere(shape: xla_pb2.ShapeProto) -> None:
 def read_program(module: bytes) -> Program:
     """Reads a serialized HloModuleProto.
 
-    Raises:
-      CheckError: it is no module, an id in it is unknown, a schedule is not valid, or an output
-        takes over the memory of an argument that it does not have.
+    Raises CheckError if it is no module, an id in it is unknown, a schedule is not valid, or an
+    output takes over the memory of an argument that it does not have.
     """
     try:
         proto = parse_module_proto(module)
@@ -295,10 +294,10 @@ def _read(
 
 
 def _plain_form(op: Op) -> None:
-    """Brings XLA:TPU's instructions for its SparseCore into HLO's usual form.
+    """Brings XLA:TPU's instructions for its SparseCore into HLO's usual form, in place.
 
     An async-start without the operands of what it wraps only makes a context; the async-update that
-    has them becomes the start. A custom call to `_CALLS` becomes a call.
+    has them becomes the start. A custom call that runs a computation there becomes a call.
     """
     if op.opcode == "async-update" and len(op.operands) > 1:
         start, *operands = op.operands

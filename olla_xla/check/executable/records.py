@@ -52,7 +52,7 @@ class Update(NamedTuple):
 
     @classmethod
     def of_slice(cls, numbers: tuple[bytes, ...], shape: Shape, digit: Digit) -> Update:
-        """The record of an update of one slice; `numbers`: of array, flattened slice and index."""
+        """A record of an update of one slice; `numbers`: of array, flattened slice, index."""
         part = as_row(shape, shape.num_elements // digit[0])
         return cls(sliced(shape, digit), numbers, shape, part, digit)
 
@@ -63,8 +63,8 @@ class Concatenation(NamedTuple):
     Attributes:
       made: hash of its attributes. numbers: value numbers of its operands.
       dimension: along which. starts: of each operand in it; and the end of the last one.
-      slices: if each operand is one slice: the result's shape, theirs, and the digit that counts
-        them; else None.
+      slices: if each operand is one slice: the result's shape, theirs, and (count, stride) of the
+        dimension; else None.
     """
 
     made: bytes
@@ -93,7 +93,7 @@ class Term(NamedTuple):
 
     Attributes:
       again: gives the number: `again(numbering, given, *operands)`; None where it is the hash of
-        the one operand, which is a list of numbers.
+        the one operand, in which several numbers are joined.
       given: its argument that is no number. operands: the numbers.
       is_later: whether the number is a placeholder, which `again` replaces in each iteration.
     """
@@ -106,7 +106,7 @@ class Term(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def sliced(shape: Shape, digit: Digit) -> bytes:
-    """A hash of an array's type, size and `digit`: the kind of an update of one slice of it."""
+    """A hash of an array's type and size, and of (count, stride) of its sliced dimension."""
     row = shape.element_type, shape.element_bits, shape.num_elements, digit
     return hashed(b"update" + repr(row).encode())
 
@@ -124,11 +124,11 @@ _Writes = tuple[list[int], list[bytes]]
 
 @dataclasses.dataclass
 class _History:
-    """Updates of an array, one after the other.
+    """The updates of an array, slice by slice: each makes a new version of it, from 1 on.
 
     Attributes:
-      base: number of the array that the first one updates. digit: of its row that counts slices.
-      latest: version of the newest array. writes: by slice.
+      base: number of the array before them. digit: (count, stride) of the sliced dimension.
+      latest: the newest version. writes: slice index -> versions that wrote it, and what.
     """
 
     base: bytes
@@ -137,10 +137,10 @@ class _History:
     writes: dict[int, _Writes] = dataclasses.field(default_factory=dict)
 
     def at(self, place: int, version: int) -> bytes | None:
-        """Value number of the slice at index `place` in a version; None if it was not written."""
+        """Value number of the slice at index `place` in a version; None if it was never written."""
         versions, rows = self.writes.get(place, ((), ()))
-        found = bisect.bisect_right(versions, version)
-        return rows[found - 1] if found else None
+        count = bisect.bisect_right(versions, version)
+        return rows[count - 1] if count else None
 
     def until(self, version: int) -> _History:
         """A separate copy of this history with the updates up to `version` only."""
@@ -162,12 +162,11 @@ class WrittenSlices:
     ) -> list[bytes] | None:
         """Records that array `number` is array `array` with the slice at index `place` replaced.
 
+        Returns all slices in their order, if this was the last one not yet written; else None.
+
         Args:
           number: the array's value number. array: the other's. row: the slice's, flattened.
           digit: (count, stride in elements) of the sliced dimension. place: index of the slice.
-
-        Returns:
-          All slices in their order, if this was the last one that had not been written; else None.
         """
         if number in self._found:
             return self._all.get(number)
@@ -187,7 +186,7 @@ class WrittenSlices:
         return self._all.get(number)
 
     def note_complete(self, number: bytes, digit: Digit, rows: list[bytes]) -> None:
-        """Records that array `number` has exactly the slices `rows` along `digit`."""
+        """Records that array `number` has exactly the slices `rows`; `digit`: (count, stride)."""
         if number not in self._complete:
             writes = {place: ([1], [row]) for place, row in enumerate(rows)}
             self._found[number] = _History(number, digit, 1, writes), 1
@@ -196,9 +195,8 @@ class WrittenSlices:
     def at(self, number: bytes, digit: Digit, place: int) -> tuple[bytes | None, bytes]:
         """What is in the slice at index `place` of the array with value number `number`.
 
-        Returns:
-          Its number, if it was written. Else None, and the number of an array that has the same
-          slice there.
+        Returns its number, if it was written; else None, and the number of an array that has the
+        same slice there. `digit`: (count, stride in elements) of the sliced dimension.
         """
         history, version = self._found.get(number, (None, 0))
         if history is None or history.digit != digit:

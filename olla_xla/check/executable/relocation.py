@@ -25,7 +25,7 @@ ALIGNMENT = 64
 
 @dataclasses.dataclass(frozen=True)
 class Area:
-    """An allocation of `size` bytes.
+    """One allocation of an executable, of `size` bytes.
 
     Attributes:
       filled: it begins with a value in it. kept: its value is read at the end.
@@ -39,13 +39,12 @@ class Area:
 
 
 def check_relocated(before: CpuExecutable, after: CpuExecutable) -> None:
-    """Checks that an executable with buffers elsewhere computes what it did.
+    """Checks that a CPU executable whose buffers were moved computes what XLA's own does.
+
+    Raises CheckError if anything but addresses differs, or as `check_thunks`.
 
     Args:
       before: as XLA made it. after: with other places, as it will be loaded.
-
-    Raises:
-      CheckError: naming the thunk: besides places something else differs; or as `check_thunks`.
     """
     if before.without_places() != after.without_places():
         raise CheckError("the changed executable differs from XLA's in more than addresses")
@@ -61,9 +60,7 @@ def check_relocated(before: CpuExecutable, after: CpuExecutable) -> None:
 
 
 def _areas(executable: CpuExecutable) -> dict[int, Area]:
-    """Allocation index -> its Area; an argument is writable only if it is an output that XLA's
-    own thunks write to.
-    """
+    """Allocation index -> its Area; an argument is writable only if an output that thunks write."""
     written = {a.slice.allocation for t in executable.flat for a in t.accesses if a.writes}
     return {
         a.index: Area(
@@ -89,11 +86,10 @@ def _kinds(executable: CpuExecutable) -> bytes:
 
 
 def _check_assignment(before: CpuExecutable, after: CpuExecutable) -> None:
-    """Checks the places of logical buffers: XLA finds results by them, and ends the process over an
-    assignment that does not hold together.
+    """Checks that each logical buffer has moved with the thunk that writes it; else CheckError.
 
-    Each moves with the thunk that writes it; what none writes, such as an argument that is
-    returned, stays in arguments, results and constants.
+    XLA finds results by their places, and ends the process if the assignment is inconsistent. What
+    no thunk writes, such as a returned argument, stays in arguments, results and constants.
     """
     old = _places(before)
     written: dict[tuple[str, Slice], set[Slice]] = {}
@@ -114,10 +110,10 @@ def _check_assignment(before: CpuExecutable, after: CpuExecutable) -> None:
         was, name = old[number], before.names[number]
         if place.size != was.size or place.offset < 0 or place.end > sizes[place.allocation]:
             raise CheckError(f"logical buffer {number} ({name}) reaches beyond its allocation")
-        found = written.get((name, was), {was} if was.allocation in fixed else set())
-        if found and place != was and (was in found or place not in found):
+        allowed = written.get((name, was), {was} if was.allocation in fixed else set())
+        if allowed and place != was and (was in allowed or place not in allowed):
             raise CheckError(f"logical buffer {number} ({name}) is not where thunks write it")
-        if found and place == was not in found:
+        if allowed and place == was not in allowed:
             raise CheckError(f"logical buffer {number} ({name}) is where no thunk writes it")
 
 
@@ -128,10 +124,10 @@ def _places(executable: CpuExecutable) -> dict[int, Slice]:
         for b in executable.assignment.buffer_allocations
         for a in b.assigned
     ]
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    places = dict(pairs)
+    if len(places) != len(pairs):
         raise CheckError("a logical buffer has two addresses")
-    return found
+    return places
 
 
 def check_thunks(
@@ -141,35 +137,35 @@ def check_thunks(
     new_areas: Mapping[int, Area],
     scratch: Collection[tuple[int, int]] = (),
 ) -> None:
-    """Checks that thunks with new places compute what they did with the old, run in sequence.
+    """Checks that thunks whose buffers were moved compute what they did before, run in sequence.
+
+    Raises CheckError, naming the thunk, if a slice leaves its allocation, lies at a misaligned
+    address or in memory that may not be written, overlaps with another of its thunk otherwise than
+    it did, or is read where another value may lie; or if what is left at the end differs.
 
     Args:
       before, after: the same thunks, access by access, with the old and the new places.
       areas, new_areas: their allocations, by index.
       scratch: (thunk's number, access) of reads that find what their thunk itself wrote.
-
-    Raises:
-      CheckError: naming the thunk: a slice leaves its allocation, lies at an odd address or in
-        memory that may not be written, overlaps with another of its thunk otherwise than it did,
-        is read where another value may lie; or what is left at the end differs.
     """
-    found = _Referee(new_areas, scratch)
+    referee = _Referee(new_areas, scratch)
     same = SameBytes()
     for index, area in areas.items():
         if area.filled:
             whole = Slice(index, 0, area.size)
             same.add(whole, whole)
-            found.defined.add(whole, whole)
-    found.sequence(before, after, same)
+            referee.defined.add(whole, whole)
+    referee.sequence(before, after, same)
     for index, area in areas.items():
-        for part in found.defined.parts(Slice(index, 0, area.size)):
+        for part in referee.defined.parts(Slice(index, 0, area.size)):
             if area.kept and not same.holds(part, part):
                 raise CheckError(f"output allocation {index} would hold other final values")
 
 
 class _Referee:
-    """Checks thunks one by one; `defined`: bytes of the old memory written so far, paired with
-    themselves.
+    """Checks thunks one by one against those with other places.
+
+    `defined`: the bytes of the old memory written so far, paired with themselves.
     """
 
     def __init__(self, areas: Mapping[int, Area], scratch: Collection[tuple[int, int]]) -> None:
@@ -179,7 +175,10 @@ class _Referee:
     def sequence(
         self, before: Sequence[CpuThunk], after: Sequence[CpuThunk], same: SameBytes
     ) -> None:
-        """Checks a sequence of thunks; changes `same` to the pairs that hold after it."""
+        """Checks thunks, in sequence, with old places (`before`) against those with new ones.
+
+        `same`: the old and new bytes that hold equal values; changed to those after the thunks.
+        """
         if len(before) != len(after):
             raise CheckError(f"{len(before)} steps became {len(after)}")
         for x, y in zip(before, after, strict=True):
@@ -207,7 +206,10 @@ class _Referee:
                     self._define(a.slice)
 
     def _loop(self, x: CpuThunk, y: CpuThunk, same: SameBytes) -> None:
-        """Checks a loop, again until no more pairs end; changes `same` to the pairs after it."""
+        """Checks a loop, with old places (`x`) and with new ones, for any number of iterations.
+
+        `same`: the old and new bytes that hold equal values; changed to those after the loop.
+        """
         for thunk in x.below():  # the second iteration finds what the first one wrote
             for a in thunk.accesses:
                 if a.writes:
@@ -230,7 +232,7 @@ class _Referee:
         self.defined.add(written, written)
 
     def _read(self, x: CpuThunk, y: CpuThunk, same: SameBytes) -> None:
-        """Raises CheckError if a thunk reads a written byte, not scratch, that is not paired."""
+        """Raises CheckError if `y` (new places) may read other values than `x` (old places)."""
         for k, (a, b) in enumerate(zip(x.accesses, y.accesses, strict=True)):
             reads = a.reads and (x.number, k) not in self._scratch
             for part in self.defined.parts(a.slice) if reads else ():
@@ -239,7 +241,7 @@ class _Referee:
                     raise CheckError(f"{x.name} would read other values than in XLA's executable")
 
     def _check_slices(self, x: CpuThunk, y: CpuThunk) -> None:
-        """Raises CheckError unless a thunk's new slices are inside, aligned, overlap as before."""
+        """Raises CheckError unless `y`'s slices are inside, aligned, and overlap as `x`'s do."""
         if x.name != y.name or len(x.accesses) != len(y.accesses):
             raise CheckError(f"step {x.name} became {y.name}")
         for a, b in zip(x.accesses, y.accesses, strict=True):
@@ -275,10 +277,8 @@ _Run = tuple[int, int, int, int]
 class SameBytes:
     """Pairs of an old and a new byte that hold the same value; each byte is in one pair at most.
 
-    Runs of pairs are kept by the allocation of their old and of their new bytes, sorted.
-
-    Attributes:
-      size: the number of pairs.
+    Runs of pairs are kept by the allocation of their old and of their new bytes, sorted. `size` is
+    the number of pairs.
     """
 
     def __init__(self) -> None:

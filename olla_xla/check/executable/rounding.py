@@ -51,11 +51,7 @@ _ADDING = frozenset("add subtract reduce reduce-window".split())
 
 
 def is_settled(bodies: Iterable[Body]) -> bool:
-    """Whether no multiply and add of a function could become an FMA, which changes rounding.
-
-    Args:
-      bodies: the computations that the function runs.
-    """
+    """Whether no multiply and add in a function's computations could become an FMA."""
     adds = multiplies = False
     for body in bodies:
         for op in body.ops:
@@ -75,7 +71,7 @@ def is_settled(bodies: Iterable[Body]) -> bool:
 
 
 def _is_short(op: Op) -> bool:
-    """Whether an operation works on floats, in arrays of at most `_STRAIGHT` elements."""
+    """Whether an operation works on floats, in arrays of at most 8192 elements (`_STRAIGHT`)."""
     shapes = [part for o in (op, *op.operands) for _, part in o.shape.indices() if part.is_array]
     return any(map(_is_rounded, shapes)) and all(
         math.prod(s.dimensions) <= _STRAIGHT for s in shapes
@@ -105,7 +101,7 @@ class Rounding:
 
 
 def lacks_index(fusion: Op) -> bool:
-    """Whether a CPU's fusion slices or updates a whole array, without an index, and may round."""
+    """Whether a CPU's fusion may round, and slices or updates an array at no index: all of it."""
     (body,) = fusion.called
     return _takes_only_slice(body) and _Sums(body, (), _settled(body)).is_open
 
@@ -140,8 +136,8 @@ def _computes_complex(op: Op) -> bool:
 def _settled(body: Body) -> set[Op]:
     """Additions of two products of which only one can become an FMA, in whatever code.
 
-    That is one that nothing else reads, where the other is read by multiplications as well. All of
-    them are computed once for an element of the result, where a loop writes that.
+    That is a product that nothing else reads; the other one has multiplications as readers, too.
+    All are computed once for an element of the result, where a loop writes that.
     """
     users, last = body.users, body.result
     while last.opcode in ("bitcast", "dynamic-update-slice") and len(users.get(last, ())) < 2:
@@ -152,7 +148,7 @@ def _settled(body: Body) -> set[Op]:
         kinds = _ELEMENTWISE if len(readers) > 1 else _ELEMENTWISE | {"bitcast"}
         if readers and all(r.opcode in kinds and r in once for r in readers):
             once.add(op)
-    found = set()
+    additions = set()
     for add in once:
         others = [[r.opcode for r, _ in users[o] if r is not add] for o in add.operands]
         if (
@@ -164,19 +160,19 @@ def _settled(body: Body) -> set[Op]:
             and sum(not opcodes for opcodes in others) == 1
             and {opcode for opcodes in others for opcode in opcodes} == {"multiply"}
         ):
-            found.add(add)
-    return found
+            additions.add(add)
+    return additions
 
 
 class _Sums:
-    """Tells whether an addition of a computation may read two products, either of which can fuse.
+    """Tells whether an addition may read two products, either of which could become an FMA with it.
 
     Args:
       body: the computation. products: numbers of parameters that may be products.
       settled: sums of two products that leave no choice.
 
     Attributes:
-      is_open: whether an addition may read two products, so that there is a choice.
+      is_open: whether there is such an addition.
       gives_product: whether the result may be a product.
     """
 
@@ -203,7 +199,10 @@ class _Sums:
             self._products.add(op)
 
     def _enter(self, op: Op, made_of: list[int]) -> None:
-        """Looks into an operation's computations; `made_of`: which operands may be products."""
+        """Looks for sums and products in `op`'s computations.
+
+        `made_of`: numbers of the operands that may be products.
+        """
         for body in op.called:
             count = len(body.parameters)
             given = made_of if count == len(op.operands) else range(count) if made_of else ()

@@ -35,7 +35,8 @@ class Scalars:
     """Evaluates the scalar integers of a program, iteration by iteration.
 
     Args:
-      wanted: the operations that `visit` gets. visit: see `Visitor`.
+      wanted: operations to call `visit` for.
+      visit: gets an operation, what is known of its operands, and the iterations it is in.
     """
 
     def __init__(self, wanted: Collection[Op], visit: Visitor) -> None:
@@ -52,11 +53,10 @@ class Scalars:
     ) -> dict[Op, Known]:
         """Evaluates the scalar integers of a computation; returns operation -> what is known of it.
 
+        Raises OutOfStepsError after `MOST_STEPS` steps, or if a loop in it never ends.
+
         Args:
           body: the computation. given: its arguments. iterations: of the loops that it is in.
-
-        Raises:
-          OutOfStepsError: it takes more than `MOST_STEPS` steps, or a loop in it never ends.
         """
         known: dict[Op, Known] = dict(zip(body.parameters, given, strict=False))
         for op in self._plan(body):
@@ -132,7 +132,7 @@ class Scalars:
         return self._called(op.called[k], [operands[1 + k]], iterations)
 
     def _needs(self, op: Op) -> bool:
-        """Whether an operation is wanted, or runs one that is."""
+        """Whether an operation is one that `visit` gets, or calls a computation that has one."""
         if op not in self._holds:
             self._holds[op] = op in self._wanted or any(
                 self._needs(inner) for body in op.called for inner in body.ops
@@ -140,7 +140,7 @@ class Scalars:
         return self._holds[op]
 
     def _plan(self, body: Body) -> list[Op]:
-        """The operations of a computation of which something may be known, or that are wanted."""
+        """The operations to evaluate: of integers or tuples, for `visit`, or that contain such."""
         if body not in self._plans:
             self._plans[body] = [op for op in body.ops if self._is_followed(op)]
         return self._plans[body]

@@ -36,8 +36,7 @@ def slice_of(
     """The value number of one slice of an array, flattened in row-major order.
 
     Args:
-      numbering: of the module. number: the array's value number. at: the index's value number.
-      shape: of the array.
+      numbering: of the module. number: the array's. at: the index's. shape: of the array.
       digit: (count, stride in elements) of the sliced dimension, in row-major order.
     """
     (count, distance), size = digit, shape.num_elements
@@ -46,9 +45,9 @@ def slice_of(
         return numbering.arranged(number, shape, permuted(shape), flat)
     if number in numbering.moves:
         move = numbering.moves[number]
-        if (found := without(move.steps, size, digit)) is not None:
-            row = slice_of(numbering, move.base, at, move.shape, found[0])
-            return numbering.arranged(row, flat, found[1], flat)
+        if (split := without(move.steps, size, digit)) is not None:
+            row = slice_of(numbering, move.base, at, move.shape, split[0])
+            return numbering.arranged(row, flat, split[1], flat)
         others = (size // (count * distance), count * distance), (distance, 1)
         number = numbering.arranged(number, shape, joined((digit, *others)), as_row(shape))
         digit, shape = (count, size // count), as_row(shape)
@@ -98,7 +97,7 @@ def without_axis(whole: Shape, part: Shape, axis: int) -> tuple[Shape, Shape, li
 
 @functools.lru_cache(maxsize=4096)
 def _kind(element_type: int, size: int, digit: Digit) -> bytes:
-    """A hash of an array's element type and size, and of the digit along which it is sliced."""
+    """A hash of an array's element type and size, and (count, stride) of its sliced dimension."""
     return hashed(repr((element_type, size, digit)).encode())
 
 
@@ -121,7 +120,10 @@ def sliced_digit(shape: Shape, axis: int) -> Digit:
 
 
 def _updated(numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit) -> bytes | None:
-    """Value number of the slice at index `at`, if an array's last update wrote it; else None."""
+    """Value number of the slice of array `number` at index `at` if its last update wrote it.
+
+    None if there is no such update. `digit`: (count, stride) of the sliced dimension.
+    """
     update = numbering.updates.get(number)
     if update is None or update.digit != digit or update.numbers[2] != at:
         return None
@@ -131,7 +133,7 @@ def _updated(numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit
 def _repeated(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit, flat: Shape
 ) -> bytes | None:
-    """Value number, as shape `flat`, of a slice of a broadcast that repeats it; else None."""
+    """Value number of a slice of broadcast `number` if the broadcast only repeats it; else None."""
     if number not in numbering.repeated:
         return None
     value, dimensions, old, new = numbering.repeated[number]
@@ -145,15 +147,18 @@ def _repeated(
 def _cut_before(
     numbering: ElementNumbering, number: bytes, at: bytes, digit: Digit, flat: Shape
 ) -> bytes | None:
-    """Value number of a slice of a slice, the outer of both digits taken first; else None."""
+    """Value number of a slice of the slice `number`, if that was along an inner dimension.
+
+    The outer dimension is then sliced first, so that it does not matter which was. Else None.
+    """
     if number not in numbering.cuts:
         return None
     array, index, (count, distance) = numbering.cuts[number]
     part = flat.num_elements * digit[0]
-    found = within(((part // distance, count * distance), (distance, 1)), *digit)
-    if found is None or len(found) != 1 or found[0][1] < distance:
+    steps = within(((part // distance, count * distance), (distance, 1)), *digit)
+    if steps is None or len(steps) != 1 or steps[0][1] < distance:
         return None
-    outer = slice_of(numbering, array, at, as_row(flat, part * count), found[0])
+    outer = slice_of(numbering, array, at, as_row(flat, part * count), steps[0])
     return slice_of(
         numbering, outer, index, as_row(flat, part * count // digit[0]), (count, distance)
     )

@@ -117,7 +117,7 @@ class _Checks:
             return None
 
     def _of[T](self, check: str, work: Callable[[], T]) -> T | None:
-        """What `work` returns; None if it raises CheckError, which is noted as an objection."""
+        """Returns what `work` returns; if it raises CheckError, notes an objection of `check`."""
         try:
             return work()
         except CheckError as error:
@@ -135,11 +135,11 @@ class _Checks:
         self._followed["asynchronous operations"] = sum(o.opcode.endswith("-start") for o in ops)
         executable = self._executable
         if isinstance(executable, GpuExecutable):
-            found = check_moving_slices(program, executable)
-            self._objections += (("slices", said) for said in found.wrong)
-            self._followed["slices in loops"] = found.slices
-            self._followed["addresses of slices"] = found.addresses
-            self._left += found.left
+            moving = check_moving_slices(program, executable)
+            self._objections += (("slices", said) for said in moving.wrong)
+            self._followed["slices in loops"] = moving.slices
+            self._followed["addresses of slices"] = moving.addresses
+            self._left += moving.left
             if unknown := sorted(executable.unknown_kinds):
                 self._left.append(f"thunks of unknown kinds: {', '.join(unknown)}")
         elif executable is not None:
@@ -200,15 +200,15 @@ class _Checks:
         self, program: Program, values: Values
     ) -> tuple[dict[MemoryValue, Place], dict[str, Place]]:
         """(value -> its place, tuple instruction -> place of its table if a kernel accesses it)."""
-        found = places_of(self._assignment, program.names)
+        places = places_of(self._assignment, program.names)
         touched = {
             Place(a.slice.allocation, a.slice.offset, a.slice.end)
             for t in self._whole_calls
             for a in t.accesses
         }
         tuples = (op.name for op in program.run_ops() if op.opcode == "tuple")
-        tables = {name: found[name, ()] for name in tuples if found.get((name, ())) in touched}
-        return assigned_places(values, found), tables
+        tables = {name: places[name, ()] for name in tuples if places.get((name, ())) in touched}
+        return assigned_places(values, places), tables
 
     def _lost_donations(self, program: Program) -> Iterator[str]:
         """Yields a line for each argument whose memory is used otherwise than allowed."""
@@ -224,17 +224,17 @@ class _Checks:
                 )
 
     def _trusted(self, program: Program) -> Mapping[str, int]:
-        found: collections.Counter[str] = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         if self._executable is not None:
             for thunk in (one for t in self._thunks for one in (t, *t.embedded)):
                 if thunk.flow is Flow.NONE and thunk.kind not in _MOVES:
-                    found[thunk.kind] += not thunk.kind.endswith("copy")
+                    counts[thunk.kind] += not thunk.kind.endswith("copy")
         else:
             for op in program.run_ops():
                 if _computes(op):
                     target = op.proto.custom_call_target
-                    found[f"custom-call {target}" if target else op.opcode] += 1
-        return dict((+found).most_common())
+                    counts[f"custom-call {target}" if target else op.opcode] += 1
+        return dict((+counts).most_common())
 
 
 def _computes(op: Op) -> bool:

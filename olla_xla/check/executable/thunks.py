@@ -64,12 +64,11 @@ def check_thunks(
 ) -> None:
     """Checks that an executable's thunks do what its module says, at the bytes that XLA assigned.
 
+    Raises CheckError, naming the thunk, if bytes, order or kinds of thunks differ.
+
     Args:
       program, values: the executable's module. places: value -> its assigned bytes.
       executable: the same executable.
-
-    Raises:
-      CheckError: bytes, order or kinds of thunks differ; the message names the thunk.
     """
     walk = _Walk(places, executable.sizes)
     if isinstance(executable, GpuExecutable):
@@ -85,18 +84,18 @@ def _check_interface(
 ) -> None:
     """Raises CheckError if arguments or results lie elsewhere than the executable declares."""
     for allocation, (number, index) in executable.parameters.items():
-        found = walk.place(values.frame.at[program.entry.parameters[number]].get(index))
-        if found is not None and (found.allocation, found.offset) != (allocation, 0):
+        place = walk.place(values.frame.at[program.entry.parameters[number]].get(index))
+        if place is not None and (place.allocation, place.offset) != (allocation, 0):
             raise CheckError(
                 f"the executable declares argument {number}{_part(index)} in allocation "
                 f"{allocation}, but XLA's buffer assignment does not put it there"
             )
     results = values.frame.at[program.entry.result]
     for index, value in results.items():
-        found, output = walk.place(value), executable.outputs.get(index)
-        if found is None or not found.size:
+        place, output = walk.place(value), executable.outputs.get(index)
+        if place is None or not place.size:
             continue
-        if output is None or (found.allocation, found.offset) != (output.allocation, 0):
+        if output is None or (place.allocation, place.offset) != (output.allocation, 0):
             raise CheckError(f"result {list(index)} is not in the memory that the caller reads")
         if output.parameter != program.aliases.get(index):
             raise CheckError(
@@ -118,11 +117,11 @@ class _Walk:
 
     def place(self, value: MemoryValue | None) -> Slice | None:
         """The bytes where a value lies, as a Slice; None for no value or one without a place."""
-        found = None if value is None else self._places.get(resolve(value))
-        return found and Slice(found.allocation, found.start, found.stop - found.start)
+        where = None if value is None else self._places.get(resolve(value))
+        return where and Slice(where.allocation, where.start, where.stop - where.start)
 
     def sequence(self, frame: Frame, thunks: Sequence[GpuThunk]) -> None:
-        """Checks the thunks of one run of a computation, in order, against its instructions."""
+        """Checks the thunks of one run of a computation, `frame`, in order, by its instructions."""
         plain = tuple(_plain(thunks))
         whole = {t.name for t in plain if t.flow is Flow.NONE}
         steps = {step.op.name: step for step in _steps(frame, whole)}
@@ -167,13 +166,13 @@ class _Walk:
         """Raises CheckError where a thunk leaves its allocations, or touches bytes that are in use
         on another stream.
         """
-        found = self._accesses(step, thunk)
-        for access in found:
+        touched = self._accesses(step, thunk)
+        for access in touched:
             if access.slice.end > self._sizes.get(access.slice.allocation, -1):
                 raise CheckError(f"{thunk} accesses {_bytes(access.slice)}, out of bounds")
-        self._touched += found
+        self._touched += touched
         for other, accesses in self._running.values():
-            for mine in found:
+            for mine in touched:
                 if any(_conflict(mine, theirs) for theirs in accesses):
                     raise CheckError(
                         f"{thunk} accesses {_bytes(mine.slice)}, which thunk {other.name} "
@@ -186,17 +185,17 @@ class _Walk:
         """
         *before, thunk = thunks
         operands, results = self._operands(step), self._results(step)
-        found = [access for access in thunk.accesses if access.slice.size]
+        accesses = [access for access in thunk.accesses if access.slice.size]
         if step.op.opcode == "call":
             self._check_call(step, thunk)
             return
-        if [a.slice for a in found] == [*operands, *results]:
-            self._roles(thunk, found, operands, results)
+        if [a.slice for a in accesses] == [*operands, *results]:
+            self._roles(thunk, accesses, operands, results)
             return
         written = [a.slice for t in before for a in t.accesses if a.writes and a.slice.size]
-        reads = [a.slice for a in found if not a.writes and a.slice not in written]
-        writes = [a.slice for a in found if not a.reads]
-        either = [a.slice for a in found if a.reads and a.writes]
+        reads = [a.slice for a in accesses if not a.writes and a.slice not in written]
+        writes = [a.slice for a in accesses if not a.reads]
+        either = [a.slice for a in accesses if a.reads and a.writes]
         if not _in_order(reads, operands) and reads != self._copied(step, thunk):
             raise CheckError(f"{thunk} reads bytes that are not its operands: {_list(reads)}")
         if thunk.kind in _FILLS:
@@ -238,7 +237,7 @@ class _Walk:
             raise CheckError(f"{thunk} does not access all its buffers: {_list(lost)}")
 
     def _arrays(self, frame: Frame, op: Op) -> Iterator[tuple[Slice, bytes]]:
-        """The places and `Shape.key`s of the arrays of an operation's result that have bytes."""
+        """Yields (assigned bytes, key of the shape) of each array in an operation's result."""
         for index, value in frame.at[op].items():
             if (place := self.place(value)) is not None and place.size:
                 yield place, op.shape.at(index).key
@@ -255,7 +254,7 @@ class _Walk:
     def _roles(
         self, thunk: GpuThunk, found: list[Access], operands: list[Slice], results: list[Slice]
     ) -> None:
-        """Raises CheckError unless a thunk's accesses read the operands and write the results."""
+        """Raises CheckError unless the accesses `found` read the operands and write the results."""
         for access in found[: len(operands)]:
             if not access.reads and access.slice not in results:
                 raise CheckError(f"{thunk} writes the operand {_bytes(access.slice)}")
@@ -331,7 +330,7 @@ class _Walk:
         del self._running[thunk.execution]
 
     def _inner(self, step: _Step, thunk: GpuThunk) -> None:
-        """Checks a thunk of a loop or a branch: the value that decides, and the inner thunks."""
+        """Checks a loop's or a branch's thunk: what decides it, and the thunks of its bodies."""
         op, frames = step.op, step.frame.inner.get(step.op, ())
         if thunk.flow is Flow.LOOP:
             frames = frames[::-1]  # a thunk has its condition first
@@ -348,7 +347,7 @@ class _Walk:
 
 
 def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_Step]:
-    """Yields a run's instructions as steps; those in calls too, but for calls named in `whole`."""
+    """Yields a run's instructions as steps, and those in calls that `whole` does not name."""
     position = begin
     for op in frame.body.ops:
         if op.opcode == "call" and op.name not in whole:
@@ -362,12 +361,12 @@ def _steps(frame: Frame, whole: Collection[str], begin: int = 0) -> Iterator[_St
 
 def _tables(executable: CpuExecutable) -> Mapping[str, set[Slice]]:
     """Instruction name -> all bytes assigned to it, its tuples' tables of pointers included."""
-    found: dict[str, set[Slice]] = {}
+    places: dict[str, set[Slice]] = {}
     for allocation in executable.assignment.buffer_allocations:
         for a in allocation.assigned:
-            of = found.setdefault(executable.names[a.logical_buffer_id], set())
+            of = places.setdefault(executable.names[a.logical_buffer_id], set())
             of.add(Slice(allocation.index, a.offset, a.size))
-    return found
+    return places
 
 
 def _plain(thunks: Iterable[GpuThunk]) -> Iterator[GpuThunk]:
@@ -385,7 +384,7 @@ def _only_moves(thunk: GpuThunk) -> bool:
 
 
 def _held(slices: Iterable[Slice | None]) -> list[Slice]:
-    return [found for found in slices if found is not None and found.size]
+    return [one for one in slices if one is not None and one.size]
 
 
 def _conflict(a: Access, b: Access) -> bool:
@@ -416,22 +415,21 @@ def _moves_only(op: Op) -> bool:
 
 
 def _copied_slice(op: Op) -> tuple[int, int] | None:
-    """The slice that a GPU copies for an instruction, if this is a slice or a fusion of one.
+    """(operand number, offset in bytes) of the slice of an operand that a GPU copies for `op`.
 
-    Returns:
-      (operand number, offset in bytes of the slice in that operand); None for other instructions.
+    None if `op` is neither a static slice nor a fusion of one.
     """
-    found = op.called[0].result.behind(*_STILL) if op.opcode == "fusion" else op
-    if found.opcode != "slice":
+    cut = op.called[0].result.behind(*_STILL) if op.opcode == "fusion" else op
+    if cut.opcode != "slice":
         return None
-    source = found.operands[0]
+    source = cut.operands[0]
     if op.opcode == "fusion":
         source = source.behind(*_STILL)
         if source.opcode != "parameter":
             return None
     number = source.proto.parameter_number if op.opcode == "fusion" else 0
-    shape = found.operands[0].shape
-    pairs = zip(slice_ranges(found.proto), digits(shape), strict=True)
+    shape = cut.operands[0].shape
+    pairs = zip(slice_ranges(cut.proto), digits(shape), strict=True)
     first = sum(start * distance for (start, *_), (_, distance) in pairs)
     return number, first * shape.element_bits // 8
 

@@ -20,12 +20,12 @@ def decisive_config(op: Op) -> bytes:
     if op.opcode != "custom-call":
         return b""
     try:
-        found = json.loads(op.proto.backend_config)
+        config = json.loads(op.proto.backend_config)
     except ValueError:
         return op.proto.backend_config
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         return op.proto.backend_config
-    own = found.get("custom_call_config")
+    own = config.get("custom_call_config")
     return json.dumps(own, sort_keys=True).encode() if own else b""
 
 
@@ -58,8 +58,8 @@ class Parts:
         """
         if op.opcode == "slice":
             self.note(op, read[0], number)
-        elif op.opcode == "custom-call" and (found := self._joined(op, read)) is not None:
-            return cast(*found, op.shape)
+        elif op.opcode == "custom-call" and (joined := self._joined(op, read)) is not None:
+            return cast(*joined, op.shape)
         return number
 
     def note(self, op: Op, source: bytes, number: bytes) -> None:
@@ -71,16 +71,11 @@ class Parts:
                 known.append(part)
 
     def _joined(self, op: Op, numbers: Sequence[bytes]) -> tuple[bytes, Shape] | None:
-        """The array, its number and shape, whose memory an operation joins of adjacent parts.
+        """(value number, shape) of the array whose adjacent parts a custom call joins in memory.
 
         XLA lists them in the order of arrival, not of position. What is joined is a bitcast of the
-        array: parts of a row of bytes may make up an array of another shape.
-
-        Args:
-          op: a custom call. numbers: of its operands.
-
-        Returns:
-          None if it does not join, or if the parts do not make up an array.
+        array: parts of a row of bytes may make up an array of another shape. None if the call does
+        not join, or the parts do not make up an array. `numbers`: of its operands.
         """
         cuts = _cuts(op)
         if not cuts:
@@ -109,7 +104,7 @@ def _make_up(parts: Sequence[_Part]) -> bool:
 
 
 def joined_at(op: Op) -> list[tuple[int, ...]] | None:
-    """Where each slice that `op` joins in place begins in the whole array; None for others."""
+    """Start indices, in the whole array, of each slice that `op` joins in place; or None."""
     cuts = _cuts(op)
     return None if cuts is None else [tuple(start for start, _ in _ranges(cut)) for cut in cuts]
 
@@ -118,14 +113,14 @@ def _cuts(op: Op) -> list[Op] | None:
     """The slices that `op` joins in place; None for others."""
     if op.proto.custom_call_target != _JOINED:
         return None
-    found = []
+    slices = []
     for cut in op.operands:
         while cut.opcode in ("async-done", "async-update", "async-start"):
             cut = cut.called[0].result if cut.opcode == "async-start" else cut.operands[0]
         if cut.opcode != "slice":
             return None
-        found.append(cut)
-    return found
+        slices.append(cut)
+    return slices
 
 
 def _ranges(cut: Op) -> tuple[tuple[int, int], ...]:

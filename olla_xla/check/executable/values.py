@@ -133,7 +133,7 @@ class _Follower:
         return frame.at[frame.body.result]
 
     def other(self, frame: Frame, op: Op) -> At:
-        """Values of an operation without a rule: new ones, or a start's operands repeated."""
+        """Values of an operation without a rule: new ones, or a -start's operands repeated."""
         if op.opcode.endswith("-done") and op.operands[0].shape.is_tuple:
             return self.done(frame, op)
         prefix = _REPEATED.get(op.opcode)
@@ -175,7 +175,7 @@ class _Follower:
         return _below(values, prefix) if op.shape.is_tuple else {(): values[prefix]}
 
     def enter(self, frame: Frame, op: Op, body: Body, given: list[At]) -> At:
-        """Follows a callee in a new Frame on the given values; returns those of its result."""
+        """Follows a callee in a new Frame, its parameters `given`; returns its result's values."""
         if len(given) != len(body.parameters):
             raise CheckError(f"{op.name} calls a computation with a wrong number of operands")
         inner = Frame(body)
@@ -236,13 +236,13 @@ def _find_unchanged(state: At, start: At, root: At) -> None:
 
     The body returns such an element unchanged, or the same initial value in its place.
     """
-    found = True
-    while found:
-        found = False
+    more = True
+    while more:
+        more = False
         for index, value in state.items():
             end = resolve(root[index])
             if value.same is None and (end is value or end is resolve(start[index])):
-                value.same, found = start[index], True
+                value.same, more = start[index], True
 
 
 _REPEATED: dict[str, ShapeIndex] = {

@@ -50,14 +50,12 @@ class Accepted:
 def check_planned(scheduled: bytes, planned: bytes, target: str) -> Accepted:
     """Checks that a planned module keeps XLA's control edges and layouts, and its values intact.
 
-    No value may be read after the memory that XLA must give it was overwritten.
+    Raises CheckError if not; also if a value is read after its memory, as XLA must share it, was
+    overwritten.
 
     Args:
       scheduled: the module as XLA scheduled it. planned: as it is handed back.
       target: "cpu", "cuda" or "tpu".
-
-    Raises:
-      CheckError: a control edge is lost, a layout changes, or an overwritten value is read.
     """
     reordered = is_reordered(scheduled, planned)
     if not reordered:
@@ -82,16 +80,15 @@ def check_places(
 ) -> Mapping[str, KernelMemory]:
     """The memory checks of `check_executable`, if an executable runs an accepted module unchanged.
 
+    Raises CheckError if on the assigned bytes a read finds another value, a donation is lost, or a
+    GPU's thunks do something else.
+
     Args:
       accepted: the module. module: the executable's, which has other ids, serialized.
       target, assignment, donated, executable: see `check_executable`.
 
     Returns:
-      Kernel name -> memory pattern, as `check_executable`.
-
-    Raises:
-      CheckError: on the assigned bytes a read finds another value, a donation is lost, or a GPU's
-        thunks do something else.
+      Kernel name -> which operands and results share memory, as `check_executable`.
     """
     _check_donation(accepted.program, donated)
     if executable is None and not assignment:
@@ -125,8 +122,8 @@ def check_executable(
       executable: a GPU's executable, where it could be read; it has the assignment of its own.
 
     Returns:
-      By name, the memory patterns of the kernels whose rounding may depend on them; empty where the
-      assignment is not known.
+      Name of each kernel whose rounding may depend on it -> which of its operands and results
+      share memory; empty where the assignment is not known.
 
     Raises:
       ResultsError: the results differ. XLA's own passes after its scheduler may cause it, by other
@@ -158,18 +155,18 @@ def _run_on_bytes(
     """Checks a schedule on the bytes that XLA assigned, and a GPU's thunks; returns the places."""
     if executable is not None:
         assignment = executable.assignment
-    found = places_of(assignment, names)
-    places = assigned_places(values, found)
-    run(program, values, places, target, _tables(program, found))
+    assigned = places_of(assignment, names)
+    places = assigned_places(values, assigned)
+    run(program, values, places, target, _tables(program, assigned))
     if executable is not None:
         thunks.check_thunks(program, values, places, executable)
     return places
 
 
 def _tables(program: Program, found: Mapping[tuple[str, ShapeIndex], Place]) -> dict[str, Place]:
-    """Where the tables of addresses lie of tuples in calls that XLA:CPU compiles as one function.
+    """Tuple instruction -> where its table of element addresses lies; for tuples inside some calls.
 
-    That function writes them; elsewhere no thunk does.
+    XLA:CPU compiles these calls to one function each, which writes them; elsewhere no thunk does.
     """
     calls = [op for op in program.run_ops() if op.opcode == "call" and is_one_function(op)]
     inside = (op for call in calls for body in run_by(call) for op in body.ops)
@@ -191,8 +188,7 @@ def _check_donation(program: Program, donated: frozenset[tuple[int, ShapeIndex]]
 def places_of(assignment: bytes, names: Mapping[int, str]) -> dict[tuple[str, ShapeIndex], Place]:
     """(instruction name, shape index) -> place in XLA's buffer assignment; `names`: by id.
 
-    Raises:
-      CheckError: `assignment` is no BufferAssignmentProto.
+    Raises CheckError if `assignment` is no BufferAssignmentProto.
     """
     proto = xla_pb2.BufferAssignmentProto()
     try:
@@ -217,21 +213,20 @@ def places_of(assignment: bytes, names: Mapping[int, str]) -> dict[tuple[str, Sh
 def results_digest(module: bytes, target: str, *, loops: bool = False) -> str:
     """The digest of a serialized module's results as expressions of its arguments.
 
+    Raises CheckError if the module cannot be read.
+
     Args:
       module: HloModuleProto. target: "cpu", "cuda" or "tpu".
       loops: number loops element by element, so that recomputing a scan residual does not change
         the digest; such a digest begins with `_LOOPS`.
-
-    Raises:
-      CheckError: the module cannot be read.
     """
     key = hashlib.blake2b(module).digest(), target, loops
-    found = _DIGESTS.get(key)
-    if found is None:
+    digest = _DIGESTS.get(key)
+    if digest is None:
         if len(_DIGESTS) >= _MOST_DIGESTS:
             _DIGESTS.clear()
-        found = _DIGESTS[key] = _digest(read_program(module), target, loops)
-    return found
+        digest = _DIGESTS[key] = _digest(read_program(module), target, loops)
+    return digest
 
 
 _DIGESTS: dict[tuple[bytes, str, bool], str] = {}
@@ -254,13 +249,12 @@ def _digest(program: Program, target: str, loops: bool) -> str:
 def check_rewrite(before: bytes, after: bytes, target: str, *, loops: bool = False) -> None:
     """Checks that a rewritten module computes what it did, with every control edge kept.
 
+    Raises CheckError if an order breaks a dependence, a control edge is lost, or a result differs.
+
     Args:
       before: the module as XLA scheduled it. after: as it is handed back.
       target: "cpu", "cuda" or "tpu".
       loops: whether loops may recompute scan residuals, as in `results_digest`.
-
-    Raises:
-      CheckError: an order breaks a dependence, a control edge is lost, or a result differs.
     """
     check_control(before, after)
     if _own_digest(before, target, loops) != results_digest(after, target, loops=loops):
@@ -276,10 +270,8 @@ def _own_digest(module: bytes, target: str, loops: bool) -> str:
 def check_control(before: bytes, after: bytes) -> None:
     """Checks that control edges are kept and that collectives do not share a channel.
 
-    It is the part of `check_rewrite` that an executable cannot show.
-
-    Raises:
-      CheckError: naming the instructions of an edge that is lost, or of one channel.
+    It is the part of `check_rewrite` that an executable cannot show. Raises CheckError, which names
+    the instructions of an edge that is lost, or of one channel.
     """
     old = xla_pb2.HloModuleProto.FromString(before)
     instructions = (i for c in old.computations for i in c.instructions)
@@ -295,7 +287,7 @@ def check_control(before: bytes, after: bytes) -> None:
 
 
 def _check_channels(old: xla_pb2.HloModuleProto, new: xla_pb2.HloModuleProto) -> None:
-    """Raises CheckError if a channel has more than one instruction, and more than before."""
+    """Raises CheckError if instructions of one opcode share a channel, and fewer did before."""
     before, after = _channels(old), _channels(new)
     for channel, names in after.items():
         if len(names) > max(len(before.get(channel, ())), 1):
@@ -304,12 +296,12 @@ def _check_channels(old: xla_pb2.HloModuleProto, new: xla_pb2.HloModuleProto) ->
 
 def _channels(module: xla_pb2.HloModuleProto) -> dict[tuple[str, int], list[str]]:
     """Opcode and channel -> names of the instructions on it."""
-    found: dict[tuple[str, int], list[str]] = {}
+    by_channel: dict[tuple[str, int], list[str]] = {}
     for c in module.computations:
         for i in c.instructions:
             if i.channel_id:
-                found.setdefault((i.opcode, i.channel_id), []).append(i.name)
-    return found
+                by_channel.setdefault((i.opcode, i.channel_id), []).append(i.name)
+    return by_channel
 
 
 def _control(module: xla_pb2.HloModuleProto) -> set[tuple[str, str]]:
@@ -373,7 +365,7 @@ def _drop_holds(before: xla_pb2.HloModuleProto, after: xla_pb2.HloModuleProto) -
 
 
 def _bared(module: xla_pb2.HloModuleProto) -> _Edges:
-    """Clears what may differ in a module, its order included; returns its control edges."""
+    """Clears order, control edges, frontend attributes and aliasing; returns the control edges."""
     edges: _Edges = {}
     for computation in module.computations:
         if computation.id in module.schedule.sequences:
