@@ -11,7 +11,9 @@ from olla_xla.remat.purity import FORWARDING
 
 
 def clones(dataflow: Dataflow, g: RematGraph, expansion: Expansion) -> tuple[Clone, ...]:
-    """Returns the cloned instructions that an expansion needs, in execution order; none unread."""
+    """Returns the clones (copies of instructions that compute dropped tensors again) that
+    `expansion`, the effects of a set of evictions, needs: in execution order, none unread.
+    """
     return _Builder(dataflow, g, expansion).build()
 
 
@@ -33,7 +35,9 @@ class _Builder:
         self._read_later()
 
     def _read_later(self) -> None:
-        """Makes a repeating transfer's result the later version of the result that it repeats."""
+        """Enters the result of a transfer between devices that repeats an earlier one's bytes as
+        what later readers of the earlier result read, instead of a clone.
+        """
         for t, later in self._g.repeats.items():
             for start, _ in self._segments.get(t, ()):
                 since = [k for k in later if k.since < start]
@@ -41,8 +45,8 @@ class _Builder:
                     self._made[handle, start] = since[-1].handle.name
 
     def build(self) -> tuple[Clone, ...]:
-        """Makes the clones of the expansion, each with its operands and the instructions that read
-        it, in the order in which they run: each comes after the clones that it reads.
+        """Makes the clones (copies of instructions that compute dropped tensors again), each with
+        its operands and its readers, in the order in which they run.
         """
         g, e = self._g, self._e
         for k in np.argsort(e.clone_key, kind="stable"):
@@ -63,7 +67,7 @@ class _Builder:
         return self._used()
 
     def _used(self) -> tuple[Clone, ...]:
-        """The clones that other clones or the module's own instructions read."""
+        """Returns the clones that other clones or the module's own instructions read, in order."""
         kept: list[Clone] = []
         wanted: set[str] = set()
         for name, (original, operands) in reversed(self._operands.items()):
@@ -86,7 +90,9 @@ class _Builder:
         return name
 
     def _version(self, i: Instruction, key: int) -> str:
-        """Name of the instruction, a clone or `i`, whose result is `i`'s value at moment `key`."""
+        """Returns the name of the instruction that has `i`'s value at the moment of the schedule
+        which the integer `key` numbers: that of a clone, or of `i` itself.
+        """
         value = self._dataflow.at[i, ()]
         t = self._tensor.get(value.id)
         if t is None:
@@ -98,8 +104,8 @@ class _Builder:
         return self._forwarded(i, value.instruction, starts[0])
 
     def _forwarded(self, i: Instruction, source: Instruction, version: int) -> str:
-        """Name of the clone of `i`, a view of `source`'s value, that reads the clone of `source` at
-        the key `version`; makes it if needed.
+        """Returns the name of a clone of `i`, a bitcast or tuple element of `source`'s result, that
+        reads the clone of `source` run at the moment `version`. Makes it if there is none.
         """
         if (i, version) not in self._made:
             assert i is not source, f"no clone of {i.name} was made"

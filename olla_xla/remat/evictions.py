@@ -23,11 +23,13 @@ from olla_xla.remat.versions import CLONES, SEGMENTS, Evicted, Needs, Versions, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:
-    """What a set of evictions leads to: the clones, live bytes at each step, and added time.
+    """What follows from evictions (tensors dropped at moments of the schedule): the clones of
+    operators that compute them again, live bytes at each step, and added time.
 
     Attributes:
       feasible: no clone needs a buffer that has been overwritten by then.
-      live: int64 [steps] bytes at each step of the new sequence. keys: its moments, ascending.
+      live: int64 [steps] bytes at each step of the new sequence. keys: [steps], integers that
+        number the moments of its steps, ascending.
       seconds: predicted time of all clones, less that of the originals they replace.
       moved: bytes that all clones move, less those that these originals move.
       clone_op, clone_key: [clones] what is cloned, and when.
@@ -50,15 +52,16 @@ class Expansion:
 
     @property
     def peak(self) -> int:
-        """The lifetime peak with these evictions, in bytes: the largest of `live`."""
+        """The most bytes that are live at any step (`live`) once these evictions are made."""
         return int(self.live.max(initial=0))
 
 
 def expand(g: RematGraph, evictions: NDArray[np.int64]) -> Expansion:
-    """Finds the clones and live bytes that evictions and `g.dropped` lead to.
+    """Finds the clones, live bytes and added time that evictions and those in `g.dropped` lead to.
 
-    An eviction (tensor, key) drops a tensor over a moment of the schedule; its next reader then
-    gets a clone of the operator that makes it. The module's docstring defines keys.
+    An eviction (tensor, key) drops a tensor over the moment of the schedule that the integer `key`
+    numbers. Its next reader then gets a clone of the operator that makes it. Operator number k of n
+    runs at key (2 k + 1) n.
 
     Args:
       g: the graph. evictions: int64 [k, 2] of (tensor, key).
@@ -98,9 +101,10 @@ class Steps(NamedTuple):
     """The sequence of operators and clones after evictions, and the steps at which tensors live.
 
     Attributes:
-      keys, operators: int64 [steps], the moment and the operator (of a clone: its original).
-      tensor, start, end: int64 [segments], as in Expansion. first, last: [segments] their steps.
-      begin, stop: int64 [m], rows of each tensor's segments, which lie together.
+      keys, operators: int64 [steps], the moment's number and the operator (of a clone: its
+        original). tensor, start, end: int64 [segments], a tensor, and the keys between which a
+        version of it lives. first, last: [segments], the steps of these keys.
+      begin, stop: int64 [m], the half-open range of each tensor's segments, which lie together.
     """
 
     keys: NDArray[np.int64]
@@ -115,8 +119,9 @@ class Steps(NamedTuple):
 
 
 def sequence(g: GraphArrays, segments: NDArray[np.int64], clones: NDArray[np.int64]) -> Steps:
-    """Merges operators, in their order, and clones, each right before its reader, into Steps.
-    `segments`, int64 [segments, 3], and `clones`, int64 [clones, 2], are as in Versions.
+    """Merges operators, in their order, and clones, each right before its reader, into Steps. A key
+    is an integer that numbers a moment of the schedule: `segments` is int64 [segments, 3] of
+    (tensor, first key, last key), `clones` int64 [clones, 2] of (operator, key).
     """
     originals = np.arange(g.n)
     keys = np.concatenate([(2 * originals + 1) * g.n, clones[:, 1]])
@@ -146,10 +151,10 @@ def timeline(
     """Adds to `live` the bytes of the tensors that live at each step of the new sequence.
 
     Args:
-      g: the graph. again: bool [n], as `Marks.given`. steps: the sequence.
-      removed: bool [n], originals that are not in it.
-      given, taken: bool [segments], false. change: int64 [steps + 1], zero. All three are changed.
-      live: int64 [steps], bytes in use at every step (`RematGraph.held`), added to.
+      g: the graph. again: bool [n], operators whose results a later transfer between devices gives
+        again, instead of a clone. steps: the sequence of operators and clones.
+      removed: bool [n], operators not in it. live: int64 [steps], bytes, added to.
+      given, taken: bool [segments], false. change: int64 [steps + 1], zero. All three are scratch.
     """
     total = len(steps.keys)
     for s in range(len(steps.tensor)):
@@ -171,8 +176,9 @@ def _add_unread(
     removed: NDArray[np.bool_],
     live: NDArray[np.int64],
 ) -> None:
-    """Adds to `live`, at the step of each operator or clone, its transient bytes and those of
-    results that nothing reads, which are in no segment.
+    """Adds to `live`, at the step of each operator or clone that runs, its transient bytes and
+    those of its unread results, which are in no segment. `removed`, bool [n], says which operators
+    do not run, `again` of which no clone does.
     """
     for x in range(len(live)):
         v = steps.operators[x]
@@ -182,10 +188,10 @@ def _add_unread(
         live[x] += g.transient[v]
         for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
             t = g.out_idx[e]
-            found = original
+            counted = original
             for s in range(steps.begin[t], steps.stop[t]):
-                found = found or steps.first[s] == x
-            if not found:
+                counted = counted or steps.first[s] == x
+            if not counted:
                 live[x] += g.bytes[t]
 
 
@@ -201,8 +207,9 @@ def _pass_on(
     """Subtracts an operand's bytes from `change` at the step at which a result takes its memory.
 
     Args:
-      g, steps, removed: as in `timeline`. given, taken: bool [segments], versions whose memory was
-        taken over, and those that took some. change: int64 [steps + 1], changes of live bytes.
+      g: the graph. steps: the sequence of operators and clones. removed: operators not in it.
+      given, taken: bool [segments], versions of tensors whose memory was taken over, and those that
+        took some. change: int64 [steps + 1], changes of live bytes from each step to the next.
     """
     for x in range(len(steps.keys)):
         v, key = steps.operators[x], steps.keys[x]

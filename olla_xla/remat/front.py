@@ -49,16 +49,15 @@ _SOME_GAIN, _CLEAR_GAIN = 0.02, 0.1
 
 
 class Front:
-    """Sets of evictions (points) for one computation in one order, each for a lower target peak.
-
-    An eviction drops a tensor, which is recomputed for its next reader (`remat.evictions`).
+    """Sets of evictions (points) for one computation in one order, each for a lower target peak. An
+    eviction drops a tensor, which is recomputed for its next reader (`remat.evictions`).
 
     Attributes:
       body: the loop body or branch whose tensors are evicted; None: the entry computation.
       arguments_stay: whether the graph is one with arguments held (`with_arguments_held`).
 
     Args:
-      module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
+      module: a scheduled one. target: "cpu", "cuda" or "tpu". cost: prices operators.
       seconds: for the search of all points; a point that is begun may take three times that more.
       kernels: kernel name -> which of its arrays must share memory (memory.kernels).
     """
@@ -92,7 +91,9 @@ class Front:
         self._points: dict[int, Point] = {}  # by target
 
     def if_arguments_stay(self) -> Front | None:
-        """A new front in which arguments' memory is never reused; None if that changes nothing."""
+        """Makes a search for evictions (Front) like this one, but with arguments that keep their
+        memory to the end; None if that changes no step's live bytes.
+        """
         front = copy.copy(self)
         front.arguments_stay = True
         front._begin(self.graph.with_arguments_held())
@@ -101,27 +102,27 @@ class Front:
         return None if same else front
 
     def bodies(self) -> list[Front]:
-        """New fronts for the loop bodies and branches that run at the module's peak. They and this
-        front, which is changed, get equal shares of this front's search time.
+        """Makes Fronts (searches for evictions) for the loop bodies and branches that run at the
+        module's peak. They and this one, which is changed, get equal shares of its search time.
         """
-        found = []
+        inner = []
         for body in bodies_at_peak(self.planned):
             front = copy.copy(self)
             front._choose_in(self.planned.lowered(body.computation), body)
-            found.append(front)
-        share = self._seconds / (len(found) + 1)
-        for front in (self, *found):
+            inner.append(front)
+        share = self._seconds / (len(inner) + 1)
+        for front in (self, *inner):
             front._seconds = share
-        return found
+        return inner
 
     @property
     def name(self) -> str:
-        """The name of the computation in which this front evicts tensors."""
+        """The name of the computation whose tensors are dropped and computed again."""
         return (self.planned.module.entry if self.body is None else self.body.computation).name
 
     @property
     def outside(self) -> int:
-        """The module's lifetime peak less that of the computation, in bytes; 0 for the entry."""
+        """The module's peak less that of this front's computation, in bytes; 0 for the entry."""
         return 0 if self.body is None else self.body.outside
 
     @property
@@ -135,20 +136,20 @@ class Front:
         return list(self._points.values())
 
     def target_bytes(self, k: float) -> int:
-        """The lifetime peak in bytes that point number `k` aims at; lower for larger `k`."""
+        """Returns target number `k` for the lifetime peak, in bytes; it falls as `k` rises."""
         return max(int(self.start.peak * _STEP**k), self._floor)
 
     def point(self, k: float, seconds: float = math.inf) -> Point:
-        """Searches the point for target `k`: a peak of at most `target_bytes(k)` (start * 0.98**k).
-
-        The first call starts the search's clock; a target that was searched is not searched again.
+        """Searches the set of evictions for target number `k`: a peak of at most `target_bytes(k)`,
+        which is 0.98**k of the peak without evictions, but no less than can help the module. The
+        first call starts the search's clock; a target that was searched is not searched again.
 
         Args:
           k: at least 0, may be a fraction; a larger `k` is a lower target.
           seconds: of added time; the search may stop, unfinished, above 1.5 times that.
 
         Returns:
-          The point; its peak is above the target where no lower one was found.
+          The Point (evictions, peak, time); its peak is above the target if none lower was found.
         """
         if self._deadline == math.inf:
             self._deadline = clock.now() + self._seconds
@@ -164,33 +165,36 @@ class Front:
         return clock.now() >= self._deadline
 
     def below(self, peak: int) -> list[Point]:
-        """Points whose peak is at most `peak`, cheapest first; no other is cheaper and lower.
+        """Searches sets of evictions (Points) whose peak is at most `peak` bytes; returns them
+        cheapest first, without those that another one beats in both seconds and peak.
 
         The search ends where no lower peak is reached, after four points in a row that add over
         1.25 times the seconds of the cheapest, or when its time is up.
         """
         first = max(0, math.ceil(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP)))
-        found: list[Point] = []
+        reached: list[Point] = []
         rising = 0
         for k in range(first, max(first, _LAST)):
             point = self.point(k)
             if point.peak <= peak:
-                found.append(point)
+                reached.append(point)
             if point.peak > self.target_bytes(k):
                 break  # nothing lower can be reached
-            cheapest = min((p.seconds for p in found), default=math.inf)
+            cheapest = min((p.seconds for p in reached), default=math.inf)
             rising = rising + 1 if point.seconds > 1.25 * cheapest else 0
             if rising >= _PATIENCE or self._late():
                 break
-        return _undominated(found)
+        return _undominated(reached)
 
     def within(self, seconds: float) -> list[Point]:
-        """Points that add at most `seconds`, lowest peak first.
+        """Searches sets of evictions (Points) that add at most `seconds`; returns them by rising
+        peak.
 
-        A target is met if its point reaches it within `seconds`. Target numbers are about doubled
-        until one is not met, then bisected between the last that is and the first that is not,
-        down to 1/16. A few higher numbers are tried too, as they may be cheaper. When time is up,
-        the points found so far are returned. The point without evictions is always among them.
+        Targets are peaks, lower for higher numbers. One is met if its Point reaches it within
+        `seconds`. Numbers are about doubled until one is not met, then bisected between the last
+        that is and the first that is not, down to 1/16. A few higher ones are tried too, as they
+        may be cheaper. When time is up, what was found so far is returned, always with the Point
+        without evictions.
         """
         low, high = self._halved(0.0, float(_LAST), 1.0, seconds)
         last = int(high)
@@ -201,17 +205,15 @@ class Front:
                 break
             self.point(k, seconds)
         self._halved(low, high, _LEAST_PART, seconds)
-        found = [self.start, *self._points.values()]
-        affordable = (p for p in found if p.seconds <= seconds)
+        searched = [self.start, *self._points.values()]
+        affordable = (p for p in searched if p.seconds <= seconds)
         return sorted(affordable, key=lambda p: (max(p.peak, self._floor), p.seconds))
 
     def _halved(self, low: float, high: float, part: float, seconds: float) -> tuple[float, float]:
-        """Bisects target numbers by whether their points meet them within `seconds` of added time:
-        (the last that is met, the first that is not). They are at most `part` apart, unless time
-        has passed and one was met.
-
-        Args:
-          low, high: numbers of a target that is met, or 0, and of one that is not.
+        """Bisects target numbers from `low`, of a target that is met, or 0, to `high`, of one that
+        is not. A target is a peak, lower for higher numbers; it is met if evictions that add at
+        most `seconds` reach it. Returns (the last number met, the first not met): at most `part`
+        apart, unless time has passed and one was met.
         """
         while high - low > part and not (low and self._late()):
             doubles = high == _LAST and high - low > 1  # no target was missed yet
@@ -223,21 +225,22 @@ class Front:
         return low, high
 
     def least(self) -> Point:
-        """The set of evictions with the lowest peak found, however much time it adds."""
+        """Searches the drops of tensors (evictions) of lowest peak, however much time they add."""
         self.point(_LAST)
         return min(self._points.values(), key=lambda p: (p.peak, p.seconds))
 
     def next_target(self, peak: int) -> int:
-        """The lowest target peak of this front that is not below `peak`, in bytes."""
+        """Returns the lowest of this front's target peaks that is not below `peak`, in bytes."""
         k = math.floor(math.log(max(peak, 1) / self.start.peak) / math.log(_STEP) + 1e-9)
         return max(self.target_bytes(k), peak)
 
     def refined(self, point: Point, target: int, seconds: float) -> tuple[Point, float]:
-        """Makes a point cheaper by an integer program; returns (point, lower bound on its seconds).
+        """Makes a set of evictions cheaper by an integer program: (Point, bound on its seconds).
 
-        The integer program (`remat.extensions`) is solved within `seconds`. If it finds nothing
-        cheaper, or `seconds` is too short, it returns `point`. The bound is 0 if none is known, as
-        where transfers are repeated (`repeats`), which the program does not model.
+        The program (`remat.extensions`), for a peak of at most `target` bytes, is solved within
+        `seconds`. If it finds nothing cheaper, or `seconds` is too short, `point` is returned. No
+        evictions add less time than the bound. It is 0 if none is known, as where transfers are
+        repeated (`repeats`), which the program does not model.
         """
         if seconds < _LEAST_SOLVING:
             return point, 0.0
@@ -253,14 +256,16 @@ class Front:
         return point, max(min(bound, point.seconds), 0.0)
 
     def write(self, point: Point) -> tuple[Module, tuple[Clone, ...]]:
-        """Writes a point's clones into a copy of the module; returns (that module, the clones)."""
+        """Writes the clones that a Point's evictions need into a new module: (module, clones)."""
         expansion = expand(self.graph, point.evictions)
         made = clones(self.planned.dataflow, self.graph, expansion)
         return Edit(self.module).rewrite(add_clones, made).module(), made
 
 
 def _undominated(points: Sequence[Point]) -> list[Point]:
-    """The points of which no other is both cheaper and lower in peak, by rising seconds."""
+    """Selects sets of evictions (drops of tensors) that no other one beats in both seconds and
+    peak; the cheapest comes first.
+    """
     kept: list[Point] = []
     for p in sorted(points, key=lambda p: (p.seconds, p.peak)):
         if not kept or p.peak < kept[-1].peak:
@@ -269,11 +274,10 @@ def _undominated(points: Sequence[Point]) -> list[Point]:
 
 
 def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[Front]:
-    """The fronts to search for recomputation: in XLA's order, in the plan's, or in both.
+    """Makes the searches for evictions, drops of tensors, in XLA's order, the plan's, or both.
 
     The plan's is taken if it saves 2 % of XLA's total, XLA's unless the plan's saves 10 %: an order
     that saves little may have moved readers away from what they read, and recomputation costs more.
-
     Of each order there are two fronts: one where other tensors may use the memory of arguments that
     are no longer read, and one where none may. XLA's total is between the two.
 
@@ -291,9 +295,9 @@ def fronts(module: Module, base: Plan, cost: CostModel, seconds: float) -> list[
         order = {name: [i for i in kept if i in known] for name, kept in base.order.items()}
         orders.append(Edit(module).schedule(order).module())
     each = seconds / (2 * len(orders))
-    found = [Front(ordered, base.target, cost, each, base.kernels) for ordered in orders]
-    others = (front.if_arguments_stay() for front in found)
-    return [*found, *(front for front in others if front is not None)]
+    reusing = [Front(ordered, base.target, cost, each, base.kernels) for ordered in orders]
+    others = (front.if_arguments_stay() for front in reusing)
+    return [*reusing, *(front for front in others if front is not None)]
 
 
 # Loop bodies and branches that hold a module's peak: how often they run, and what they could
@@ -334,9 +338,9 @@ def bodies_at_peak(planned: PlannedModule) -> list[PeakBody]:
     Args:
       planned: with `peaks` of all its computations, in the orders that its module comes with.
     """
-    found: list[PeakBody] = []
+    bodies: list[PeakBody] = []
     if len(planned.module.control_computations) == 1:
-        return found
+        return bodies
     now = planned.module.entry
     peak = planned.peaks[now]
     joins = platform(planned.target).joins_calls
@@ -349,9 +353,9 @@ def bodies_at_peak(planned: PlannedModule) -> list[PeakBody]:
             break
         if inside in together and may_depend_on_others(together[inside]):
             break
-        found.append(PeakBody(inside, runs, own, peak - own, elsewhere))
+        bodies.append(PeakBody(inside, runs, own, peak - own, elsewhere))
         now = inside
-    return found
+    return bodies
 
 
 def _run_at_peak(planned: PlannedModule, computation: Computation) -> Computation | None:

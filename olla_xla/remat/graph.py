@@ -26,7 +26,8 @@ class Repeat:
     """The result of a transfer that gives the same bytes as an earlier one, which need not be kept.
 
     Attributes:
-      tensor: of the result. since: key from which on it is read instead of the earlier one.
+      tensor: of the result. since: key (number of a moment of the schedule) from which on it is
+        read instead of the earlier one.
       handles: instructions that give the earlier result as an array. handle: one that gives this.
     """
 
@@ -82,14 +83,16 @@ class RematGraph:
 
     @functools.cached_property
     def dropped(self) -> NDArray[np.int64]:
-        """int64 [k, 2]: the evictions (tensor, key) of repeated transfers' results, always made."""
-        found = [(t, k.since) for t, later in self.repeats.items() for k in later]
-        return np.array(found, np.int64).reshape(-1, 2)
+        """Evictions, int64 [k, 2] of (tensor, moment), that are always made: of transfers' results,
+        where a later transfer gives the same bytes.
+        """
+        evictions = [(t, k.since) for t, later in self.repeats.items() for k in later]
+        return np.array(evictions, np.int64).reshape(-1, 2)
 
     def with_arguments_held(self) -> RematGraph:
-        """A new graph in which the entry computation's arguments keep their memory to the end. Only
-        tensors in an argument's own buffer lie there. XLA's total counts an argument's bytes
-        however early its last read is, and reuses them only for what happens to fit.
+        """Makes a new graph in which the entry computation's arguments keep their memory to the
+        end. Only tensors in an argument's own buffer lie there. XLA's total counts an argument's
+        bytes however early its last read is, and reuses them only for what happens to fit.
         """
         size, live_in = self.arrays.bytes, self.arrays.live_in
         in_arguments = np.isin(self.memory, self.memory[live_in])
@@ -97,7 +100,7 @@ class RematGraph:
         return dataclasses.replace(self, held=int(size[live_in].sum()), arrays=arrays)
 
     def without_repeats(self) -> RematGraph:
-        """A new graph in which no transfer's result stands for that of an equal transfer."""
+        """Makes a new graph that knows of no transfers between devices with equal results."""
         first, given = np.full(self.arrays.m, -1, np.int64), np.zeros(self.arrays.n, np.bool_)
         marks = self.marks._replace(first=first, given=given)
         return dataclasses.replace(self, marks=marks, repeats={})
@@ -163,18 +166,18 @@ def _memory(
 
 
 def _reads(arrays: GraphArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """CSR (ptr, idx): operator -> tensors it reads; none for operators that only forward."""
+    """CSR (ptr, idx): operator -> tensors it reads; none for bitcasts, tuples and the like."""
     read = rows(arrays.in_ptr, arrays.in_idx)
     return csr([[] if free else row for row, free in zip(read, arrays.free, strict=True)])
 
 
 def _repeats(
-    dataflow: Dataflow,
-    lowered: LoweredComputation,
-    arrays: GraphArrays,
-    limit: NDArray[np.int64],
+    dataflow: Dataflow, lowered: LoweredComputation, arrays: GraphArrays, limit: NDArray[np.int64]
 ) -> dict[int, tuple[Repeat, ...]]:
-    """Returns tensor of a transfer -> the later transfers' results that repeat its bytes."""
+    """Maps the tensor of a transfer between devices to the results of later ones that give its
+    bytes again. `limit`: int64 [m], the step at which each tensor's memory is overwritten, n if
+    never.
+    """
     groups = repeated_results(dataflow, lowered.instructions)
     if not groups:
         return {}
@@ -184,7 +187,7 @@ def _repeats(
     last = arrays.source.copy()
     reader = np.repeat(np.arange(arrays.n), np.diff(arrays.in_ptr))
     np.maximum.at(last, arrays.in_idx, np.where(arrays.free[reader], -1, reader))
-    found: dict[int, tuple[Repeat, ...]] = {}
+    repeats: dict[int, tuple[Repeat, ...]] = {}
     for group in groups:
         known = [(number[r.value], r) for r in group if r.value in number]
         results = [(k, r) for k, r in known if usable[k]]
@@ -199,8 +202,8 @@ def _repeats(
                 kept.append(Repeat(k, since, first.handles, result.handles[0]))
                 before = k
         if kept:
-            found[t] = tuple(kept)
-    return found
+            repeats[t] = tuple(kept)
+    return repeats
 
 
 def _limits(arrays: GraphArrays, memory: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -219,8 +222,9 @@ def _limits(arrays: GraphArrays, memory: NDArray[np.int64]) -> NDArray[np.int64]
 def _evictable(
     dataflow: Dataflow, lowered: LoweredComputation, arrays: GraphArrays, rerun: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """bool[m]: tensors that can be made again, have their own buffer and only plain readers. A loop
-    counts as a plain reader of a value that no iteration changes.
+    """Selects (bool [m]) the tensors that may be dropped and computed again: operators that may run
+    twice make them, they share no buffer, and nothing passes them on but bitcasts, tuple elements
+    and loops that leave them unchanged.
     """
     alone = np.bincount(arrays.buffer, minlength=1)[arrays.buffer] == 1
     result = rerun[arrays.source] & alone & ~arrays.live_in & ~arrays.live_out
@@ -237,7 +241,9 @@ def _evictable(
 
 
 def _handed_out(loop: Instruction, places: set[Instruction]) -> bool:
-    """Whether a value that a loop passes through unchanged is read from the loop's result."""
+    """Whether a value that a loop leaves unchanged may be read from the loop's result. `places` are
+    the instructions in whose results the value lies.
+    """
     return loop.is_root or any(u.opcode != "get-tuple-element" or u in places for u in loop.users)
 
 
@@ -254,8 +260,7 @@ def _run_by(loops: Iterable[Instruction]) -> set[Computation]:
 # earlier than it did. No transfer is added, and what is read has the same bits.
 
 
-_LARGEST = 64
-"""Most instructions that may make a transfer's operand; a weight's shard takes few."""
+_LARGEST = 64  # most instructions that may make a transfer's operand; a weight's shard takes few
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,10 +281,9 @@ class TransferredArray:
 def repeated_results(
     dataflow: Dataflow, instructions: Sequence[Instruction]
 ) -> list[tuple[TransferredArray, ...]]:
-    """Groups of results of transfers that have the same bytes, each group in execution order.
-
-    The transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters
-    and constants alone, without transfers before it, so that they may run at any earlier time.
+    """Groups of results of transfers that have the same bytes, each group in execution order. The
+    transfers compute nothing (`hlo.exchange.MOVING`), and what they move is made of parameters and
+    constants alone, without transfers before it, so that they may run at any earlier time.
 
     Args:
       dataflow: of the module. instructions: of one computation, in execution order.
@@ -303,7 +307,7 @@ def repeated_results(
 
 
 def _result(dataflow: Dataflow, i: Instruction, k: int) -> TransferredArray | None:
-    """A transfer's result for operand number `k`; None where no instruction gives it by itself."""
+    """The array that a transfer makes of operand `k`; None if no instruction gives it by itself."""
     ends = [u for u in i.users if u.opcode.endswith("-done")] if _is_start(i) else [i]
     if len(ends) != 1 or ends[0].control_predecessors or (_is_start(i) and len(i.users) != 1):
         return None
@@ -334,13 +338,14 @@ class _Expressions:
         """By instruction, its number and how many instructions make it."""
 
     def number(self, i: Instruction) -> int | None:
-        """The value number of an instruction's result; None if it has none (see `add`)."""
-        found = self._at.get(i)
-        return None if found is None else found[0]
+        """The number of an instruction's result (equal ones: equal bits); None if it has none."""
+        entry = self._at.get(i)
+        return None if entry is None else entry[0]
 
     def add(self, i: Instruction) -> None:
-        """Gives an instruction's result a value number, if it is pure and all its operands have
-        one, and at most _LARGEST instructions make it. Operands are added first.
+        """Numbers an instruction's result, so that equal numbers mean equal bits, if it is pure,
+        all its operands have numbers, and at most _LARGEST instructions make it. Operands are added
+        first.
         """
         if i.control_predecessors or any(o not in self._at for o in i.operands):
             return

@@ -50,7 +50,7 @@ class Selector:
         self._ratios: dict[int, float] = {}
 
     def point(self, evictions: NDArray[np.int64]) -> Point:
-        """The peak, time and bytes moved that follow from these evictions."""
+        """Evaluates drops of tensors (evictions), int64 [k, 2]: their peak, time, moved bytes."""
         e = expand(self.graph, evictions)
         return Point(e.peak, e.seconds, e.moved, evictions)
 
@@ -58,7 +58,8 @@ class Selector:
         """Adds evictions greedily until the lifetime peak is at most `target`, or none lowers it.
 
         Args:
-          start: int64 [k, 2], evictions (tensor, key) to begin with. target: bytes.
+          start: int64 [k, 2], evictions to begin with: (tensor, key of the moment at which it is
+            dropped). target: bytes.
           seconds: ends the search where the evictions add more, however high the peak still is.
         """
         chosen = start
@@ -72,7 +73,9 @@ class Selector:
         return self.point(self.thin(chosen, max(target, now.peak)))
 
     def thin(self, evictions: NDArray[np.int64], target: int) -> NDArray[np.int64]:
-        """Returns evictions without those, expensive ones first, that the target peak can spare."""
+        """Removes evictions that a peak of at most `target` bytes does not need, and whose removal
+        adds no time; the most expensive are tried first. Returns the others, int64 [k, 2].
+        """
         g = self.graph
         if not len(evictions):
             return evictions
@@ -92,8 +95,9 @@ class Selector:
     def _best(
         self, chosen: NDArray[np.int64], now: Expansion, target: int
     ) -> tuple[NDArray[np.int64], Expansion] | None:
-        """Evicts, at the highest moment, what lowers the excess over `target` most per added
-        second. Returns (all evictions, their Expansion); None if nothing lowers it.
+        """Adds to `chosen` the evictions, at the moment of most live bytes, that lower the excess
+        (live bytes above `target`, summed over the steps) most per added second. Returns (all
+        evictions, their Expansion); None if nothing lowers it. `now`: the Expansion of `chosen`.
         """
         moment = int(now.keys[now.live.argmax()])
         excess = _excess(now, target)
@@ -102,19 +106,19 @@ class Selector:
         for t in waiting:
             if best is not None and best[0] >= _NEARLY * self._ratios.get(t, np.inf):
                 break
-            found = None
+            best_here = None
             for evictions, after in self._chains(chosen, now, t, waiting, moment):
                 gain = excess - _excess(after, target)
                 ratio = gain / max(after.seconds - now.seconds, _LEAST_SECONDS)
-                if ratio > 0 and (found is None or ratio > found[0]):
-                    found = (ratio, evictions, after)
-            self._ratios[t] = found[0] if found else 0.0
-            if found and (best is None or found[0] > best[0]):
-                best = found
+                if ratio > 0 and (best_here is None or ratio > best_here[0]):
+                    best_here = (ratio, evictions, after)
+            self._ratios[t] = best_here[0] if best_here else 0.0
+            if best_here and (best is None or best_here[0] > best[0]):
+                best = best_here
         return None if best is None else best[1:]
 
     def _across(self, now: Expansion, moment: int) -> list[int]:
-        """Tensors that live across a moment and may be evicted there, without the smallest."""
+        """Lists the larger tensors that live across `moment` and may be evicted (dropped) there."""
         g = self.graph
         over = (now.seg_start < moment) & (moment < now.seg_end)
         tensors = np.unique(now.seg_tensor[over])
@@ -124,7 +128,9 @@ class Selector:
     def _chains(
         self, chosen: NDArray[np.int64], now: Expansion, tensor: int, across: list[int], moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
-        """Yields what `_chain` yields for a tensor, then for its operator's results in `across`."""
+        """Yields feasible (evictions, Expansion) with `tensor` dropped at a moment, then with all
+        results in `across` of the operator that makes it; for each as `_chain` does.
+        """
         yield from self._chain(chosen, now, [tensor], moment)
         g = self.graph.arrays
         v = g.source[tensor]
@@ -135,8 +141,9 @@ class Selector:
     def _chain(
         self, chosen: NDArray[np.int64], now: Expansion, added: list[int], moment: int
     ) -> Iterator[tuple[NDArray[np.int64], Expansion]]:
-        """Yields (evictions, Expansion) if feasible: `chosen` with the tensors `added` at `moment`,
-        then also with the operands that this would keep alive there, and so on. Changes `added`.
+        """Yields (evictions, Expansion) if feasible: `chosen`, and `added` tensors dropped at
+        `moment`; then also the operands that would be kept alive there to compute these again, and
+        so on. Changes `added`. `now`: the Expansion of `chosen`.
         """
         before = _alive(now, moment)
         for _ in range(_CHAIN):

@@ -31,15 +31,15 @@ def hide_transfers(module: Module, bodies: Collection[str], cost: CostModel) -> 
     Returns:
       A new module; `module` itself where the new orders are not predicted to be faster.
     """
-    found = dict(module.order)
+    orders = dict(module.order)
     for computation in module.control_computations:
         if computation.name in bodies:
             order = _hiding(computation, cost)
             if order is not None:
-                found[computation.name] = tuple(i.name for i in order)
-    if found == module.order or path_seconds(module, cost, found) >= path_seconds(module, cost):
+                orders[computation.name] = tuple(i.name for i in order)
+    if orders == module.order or path_seconds(module, cost, orders) >= path_seconds(module, cost):
         return module
-    return Edit(module).schedule(found).module()
+    return Edit(module).schedule(orders).module()
 
 
 def _hiding(computation: Computation, cost: CostModel) -> list[Instruction] | None:
@@ -80,7 +80,7 @@ def _hiding(computation: Computation, cost: CostModel) -> list[Instruction] | No
 
 
 def _is_there(i: Instruction) -> bool:
-    """Whether an instruction is a parameter, a constant, or a view of one."""
+    """Whether an instruction is a parameter, a constant, or a bitcast or tuple element of one."""
     return i.behind("bitcast", "get-tuple-element").opcode in ("constant", "parameter")
 
 
@@ -97,15 +97,15 @@ def _array_bytes(i: Instruction) -> int:
 
 def _made_for(start: Instruction) -> set[Instruction]:
     """A transfer's start and the conversions, slices and other moves that only it reads."""
-    found = {start}
+    group = {start}
     waiting = list(start.operands)
     while waiting:
         i = waiting.pop()
-        own = found.issuperset(i.users) and not _is_there(i) and not i.control_predecessors
-        if i not in found and own and _only_moves(i):
-            found.add(i)
+        own = group.issuperset(i.users) and not _is_there(i) and not i.control_predecessors
+        if i not in group and own and _only_moves(i):
+            group.add(i)
             waiting += i.operands
-    return found
+    return group
 
 
 def _only_moves(i: Instruction) -> bool:
@@ -123,7 +123,7 @@ def _waiting_for(group: Sequence[Instruction], rest: Sequence[Instruction]) -> l
 
 
 def _main_seconds(i: Instruction, cost: CostModel, dones: Collection[Instruction]) -> float:
-    """Predicted time on the main stream; asynchronous operations take none."""
+    """Predicts the seconds of `i` on a GPU's main stream; 0 if it is asynchronous or in `dones`."""
     if i in dones or is_asynchronous(i):
         return 0.0
     return alone_seconds(i, cost)

@@ -49,7 +49,7 @@ def recomputable(i: Instruction, target: str) -> bool:
     predecessor.
 
     Args:
-      i: of a computation that runs step by step. target: "cpu" or "cuda".
+      i: of a computation that runs step by step. target: "cpu", "cuda" or "tpu".
     """
     if not pure(i) or i.is_root or i.control_predecessors:
         return False

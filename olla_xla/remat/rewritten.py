@@ -13,7 +13,8 @@ from olla_xla.remat.loops.recipe import edits
 
 
 def rewritten(module: Module, plan: Plan) -> Edit:
-    """Returns an Edit of a module with a plan's removed moves, joined arrays, loops and clones.
+    """Writes into an Edit of a module what a plan changes: moves of data that loops need not do,
+    pairs of a loop's arrays joined to one, loops that recompute residuals, and clones.
 
     Raises:
       HloError, PlanMismatchError: the plan is of another module.
@@ -26,8 +27,8 @@ def rewritten(module: Module, plan: Plan) -> Edit:
         module = edit.rewrite(restack, again, plan.target).module()
         edit = Edit(module)
     if joined := plan.joined[len(again) :]:
-        found = joins(module, plan.target, joined)
-        module = edit.rewrite(join_arrays, found, plan.target).module()
+        located = joins(module, plan.target, joined)
+        module = edit.rewrite(join_arrays, located, plan.target).module()
         edit = Edit(module)
     if plan.loops:
         edit.rewrite(change_loops, edits(module, plan.loops, plan.target))

@@ -16,8 +16,7 @@ from olla_xla.remat.graph import Marks
 
 SEGMENTS, CLONES = 0, 1
 
-_FULL = -1
-"""Returned instead of a key: there are more versions than the arrays hold."""
+_FULL = -1  # returned instead of a key: there are more versions than the arrays hold
 
 
 class Evicted(NamedTuple):
@@ -72,7 +71,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def none(cls, capacity: int) -> Versions:
-        """Makes empty arrays with room for `capacity` segments and as many clones."""
+        """Makes empty arrays with room for `capacity` lifetimes of tensors, and as many clones."""
         segments, clones = np.empty((capacity, 3), np.int64), np.empty((capacity, 2), np.int64)
         return cls(segments, clones, np.zeros(2, np.int64))
 
@@ -92,16 +91,16 @@ def demand(
     made: Versions,
     removed: NDArray[np.bool_],
 ) -> bool:
-    """Finds the clones and versions that evictions lead to, from the last operator to the first.
+    """Finds the clones (operators run again) and lifetimes of tensors that evictions lead to.
 
     Args:
-      g, marks: the graph. evicted: what is evicted, and when.
+      g, marks: the graph. evicted: which tensors are dropped, over which moments.
       needs, made: empty; the results are entered. If they are too small, `made` is left empty, and
         the evictions are said to be not feasible.
       removed: bool [n], false; set for originals that nothing needs any more.
 
     Returns:
-      Whether the evictions are feasible.
+      Whether the evictions are feasible: nothing reads a tensor whose buffer is overwritten.
     """
     capacity = len(made.segments)
     feasible = True
@@ -192,8 +191,9 @@ def _sort_needs(needs: Needs, t: int) -> int:
 
 @inner
 def _shared(g: GraphArrays, evicted: Evicted, needs: Needs, made: Versions, v: int) -> int:
-    """The number of clones of `v` if each evicted result had its own, 0 if fewer than two are
-    evicted. Writes their keys (moments) to `needs.places`; adds nothing to `made`.
+    """Counts the clones of operator `v` that its evicted results (tensors that are dropped and
+    computed again) would need if each had clones of its own; 0 if fewer than two are evicted.
+    Writes these clones' keys (moments) to `needs.places`; leaves `made` as it was.
     """
     results = 0
     for e in range(g.out_ptr[v], g.out_ptr[v + 1]):
@@ -223,12 +223,14 @@ def _cut(
     first_clone: int,
     shared: int,
 ) -> int:
-    """Enters the versions of an evicted tensor that its readers need, and clones to make them.
+    """Enters the versions (lifetimes) of an evicted tensor that its readers need, and the clones
+    (operators run again) that make them.
 
     Args:
-      g: the graph. evicted: what is evicted. needs: of all readers. made: is added to.
-      t: the tensor, which operator v makes. first_clone: index of the first clone of v.
-      shared: number of `needs.places`: the first of them after an eviction gives t again, too.
+      g: the graph. evicted: which tensors are dropped, over which moments. needs: all reads. made:
+        is added to. t: the tensor, which operator v makes. first_clone: index of v's first clone.
+      shared: number of `needs.places`, keys of v's clones for all its results: the first of them
+        between t's eviction and its next reader gives t again, too.
 
     Returns:
       The moment up to which the original's version lives, or _FULL.
@@ -268,7 +270,7 @@ def _cut(
 
 @inner
 def _enter(made: Versions, t: int, start: int, end: int) -> None:
-    """Appends a version of tensor `t`, which lives from key `start` to key `end`, to `made`."""
+    """Appends to `made` a lifetime of tensor `t`, from key (moment) `start` to key `end`."""
     k = made.count[SEGMENTS]
     made.segments[k, 0], made.segments[k, 1], made.segments[k, 2] = t, start, end
     made.count[SEGMENTS] = k + 1
@@ -276,7 +278,7 @@ def _enter(made: Versions, t: int, start: int, end: int) -> None:
 
 @inner
 def _enter_clone(made: Versions, v: int, key: int, first: int) -> None:
-    """Appends a clone of `v` at `key` to `made` unless one is there from index `first` on."""
+    """Appends to `made` a clone of operator `v` at moment `key`, if none is at `first` or later."""
     count = made.count[CLONES]
     for k in range(first, count):
         if made.clones[k, 1] == key:
@@ -287,7 +289,7 @@ def _enter_clone(made: Versions, v: int, key: int, first: int) -> None:
 
 @inner
 def _drop(made: Versions, first: int, start: int) -> None:
-    """Removes from `made` the segments from index `first` on that start at the key `start`."""
+    """Removes from `made` lifetimes of tensors from index `first` on that start at key `start`."""
     kept = first
     for s in range(first, made.count[SEGMENTS]):
         if made.segments[s, 1] != start:

@@ -25,7 +25,7 @@ class Reduced:
     Attributes:
       full: the graph it was made from. arrays: the condensed one; its operators are groups.
       member_ptr, member_idx: by group (CSR), its operators in the order they run.
-      keys: int64 [groups], the operator that fixes the group's place.
+      keys: int64 [groups], the operator by whose place in an order the group is placed.
       prologue: whether group 0 holds the operators that always run first.
     """
 
@@ -49,9 +49,8 @@ class Reduced:
 
 
 def reduce_graph(full: GraphArrays) -> Reduced:
-    """Groups free operators with a neighbour; the graph's ids must be a topological order.
-
-    Free are parameters, constants, bitcasts, tuples and get-tuple-elements that make no tensor.
+    """Groups free operators with a neighbour; the graph's ids must be a topological order. Free are
+    parameters, constants, bitcasts, tuples and get-tuple-elements that make no tensor.
     """
     group_of, prologue = _groups(full)
     lead = [v for v in range(full.n) if group_of[v] == v]
@@ -77,7 +76,10 @@ def _gather(
 
 
 def _groups(g: GraphArrays) -> tuple[NDArray[np.int64], bool]:
-    """(leader of each operator's group, or `n` for the prologue; whether there is a prologue)."""
+    """Groups free operators (bitcasts, tuples and others without tensors) with a neighbour: (int64
+    [n], the operator that leads each one's group, or `n` for the prologue, the group that runs
+    first; whether there is a prologue).
+    """
     sized = (g.bytes > 0) & ~g.live_in
     makes = np.bincount(g.source[sized], minlength=g.n)
     loose = g.free & (makes == 0) & (g.transient == 0)
@@ -106,7 +108,9 @@ def _reads(g: GraphArrays, v: int) -> set[int]:
 
 
 def _condensed(full: GraphArrays, group: NDArray[np.int64], n: int, prologue: bool) -> GraphArrays:
-    """Arrays whose operators are groups; tensors that live throughout become transient bytes."""
+    """Makes the graph whose `n` operators are groups of those of `full`; `group` has the number of
+    each one's. Tensors that live throughout become transient bytes.
+    """
     constant = full.live_in & full.live_out
     # Both tensors of a forced in-place pair stay, even if one is empty.
     must = np.concatenate([full.pair_b[full.pair_must], full.pair_a[full.pair_must]])

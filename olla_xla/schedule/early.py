@@ -10,10 +10,9 @@ from olla_xla.schedule.rules import by_priority
 def small_first(
     g: GraphArrays, order: NDArray[np.int64], movable: NDArray[np.bool_], most: int
 ) -> NDArray[np.int64]:
-    """A changed order, int64 [n]: operators with small results run as soon as they can.
-
-    A small value that is placed above large ones, and outlives them, divides the gap that they
-    leave. Only small values live longer than in the given order; operands do not.
+    """A changed order, int64 [n]: operators with small results run as soon as they can. A small
+    value that is placed above large ones, and outlives them, divides the gap that they leave. Only
+    small values live longer than in the given order; operands do not.
 
     Args:
       g: the graph. order: of its operators, int64 [n].
@@ -29,7 +28,6 @@ def small_first(
 
 def arguments_first(g: GraphArrays, order: NDArray[np.int64], least: float) -> NDArray[np.int64]:
     """A changed order, int64 [n]: large arguments are read for the last time as soon as can be.
-
     Then other values fit into their memory, each of which is an allocation of its own. Only
     operators whose results take no more bytes than the argument run earlier, those of the largest
     first.

@@ -62,7 +62,9 @@ def least_peak_order(g: GraphArrays) -> NDArray[np.int64]:
 
 
 def backward_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Order, int64 [n], from its end: always the operator of least new input less output bytes."""
+    """Builds an order, int64 [n], from its end: always the operator with the fewest bytes of inputs
+    that nothing later reads, less those of the outputs it makes.
+    """
     taken = g.live_out.tolist()
 
     def touched(tensor: int) -> bool:
@@ -88,10 +90,11 @@ def _listed(
     """A list of operators, always taking the ready one of least net bytes next.
 
     Args:
-      g: the graph. net: int64 [n], bytes. sign: of the index, by which ties are broken.
+      g: the graph. net: int64 [n], bytes that taking each operator adds, on balance.
       waiting: int64 [n], operators that must be taken before each. follow: those that wait for it.
-      touched: called with each tensor that a taken operator reads: whether its bytes count less at
-        its other sinks from now on.
+      touched: called with each tensor that a taken operator reads: whether from now on its bytes
+        count less at other operators that read it.
+      sign: 1, or -1 to break ties by the highest index instead of the lowest.
     """
     reads, sinks = rows(g.in_ptr, g.in_idx), rows(g.sink_ptr, g.sink_idx)
     sizes, left, key_of = g.bytes.tolist(), waiting.tolist(), net.tolist()
@@ -141,19 +144,16 @@ def _state(g: GraphArrays) -> _State:
     freed = sum_by(g.source[unused], g.bytes[unused], g.n)
     single = (uses == 1) & ~g.live_out
     np.add.at(freed, g.sink_idx[g.sink_ptr[:-1][single]], g.bytes[single])
-    return _State(
-        waiting=np.diff(g.pred_ptr),
-        done=np.zeros(g.n, np.bool_),
-        uses=uses,
-        freed=freed,
-    )
+    return _State(waiting=np.diff(g.pred_ptr), done=np.zeros(g.n, np.bool_), uses=uses, freed=freed)
 
 
 @loop
 def _least_peak(
     g: GraphArrays, s: _State, live: Any, order: NDArray[np.int64], ready: NDArray[np.int64]
 ) -> None:
-    """Writes `least_peak_order` to `order`. live: bytes before it. s, ready: overwritten."""
+    """Writes to `order` the one in which always the ready operator runs that raises the peak so far
+    least. `live`: bytes before the first. `s`, `ready`: overwritten.
+    """
     count = 0
     for v in range(g.n):
         if s.waiting[v] == 0:
@@ -204,9 +204,8 @@ def post_order(g: GraphArrays) -> NDArray[np.int64]:
 
 
 def dfs_order(g: GraphArrays) -> NDArray[np.int64]:
-    """Depth-first order, int64 [n], of the predecessors of each operator.
-
-    First come those below which most results have further users, then most bytes, then by index.
+    """Depth-first order, int64 [n], of the predecessors of each operator. First come those below
+    which most results have further users, then most bytes, then by index.
     """
     made = sum_by(g.source, g.bytes, g.n)
     extra, total = _needs(topological_order(g), g.pred_ptr, g.pred_idx, g.succ_ptr, made)
@@ -228,9 +227,8 @@ def _needs(
     succ_ptr: NDArray[np.int64],
     made: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(users beyond one, bytes made) of each operator and all that it needs, each int64 [n].
-
-    Shared needs count each time. Both are capped, as in XLA, for they would grow exponentially.
+    """(users beyond one, bytes made) of each operator and all that it needs, each int64 [n]. Shared
+    needs count each time. Both are capped, as in XLA, for they would grow exponentially.
     """
     limit = 1 << 40
     before = rows(pred_ptr, pred_idx)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("olla_xla")
 
-_VERSION = 7
-"""Of the file; raised when the benchmarks change."""
+_VERSION = 7  # of the file; raised when the benchmarks change
 
 _DISTURBED = 0.1
 """Part of the machine's processor time from which on others' work disturbs a benchmark: one core of
@@ -38,7 +37,7 @@ _thread = threading.local()
 
 
 def is_measuring() -> bool:
-    """Whether this thread measures rates now; it must not plan, since planning waits for them."""
+    """Whether this thread measures the CPU now; it must not plan, as planning waits for that."""
     return getattr(_thread, "measuring", False)
 
 
@@ -63,9 +62,9 @@ def kept[Rates: DataclassInstance](
     measured again once these rest.
     """
     path = _path(name)
-    found = _read(path, kind)
-    if found is not None:
-        rates, disturbed = found
+    stored = _read(path, kind)
+    if stored is not None:
+        rates, disturbed = stored
         if not disturbed or _others(lambda: time.sleep(_GLANCE))[1] > _DISTURBED:
             return rates
     _logger.info("measuring the speed of this machine's CPU, once (some seconds)")
@@ -79,9 +78,7 @@ def kept[Rates: DataclassInstance](
 
 
 def _others[Result](work: Callable[[], Result]) -> tuple[Result, float]:
-    """Calls `work`; returns (its result, the part of the machine's processor time that other
-    processes took meanwhile).
-    """
+    """Calls `work`: (its result, part of processor time that other processes took meanwhile)."""
     before = _processor_seconds()
     own, started = time.process_time(), time.perf_counter()
     result = work()
@@ -138,7 +135,7 @@ def _read[Rates](path: Path, kind: type[Rates]) -> tuple[Rates, bool] | None:
 
 def _write(path: Path, rates: DataclassInstance, *, disturbed: bool) -> None:
     try:
-        found = {"rates": dataclasses.asdict(rates), "busy": disturbed}
-        keep(path, json.dumps(found).encode() + b"\n")
+        record = {"rates": dataclasses.asdict(rates), "busy": disturbed}
+        keep(path, json.dumps(record).encode() + b"\n")
     except OSError as error:
         _logger.info("the measured speed of the CPU cannot be stored: %s", error)

@@ -59,11 +59,11 @@ def _tpu(
     by default. Vector units do 4,096 operations a cycle each, at the clock of the matrix units'
     peak.
     """
-    found = _card(name, terabytes, float32, matrix, matrix, link, host)
+    rates = _card(name, terabytes, float32, matrix, matrix, link, host)
     return dataclasses.replace(
-        found,
+        rates,
         near_bytes=(vmem - _SCOPED_MIB) * 2**20,
-        near_bytes_per_second=_VMEM_RATIO * found.bytes_per_second,
+        near_bytes_per_second=_VMEM_RATIO * rates.bytes_per_second,
     )
 
 
@@ -114,20 +114,19 @@ SOURCES = {found.name: source for _, found, source in _CARDS}
 
 def card_device(kind: str) -> Device | None:
     """The rates of a GPU or TPU by its `device_kind` in JAX; None if the kind is not listed."""
-    return next((found for pattern, found, _ in _CARDS if re.search(pattern, kind)), None)
+    return next((rates for pattern, rates, _ in _CARDS if re.search(pattern, kind)), None)
 
 
 def device(target: str, kind: str = "") -> Device:
     """The rates by which operators are priced for a target.
 
     Args:
-      target: "cpu": this machine's, measured; "cuda" and "tpu": as listed.
-      kind: JAX's name of the device. Where it is "" or not in the list, the rates are an H100's, or
-        a TPU v5e's.
+      target: "cpu": this machine's, measured; "cuda" and "tpu": as listed. kind: JAX's name of the
+        device. Where it is "" or not in the list, the rates are an H100's, or a TPU v5e's.
     """
     if platform(target).has_measured_rates:
         return calibrated_cpu()
-    found, usual = card_device(kind), _USUAL.get(target, H100)
-    if kind and found is None:
+    listed, usual = card_device(kind), _USUAL.get(target, H100)
+    if kind and listed is None:
         _logger.info("speed of a %s unknown; predicted times are for a %s", kind, usual.name)
-    return found or usual
+    return listed or usual

@@ -65,7 +65,7 @@ def _packed(computation: Computation, capacity: int) -> frozenset[Array]:
     sequence = computation.schedule or tuple(computation.instructions)
     readers = _readers(computation, sequence)
     breaks = np.cumsum([bool(i.called_control) for i in sequence])
-    found: list[tuple[int, int, int, int, Array]] = []
+    arrays: list[tuple[int, int, int, int, Array]] = []
     for k, i in enumerate(sequence):
         if not _may_make(i):
             continue
@@ -76,10 +76,10 @@ def _packed(computation: Computation, capacity: int) -> frozenset[Array]:
             last = steps[-1]
             if breaks[last] == breaks[k]:
                 moved = (1 + len(steps)) * shape.bytes
-                found.append((-moved, len(found), k, last, (i, index)))
+                arrays.append((-moved, len(arrays), k, last, (i, index)))
     used = np.zeros(len(sequence) + 1, np.int64)
     chosen: set[Array] = set()
-    for _, _, first, last, array in sorted(found, key=lambda t: t[:2]):
+    for _, _, first, last, array in sorted(arrays, key=lambda t: t[:2]):
         size = array[0].shape.at(array[1]).bytes
         if int(used[first : last + 1].max()) + size <= capacity:
             used[first : last + 1] += size

@@ -60,10 +60,8 @@ def transfers(sequence: Iterable[Instruction]) -> list[tuple[Instruction, Instru
 def alone_seconds(
     i: Instruction, cost: CostModel, order: Mapping[str, Sequence[str]] | None = None
 ) -> float:
-    """Predicted seconds of an instruction by itself, with the computations that it runs.
-
-    Args:
-      i: any. cost: prices operators. order: as for `path_seconds`.
+    """Predicts the seconds of an instruction by itself, with the computations that it runs, in the
+    orders that `order` has (as for `path_seconds`) or else their own.
     """
     inside = [_seconds(c, cost, order or {}) for c in i.called_control]
     if i.opcode == "conditional":
@@ -72,7 +70,9 @@ def alone_seconds(
 
 
 def host_waits(computation: Computation, cost: CostModel) -> float:
-    """The part of the time of its copies to and from the host that a computation waits for."""
+    """The part, 0 to 1, of the time of a computation's copies to and from the host for which it
+    waits, as no other work hides it.
+    """
     starts = (i for i in computation.instructions if i.opcode in ("async-start", "copy-start"))
     copies = frozenset(i for i in starts if is_hosted(i))
     own = sum(alone_seconds(i, cost) for i in copies)
@@ -86,10 +86,8 @@ def is_hosted(start: Instruction) -> bool:
 
 
 class Streams:
-    """Simulates a GPU's streams: a main one, and others that run beside it.
-
-    Attributes:
-      now: seconds at which all that was issued to the main stream has ended.
+    """Simulates a GPU's streams: a main one, and others that run beside it. `now` is when, in
+    seconds, all that was issued to the main stream has ended.
     """
 
     def __init__(self, start_seconds: float) -> None:
@@ -104,7 +102,9 @@ class Streams:
         self.now += seconds
 
     def start(self, key: object, seconds: float, *, link: str = "") -> None:
-        """Starts an operation beside the main stream; transfers over one link run in sequence."""
+        """Starts an operation beside the main stream, known to `done` by `key`. Those over one
+        `link` run one after the other.
+        """
         if link:
             self._free[link] = max(self.now, self._free.get(link, 0.0)) + seconds
             self._ends[key] = self._free[link]
@@ -121,7 +121,7 @@ class Streams:
             self.now = max(self.now, begun + starting) + seconds - starting
 
     def finish(self) -> float:
-        """Makes the main stream wait for all that was started; returns `now`."""
+        """Makes the main stream wait for all that was started; returns that time, in seconds."""
         for key in (*self._ends, *self._beside):
             self.done(key)
         return self.now

@@ -20,14 +20,12 @@ class Device:
     """Sustained rates of a device, by which operators are priced.
 
     Attributes:
-      name: for reports.
-      bytes_per_second: of its memory.
+      name: for reports. bytes_per_second: of its memory.
       operations_per_second: elementwise arithmetic. transcendentals_per_second: exp and the like.
       matrix_per_second: floating-point operations of dots and convolutions.
       narrow_per_second: the same for operands of at most 16 bits; None: `matrix_per_second`.
-      start_seconds: overhead of each operator.
-      transposed_bytes_per_second: read across the layout. depthwise_per_second: operations of
-        convolutions without a matrix product.
+      start_seconds: overhead of each operator. transposed_bytes_per_second: read across the layout.
+        depthwise_per_second: operations of convolutions without a matrix product.
       fresh_bytes_per_second: temporaries of a run that the system allocates and clears; infinite
         where an allocator keeps them.
       sent_bytes_per_second: to other devices; infinite where they share their memory.
@@ -97,31 +95,33 @@ class CostModel:
     target: str
 
     def work(self, i: Instruction) -> Work:
-        """The bytes that an instruction moves and the operations that it computes, by itself."""
+        """Counts the bytes that an instruction by itself moves and the operations it computes."""
         return self._placed(i, frozenset())
 
     def copied_work(self, i: Instruction) -> Work:
-        """The work of a copy of `i` whose results only its neighbours read; they may be in VMEM."""
+        """Counts the bytes and operations of a copy of `i` whose results only its neighbours read:
+        they count as lying in a TPU's VMEM, if all its arrays there fit.
+        """
         if not self.device.near_bytes:
             return self.work(i)
         made = {(i, index) for index, shape in i.shape.indices() if not shape.is_tuple}
-        found = self._placed(i, made)
-        return found if found.near <= self.device.near_bytes else self.work(i)
+        near_work = self._placed(i, made)
+        return near_work if near_work.near <= self.device.near_bytes else self.work(i)
 
     def _placed(self, i: Instruction, made: Set[on_chip.Array]) -> Work:
-        """The work of an instruction if `made`, and arrays predicted to be, are in VMEM."""
-        found = work(i, self.target)
-        if not self.device.near_bytes or not found.bytes:
-            return found
+        """Counts an instruction's bytes and operations; arrays in `made`, and those predicted to
+        be, count as lying in VMEM.
+        """
+        counted = work(i, self.target)
+        if not self.device.near_bytes or not counted.bytes:
+            return counted
         arrays = on_chip.on_chip(i.computation, self.device.near_bytes) | made
         parts = touched(i, self.target)
-        near = sum(
-            size for (of, index), size in parts if arrays >= set(on_chip.leaves_of(of, index))
-        )
-        return dataclasses.replace(found, near=near)
+        near = sum(size for (of, at), size in parts if arrays >= set(on_chip.leaves_of(of, at)))
+        return dataclasses.replace(counted, near=near)
 
     def copied_seconds(self, i: Instruction) -> float:
-        """Predicted seconds of a copy of `i` whose results only its neighbours read."""
+        """Predicted seconds of a copy of `i` whose results, read only nearby, may be in VMEM."""
         if not self.device.near_bytes:
             return self.seconds(i)
         return self.device.seconds(self.copied_work(i))
@@ -130,9 +130,9 @@ class CostModel:
         """Predicted seconds that `i` saves if `size` of its bytes are in VMEM; 0 without VMEM."""
         if not self.device.near_bytes:
             return 0.0
-        found = self.work(i)
-        near = dataclasses.replace(found, near=min(found.near + size, found.bytes))
-        return self.device.seconds(found) - self.device.seconds(near)
+        before = self.work(i)
+        near = dataclasses.replace(before, near=min(before.near + size, before.bytes))
+        return self.device.seconds(before) - self.device.seconds(near)
 
     def seconds(self, i: Instruction) -> float:
         """Predicted seconds of an instruction by itself."""

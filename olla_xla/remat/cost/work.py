@@ -44,8 +44,7 @@ _NO_ARITHMETIC = _FREE | frozenset(
 _SEVERAL = {"divide": 4, "remainder": 4, "rsqrt": 4, "sqrt": 4}
 """Opcode -> how many times an addition it takes."""
 
-_UNWRITTEN = ("AllocateBuffer", "CreateBuffer")
-"""Custom calls that give memory as it is."""
+_UNWRITTEN = ("AllocateBuffer", "CreateBuffer")  # custom calls that give memory as it is
 
 _SLICES = ("slice", "dynamic-slice", "gather")
 
@@ -94,10 +93,8 @@ _NOTHING = Work()
 
 
 def work(i: Instruction, target: str) -> Work:
-    """What an instruction does by itself: bytes moved, operations, ... (for loops see `run_work`).
-
-    Args:
-      i: of a computation that runs step by step. target: "cpu" or "cuda".
+    """Counts what an instruction does by itself: bytes moved, operations, ... (for loops
+    `run_work`). `i`: of a computation that runs step by step. `target`: "cpu", "cuda" or "tpu".
     """
     if i.opcode in _FREE or i.called_control or i.opcode.endswith("-done"):
         return Work()
@@ -119,10 +116,8 @@ def work(i: Instruction, target: str) -> Work:
 def run_work(
     computation: Computation, price: Callable[[Instruction], Work]
 ) -> dict[Instruction, Work]:
-    """Instruction -> its work in one run of a computation; loops count all their iterations.
-
-    Args:
-      computation: one that runs step by step. price: gives the work of an instruction by itself.
+    """Instruction -> its work (bytes moved, operations) in one run of a computation that runs step
+    by step; loops count all their iterations. `price` gives an instruction's work by itself.
     """
     result = {}
     for i in computation.instructions:
@@ -199,10 +194,10 @@ def _exchanged(i: Instruction) -> int:
     """Bytes that a device sends to others in a collective; 0 for other instructions."""
     if i.opcode not in REPEATABLE:
         return 0
-    given, found = sum(_array_bytes(o) for o in i.operands), _array_bytes(i)
+    given, made = sum(_array_bytes(o) for o in i.operands), _array_bytes(i)
     if i.opcode == "all-reduce":
         return 2 * given
-    return {"all-gather": found - given, "reduce-scatter": given - found}.get(i.opcode, given)
+    return {"all-gather": made - given, "reduce-scatter": given - made}.get(i.opcode, given)
 
 
 def _read(i: Instruction, number: int, operand: Instruction) -> int:

@@ -37,13 +37,8 @@ _LARGE = 1 << 20
 
 
 class New:
-    """Collects new instructions, state elements and their names while a pair of loops is changed.
-
-    Args:
-      module: the one that is changed; its names are taken.
-
-    Attributes:
-      made: instructions of the backward loop's body. added: elements of its state (`LoopEdit`).
+    """Collects new instructions of the backward loop's body (`made`), new elements of its state
+    (`added`, as in `LoopEdit`) and unused names while a pair of loops of `module` is changed.
     """
 
     def __init__(self, module: Module) -> None:
@@ -54,10 +49,10 @@ class New:
     def name(self, name: str) -> str:
         """Takes an unused name for a new instruction: `name`, with a number if it is taken."""
         for k in itertools.count(1):
-            found = name if k == 1 else f"{name}.{k}"
-            if found not in self._names:
-                self._names.add(found)
-                return found
+            unused = name if k == 1 else f"{name}.{k}"
+            if unused not in self._names:
+                self._names.add(unused)
+                return unused
         raise AssertionError
 
 
@@ -95,8 +90,9 @@ class Again:
         """Instruction beside the loops -> name of its copy."""
 
     def _updated(self, number: int) -> ValueRef | None:
-        """The value `number` as a copy of its owner has it, if the owner writes scan residuals: in
-        an array of few slices, or by itself; else None. Adds the copy at its first use.
+        """Returns where the backward loop has value `number` in a copy of the fusion that computes
+        it, if that fusion writes scan residuals; else None. The copy writes into arrays of one or a
+        few slices instead. Adds the copy at its first use.
         """
         if number in self._kept or number in self._stored or number in self._table.pieces:
             return None
@@ -118,20 +114,25 @@ class Again:
         name = self._updates[recipe.owner]
         for index, update in puts.items():
             if update.operands[1].behind is recipe.node:
-                found = ValueRef(made=name, index=index)
+                ref = ValueRef(made=name, index=index)
                 if self._slices(update) == 1:
-                    return found
-                return dataclasses.replace(found, whole=update.shape.key, axis=_axis(update))
+                    return ref
+                return dataclasses.replace(ref, whole=update.shape.key, axis=_axis(update))
         return ValueRef(made=name, index=self._leaf(recipe))
 
     def _slices(self, update: Node) -> int:
-        """Number of slices of the array into which an update in a copy of its owner writes."""
+        """Counts the slices of the array into which a copy of a fusion writes by `update`, one of
+        its dynamic-update-slices.
+        """
         return self._table.slices(self._body.number(update.operands[1].behind), update.owner)
 
     def _copied(
         self, name: str, recipe: Recipe, slots: tuple[tuple[int, int, int], ...] = ()
     ) -> NewInstruction:
-        """Describes a copy of a recipe's owner, named `name`, without its part in a transfer."""
+        """Describes a copy, named `name`, of the instruction that a recipe runs again, without its
+        part in a transfer between devices. `slots`: (operand, dimension, number of slices) of each
+        operand that it writes a slice into.
+        """
         owner, part = recipe.owner, recipe.part
         left_out = set(recipe.updated)
         if part is not None:
@@ -141,7 +142,9 @@ class Again:
         return NewInstruction(name, owner.name, "", operands, slots=slots, results=results)
 
     def _leaves(self, recipe: Recipe) -> dict[ShapeIndex, Node]:
-        """The results of a copy of a recipe's owner: leaf index -> the original's node."""
+        """Maps the tuple indices of arrays in the result of a copy of the instruction that a recipe
+        runs again to the nodes of the original's result.
+        """
         leaves = self._body.leaves(self._body.runs(recipe.owner))
         if recipe.part is None:
             return leaves
@@ -151,7 +154,7 @@ class Again:
     def _operands(
         self, owner: Instruction, but: Collection[int] = ()
     ) -> tuple[tuple[int, ValueRef], ...]:
-        """(number, value) of the operands of a copy of an instruction, except those in `but`."""
+        """(operand number, where the loop has its value) for a copy of `owner`, not for `but`."""
         arrays = ReadArrays(self._value)
         nodes = (node for o in owner.operands for node in self._body.leaves(o).values())
         leaves = [(k, node) for k, node in enumerate(nodes) if k not in but]
@@ -161,8 +164,8 @@ class Again:
         )
 
     def _inside(self, number: int) -> ValueRef:
-        """Where a fusion reads a value: a scan residual that it slices itself, if there is one,
-        else where `_value` has it.
+        """Returns where a fusion in the backward loop reads the value `number`: in a scan residual
+        that it slices itself, if one is kept, else where the loop has it or recomputes it.
         """
         residual = self._kept.get(number)
         if residual is not None:
@@ -175,7 +178,9 @@ class Again:
         return self._value(number)
 
     def _part(self, piece: ConcatOperand) -> ValueRef:
-        """Where a fusion reads a value that it slices out of a scan residual of concatenations."""
+        """Returns where a fusion reads a value that a scan residual holds in each slice as `piece`,
+        an operand of a concatenation.
+        """
         (dimension,) = piece.made.i.dimensions
         part = Part(piece.made.shape.key, piece.node.shape.key, dimension, piece.start)
         return dataclasses.replace(self._inside(piece.whole), part=part)
@@ -190,9 +195,7 @@ class Again:
         return self._values[number]
 
     def _there(self, number: int) -> ValueRef | None:
-        """Where the backward loop has a value without computing it, if only from a new element of
-        its state; else None.
-        """
+        """Where the backward loop has a value uncomputed, if only in a new element; or None."""
         if self._table.is_iteration(number):
             return ValueRef(iteration=True)
         if (element := self._table.element(number)) is not None:
@@ -202,8 +205,8 @@ class Again:
         return None
 
     def _stacked(self, recipe: Recipe) -> ValueRef:
-        """The element of the forward loop's state that the recipe is for, as it was when the
-        iteration began. Adds a scan residual for it.
+        """Returns the element of the forward loop's state that the recipe is for, as it was when
+        the iteration began: a slice of a scan residual, which is added for it.
         """
         return self._slice_of_new(recipe.node.i, recipe.node.shape, recipe.node.index[0])
 
@@ -262,8 +265,9 @@ class Again:
         return self._run(recipe)
 
     def _restored(self, recipe: Recipe, array: int) -> ValueRef:
-        """An array of the forward loop's state as it was after an iteration's update, or, by
-        undoing that, before it. Adds what undoes it.
+        """Returns element `array` of the forward loop's state as it was after an iteration
+        overwrote a part of it (`recipe.is_after`), or before. Adds what undoes the iteration's
+        update.
         """
         if array not in self._undone:
             owner, update = recipe.owner.name, recipe.node.i.name
@@ -278,7 +282,7 @@ class Again:
         return self._undone[array][not recipe.is_after]
 
     def _index_of(self, recipe: Recipe, array: int, k: int) -> ValueRef:
-        """The index, along dimension `k`, of the part that an iteration overwrote in an array."""
+        """The index, along dimension `k`, at which an iteration overwrote a part of an array."""
         node = recipe.node.operands[2 + k].behind
         number = self._body.number(node)
         if number in recipe.needs:
@@ -295,7 +299,7 @@ class Again:
         return ValueRef(element=element, whole=whole)
 
     def _run(self, recipe: Recipe) -> ValueRef:
-        """A value as a result of a copy of its owner; adds the copy unless it was added before."""
+        """References what a recipe recomputes in a copy of its instruction, which is added once."""
         run = recipe.owner, recipe.node if recipe.inside is not None else None
         if run not in self._runs:
             if recipe.inside is None:
@@ -307,7 +311,9 @@ class Again:
         return ValueRef(made=self._runs[run], index=self._leaf(recipe))
 
     def _opened(self, owner: Instruction, node: Node, inside: dict[Node, None]) -> NewInstruction:
-        """Describes a copy of a fusion that reads the values at `inside` and ends with `node`."""
+        """Describes a copy of a part of the fusion `owner`: it takes the values of the nodes
+        `inside` as operands, instead of computing them, and its root is `node`.
+        """
         given, arrays = [], ReadArrays(self._value)
         arrays.whole = self._inside
         for i in self._body.fusions[owner].called[0].instructions:
@@ -329,27 +335,27 @@ class Again:
         return writer.start[node.index[0]].behind("bitcast")
 
     def _sources(self, node: Node, owner: Instruction) -> Hashable:
-        """The arrays outside a fusion (as of `_array`) that a node inside it is made of."""
-        found, waiting = set(), [node]
+        """Keys (`_array`) of the arrays outside a fusion of which a node inside it is made."""
+        arrays, waiting = set(), [node]
         while waiting:
             k = uncast(waiting.pop())
             if k.owner is owner and k.i.opcode != "parameter":
                 waiting += k.operands
             else:
-                found.add(self._array(k))
-        return frozenset(found)
+                arrays.add(self._array(k))
+        return frozenset(arrays)
 
     def _leaf(self, recipe: Recipe) -> ShapeIndex:
-        """Tuple index of a recipe's value in the result of a copy of its owner."""
+        """Tuple index of the value that a recipe recomputes in a copy of its instruction."""
         leaves = self._leaves(recipe)
         if () in leaves:
             return ()
         return next(k for k, leaf in leaves.items() if leaf.behind is recipe.node.behind)
 
     def _invariant(self, k: int) -> ValueRef:
-        """Where the backward loop has the forward loop's element `k`, which no iteration changes.
-        If its state has no such element, one is added; or the value is made in each iteration,
-        where it is a large one that is made of constants alone.
+        """Returns where the backward loop has the forward loop's state element `k`, which no
+        iteration changes. If its state has none, it is added; or the value is made in each
+        iteration, where it is a large one that is made of constants alone.
         """
         writer, reader = self._pair.writer, self._pair.reader
         start = writer.start[k]
@@ -366,8 +372,9 @@ class Again:
         return ValueRef(element=len(reader.start) + self._new.added.index(start.name))
 
     def _is_made_of_nothing(self, start: Instruction) -> bool:
-        """Whether a fusion of constants alone gives a large array, as of a mask's least value. On a
-        GPU one more kernel in each iteration would take more time than it is worth.
+        """Whether a fusion of constants alone makes a large initial array, as of a mask's least
+        value, where the loop may make it instead. On a GPU one more kernel in each iteration would
+        take more time than it is worth.
         """
         here = platform(self._body.target)
         large = start.opcode == "fusion" and start.shape.is_array and start.shape.bytes >= _LARGE
@@ -396,8 +403,8 @@ class ReadArrays:
         self._used[given] = source
 
     def given(self, source: Hashable, number: int) -> ValueRef:
-        """The operand to read instead of the array `source`: the array of the value `number`, or a
-        copy of that if it stands for another source already.
+        """Chooses what the copy reads instead of the array `source`: the array of the value
+        `number`, or a copy of that if it replaces another array already.
         """
         given = self.whole(number)
         if self._is_free(_array(given), source):
@@ -408,12 +415,12 @@ class ReadArrays:
         return given
 
     def _is_free(self, array: ValueRef, source: Hashable) -> bool:
-        """Whether `array` stands for `source`, and for no other; from now on it does so."""
+        """Makes `array` stand for `source` in the copy; False if it stands for another one."""
         return self._used.setdefault(array, source) == source
 
 
 def _axis(update: Node) -> int:
-    """The dimension along which an update puts a slice into an array; 0 if it fills it."""
+    """The dimension along which a dynamic-update-slice writes a slice; 0 if it fills the array."""
     return next(iter(restored.moving(update)), 0)
 
 

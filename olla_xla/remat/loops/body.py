@@ -53,25 +53,21 @@ class StateRelation:
 
 
 class LoopBody:
-    """A loop's body as nodes with value numbers, one node for each leaf of each result.
-
-    Nodes with equal value numbers have equal bits, in the same iteration.
+    """A loop's body as nodes with value numbers, one node for each leaf of each result. Nodes with
+    equal value numbers have equal bits, in the same iteration.
 
     Args:
-      computation: the loop's. target: "cpu" or "cuda".
+      computation: the loop's. target: "cpu", "cuda" or "tpu".
       known: element of the state -> its value when each iteration begins (`Index`).
       together: whether a CPU compiles all of it as one function, in which no fusion's rounding
-        depends on other instructions.
-      terms: relates it to another loop, so that equal value numbers in both bodies mean equal
-        bits; None: it is numbered by itself.
+        depends on other instructions. terms: relates it to another loop, so that equal value
+        numbers in both bodies mean equal bits; None: it is numbered by itself.
 
     Attributes:
-      exact: whether a fusion must stay as it is to round alike, as on a CPU.
-      target: as given.
+      exact: whether a fusion must stay as it is to round alike, as on a CPU. target: as given.
       known: as given. computation: as given. root: leaf index -> node.
       fusions: owner -> the fusion that it runs: itself, or the one that an async-start wraps.
-      exchanges: owner -> the collective that it runs, likewise.
-      used: node -> nodes that read it.
+      exchanges: owner -> the collective that it runs, likewise. used: node -> nodes that read it.
     """
 
     def __init__(
@@ -110,7 +106,7 @@ class LoopBody:
         self.root = self.leaves(computation.root)
 
     def count(self, known: Mapping[ShapeIndex, NDArray[Any]]) -> None:
-        """Sets the known values of the loop's state in each iteration, and numbers all nodes."""
+        """Sets the state elements whose value in each iteration is known, and numbers all nodes."""
         self.known = known
         self._indices.clear()
         self._lines.clear()
@@ -121,15 +117,15 @@ class LoopBody:
             self.number(node)
 
     def leaves(self, i: Instruction) -> dict[ShapeIndex, Node]:
-        """Leaf index -> node, for each array in an instruction's result."""
+        """Tuple index -> node, for each array in an instruction's result."""
         return {index: self.at[i, index] for index in leaf_indices(i.shape)}
 
     def runs(self, owner: Instruction) -> Instruction:
-        """The fusion, collective or slice that an async-start runs; others, dones too: itself."""
-        found = self.fusions.get(owner) or self.exchanges.get(owner)
-        if found is None and owner.opcode == "async-start":
-            found = owner.called[0].root
-        return found or owner
+        """The fusion, collective or slice that an async-start runs; for others `owner` itself."""
+        run = self.fusions.get(owner) or self.exchanges.get(owner)
+        if run is None and owner.opcode == "async-start":
+            run = owner.called[0].root
+        return run or owner
 
     def root_of(self, owner: Instruction) -> Node | None:
         """The node of the result of what an instruction runs (`runs`); None if that is a tuple."""
@@ -137,7 +133,7 @@ class LoopBody:
         return None if i.shape.is_tuple else self.at[i, ()]
 
     def each(self, owner: Instruction) -> bool:
-        """Whether an instruction is a fusion that computes every element by itself."""
+        """Whether an instruction is, or runs asynchronously, an elementwise fusion; cached."""
         if owner not in self._each:
             self._each[owner] = owner in self.fusions and is_each(self.fusions[owner])
         return self._each[owner]
@@ -202,7 +198,9 @@ class LoopBody:
         return i.opcode in STARTS and i in self.exchanges
 
     def _converted(self, part: Node, whole: Shape, owner: Instruction) -> Node:
-        """The node of an update as it is written: XLA:TPU converts it to the array's type."""
+        """Returns the node of a slice, `part`, as a dynamic-update-slice writes it to an array of
+        shape `whole`: XLA:TPU converts it to the array's type.
+        """
         if part.shape.element_type == whole.element_type:
             return part
         shape = part.shape.converted(whole)
@@ -237,7 +235,7 @@ class LoopBody:
         return self._attributes[i]
 
     def number(self, node: Node) -> int:
-        """The value number of a node as a result of its owner: equal numbers mean equal bits."""
+        """Gives a node, as its instruction's result, a value number: equal ones mean equal bits."""
         if node not in self._outer:
             self._outer[node] = self._number(node)
         return self._outer[node]
@@ -261,7 +259,9 @@ class LoopBody:
         return self._moved[node]
 
     def copied(self, node: Node) -> bool:
-        """Whether a node is `moved`, or converts a `moved` node to another floating-point type."""
+        """Whether a node only moves or widens elements of its operands (`moved`), or converts such
+        a node to another floating-point type.
+        """
         node = node.behind
         if converts(node) and node.operands[0].owner is node.owner:
             (node,) = node.operands
@@ -296,18 +296,14 @@ class LoopBody:
         return result(node.i, node.shape, [self.index(o) for o in node.operands])
 
     def _in_terms(self, affine: Affine) -> Affine | None:
-        """A multiple of an element in terms of the other loop's elements; None if not possible."""
+        """Rewrites a multiple of a state element with the other loop's state (`terms`); or None."""
         terms = self._terms
         if terms is None or affine.element is None:
             return affine
         (k,) = affine.element
         if k == terms.counter:
-            iteration, factor = terms.iteration, affine.factor
-            return Affine(
-                iteration.element,
-                factor * iteration.factor,
-                factor * iteration.offset + affine.offset,
-            )
+            base, factor = terms.iteration, affine.factor
+            return Affine(base.element, factor * base.factor, factor * base.offset + affine.offset)
         other = terms.elements.get(k)
         return None if other is None else Affine((other,), affine.factor, affine.offset)
 
@@ -327,7 +323,7 @@ class LoopBody:
         return self._key("made", owner.fusion_kind, code, owner.backend_config, is_put, inner)
 
     def _ends_of(self, owner: Instruction) -> dict[Node, bool]:
-        """Node -> False if it is a result of the instruction, True if a slice put into one."""
+        """Maps an instruction's result nodes to False, slices that it writes into them to True."""
         if owner not in self._ends:
             ends = self._ends[owner] = {}
             for leaf in self.leaves(self.runs(owner)).values():
@@ -346,7 +342,7 @@ class LoopBody:
         return self._generators[fusion]
 
     def _inside(self, node: Node) -> int:
-        """The value number of a node as its fusion has it inside, before code may round results."""
+        """The value number of a node inside its fusion, where its code has not rounded it yet."""
         node = node.behind
         if node not in self._inner:
             affine, kind = self.affine(node), node.shape.element_type
@@ -402,14 +398,16 @@ class LoopBody:
         return self._key("exchanged", asked(i), said, read)
 
     def made_of(self, node: Node) -> tuple[Node, ...]:
-        """The operands that make a node: only its own one for a result of a moving collective."""
+        """The operands that make a node; only its own for a collective that merely moves data."""
         given, i = node.operands, node.i
         if i.opcode in MOVING and len(leaf_indices(i.shape)) == len(given):
             return (given[node.index[0] if node.index else 0],)
         return given
 
     def handed_on(self, node: Node) -> int:
-        """A number shared by nodes of equal elements, though collectives change layouts."""
+        """A number that nodes share if copies and collectives that only move data make them of the
+        same elements, in whatever layout.
+        """
         while node.i.opcode == "copy":
             (node,) = node.operands
         i = node.i

@@ -37,8 +37,8 @@ class Thin:
     """The iterations at which a loop's state is kept: every k-th one (a checkpointed loop).
 
     Attributes:
-      iterations: of the loop. every: iterations from one that is kept to the next.
-      residuals: value numbers whose residuals can be kept for iterations since the last of these.
+      iterations: of the loop. every: iterations from one that is kept to the next. residuals: value
+        numbers of scan residuals of which the slices since the last of these are enough.
     """
 
     iterations: int
@@ -47,7 +47,7 @@ class Thin:
 
     @property
     def slices(self) -> int:
-        """The number of slices kept of an element of the state: N / k + k."""
+        """Slices kept of a state element: of N iterations each k-th, and k since: N / k + k."""
         return -(-self.iterations // self.every) + self.every
 
 
@@ -66,8 +66,8 @@ def least_every(pair: ScanPair, checkpoints: Checkpoints) -> int:
 
 
 def residuals(table: RecipeTable, rerun: Rerun) -> set[int]:
-    """Value numbers whose scan residuals can do with the slices of the iterations since the last
-    kept state, as a rerun makes them.
+    """Returns value numbers of scan residuals of which only slices for the iterations since the
+    last kept state (checkpoint) are needed, as `rerun` can compute these again.
     """
     wholes = {piece.whole for piece in table.pieces.values()}
     return {
@@ -99,7 +99,7 @@ class Rerun(Again):
         self._depends: dict[int, bool] = {}
 
     def held(self, recipe: Recipe) -> ValueRef:
-        """A reference to an element of the kept state, as the backward iteration begins."""
+        """References the state element that a recipe is for, as it was when the iteration began."""
         (element,) = recipe.node.index
         if element not in self._held:
             self._begin(element)
@@ -123,7 +123,7 @@ class Rerun(Again):
         return self._can[number]
 
     def _begins(self, number: int) -> bool:
-        """Whether a value that `_is_made` depends on the state with which the iteration begins."""
+        """Whether a value that a rerun can make depends on the state when the iteration begins."""
         if number not in self._depends:
             there = self._table.is_iteration(number) or self._table.element(number) is not None
             recipe = None if there else self._table.recipe(number)
@@ -132,7 +132,7 @@ class Rerun(Again):
         return self._depends[number]
 
     def residual(self, number: int) -> ValueRef:
-        """Reference to the recomputed value `number`, as the backward iteration needs it."""
+        """References value `number` of an iteration that is run again, for the backward loop."""
         if number not in self._residuals:
             i, _ = self._table.given[number]
             self._residuals[number] = self._new.name(f"{i.name}.held")

@@ -71,9 +71,8 @@ class Choice:
     """Chooses which scan residuals of one pair of loops to drop, by a price for memory.
 
     Attributes:
-      table: of the recipes for its values. prices: of these.
-      needed: value number -> its recipe or None, for the values of scan residuals and all values
-        that they could be made of.
+      table: of the recipes for its values. prices: of these. needed: value number -> its recipe or
+        None, for the values of scan residuals and all values that they could be made of.
     """
 
     def __init__(self, table: RecipeTable, cost: CostModel, *, beside: bool = False) -> None:
@@ -149,10 +148,10 @@ class Choice:
         return Gone(self.without(made), frozenset(wanted - made))
 
     def recipe(self, number: int, thin: Thin | None = None) -> Recipe | None:
-        """How to recompute the value with this number; None if impossible or if it keeps no less.
+        """Returns how to recompute value `number`; None if impossible or if that saves no bytes.
 
         Args:
-          number: of `needed`. thin: as for `gone`.
+          number: of `needed`. thin: how the forward loop is checkpointed, or None (see `gone`).
         """
         recipe = self.needed[number]
         if (
@@ -165,7 +164,7 @@ class Choice:
         return recipe
 
     def can_be_kept(self, number: int) -> bool:
-        """Whether a value of `needed` that is in no scan residual can get a new one."""
+        """Whether a value number of `needed` that is in no scan residual can get a new one."""
         if number in self.table.scan_residuals or number in self.table.pieces:
             return False
         recipe = self.needed[number]
@@ -183,23 +182,22 @@ class Choice:
 
     def _kept_cost(self, number: int, price: float, thin: Thin | None) -> float:
         """Seconds that keeping a scan residual costs: its bytes at `price` seconds each, and the
-        time to write and read it. With `thin` only a part of its slices is kept, or it is to go.
+        time to write and read it. With `thin`, a checkpointed loop, only some of its slices are
+        kept, or it costs so much that it is dropped.
         """
-        residual, iterations = (
-            self.table.scan_residuals[number][0],
-            self.table.pair.writer.iterations,
-        )
-        seconds = iterations * self.prices.saved_seconds(residual)
+        residual, count = self.table.scan_residuals[number][0], self.table.pair.writer.iterations
+        seconds = count * self.prices.saved_seconds(residual)
         if thin is None:
             return price * residual.bytes + seconds
         if number not in thin.residuals:
             return _HIGHEST_PRICE * residual.whole.bytes
-        seconds += iterations * self.prices.put_seconds(residual)
-        return price * residual.bytes * thin.every / iterations + seconds
+        seconds += count * self.prices.put_seconds(residual)
+        return price * residual.bytes * thin.every / count + seconds
 
     def made_with(self, number: int) -> list[int]:
-        """Value numbers that the recipe of `number` reads and that are recomputed with it, but for
-        scan residuals and their parts (except those of `number`), which are chosen by themselves.
+        """Value numbers that recomputing `number` reads and that are recomputed, or stored, for it.
+        Not among them are those of scan residuals, and parts of these (except of `number` itself):
+        whether to keep these is chosen separately.
         """
         recipe = self.needed[number]
         pieces = self.table.pieces
@@ -212,8 +210,8 @@ class Choice:
         ]
 
     def taken_with(self, number: int) -> list[int]:
-        """Value numbers that must be sliced out of scan residuals whenever `number` is recomputed,
-        by an operator of its own each; a recipe that slices for itself has none.
+        """Value numbers whose slices of scan residuals recomputing `number` reads, each by an
+        operator of its own; none where the operator that is run again slices for itself.
         """
         recipe = self.needed[number]
         if recipe is None or recipe.inside is not None or recipe.between or recipe.narrowed:
@@ -226,7 +224,7 @@ class Choice:
         return iterations * self.prices.put_seconds(self.table.scan_residuals[number][0])
 
     def without(self, again: Collection[int]) -> frozenset[int]:
-        """Elements of the forward loop's state to drop if the values `again` are recomputed."""
+        """Scan residuals, by element of the forward state, to drop if values `again` are rerun."""
         gone = {s.written for s in self.table.unread}
         for number, scan_residuals in self.table.scan_residuals.items():
             is_there = number not in self.needed
@@ -235,7 +233,7 @@ class Choice:
         return frozenset(gone)
 
     def is_possible(self, gone: Gone) -> bool:
-        """Whether no recomputed value must wait for a scan residual that is dropped."""
+        """Whether `gone` drops no scan residual for which a value that is recomputed must wait."""
         table, seen = self.table, set[int]()
         waiting = [n for n in table.scan_residuals if not table.is_kept(n, gone.dropped)]
         while waiting:
@@ -286,7 +284,7 @@ class RecipePrices:
 
     Args:
       table: of the recipes. cost: prices operators.
-      beside: whether asynchronous operations are priced without what overlaps of them.
+      beside: whether asynchronous operations cost only the time that other work does not hide.
     """
 
     def __init__(self, table: RecipeTable, cost: CostModel, *, beside: bool = False) -> None:
@@ -297,7 +295,7 @@ class RecipePrices:
         self._iterations = table.pair.writer.iterations
 
     def seconds(self, recipe: Recipe) -> float:
-        """Predicted seconds in each iteration to make a recipe's value in the backward loop."""
+        """Predicted seconds in each iteration of the backward loop to make a value by a recipe."""
         if recipe.stacked:
             return self.moving_seconds(3 * recipe.node.shape.bytes)  # read, and written twice
         if recipe.restored is not None:
@@ -318,8 +316,9 @@ class RecipePrices:
         return seconds + (self._slots_seconds(recipe) if recipe.updated else 0.0)
 
     def _slots_seconds(self, recipe: Recipe) -> float:
-        """Predicted seconds to initialise the arrays of few slices into which a copy of an owner
-        writes, where the target must, and to slice them for readers of the bare value.
+        """Predicts the seconds in each iteration that a recipe's fusion, run again, spends on the
+        arrays into which it writes instead of scan residuals: to initialise them, where the target
+        must, and to slice them for instructions that read nothing but the slice.
         """
         body, inner = self._table.body, self._table.pair.reader.body
         seconds = 0.0
@@ -364,7 +363,6 @@ class RecipePrices:
     @functools.cached_property
     def written_together(self) -> list[tuple[float, frozenset[int]]]:
         """(seconds, value numbers) of instructions that only write scan residuals, several each.
-
         The seconds are of an iteration, and saved if all of these residuals are dropped. A second
         scan residual of the same slices is dropped anyway.
         """
@@ -375,18 +373,18 @@ class RecipePrices:
             written.setdefault(first.update.owner, {})[first.update] = number
             for residual in others:
                 written.setdefault(residual.update.owner, {})[residual.update] = None
-        found = []
+        groups = []
         for owner, numbers in written.items():
             results = [n.behind for n in self._table.results(owner)]
             if len(results) > 1 and all(n in numbers for n in results):
                 kept = frozenset(n for n in numbers.values() if n is not None)
-                found.append((self._exposed_seconds(self._table.body, owner), kept))
-        return found
+                groups.append((self._exposed_seconds(self._table.body, owner), kept))
+        return groups
 
     def _exposed_seconds(self, body: LoopBody, owner: Instruction) -> float:
-        """Predicted seconds of what an instruction runs; with `beside`, less what is hidden. Of
-        copies to and from the host that leaves what the body waits for now, of other asynchronous
-        operations all but the start (remat.cost.path).
+        """Predicts the seconds of what an instruction runs; with `beside`, less what other work
+        hides. Of copies to and from the host that leaves what the body waits for now, of other
+        asynchronous operations all but the start (remat.cost.path).
         """
         seconds = self._cost.seconds(body.runs(owner))
         if not self._beside or owner.opcode != "async-start":
@@ -402,11 +400,9 @@ class RecipePrices:
         return self.moving_seconds(2 * residual.whole.bytes // self._iterations)
 
     def new_bytes(self, recipe: Recipe, slices: int | None = None) -> int:
-        """Bytes of the new scan residual that a recipe stores for its value; 0 if it stores none.
-        Of a restored array: those of its parts, and the array itself.
-
-        Args:
-          recipe: for a value. slices: that it has; None: one for each iteration.
+        """Bytes of the new scan residual that a recipe stores for its value, of so many `slices`
+        (None: one for each iteration); 0 if it stores none. Of a restored array: those of the parts
+        that iterations overwrite, and of the array itself.
         """
         if recipe.restored is not None:
             whole, part, *_ = recipe.node.operands

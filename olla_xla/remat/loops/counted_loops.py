@@ -17,9 +17,8 @@ class CountedLoop:
     """A while loop with a known number of iterations, counted from 0 by 1.
 
     Attributes:
-      i: the while. body: the nodes of its body.
-      site: the instruction that runs it among other loops: the while, or a call of nothing else, as
-        XLA:CPU makes of small loops.
+      i: the while. body: the nodes of its body. site: the instruction that runs it among other
+        loops: the while, or a call of nothing else, as XLA:CPU makes of small loops.
       counter: the element that counts from 0 in steps of 1. iterations: how many.
       start: the instruction that gives the initial value of each element of the state.
       fixed: elements that no iteration changes.
@@ -37,7 +36,9 @@ class CountedLoop:
 def counted_loop(
     i: Instruction, site: Instruction, target: str, *, together: bool
 ) -> CountedLoop | None:
-    """The CountedLoop of a while; None if its trip count is unknown or its form is unusual."""
+    """Describes a while; None if its trip count is unknown or its form is unusual. `site`: the
+    while, or a call of it alone. `together`: whether a CPU compiles it as one function.
+    """
     body, condition = i.called
     (start,) = site.operands
     if body.root is None or start.opcode != "tuple" or body.root.opcode != "tuple":
@@ -60,27 +61,27 @@ def counted_loop(
     constants = {k: start.operands[k].behind("copy", "bitcast").integer for k in fixed}
     types = [s.shape.element_type for s in start.operands]
     known = {(k,): typed(value, types[k]) for k, value in constants.items() if value is not None}
-    found = _count(nodes, LoopBody(condition, target, known), start.operands)
-    if found is None or found[1] > MOST_ITERATIONS or not _says(i, *found):
+    counted = _count(nodes, LoopBody(condition, target, known), start.operands)
+    if counted is None or counted[1] > MOST_ITERATIONS or not _says(i, *counted):
         return None
-    counter, iterations = found
+    counter, iterations = counted
     nodes.count({**known, (counter,): typed(np.arange(iterations), types[counter])})
     return CountedLoop(i, site, nodes, counter, iterations, start.operands, fixed)
 
 
 def instructions_run(module: Module) -> int:
     """How many instructions one run of a module executes, in fusions and in all iterations."""
-    found: dict[Computation, int] = {}
+    counts: dict[Computation, int] = {}
     for computation in module.computations:  # callees come first
-        found[computation] = sum(
-            1 + trips(i) * sum(found[c] for c in i.called) for i in computation.instructions
+        counts[computation] = sum(
+            1 + trips(i) * sum(counts[c] for c in i.called) for i in computation.instructions
         )
-    return found[module.entry]
+    return counts[module.entry]
 
 
 def _has_state(computation: Computation) -> bool:
     """Whether results depend on how often something ran before, as a host callback's do. The check
-    takes such a loop as a whole, so that nothing in it may change.
+    of changed modules takes such a loop as a whole, so that nothing in it may change.
     """
     return any(
         k.opcode in ("infeed", "recv", "rng", "rng-get-and-update-state")
@@ -93,7 +94,9 @@ def _has_state(computation: Computation) -> bool:
 def _count(
     body: LoopBody, tested: LoopBody, start: Sequence[Instruction]
 ) -> tuple[int, int] | None:
-    """(state element that counts, number of iterations), if it counts from 0 by 1; else None."""
+    """Finds (the state element that counts from 0 by 1, the number of iterations), or None, from
+    the nodes of a loop's body, those of its condition (`tested`) and its initial state.
+    """
     test = tested.root[()].behind
     if test.i.opcode != "compare" or test.i.direction != "LT":
         return None
@@ -111,11 +114,10 @@ def _count(
 
 def _says(i: Instruction, counter: int, iterations: int) -> bool:
     """Whether XLA's notes on a loop (backend_config) agree with this counter and count, and stay
-    true when state elements come and go.
-
-    XLA:GPU takes offsets of slices from them (WhileLoopBackendConfig, `dynamic_slice_analysis.cc`):
-    `known_init_step` has the counter's first value and step, `dynamic_variables` those of elements
-    by their index. Only the counter may be among these: its index does not change.
+    true when state elements come and go. XLA:GPU takes offsets of slices from them
+    (WhileLoopBackendConfig, `dynamic_slice_analysis.cc`): `known_init_step` has the counter's first
+    value and step, `dynamic_variables` those of elements by their index. Only the counter may be
+    among these: its index does not change.
     """
     if not i.backend_config:
         return True

@@ -75,7 +75,7 @@ def affine(index: Index, counter: ShapeIndex | None, *, whole: bool = False) -> 
 
 
 def result(i: Instruction, shape: Shape, given: list[Index]) -> Index:
-    """The values, in all iterations, of an operation on scalar integers; None if not known."""
+    """Computes an operation on integers, whose values in all iterations are `given`; or None."""
     kind = shape.element_type
     if i.opcode == "constant":
         assert i.proto is not None
@@ -93,12 +93,12 @@ def result(i: Instruction, shape: Shape, given: list[Index]) -> Index:
     if i.opcode == "convert":
         return typed(arrays[0], kind)
     with np.errstate(all="ignore"):
-        found = None if rule is None else rule(*arrays)
-    return None if found is None else np.asarray(found)
+        array = None if rule is None else rule(*arrays)
+    return None if array is None else np.asarray(array)
 
 
 def _of_element(opcode: str, given: list[Index]) -> Affine | None:
-    """The result of an operation with an operand that is a multiple of an element; else None."""
+    """Computes an operation on multiples of a state element plus constants; None if not such."""
     lines = [affine(g, None) for g in given]
     known = [a for a in lines if a is not None]
     if len(known) < len(given):

@@ -26,7 +26,7 @@ _OTHER: _Home = ("other", 0)
 
 
 def joins(module: Module, target: str, records: Sequence[JoinRecord] | None = None) -> list[Join]:
-    """The pairs of arrays of loops that can be one array, in the module's order.
+    """Finds the pairs of arrays of loops that can be one array, in the module's order.
 
     Args:
       module: a scheduled one. target: such as "cpu". records: pairs that are wanted; None: all.
@@ -35,28 +35,28 @@ def joins(module: Module, target: str, records: Sequence[JoinRecord] | None = No
       HloError: one of the records is not of this module.
     """
     together = one_function(module) if platform(target).joins_calls else {}
-    found: list[Join] = []
+    possible: list[Join] = []
     for site, i in loop_sites(module).items():
         parts = together.get(site.called[0])
         if parts is None or not may_depend_on_others(parts):  # else it would be other code
-            found += _of_loop(module, site, i, target, together=parts is not None)
+            possible += _of_loop(module, site, i, target, together=parts is not None)
     if records is None:
-        return found
-    known = {record(join): join for join in found}
+        return possible
+    known = {record(join): join for join in possible}
     if lost := [r for r in records if r not in known]:
         raise HloError(f"{lost[0][0]} lacks arrays that the plan lets it overwrite; plan again")
     return [known[r] for r in records]
 
 
 def record(join: Join) -> JoinRecord:
-    """A join as in a plan: (loop's name, element that is read, element that is written)."""
+    """Describes a Join as plans do: (name of the loop, element that is read, element written)."""
     return join.loop, join.read, join.written
 
 
 def _of_loop(
     module: Module, site: Instruction, i: Instruction, target: str, *, together: bool
 ) -> Iterator[Join]:
-    """Yields the joins of one loop's arrays; each state element is in at most one of them."""
+    """Yields pairs of one loop's arrays that can be one; no state element is in two of them."""
     body = i.called[0]
     if not _has_equal_arrays(i, body):
         return
@@ -104,11 +104,12 @@ def _join(
     target: str,
     first: dict[Instruction, list[Instruction]],
 ) -> Join | None:
-    """A join of two elements; None if an iteration may read what another one wrote.
+    """Joins two elements of a loop's state to one array; None if an iteration may read what another
+    one wrote.
 
     Args:
-      loop: theirs. read, written: the elements. target: such as "cpu".
-      first: by what writes a slice, what must read before it, of the pairs so far; added to.
+      loop: theirs. read, written: the elements. target: such as "cpu". first: what writes a slice
+        -> instructions that must read before it, for the pairs so far; added to.
     """
     body, shape = loop.body, loop.start[written].shape
     if loop.start[read].shape.key != shape.key or _is_read_elsewhere(loop, read):
@@ -131,10 +132,8 @@ def _join(
         if node.owner is put and not _may_split(put, place, target):
             return None
     before = [node.owner for node in readers if node.owner is not put]
-    needed = after_needs(
-        before, lambda k: (*k.operands, *k.control_predecessors, *first.get(k, ()))
-    )
-    if put in needed:
+    needs = after_needs(before, lambda k: (*k.operands, *k.control_predecessors, *first.get(k, ())))
+    if put in needs:
         return None
     first.setdefault(put, []).extend(before)
     return Join(
@@ -150,7 +149,7 @@ def _join(
 
 
 def _is_read_elsewhere(loop: CountedLoop, k: int) -> bool:
-    """Whether a loop's condition reads an element, or something reads it after the loop."""
+    """Whether a loop's condition, or what follows it, reads element `k`, or another equals it."""
     (tested,) = loop.i.called[1].parameters
     users = [*tested.users, *loop.site.users]
     root = loop.body.computation.root
@@ -160,10 +159,9 @@ def _is_read_elsewhere(loop: CountedLoop, k: int) -> bool:
 
 
 def _may_split(put: Instruction, place: Affine, target: str) -> bool:
-    """Whether `put` may be given a slice instead of an array of which it takes that slice.
-
-    It must be a fusion. Where kernels must keep their code to round alike, its rounding must be
-    settled without it; where XLA emits only its own fusions, the slice is at the loop's counter.
+    """Whether `put` may be given a slice instead of an array of which it takes that slice. It must
+    be a fusion. Where kernels must keep their code to round alike, its rounding must be settled
+    without it; where XLA emits only its own fusions, the slice is at the loop's counter.
     """
     at_counter = (place.factor, place.offset) == (1, 0)
     if put.opcode != "fusion" or not (platform(target).emits_any_fusion or at_counter):

@@ -85,17 +85,19 @@ def spared(module: Module, target: str, cost: CostModel, allowance: float = 0.0)
 
 
 def _without_moves(module: Module, target: str, cost: CostModel) -> tuple[tuple[str, ...], Module]:
-    """The names of instructions that move arrays for loops alone, and the module without them."""
-    found = sinks(module, target)
-    if not found:
+    """Removes copies of arrays in front of loops that only these loops need: (their names, the new
+    module); ((), module) where that saves no memory or takes longer.
+    """
+    movable = sinks(module, target)
+    if not movable:
         return (), module
-    names = tuple(sink.move.name for sink in found)
+    names = tuple(sink.move.name for sink in movable)
     after = _cheaper(module, target, cost, _MOVES, sink_moves, names)
     if after is None:
         own = run_seconds(module, cost)
         kept = tuple(
             sink.move.name
-            for sink in found
+            for sink in movable
             if sink.in_order or _seconds(module, sink, target, cost) <= own
         )
         if kept and kept != names:
@@ -107,7 +109,7 @@ _MOVES = "copies of arrays in front of loops"
 
 
 def _seconds(module: Module, sink: Sink, target: str, cost: CostModel) -> float:
-    """Predicted seconds of a run of the module without one move of an array; inf if impossible."""
+    """Predicted seconds of a run without `sink`, one move of an array; inf if impossible."""
     try:
         without = Edit(module).rewrite(sink_moves, (sink.move.name,), target).module()
     except HloError as error:
@@ -125,8 +127,8 @@ def _cheaper(
     edits: Sequence[Any],
     allowance: float = 0.0,
 ) -> Module | None:
-    """A module after `change(proto, edits, target)`; None if that does not save memory, takes over
-    `allowance` seconds longer, or is refused, which is noted as a module without `what`.
+    """Changes a module by `change(proto, edits, target)`; None if that does not save memory, takes
+    over `allowance` seconds longer, or is refused, which is noted as a module without `what`.
     """
     try:
         after = Edit(module).rewrite(change, edits, target).module()

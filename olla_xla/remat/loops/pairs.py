@@ -24,8 +24,7 @@ class ScanPair:
     """A loop that writes scan residuals, and a later loop of the same computation that reads them.
 
     Attributes:
-      writer, reader: the loops.
-      scan_residuals: that could be recomputed.
+      writer, reader: the loops. scan_residuals: that could be recomputed.
       refused: (element of the writer, why not) of what looks like one but cannot be recomputed.
       written: the slice that an iteration of the writer writes.
       place: the slice that an iteration of the reader reads.
@@ -51,7 +50,7 @@ def pairs(module: Module, target: str) -> list[ScanPair]:
     """The pairs of loops with scan residuals in a module, in the order of the readers.
 
     Args:
-      module: scheduled. target: "cpu" or "cuda".
+      module: scheduled. target: "cpu", "cuda" or "tpu".
     """
     loops: dict[Instruction, CountedLoop | None] = {}
     sites = loop_sites(module)
@@ -74,7 +73,7 @@ def pairs(module: Module, target: str) -> list[ScanPair]:
             settled[parts] = not may_depend_on_others(parts)
         return settled[parts]
 
-    found = []
+    scan_pairs = []
     for site in sites:
         for earlier in _writers(site, sites):
             if not are_apart(earlier, site):
@@ -82,8 +81,8 @@ def pairs(module: Module, target: str) -> list[ScanPair]:
             writer, reader = loop(earlier), loop(site)
             pair = _pair(writer, reader) if writer and reader else None
             if pair is not None:
-                found.append(pair)
-    return found
+                scan_pairs.append(pair)
+    return scan_pairs
 
 
 def loop_sites(module: Module) -> dict[Instruction, Instruction]:
@@ -92,20 +91,20 @@ def loop_sites(module: Module) -> dict[Instruction, Instruction]:
     calls = collections.Counter(
         i.called[0] for c in computations for i in c.instructions if i.opcode == "call"
     )
-    found: dict[Instruction, Instruction] = {}
+    sites: dict[Instruction, Instruction] = {}
     for computation in computations:
         for i in computation.instructions:
             if i.opcode == "while" and i.operands[0].opcode != "parameter":
-                found[i] = i
+                sites[i] = i
             elif i.opcode == "call" and calls[i.called[0]] == 1:
                 inner = i.called[0].instructions
                 if [k.opcode for k in inner] == ["parameter", "while"] and inner[1].is_root:
-                    found[i] = inner[1]
-    return found
+                    sites[i] = inner[1]
+    return sites
 
 
 def _writers(reader: Instruction, sites: dict[Instruction, Instruction]) -> list[Instruction]:
-    """The sites of the loops whose results are in the initial state of the loop at a site."""
+    """The loops, by while or call, whose results are in the initial state of the loop `reader`."""
     (start,) = reader.operands
     taken = (before_moves(o)[0] for o in start.operands)
     return [
@@ -126,29 +125,25 @@ def _pair(writer: CountedLoop, reader: CountedLoop) -> ScanPair | None:
         start, _ = before_moves(reader.start[k])
         if start.opcode == "get-tuple-element" and start.operands[0] is writer.site:
             written.setdefault(start.tuple_index, []).append(k)
-    found: list[tuple[ScanResidual, Affine, Affine | None]] = []
+    indexed: list[tuple[ScanResidual, Affine, Affine | None]] = []
     refused: list[tuple[int, str]] = []
     for w, readers in written.items():
         if w not in writer.fixed:
             try:
-                found.append(residual_of(writer, reader, w, readers))
+                indexed.append(residual_of(writer, reader, w, readers))
             except NotAResidual as reason:
                 refused.append((w, str(reason)))
     weights: dict[tuple[Affine, Affine], int] = {}
-    for residual, at, place in found:
+    for residual, at, place in indexed:
         if place is not None:
             weights[at, place] = weights.get((at, place), 0) + residual.bytes
     if not weights:
         return None
     # In JAX's loops all are read at one iteration; else the iteration with most bytes counts.
-    written_at, place = max(weights, key=lambda key: weights[key])
-    scan_residuals = [s for s, at, here in found if at == written_at and here in (place, None)]
+    write_at, place = max(weights, key=lambda key: weights[key])
+    residuals = [s for s, at, here in indexed if at == write_at and here in (place, None)]
     other = "the array is read in an earlier or later iteration than most arrays"
-    refused += [(s.written, other) for s, _, _ in found if s not in scan_residuals]
-    sign = written_at.factor
-    iteration = Affine(
-        place.element, sign * place.factor, sign * (place.offset - written_at.offset)
-    )
-    return ScanPair(
-        writer, reader, tuple(scan_residuals), tuple(sorted(refused)), written_at, iteration, place
-    )
+    refused += [(s.written, other) for s, _, _ in indexed if s not in residuals]
+    sign = write_at.factor
+    back = Affine(place.element, sign * place.factor, sign * (place.offset - write_at.offset))
+    return ScanPair(writer, reader, tuple(residuals), tuple(sorted(refused)), write_at, back, place)

@@ -39,10 +39,10 @@ def edits(module: Module, records: Iterable[LoopRecord], target: str) -> list[Lo
     records = tuple(records)
     if not records:
         return []
-    found = {(p.writer.i.name, p.reader.i.name): p for p in pairs(module, target)}
+    by_names = {(p.writer.i.name, p.reader.i.name): p for p in pairs(module, target)}
     result = []
     for record in records:
-        pair = found.get(record[:2])
+        pair = by_names.get(record[:2])
         if pair is None or not set(record.dropped) <= {s.written for s in pair.scan_residuals}:
             raise PlanMismatchError(
                 f"the module has no scan residuals of loop {record.writer} to recompute"
@@ -56,8 +56,8 @@ def recipe(module: Module, pair: ScanPair, record: LoopRecord) -> LoopEdit:
 
     Args:
       module: the module. pair: its two loops.
-      record: what is dropped. With `every`, scan residuals that stay are, where that is possible,
-        kept only for the iterations since the last that is kept (`checkpoints`).
+      record: what is dropped. With `every`, states of every so many iterations are kept, and scan
+        residuals that stay are, where possible, kept only since the last of these (`checkpoints`).
 
     Raises:
       PlanMismatchError: the scan residuals cannot all be recomputed.
@@ -133,12 +133,12 @@ class _EditBuilder(Again):
         body, opcodes = reader.body, ("copy", "get-tuple-element")
         (parameter,) = reader.i.called[0].parameters
         counter = body.at[parameter, (reader.counter,)]
-        found = [
+        counters = [
             i
             for i in body.computation.instructions
             if i.opcode in opcodes and not i.shape.is_tuple and body.at[i, ()].behind is counter
         ]
-        return min(found, key=lambda i: opcodes.index(i.opcode)).name
+        return min(counters, key=lambda i: opcodes.index(i.opcode)).name
 
     def _taken(self) -> list[OperandReplacement]:
         """Replacements of the operands, or whole instructions, that read dropped scan residuals."""
@@ -158,11 +158,9 @@ class _EditBuilder(Again):
         arrays = {o: self._arrays_of(o, replaced) for _, o in reads if o not in replaced}
         result = []
         for residual, owner in reads:
-            where = self._where(residual, owner)
+            at = self._where(residual, owner)
             if owner in replaced:
-                result.append(
-                    OperandReplacement(owner.name, where[0], replaced[owner], replaced=True)
-                )
+                result.append(OperandReplacement(owner.name, at[0], replaced[owner], replaced=True))
             else:
                 arrays[owner].whole = functools.partial(self._whole, residual)
                 number = self._table.number(residual)
@@ -170,8 +168,7 @@ class _EditBuilder(Again):
                 axis = residual.axis if self._body.exact or (given.whole and given.made) else -1
                 slices = SLOTS if given.whole else self._table.slices(number)
                 result += [
-                    OperandReplacement(owner.name, k, given, axis=axis, slices=slices)
-                    for k in where
+                    OperandReplacement(owner.name, k, given, axis=axis, slices=slices) for k in at
                 ]
         return result
 
@@ -183,7 +180,9 @@ class _EditBuilder(Again):
         return [k for k, leaf in enumerate(leaves) if leaf is not None and leaf.behind is element]
 
     def _arrays_of(self, owner: Instruction, replaced: dict[Instruction, ValueRef]) -> ReadArrays:
-        """Records the arrays that a backward instruction goes on reading, in a ReadArrays."""
+        """Records which arrays an instruction of the backward loop still reads after the change.
+        `replaced`: instructions of which the result is read from elsewhere -> where.
+        """
         inner, arrays = self._pair.reader.body, ReadArrays(self._value)
         results = {inner.root_of(o): given for o, given in replaced.items()}
         gone = {s.read for s in self._dropped}
@@ -200,7 +199,9 @@ class _EditBuilder(Again):
         return arrays
 
     def _whole(self, old: ScanResidual, number: int) -> ValueRef:
-        """What a reader of the residual `old` gets: an array to slice itself, or just the value."""
+        """Returns what a reader of the scan residual `old` reads instead for the value `number`: an
+        array to slice itself, or just the value.
+        """
         if not self._body.exact:
             updated = self._updated(number)
             return updated if updated is not None and updated.whole else self._inside(number)
@@ -212,7 +213,7 @@ class _EditBuilder(Again):
 
 def _reading(body: LoopBody, owner: Instruction) -> set[Instruction]:
     """The instructions that read an instruction's result, through bitcasts."""
-    found: set[Instruction] = set()
+    readers: set[Instruction] = set()
     result = body.root_of(owner)
     waiting = [] if result is None else [result]
     while waiting:
@@ -220,5 +221,5 @@ def _reading(body: LoopBody, owner: Instruction) -> set[Instruction]:
             if user.i.opcode == "bitcast" and user.owner is user.i:
                 waiting.append(user)
             else:
-                found.add(user.owner)
-    return found
+                readers.add(user.owner)
+    return readers

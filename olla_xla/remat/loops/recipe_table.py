@@ -33,16 +33,14 @@ _NO_RESULTS = frozenset("async-start async-update bitcast constant iota paramete
 
 
 class RecipeTable:
-    """How to recompute each value that a pair of loops keeps in scan residuals (its recipe).
-
-    A collective may run again in the backward loop: all devices run one program, and both loops
-    have constant trip counts. So all devices reach it in the same iteration, in the same order.
+    """How to recompute each value that a pair of loops keeps in scan residuals (its recipe). A
+    collective may run again in the backward loop: all devices run one program, and both loops have
+    constant trip counts. So all devices reach it in the same iteration, in the same order.
 
     Args:
-      pair: the two loops.
-      collectives: whether they may run again. No other recipe depends on it.
+      pair: the two loops. collectives: whether they may run again. No other recipe depends on it.
       gone: elements of the forward loop's state, scan residuals that are not kept; None for all.
-        With None nothing is restored (`restored`), as where iterations run again.
+        With None nothing is restored (`restores`), as where iterations run again.
 
     Attributes (a number is a value number of the forward loop's body):
       scan_residuals: number -> the scan residuals that hold its value; of these, the first is kept.
@@ -92,11 +90,11 @@ class RecipeTable:
 
     def _made_by_reader(self, gone: Collection[int] | None) -> dict[int, Instruction]:
         """Value number of the forward body -> an instruction of the backward body with that value.
-
         It is made of loop invariants, of the iteration, and of slices of scan residuals. What is
         made of a scan residual's value has a higher number, and is not needed to make that value
         again. What waits for a scan residual that it is not made of, as behind a barrier, would
-        come too late and is left out; of a joined collective, where that one is not kept.
+        come too late and is left out; where one collective gathers both, only if that residual is
+        dropped (`gone`).
         """
         pair = self.pair
         writer, reader = pair.writer, pair.reader
@@ -115,7 +113,7 @@ class RecipeTable:
         together = platform(own.target).keeps_code and not own.exact
         body = LoopBody(own.computation, own.target, together=together, terms=terms)
         body.count(own.known)
-        found: dict[int, Instruction] = {}
+        made: dict[int, Instruction] = {}
         waited: dict[int, set[int]] = {}
         waits = Waits(body, slices)
         for (i, index), node in body.at.items():
@@ -132,13 +130,13 @@ class RecipeTable:
             # On a CPU rounding depends on all of the fusion.
             if is_exchange or not platform(own.target).keeps_code or body.copied(node):
                 number = body.number(node)
-                if number not in found or (waited.get(number) and not needed):
-                    found[number], waited[number] = i, needed
-        found = {n: i for n, i in found.items() if n not in self.scan_residuals}
-        self.late = {n: frozenset(waited[n]) for n in found if waited[n]}
+                if number not in made or (waited.get(number) and not needed):
+                    made[number], waited[number] = i, needed
+        made = {n: i for n, i in made.items() if n not in self.scan_residuals}
+        self.late = {n: frozenset(waited[n]) for n in made if waited[n]}
         gone = {s.written for s in pair.scan_residuals} if gone is None else gone
         late = {n for n, ks in self.late.items() if not all(self.is_kept(k, gone) for k in ks)}
-        return {n: i for n, i in found.items() if n not in late}
+        return {n: i for n, i in made.items() if n not in late}
 
     def _divide(self, number: int, residual: ScanResidual) -> None:
         """Adds to `pieces` the operands of the concatenation that a scan residual holds."""
@@ -157,15 +155,15 @@ class RecipeTable:
             start += node.shape.dimensions[dimension]
 
     def _is_moved_in(self, node: Node) -> bool:
-        """Whether the backward loop can make a node by moves alone, as a layer's weights."""
+        """Whether the backward loop can make a node by moving data alone, as a layer's weights."""
         waiting, seen = [node], set()
         while waiting:
             k = waiting.pop().behind
             if k in seen or self.is_there(self.body.number(k)):
                 continue
             seen.add(k)
-            found = self.body.affine(k)
-            if found is not None and found.element in (None, (self.pair.writer.counter,)):
+            index = self.body.affine(k)
+            if index is not None and index.element in (None, (self.pair.writer.counter,)):
                 continue
             if k.i.opcode == "parameter" or not self.body.moved(k):
                 return False
@@ -174,7 +172,7 @@ class RecipeTable:
 
     def _narrow(self, number: int, residual: ScanResidual) -> None:
         """Adds a recipe for a value that a scan residual holds in a wider type: to convert it back.
-        It is used where there would only be a new scan residual, a collective, or nothing.
+        Not if the value can be had otherwise than by a new scan residual or a collective.
         """
         value = residual.value
         if residual.moves or not widens(value) or number not in self.scan_residuals:
@@ -190,7 +188,8 @@ class RecipeTable:
         self._recipes[number] = None  # or each would be made of the other
 
     def slices(self, number: int, owner: Instruction | None = None) -> int:
-        """Slices of the array that replaces a scan residual: 1 if that rounds alike, else `SLOTS`.
+        """Slices of the array that replaces a scan residual: 1 if what uses it still rounds alike,
+        else `SLOTS`.
 
         Args:
           number: of the value.
@@ -199,15 +198,15 @@ class RecipeTable:
         here, body = platform(self.body.target), self.pair.reader.body
         if not (here.keeps_code and here.emits_any_fusion):
             return SLOTS
-        found = [] if owner is None else [self.body.runs(owner)]
+        users = [] if owner is None else [self.body.runs(owner)]
         for residual in self.scan_residuals.get(number, ()):
             for read in residual.reads:
                 if not only_hands_on(read, body.root_of(read.owner)):
-                    found.append(body.runs(read.owner))
-        for i in found:
+                    users.append(body.runs(read.owner))
+        for i in users:
             if i not in self._settled:
                 self._settled[i] = not may_depend_on_memory(i, self.body.target)
-        return 1 if all(self._settled[i] for i in found) else SLOTS
+        return 1 if all(self._settled[i] for i in users) else SLOTS
 
     def number(self, residual: ScanResidual) -> int:
         """The value number of what the backward loop reads from a scan residual. Adds a recipe for
@@ -229,15 +228,15 @@ class RecipeTable:
 
     @functools.cached_property
     def given(self) -> dict[int, tuple[Instruction, ShapeIndex]]:
-        """Values that the forward loop's body could store: number -> (instruction, leaf)."""
-        found: dict[int, tuple[Instruction, ShapeIndex]] = {}
+        """Values that the forward loop's body could store: number -> (instruction, tuple index)."""
+        stored: dict[int, tuple[Instruction, ShapeIndex]] = {}
         for i in self.body.computation.instructions:
             if i.opcode not in PASSING | _NO_RESULTS and not i.opcode.endswith("-start"):
                 for index, node in self.body.leaves(i).items():
                     whole = node.behind.shape.key == node.shape.key and len(index) < 2
                     if whole and can_be_stored(node.shape):
-                        found.setdefault(self.body.number(node.behind), (i, index))
-        return found
+                        stored.setdefault(self.body.number(node.behind), (i, index))
+        return stored
 
     def is_there(self, number: int) -> bool:
         """Whether the backward loop has the value `number` without recomputing or storing it."""
@@ -260,7 +259,7 @@ class RecipeTable:
         return node.index[0] if node.index[0] in self.pair.writer.fixed else None
 
     def recipe(self, number: int) -> Recipe | None:
-        """The recipe to make the value `number`, or None if it cannot be made."""
+        """The recipe (how to recompute it) of the value `number`; None if it cannot be made."""
         if number not in self._recipes:
             self._recipes[number] = self._find(number)
         return self._recipes[number]
@@ -294,8 +293,8 @@ class RecipeTable:
         if (part := own_part(owner)) is not None:
             return self._beside_transfer(node, owner, part)
         if fusion.opcode in CONTROL:
-            found = Recipe(node, owner, None, self._needs(owner))
-            return found if control_repeats(fusion) else None
+            rerun = Recipe(node, owner, None, self._needs(owner))
+            return rerun if control_repeats(fusion) else None
         if not pure(fusion) or any(o.shape.is_tuple for o in owner.operands):
             return None
         whole = [n for o in owner.operands for n in self.body.leaves(o).values()]
@@ -306,8 +305,8 @@ class RecipeTable:
         return Recipe(node, owner, None, tuple(self.body.number(n.behind) for n in whole))
 
     def _apart(self, number: int) -> tuple[int, ...] | None:
-        """Value numbers that `number` is made of, () if the backward loop has it; None if it is in
-        the state or cannot be made.
+        """Numbers of the values that value `number` is recomputed from, () if the backward loop has
+        it; None if it is in the forward loop's state or cannot be recomputed.
         """
         if self.is_there(number):
             return ()
@@ -315,7 +314,9 @@ class RecipeTable:
         return None if recipe is None or recipe.stacked else recipe.needs
 
     def _beside_transfer(self, node: Node, owner: Instruction, part: OwnPart) -> Recipe | None:
-        """A recipe by a copy of a fusion without the transfer that it runs parts of; else None."""
+        """Makes a recipe for `node`: to copy the fusion `owner` without the steps of a transfer
+        that it also runs; None if that is not possible. `part`: what is copied.
+        """
         results = [self.body.at[owner, (k,)] for k in part.results]
         updated = self._updates(owner, results)
         if updated is None or not pure_but_for_transfer(owner):
@@ -334,10 +335,10 @@ class RecipeTable:
         return list(self.body.leaves(fusion).values())
 
     def _opened(self, node: Node, owner: Instruction) -> Recipe | None:
-        """A recipe by a copy of a fusion that is elementwise, or only moves bytes; else None. Its
-        arithmetic stays as it is. Where it slices an operand, and a scan residual has just that
-        slice, the copy may read that instead. Not on a CPU: there a fusion with arithmetic is
-        copied whole, or it would be compiled to other code.
+        """Makes a recipe for `node`: to copy the fusion `owner`, which is elementwise, or the part
+        of it that makes `node` by moves alone; else None. Arithmetic stays as it is. Where it
+        slices an operand, and a scan residual has just that slice, the copy may read that instead.
+        Not on a CPU: there a fusion with arithmetic is copied whole, or its code would change.
         """
         (result,) = self.results(owner)
         end = result.behind
@@ -378,16 +379,17 @@ class RecipeTable:
         return tuple(self.body.number(n.behind) for leaves in given for n in leaves.values())
 
     def _updating(self, node: Node, owner: Instruction, result: Node) -> Recipe | None:
-        """A recipe by a copy of a fusion that writes what it computes into a scan residual."""
+        """A recipe for `node`: to copy a fusion that writes it into a scan residual; or None."""
         k = self._put_into(owner, result)
         if k is None or result.operands[1].behind is not node:
             return None  # fewer readers of what is inside could change its code
         return Recipe(node, owner, None, self._needs(owner, (k,)), updated=(k,))
 
     def _putting(self, node: Node, owner: Instruction) -> Recipe | None:
-        """A recipe by a copy of a fusion that writes some results into scan residuals; else None.
-        It is not elementwise, or has several results: in another form its code might compute other
-        bits. One of several results is copied whole, only where fusions stay as they are (`exact`).
+        """Makes a recipe for `node`: to copy a fusion that writes some results into scan residuals,
+        or None. The fusion is not elementwise, or has several results: in another form its code
+        might compute other bits. One of several results is copied only where fusions stay as they
+        are (`exact`).
         """
         results = self.results(owner)
         if platform(self.body.target).keeps_arrays:
@@ -402,8 +404,8 @@ class RecipeTable:
         return Recipe(node, owner, None, self._needs(owner, updated), updated=tuple(updated))
 
     def _updates(self, owner: Instruction, results: Sequence[Node]) -> list[int] | None:
-        """Numbers of the operands into which a fusion writes results; None where one is not known,
-        or the slice is not the iteration's own.
+        """Numbers of the operands into which a fusion writes slices; None if one is not known, or a
+        slice is not written at the index at which the loop writes scan residuals.
         """
         updated = []
         for result in results:
@@ -425,11 +427,11 @@ class RecipeTable:
         whole = result.operands[0]
         if whole.i.computation is not result.i.computation:  # a nested fusion's copy
             whole = whole.behind
-        found = [k for k, leaf in enumerate(leaves) if leaf is whole]
-        return found[0] if len(found) == 1 else None
+        numbers = [k for k, leaf in enumerate(leaves) if leaf is whole]
+        return numbers[0] if len(numbers) == 1 else None
 
     def _is_own_slice(self, update: Node) -> bool:
-        """Whether an update writes a state element's slice where scan residuals are written."""
+        """Whether `update` writes a state element's slice at the index of scan residuals."""
         whole = update.operands[0].behind
         if whole.i.opcode != "parameter":
             return False
@@ -440,7 +442,7 @@ class RecipeTable:
         return written is update and at == self.pair.written
 
     def _is_held(self, k: Node) -> bool:
-        """Whether a node inside a fusion is a moved value that a scan residual holds."""
+        """Whether a node inside a fusion, made by moves alone, has its value in a scan residual."""
         if self.body.affine(k) is not None or not self.body.moved(k):
             return False
         number = self.body.number(k.behind)

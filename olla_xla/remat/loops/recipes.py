@@ -34,9 +34,8 @@ class Recipe:
         fusion is copied whole. needs: numbers of the values that the copy reads.
       between: of an owner that stands between the loops, and moves all slices of a scan residual,
         the dimensions that count them (`NewInstruction.slice_axes`); else empty.
-      narrowed: whether it is what a scan residual has in a wider type, converted back.
-      stacked: whether it is an element of the forward loop's state that gets a scan residual of its
-        own.
+      narrowed: whether it is what a scan residual has in a wider type, converted back. stacked:
+        whether it is an element of the forward loop's state that gets a scan residual of its own.
       exchanged: whether the owner is a collective, which devices run once more.
       relaid: the backward loop's instruction with the same elements in another layout, or None.
       part: of a fusion that runs parts of a transfer, what runs again: all except these.

@@ -61,7 +61,7 @@ class ResidualChoice:
     """A choice of scan residuals to recompute, and the module with that choice in it.
 
     Attributes:
-      records: as `Plan.loops`. module: with the choice. target: "cpu" or "cuda".
+      records: as `Plan.loops`. module: with the choice. target: "cpu", "cuda" or "tpu".
       seconds: predicted time that it adds, of operators one after the other; negative where it
         saves some. path_seconds: the same on a GPU's streams, where the saved work may have been
         hidden behind other work; on a CPU as `seconds`. moved: bytes, likewise.
@@ -90,7 +90,7 @@ class ResidualChoices:
     a rising price of memory, then `plain`, then those with checkpointed loops.
 
     Args:
-      module: a scheduled one. target: "cpu" or "cuda". cost: prices operators.
+      module: a scheduled one. target: "cpu", "cuda" or "tpu". cost: prices operators.
       kernels: kernel name -> which of its arrays must share memory; None: as in XLA's order.
       collectives: whether collectives may run again.
       beside: whether asynchronous operations are priced as overlapping, not one after the other.
@@ -119,7 +119,7 @@ class ResidualChoices:
         self._known: dict[tuple[LoopRecord, ...], ResidualChoice] = {}
         self._failed: dict[tuple[LoopRecord, ...], HloError | PlanMismatchError] = {}
         run = instructions_run(module)
-        found = _apart(pairs(module, target)) if run <= _MOST_RUN else []
+        apart = _apart(pairs(module, target)) if run <= _MOST_RUN else []
         if run > _MOST_RUN:
             _logger.info(
                 "no loops are changed: they run %s instructions; at most %s can be checked",
@@ -128,7 +128,7 @@ class ResidualChoices:
         self._beside, self._collectives = beside, collectives
         self._choices = [
             Choice(RecipeTable(pair, collectives=collectives), cost, beside=beside)
-            for pair in found
+            for pair in apart
         ]
         self._safe = [
             Choice(
@@ -148,7 +148,7 @@ class ResidualChoices:
 
     @functools.cached_property
     def beside(self) -> ResidualChoices:
-        """New choices for the same module, with asynchronous operations priced as overlapping."""
+        """The choices of what to recompute in this module, if asynchronous operations overlap."""
         return ResidualChoices(
             self.module, self.target, self._cost, self._kernels,
             collectives=self._collectives, beside=True,
@@ -180,12 +180,12 @@ class ResidualChoices:
         cannot be checkpointed keep the fewest bytes.
         """
         rest = {r[:2]: r for r in self._named(self._gone(_PRICES[-1]))}
-        found = []
+        checkpointed = []
         for price in (0.0, _PRICES[-1]):
             thin = [_thinned(self.module, choice, price) for choice in self._safe]
             named = rest | {record[:2]: record for record in thin if record is not None}
-            found += [tuple(named.values())] if any(thin) else []
-        return list(dict.fromkeys(found))
+            checkpointed += [tuple(named.values())] if any(thin) else []
+        return list(dict.fromkeys(checkpointed))
 
     @property
     def thin(self) -> int:
@@ -196,7 +196,7 @@ class ResidualChoices:
         return len(self._priced) + len(self._thin)
 
     def choice(self, k: int) -> ResidualChoice:
-        """Choice number `k`, written into the module, with its predicted cost."""
+        """Writes choice number `k` of what to recompute into the module; predicts its cost."""
         count = len(self._priced)
         return self._written(self._priced[k] if k < count else self._thin[k - count])
 
@@ -228,9 +228,9 @@ class ResidualChoices:
         asked, low, high = allowance, -math.inf, math.inf
         seen: set[tuple[LoopRecord, ...]] = set()
         for _ in range(_ASKED):
-            found = self._solved(extensions.fewest_bytes, asked)
-            records = () if found is None else self._named(found.gone)
-            if found is None or records in seen:
+            least = self._solved(extensions.fewest_bytes, asked)
+            records = () if least is None else self._named(least.gone)
+            if least is None or records in seen:
                 low, following = max(low, asked), math.nan
             elif not records:
                 break
@@ -238,13 +238,13 @@ class ResidualChoices:
                 choice = self._written(records)
                 following = asked + allowance - choice.path_seconds
                 if choice.path_seconds > allowance:
-                    high = min(high, found.seconds)
+                    high = min(high, least.seconds)
                 else:
                     seen.add(records)
                     low = max(low, asked)
-                    if best is None or found.bytes < fewest:
-                        best = dataclasses.replace(choice, least_stack_bytes=found.bound)
-                        fewest = found.bytes
+                    if best is None or least.bytes < fewest:
+                        best = dataclasses.replace(choice, least_stack_bytes=least.bound)
+                        fewest = least.bytes
             highest = high - (1 - _LESS) * abs(high)
             if math.isinf(high) and not following > asked:
                 break
@@ -257,22 +257,21 @@ class ResidualChoices:
         """The choice that adds the least time of those whose total is at most `budget` bytes.
 
         The integer program adds up the bytes of scan residuals. It is solved again with a limit
-        corrected by how far the changed module's total is from the budget. None where no choice
-        was found.
+        corrected by how far the changed module's total is from the budget. None if none was found.
         """
         residuals = (s for choice in self._choices for s in choice.table.pair.scan_residuals)
         asked = sum(s.bytes for s in residuals) - (self.total - budget)
         best, enough, much = None, -1, math.inf
         for _ in range(_ASKED):
-            found = self._solved(extensions.least_seconds, asked)
-            records = () if found is None else self._named(found.gone)
-            if found is None or not records:
+            solved = self._solved(extensions.least_seconds, asked)
+            records = () if solved is None else self._named(solved.gone)
+            if solved is None or not records:
                 break
             choice = self._written(records)
             following = asked + budget - choice.total
             if choice.total > budget:
-                much = min(much, found.bytes)
-                following = min(following, found.bytes - 1)
+                much = min(much, solved.bytes)
+                following = min(following, solved.bytes - 1)
             else:
                 enough = max(enough, asked)
                 if best is None or choice.path_seconds < best.path_seconds:
@@ -285,11 +284,11 @@ class ResidualChoices:
         return best
 
     def _gone(self, price: float, *, new: bool = True) -> list[Gone]:
-        """What each pair of loops drops and adds if a byte is worth `price` seconds."""
-        found = [choice.gone(price, new=new) for choice in self._choices]
+        """What each pair of loops drops and, with `new`, adds if a byte costs `price` seconds."""
+        wanted = [choice.gone(price, new=new) for choice in self._choices]
         return [
             gone if choice.is_possible(gone) else safe.gone(price, new=new)
-            for choice, safe, gone in zip(self._choices, self._safe, found, strict=True)
+            for choice, safe, gone in zip(self._choices, self._safe, wanted, strict=True)
         ]
 
     def _solved[Limit: (int, float)](
@@ -298,11 +297,11 @@ class ResidualChoices:
         """Runs an integer program within a limit; where its choice cannot be written, once more
         without recipes that wait for scan residuals or restore arrays. None if it finds nothing.
         """
-        found = solve(self._choices, limit)
-        if found is None:
+        solved = solve(self._choices, limit)
+        if solved is None:
             return None
-        both = zip(self._choices, found.gone, strict=True)
-        return found if all(c.is_possible(gone) for c, gone in both) else solve(self._safe, limit)
+        both = zip(self._choices, solved.gone, strict=True)
+        return solved if all(c.is_possible(gone) for c, gone in both) else solve(self._safe, limit)
 
     def _written(self, records: tuple[LoopRecord, ...]) -> ResidualChoice:
         if records in self._failed:
@@ -389,7 +388,9 @@ def _made_of(module: Module, changes: Sequence[LoopEdit]) -> Iterator[tuple[str,
 def _alike(
     before: Module, after: Module, made: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Of (copy, original) names, those whose operands and results have equal types and sizes."""
+    """Yields the (copy, original) names in `made` whose operands and results have equal types and
+    sizes, in the modules after and before.
+    """
 
     def arrays(module: Module, names: set[str]) -> dict[str, list[tuple[int, int]]]:
         return {
@@ -410,7 +411,8 @@ def _alike(
 
 
 def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
-    """The record of a pair of checkpointed loops; None if they cannot be checkpointed.
+    """Makes the record of a pair of checkpointed loops (only states of every k-th iteration are
+    kept); None if they cannot be checkpointed.
 
     Args:
       view: the module. choice: of the pair. price: seconds that a byte is worth.
@@ -433,7 +435,7 @@ def _thinned(view: Module, choice: Choice, price: float) -> LoopRecord | None:
 
 
 def _apart(found: list[ScanPair]) -> list[ScanPair]:
-    """Selects pairs so that no two share a loop, those with most bytes first."""
+    """Selects pairs of loops so that none is in two, those with most bytes of residuals first."""
     used: set[str] = set()
     kept = []
     for pair in sorted(found, key=lambda p: -sum(s.bytes for s in p.scan_residuals)):

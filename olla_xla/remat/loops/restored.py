@@ -21,24 +21,24 @@ _SMALLER = 2
 
 
 def overwritten(pair: ScanPair) -> dict[int, tuple[int, Node, bool]]:
-    """Value number of an array -> (state element, its update, whether it is the array after that).
-    The update is a dynamic-update-slice of a part in the forward loop, which the backward loop can
-    undo as it goes back one iteration at a time.
+    """Finds arrays that a loop overwrites in part, which the backward loop can undo as it goes back
+    one iteration at a time: value number -> (state element, the dynamic-update-slice, whether it is
+    the array after that, not before).
     """
     if not pair.goes_back:
         return {}
     body = pair.writer.body
     state = body.leaves(body.computation.parameters[0])
     slices = {residual.written for residual in pair.scan_residuals}
-    found: dict[int, tuple[int, Node, bool]] = {}
+    arrays: dict[int, tuple[int, Node, bool]] = {}
     for index, end in body.root.items():
         update = end.behind
         if index[0] in slices or update.i.opcode != "dynamic-update-slice":
             continue
         if _is_undone(body, update, state[index]):
-            found[body.number(state[index])] = index[0], update, False
-            found[body.number(update)] = index[0], update, True
-    return found
+            arrays[body.number(state[index])] = index[0], update, False
+            arrays[body.number(update)] = index[0], update, True
+    return arrays
 
 
 def moving(update: Node) -> list[int]:
@@ -47,7 +47,7 @@ def moving(update: Node) -> list[int]:
 
 
 def _is_undone(body: LoopBody, update: Node, array: Node) -> bool:
-    """Whether the backward loop can undo an update: of a small part, at indices it can have."""
+    """Whether the backward loop can undo an update: of a small part, at indices it can compute."""
     whole, part, *indices = update.operands
     small = _SMALLER * part.shape.bytes <= whole.shape.bytes
     here = whole.shape.element_bits >= 8 and not whole.shape.is_host
@@ -57,7 +57,9 @@ def _is_undone(body: LoopBody, update: Node, array: Node) -> bool:
 
 
 def _can_be_had(owner: Instruction, index: Node) -> bool:
-    """Whether an index is outside a fusion, or made there of scalars, or slices of one element."""
+    """Whether the backward loop can compute an index of an update in `owner`: it comes from outside
+    that instruction, or is made in it by steps that each give one integer.
+    """
     if index.owner is not owner or index.i.opcode == "parameter":
         return True
     shape = index.shape
@@ -73,7 +75,9 @@ def restoring(
     is_after: bool,
     made_of: Callable[[int], Iterable[int] | None],
 ) -> Recipe:
-    """A recipe that undoes an update; it needs the indices that are made without such arrays.
+    """Makes the recipe of an array that the backward loop restores by undoing an update. It reads
+    those indices of the update that are computed without arrays of the state; the others are
+    stored.
 
     Args:
       body: of the forward loop. element, update, is_after: as of `overwritten`.
@@ -85,7 +89,7 @@ def restoring(
 
 
 def _is_apart(number: int, made_of: Callable[[int], Iterable[int] | None]) -> bool:
-    """Whether the value `number` is made without an array of the state, as `made_of` tells."""
+    """Whether value `number` is made of no array of the state: `made_of` gives numbers, or None."""
     waiting, seen = [number], set[int]()
     while waiting:
         if (n := waiting.pop()) in seen:

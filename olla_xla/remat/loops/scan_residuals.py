@@ -86,7 +86,7 @@ def _contiguous_between(
     """Raises NotAResidual unless slices stay contiguous where they are moved between the loops.
 
     Args:
-      first, moves: of `before_moves`. end: shape in which the backward loop's state begins.
+      first, moves: the array before the moves, and these. end: the backward loop's initial shape.
       axis: along which slices are written. iterations: of the loops.
     """
     if first.shape.key != end.key and not moves:
@@ -103,12 +103,13 @@ def _contiguous_between(
 def _followed(
     shape: Shape, axis: int, moves: Sequence[Instruction], end: Shape
 ) -> tuple[tuple[tuple[int, ...], ...], int] | None:
-    """Follows the dimension that counts slices: (those in each move, that in `end`); None if mixed.
+    """Follows the dimension that counts slices through moves between the loops: (of each move, that
+    of its operand, its result and its inner instructions; that of `end`); None if it is mixed.
 
     Args:
       shape, axis: as slices are written. moves: from there to `end`, with bitcasts between them.
     """
-    found = []
+    axes = []
     for i in moves:
         here = same_dimension(shape, axis, i.operands[0].shape)
         if here is None or _is_divided(i):
@@ -121,9 +122,9 @@ def _followed(
             known[k] = after
         inside = [known[k] for k in _steps(i) if k is not i]
         shape, axis = i.shape, next(known[k] for k in _steps(i) if k is i or k.is_root)
-        found.append((here, axis, *inside))
+        axes.append((here, axis, *inside))
     place = same_dimension(shape, axis, end)
-    return None if place is None else (tuple(found), place)
+    return None if place is None else (tuple(axes), place)
 
 
 def _passed_on(move: Instruction, axis: int) -> int | None:
@@ -146,7 +147,7 @@ def _is_divided(i: Instruction) -> bool:
 
 
 def before_moves(start: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
-    """Follows moves before a loop backwards: (the array before them, the moves in order)."""
+    """Follows copies and transposes before a loop back: (the array before them, these in order)."""
     moves: list[Instruction] = []
     while start.opcode == "bitcast" or _moves(start):
         if start.opcode != "bitcast":
@@ -164,8 +165,8 @@ def _moves(i: Instruction) -> bool:
 
 
 def _moves_within_slices(i: Instruction, iterations: int) -> bool:
-    """Whether a move (`_moves`) of all slices keeps elements in their slice, the first dimension,
-    and can be made for a single one.
+    """Whether a copy or transpose of an array of slices keeps elements in their slice, of the first
+    dimension, and can be made for a single one.
     """
     if _is_divided(i):
         return False
@@ -282,14 +283,14 @@ def only_hands_on(node: Node, result: Node | None) -> bool:
 
 def readers_of(body: LoopBody, node: Node) -> list[Node]:
     """The nodes that read a node, through bitcasts."""
-    found, waiting = [], [node]
+    readers, waiting = [], [node]
     while waiting:
         for user in body.used.get(waiting.pop(), ()):
             if user.behind is not user:
                 waiting.append(user)
             else:
-                found.append(user)
-    return found
+                readers.append(user)
+    return readers
 
 
 def axis_of(element: Shape, whole: Shape, part: Shape, iterations: int) -> int | None:
@@ -325,8 +326,7 @@ def _is_slice(part: Shape, whole: Shape) -> bool:
     )
 
 
-_TILED = 2
-"""Dimensions that a TPU's tiles cut, of an array that has as many."""
+_TILED = 2  # dimensions that a TPU's tiles cut, of an array that has as many
 
 
 def can_be_stored(shape: Shape) -> bool:

@@ -28,11 +28,11 @@ def free(choices: ResidualChoices) -> ResidualChoice | None:
     written = [_if_possible(choices.choice, k) for k in range(choices.free)]
     kept = [choice for choice in written if choice is not None and choice.seconds <= 0]
     every = sorted(kept, key=lambda r: r.seconds)
-    found = [choice for choice in every if choice.total < choices.total]
-    if not found and (hosted := [c for c in every if choices.leaves_host(c)]):
+    candidates = [choice for choice in every if choice.total < choices.total]
+    if not candidates and (hosted := [c for c in every if choices.leaves_host(c)]):
         fast = [c for c in hosted if c.seconds <= (1 - _NEAR) * hosted[0].seconds]
-        found = sorted(fast, key=lambda r: r.total)
-    return next((choice for choice in found if is_right(choices, choice)), None)
+        candidates = sorted(fast, key=lambda r: r.total)
+    return next((choice for choice in candidates if is_right(choices, choice)), None)
 
 
 def lowest(choices: ResidualChoices, allowance: float) -> ResidualChoice | None:
@@ -93,14 +93,14 @@ def _lowest_first(choices: ResidualChoices, last: int) -> list[int]:
     looked at from the last down; one is skipped if its total would not be lower even with all its
     dropped bytes saved.
     """
-    found: list[tuple[int, int]] = []
+    totals: list[tuple[int, int]] = []
     for k in reversed(range(last + 1)):
-        if found and choices.total - choices.gone(k) >= min(found)[0]:
+        if totals and choices.total - choices.gone(k) >= min(totals)[0]:
             continue
         choice = _if_possible(choices.choice, k)
         if choice is not None:
-            found.append((choice.total, last - k))
-    return [last - k for _, k in sorted(found)]
+            totals.append((choice.total, last - k))
+    return [last - k for _, k in sorted(totals)]
 
 
 def _if_possible[Given](
@@ -115,7 +115,7 @@ def _if_possible[Given](
 
 
 def is_right(choices: ResidualChoices, choice: ResidualChoice) -> bool:
-    """Whether the referee accepts a choice of scan residuals; the answer is counted in refusals."""
+    """Whether the independent check accepts a choice of scan residuals; counted in `refusals`."""
     try:
         check_rewrite(choices.module.data, choice.module.data, choices.target, loops=True)
         check_executable(choice.module.data, choices.target)

@@ -64,7 +64,7 @@ def branch(
 
 
 class _Branching:
-    """One branch and bound search: cases yet to be split, and the best order so far.
+    """One branch and bound search: subproblems (cases) yet to be split, and the best order so far.
     `peak`: of that order, in bytes. `proven`: bytes; no order has a lower peak.
     """
 
@@ -93,16 +93,18 @@ class _Branching:
         self.push(_Case(g, cuts.bound, known))
 
     def spend(self, cuts: int) -> None:
-        """Counts cuts that are made next, and tells the caller's `spend`."""
+        """Counts minimum cuts that are made next, and passes their number to the given `spend`."""
         self.made += cuts
         self._spend(cuts)
 
     def push(self, case: _Case) -> None:
-        """Adds a case to the heap, which is ordered by bound."""
+        """Adds a subproblem (case) to the heap, which is ordered by their bounds."""
         heapq.heappush(self.heap, (case.bound, next(self.count), case))
 
     def run(self) -> None:
-        """Splits cases until the least bound meets the peak, or `_WORK` is spent; sets `proven`."""
+        """Splits subproblems until the least of their bounds meets the peak of the best order, or
+        `_WORK` is spent; sets `proven`.
+        """
         closed = self.peak  # the least bound of cases that could not be split
         while self.heap and self.made * self.graph.n < _WORK:
             bound, _, case = heapq.heappop(self.heap)
@@ -126,7 +128,7 @@ class _Branching:
             self.proven = max(self.proven, min(closed, self.peak))
 
     def complete(self, case: _Case) -> None:
-        """Makes the cuts that a case lacks, and raises its bound to the largest."""
+        """Makes the minimum cuts that a subproblem lacks, and raises its bound to the largest."""
         missing = [v for v in self.matter if v not in case.cuts]
         self.spend(len(missing))
         for v in missing:
@@ -134,14 +136,13 @@ class _Branching:
         case.bound = max(case.bound, *(case.cuts[v].bytes for v in self.matter))
 
     def conflict(self, case: _Case) -> list[_Case] | None:
-        """Splits a case at two operators whose minimum cuts contradict each other.
-
-        Each operator's cut says which others run before it. The cuts of u and v contradict each
-        other if both say that the other operator runs first, or neither does.
+        """Splits a subproblem at two operators whose minimum cuts contradict each other. Each
+        operator's cut says which others run before it. The cuts of u and v contradict each other if
+        both say that the other operator runs first, or neither does.
 
         Returns:
           The case with u before v and the case with v before u, less infeasible ones; None if no
-          two cuts contradict each other.
+            two cuts contradict each other.
         """
         before = np.array([case.cuts[v].before[self.matter] for v in self.matter])
         first, second = np.nonzero(np.triu(before == before.T, 1))
@@ -163,7 +164,7 @@ class _Branching:
         return best[1]
 
     def case(self, case: _Case, u: int, v: int) -> _Case | None:
-        """A new case: `case` with operator u before v, and their cuts; None if u depends on v."""
+        """A new subproblem: `case` with operator u before v, and both cuts; None if u needs v."""
         alone = np.zeros(self.graph.n, np.bool_)
         alone[v] = True
         if closure(alone, case.graph, forward=True)[u]:
@@ -174,9 +175,9 @@ class _Branching:
         return _Case(graph, max(case.bound, *(c.bytes for c in cuts.values())), cuts)
 
     def joined(self, case: _Case) -> bool:
-        """Offers an order made from a case's cuts; False if nothing is left to do for the case.
-
-        True if the order meets the case's bound, or if operators were joined to those with cuts.
+        """Offers the order that a subproblem's minimum cuts give. True if its peak meets the
+        subproblem's bound, or if operators were added to those with cuts; False if nothing is left
+        to do for it.
         """
         rank = np.full(self.graph.n, len(self.matter), np.int64)
         by_size = sorted(self.matter, key=lambda v: (int(case.cuts[v].before.sum()), v))
@@ -201,7 +202,7 @@ class _Branching:
         return self.join(other[np.argsort(-self.need[other], kind="stable")].tolist())
 
     def join(self, operators: list[int]) -> bool:
-        """Adds a few operators to `matter`, for which cuts are made; whether any was added."""
+        """Adds up to `_JOIN` operators to those at which cuts are made; whether any was added."""
         new = [v for v in operators if v not in self.matter][:_JOIN]
         new = new[: _MOST - len(self.matter)]
         self.matter += new

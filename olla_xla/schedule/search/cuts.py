@@ -23,7 +23,8 @@ _PATIENCE = 12  # moves without a lower peak before a start is given up
 
 
 class Cuts:
-    """The minimum cuts of one graph, by operator: each bounds the peak of all orders from below.
+    """The minimum cuts of one graph, by operator: the least bytes that are live at it in any order,
+    which bound the peak of all orders from below.
 
     Attributes:
       graph: the graph. bound: the largest so far (bytes), by one cut or by several together.
@@ -87,9 +88,8 @@ def improve(
 
 
 def prove(cuts: Cuts, order: NDArray[np.int64], spend: Callable[[], None]) -> None:
-    """Raises `cuts.bound`, the peak's lower bound, as far as cuts of single operators can.
-
-    A cut gives no more than the bytes live at its operator in any order. So cuts are made only at
+    """Raises `cuts.bound`, the peak's lower bound, as far as cuts of single operators can. A cut
+    gives no more than the bytes live at its operator in any order. So cuts are made only at
     operators with more bytes live in this order than the bound, the largest first.
 
     Args:
@@ -143,7 +143,9 @@ def prove_together(cuts: Cuts, spend: Callable[[], None]) -> None:
 def _live_beside(
     g: GraphArrays, v: int, others: NDArray[np.bool_], which: str, spend: Callable[[], None]
 ) -> int:
-    """Least bytes at `v` with the others "late" (after) or "early"; int64's max if impossible."""
+    """Least bytes at operator `v` if `others` run after it (`which` is "late") or before ("early");
+    int64's largest if that is impossible.
+    """
     reached = closure(others, g, forward=which == "late")
     if reached[v]:
         return np.iinfo(np.int64).max

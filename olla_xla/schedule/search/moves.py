@@ -57,7 +57,7 @@ def _keep(order: NDArray[np.int64], best: NDArray[np.int64]) -> None:
 
 @inner
 def _find_hot(s: State, level: int, above: bool) -> None:
-    """Lists in `s.hot` the steps with more than `level` live bytes, or (not `above`) as many."""
+    """Lists in `s.hot` the steps with more live bytes than `level`, or as many if not `above`."""
     hot = 0
     for t in range(len(s.order)):
         if s.live[t] > level or (s.live[t] == level and not above):
@@ -79,7 +79,8 @@ def late_acceptance_search(
 ) -> tuple[int, int]:
     """Local search by late acceptance: makes random moves of an order, keeps those not much worse.
 
-    `s` is changed in place; steps below `first` stay. `best` receives the order with the least peak
+    An order's cost is the sum over its steps of the squared excess of live bytes over `target`. `s`
+    is changed in place; steps below `first` stay. `best` receives the order with the least peak
     met; if `cap` is not 0, no step rises above it, and `best` is the order with the least cost. The
     length of `history`, scratch, is how many moves back costs are compared.
 
@@ -110,13 +111,11 @@ def late_acceptance_search(
         try_window(g, s, lo, hi)
         if cap and _largest(s.trial_live, lo, hi) > cap:
             continue
-        delta = _excess(s.trial_live, lo, hi, target, scale) - _excess(
-            s.live, lo, hi, target, scale
-        )
+        diff = _excess(s.trial_live, lo, hi, target, scale) - _excess(s.live, lo, hi, target, scale)
         slot = step % len(history)
-        if delta <= 0 or cost + delta <= history[slot]:
+        if diff <= 0 or cost + diff <= history[slot]:
             commit_window(g, s, lo, hi)
-            cost += delta
+            cost += diff
             if cost < least_cost:
                 least_cost = cost
                 now = _largest(s.live, 0, n - 1)
@@ -129,9 +128,9 @@ def late_acceptance_search(
 
 @functools.partial(loop, long=True)
 def perturb(g: GraphArrays, s: State, first: int, cap: int) -> int:
-    """Makes a few random moves of the order, in place, near steps with many live bytes.
-
-    A move is left out if it raises a step above `cap` bytes.
+    """Makes a few random moves of the order, in place, near steps with many live bytes. A move is
+    left out if it raises a step above `cap` bytes; steps below `first` stay. Returns how many were
+    made.
     """
     n = len(s.order)
     top, bottom = s.live[0], s.live[0]
@@ -190,9 +189,8 @@ def below(random: NDArray[np.uint64], limit: int) -> Any:
 
 @inner
 def _pull(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Writes to `s.trial`, [lo, hi]: marked operators and their ancestors, then the others.
-
-    Operators are marked with the current counters[0].
+    """Writes to `s.trial` an order of steps lo to hi: operators marked with the current
+    `s.counters[0]`, with their ancestors there, then the others.
     """
     stamp = s.counters[0]
     back = hi
@@ -213,7 +211,9 @@ def _pull(g: GraphArrays, s: State, lo: int, hi: int) -> None:
 
 @inner
 def _push(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Writes to `s.trial`, [lo, hi]: the others, then marked operators and their descendants."""
+    """Writes to `s.trial` an order of steps lo to hi: first those operators that are neither marked
+    with the current `s.counters[0]` nor descendants of such, then these.
+    """
     stamp = s.counters[0]
     front = lo
     for t in range(lo, hi + 1):
@@ -243,7 +243,7 @@ def _distance(s: State, longest: int) -> int:
 
 @inner
 def _drawn(pick: NDArray[np.int64], ball: int) -> int:
-    """Index of the first running sum in `pick` that is above `ball`, by binary search."""
+    """Index of the first of the ascending sums `pick` that is above `ball`, by binary search."""
     lo, hi = 0, len(pick)
     while lo < hi:
         middle = (lo + hi) // 2
@@ -271,7 +271,9 @@ def _live_tensor(g: GraphArrays, s: State, step: int) -> Any:
 
 @inner
 def propose(g: GraphArrays, s: State, first: int) -> tuple[Any, Any]:
-    """Writes a random change of the order to `s.trial`; (first, last step changed) or (0, -1)."""
+    """Writes a random change of the order to `s.trial`; returns (first, last step changed), or (0,
+    -1) if there is none. Steps below `first` stay.
+    """
     kind = below(s.random, 8)
     s.counters[0] += 1
     if kind < _ANY and s.counters[2]:
@@ -292,7 +294,9 @@ def propose(g: GraphArrays, s: State, first: int) -> tuple[Any, Any]:
 def _die_sooner(
     g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
 ) -> tuple[Any, Any]:
-    """As `propose`: moves the readers of tensor a to a hot step or, with _FARTHER, before it."""
+    """Writes to `s.trial` an order in which the readers of tensor `a` move forward to `step`, one
+    with many live bytes, or, with _FARTHER, before it; returns (first, last step changed).
+    """
     lo, hi = step, s.last[a]
     if kind == _FARTHER:
         lo = max(first, lo - _distance(s, len(s.order)))
@@ -309,7 +313,10 @@ def _die_sooner(
 def _appear_later(
     g: GraphArrays, s: State, first: int, kind: int, a: int, step: int
 ) -> tuple[Any, Any]:
-    """As `propose`: moves tensor a's source to a hot step, beyond with _FARTHER or if there."""
+    """Writes to `s.trial` an order in which the operator that makes tensor `a` moves back to
+    `step`, one with many live bytes, or beyond with _FARTHER or if it runs there; returns (first,
+    last step changed), or (0, -1) if it cannot move.
+    """
     n = len(s.order)
     v = g.source[a]
     lo, hi = s.place[v], step
@@ -324,7 +331,9 @@ def _appear_later(
 
 @inner
 def _pull_one(g: GraphArrays, s: State, first: int, kind: int, here: int) -> tuple[Any, Any]:
-    """As `propose`: moves a step's operator earlier, with _PULL_FREELY as far as is legal."""
+    """Writes to `s.trial` an order in which the operator of step `here` runs earlier, with
+    _PULL_FREELY as early as is legal; returns (first, last step changed) or (0, -1).
+    """
     v = s.order[here]
     s.marked[v] = s.counters[0]
     lo = here
@@ -342,7 +351,9 @@ def _pull_one(g: GraphArrays, s: State, first: int, kind: int, here: int) -> tup
 
 @inner
 def _push_one(g: GraphArrays, s: State, kind: int, here: int) -> tuple[Any, Any]:
-    """As `propose`: moves a step's operator later, with _PUSH_FREELY as far as is legal."""
+    """Writes to `s.trial` an order in which the operator of step `here` runs later, with
+    _PUSH_FREELY as late as is legal; returns (first, last step changed) or (0, -1).
+    """
     n = len(s.order)
     v = s.order[here]
     s.marked[v] = s.counters[0]

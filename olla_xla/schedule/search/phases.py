@@ -52,7 +52,7 @@ def search(
 
 
 def _go(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> None:
-    """Runs all phases, until a limit raises Stop or nothing improves any more."""
+    """Runs all phases of the search, until a limit raises Stop or nothing improves any more."""
     groups = {}
     for name, order in starts.items():
         groups[name] = run.reduced.contract(order)
@@ -65,13 +65,13 @@ def _go(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> None:
         run.score(run.least.groups)
         return
     try:
-        found = _lifetimes(run, groups)
+        near = _lifetimes(run, groups)
     finally:
         run.score(run.least.groups)
     run.report("lifetimes")
     if run.options.objective is None or run.settled():
         return
-    for trial in found:
+    for trial in near:
         run.score(trial)
         run.limits.spend(run.settings.objective_steps)
     towards_objective(run)
@@ -79,7 +79,7 @@ def _go(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> None:
 
 def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """Lowers the lifetime peak of all starts; returns the orders with a peak near the least."""
-    found: list[tuple[int, str, NDArray[np.int64]]] = []
+    improved: list[tuple[int, str, NDArray[np.int64]]] = []
 
     def offer(groups: NDArray[np.int64], peak: int) -> None:
         run.peak(groups, peak)
@@ -88,7 +88,7 @@ def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArra
     by_peak = sorted(starts, key=lambda name: (peak_bytes(run.reduced.arrays, starts[name]), name))
     for name in by_peak:
         groups, peak = improve(run.cuts, starts[name], offer)
-        found.append((peak, name, groups))
+        improved.append((peak, name, groups))
     assert run.least is not None
     if run.options.objective is None:
         _prove(run)
@@ -102,29 +102,29 @@ def _lifetimes(run: Run, starts: Mapping[str, NDArray[np.int64]]) -> list[NDArra
         _restart(run, [starts[name] for name in by_peak], offer)
         _branch(run, offer)
         _flatten(run, offer)
-        found.append((run.least.peak, "", run.least.groups))
+        improved.append((run.least.peak, "", run.least.groups))
     limit = run.least.peak * run.settings.near_start
-    return [groups for peak, _, groups in sorted(found, key=lambda f: f[:2]) if peak <= limit]
+    return [groups for peak, _, groups in sorted(improved, key=lambda f: f[:2]) if peak <= limit]
 
 
 def _branch(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
-    """Runs branch and bound if the gap is wide: raises the bound, and may lower the peak."""
+    """Runs branch and bound if the least peak is far above its lower bound: may change both."""
     assert run.least is not None
     if _wide(run):
         branch(run.cuts, run.least.groups, offer, run.spend_cuts)
 
 
 def _flatten(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
-    """Runs local search for flat orders, while the gap is wide; this often lowers the peak too."""
+    """Searches for orders of which few steps come near the peak, while the least peak is far above
+    its lower bound; this often lowers the peak too.
+    """
     assert run.least is not None
     graph, groups = run.reduced.arrays, run.least.groups
-    orders = flattened(
-        graph, groups, seed=run.options.seed, first=run.first, spend=run.limits.spend
-    )
+    flats = flattened(graph, groups, seed=run.options.seed, first=run.first, spend=run.limits.spend)
     fruitless = 0
     while fruitless < run.settings.flat_fruitless and _wide(run):
         before = run.least.peak
-        if (flat := next(orders, None)) is None:
+        if (flat := next(flats, None)) is None:
             return
         run.peak(flat)
         improve(run.cuts, flat, offer)
@@ -133,20 +133,17 @@ def _flatten(run: Run, offer: Callable[[NDArray[np.int64], int], None]) -> None:
 
 
 def _wide(run: Run) -> bool:
-    """Whether the gap of least peak and lower bound is worth closing by expensive means."""
+    """Whether the least peak is so far above its lower bound that expensive means are worth it."""
     assert run.least is not None
     return run.least.peak > run.cuts.bound * (1 + run.settings.wide_gap)
 
 
 def _restart(
-    run: Run,
-    starts: Sequence[NDArray[np.int64]],
-    offer: Callable[[NDArray[np.int64], int], None],
+    run: Run, starts: Sequence[NDArray[np.int64]], offer: Callable[[NDArray[np.int64], int], None]
 ) -> None:
-    """Runs local search for a lower peak from one start after another, while the gap is wide.
-
-    What lies near the best order has mostly been searched; another start often leads elsewhere.
-    Orders with a peak near the least are kept too: they may have a lower objective.
+    """Runs local search for a lower peak from one start after another, while the least peak is far
+    above its lower bound: another start often leads elsewhere. Orders with a peak near the least
+    are kept too: they may have a lower objective.
     """
     assert run.least is not None
     settings, fruitless = run.settings, 0
@@ -182,8 +179,7 @@ def _prove(run: Run) -> None:
 _LEVELS = (0.8, 0.9, 0.5)
 """Levels to get below, from the order's least live bytes (0) to its peak (1)."""
 
-_ROUNDS = 3
-"""Rounds of moves for a level; the search then starts again with the next level."""
+_ROUNDS = 3  # rounds of moves for a level; the search then starts again with the next level
 
 _MOVES, _MOVES_PER_OPERATOR = 100_000, 50
 """Most moves in the first round of a level; each further round has twice as many."""
@@ -238,7 +234,9 @@ def flattened(
 
 
 class _Run:
-    """Local search for flat orders on one graph, which goes on round by round."""
+    """Local search for flat orders on one graph, which goes on round by round: for live bytes that
+    exceed a level between the order's least and largest as little as can be.
+    """
 
     def __init__(
         self, graph: GraphArrays, start: NDArray[np.int64], level: float, seed: int
@@ -250,7 +248,7 @@ class _Run:
         self.level = least + int(level * (self.peak - least))
 
     def round(self, moves: int, first: int, spend: Callable[[int], None]) -> NDArray[np.int64]:
-        """Tries more moves, and tells `spend` their number; returns the best order so far."""
+        """Tries `moves` moves of steps from `first` on; returns the order of least excess yet."""
         history = np.zeros(_HISTORY)
         for begun in range(0, moves, _CHUNK):
             chunk = min(_CHUNK, moves - begun)
@@ -268,9 +266,8 @@ def _rounded(sizes: NDArray[np.int64], alignment: int) -> NDArray[np.int64]:
 def lower_peak(
     run: Run, graph: GraphArrays, groups: NDArray[np.int64], seed: int, *, quick: bool = False
 ) -> NDArray[np.int64]:
-    """Local search for a lower peak until it stalls; returns the best order, int64 [groups].
-
-    With `quick`, chunks are shorter, so that it stalls sooner: another search follows it.
+    """Local search for a lower peak until it stalls; returns the best order, int64 [groups]. With
+    `quick`, chunks are shorter, so that it stalls sooner: another search follows it.
     """
     state = new_state(graph, groups, seed)
     settings = run.settings
@@ -278,16 +275,14 @@ def lower_peak(
     if quick:
         chunk = int(settings.quick_part * chunk)
     chunk = max(settings.least_chunk, chunk)
-    history = np.empty(settings.history)
+    costs = np.empty(settings.history)
     met = groups.copy()
     best, peak = groups, int(state.live.max())
     idle = 0
     while idle < settings.patience and not run.is_near(peak):
         target = max(run.cuts.bound, int(peak * (1 - settings.gain)))
         steps = run.limits.allowed(chunk)
-        least, done = late_acceptance_search(
-            graph, state, run.first, target, steps, history, met, 0
-        )
+        least, done = late_acceptance_search(graph, state, run.first, target, steps, costs, met, 0)
         idle += 1
         if least < peak:
             if least < peak * settings.stall:
@@ -312,8 +307,8 @@ def towards_objective(run: Run) -> None:
         now = start if k % 2 == 0 else run.best
         wide = start.objective > run.expected() * (1 + settings.rounds_gap)
         if len(graphs) > 1 and wide:
-            found = lower_peak(run, graphs[-1], now.groups, seed, quick=True)
-            now = min(now, run.score(found), key=rank)
+            lowered = lower_peak(run, graphs[-1], now.groups, seed, quick=True)
+            now = min(now, run.score(lowered), key=rank)
         gap = run.best.objective / max(run.expected(), 1) - 1
         patience = _patience(run, gap, fruitless)
         _polish(run, graphs, now, patience, seed)
@@ -329,7 +324,6 @@ def towards_objective(run: Run) -> None:
 
 def _patience(run: Run, gap: float, fruitless: int) -> int:
     """How many evaluations without progress end a round: fewer for small gaps and large graphs.
-
     Each of the `fruitless` rounds just before doubles the upper limit, up to `most_patience`.
     """
     settings = run.settings
@@ -339,7 +333,7 @@ def _patience(run: Run, gap: float, fruitless: int) -> int:
 
 
 def _polish(run: Run, graphs: Sequence[GraphArrays], now: Scored, patience: int, seed: int) -> None:
-    """Perturbs orders and keeps those of lower objective, until `patience` bring no progress."""
+    """Perturbs `now` and keeps orders of lower objective, until `patience` bring no progress."""
     objective = run.options.objective
     assert objective is not None
     states = [new_state(g, now.groups, seed + 1 + k) for k, g in enumerate(graphs)]

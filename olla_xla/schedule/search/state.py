@@ -13,10 +13,9 @@ from olla_xla.memory.jit import inner, loop
 
 
 def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> GraphArrays:
-    """A copy of the graph in which buffers that hold arguments count as occupied in every step.
-
-    XLA keeps such a buffer allocated, and seldom places a temporary in it while its argument is
-    dead. So an order with a low peak here mostly gets a low total from XLA's buffer assignment.
+    """A copy of the graph in which buffers that hold arguments count as occupied in every step. XLA
+    keeps such a buffer allocated, and seldom places a temporary in it while its argument is dead.
+    So an order with a low peak here mostly gets a low total from XLA's buffer assignment.
 
     Args:
       replaced: pin only the buffers of arguments that another tensor replaces.
@@ -37,9 +36,8 @@ def with_arguments_pinned(g: GraphArrays, *, replaced: bool = False) -> GraphArr
 
 
 class State(NamedTuple):
-    """The state of local search: an order of n operators, its live bytes, and a trial move.
-
-    Arrays are [n], except last, trial_last and those marked [m]. A stamp is a value of a counter.
+    """The state of local search: an order of n operators, its live bytes, and a trial move. Arrays
+    are [n], except last, trial_last and those marked [m]. A stamp is a value of a counter.
     """
 
     order: NDArray[np.int64]
@@ -63,10 +61,8 @@ class State(NamedTuple):
 
 
 def new_state(g: GraphArrays, order: NDArray[np.int64], seed: int) -> State:
-    """The state of local search at an order, with live bytes computed and scratch arrays.
-
-    Args:
-      g: the graph. order: int64 [n], operators. seed: of the random numbers.
+    """Makes the state of local search at `order`, int64 [n], with live bytes computed and scratch
+    arrays. `seed`: of its random numbers.
     """
     by_step = ("place", "live", "after", "trial", "trial_live", "trial_after", "marked", "hot")
     by_tensor = ("last", "trial_last", "seen", "touched", "given", "taken")
@@ -110,7 +106,7 @@ def evaluate(g: GraphArrays, s: State) -> int:
 
 @inner
 def try_window(g: GraphArrays, s: State, lo: int, hi: int) -> None:
-    """Writes to `s` the live bytes of the trial order at steps `lo` to `hi` (inclusive)."""
+    """Writes to `s` the live bytes of its trial order `s.trial` from step `lo` to `hi`."""
     s.counters[0] += 1
     stamp = s.counters[0]
     touched = 0
